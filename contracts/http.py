@@ -1,0 +1,22 @@
+"""Header names, paths and the error body that proxy and nodes share."""
+
+from typing import Any
+
+NODE_PATH = "/baton/node"
+TRANSFERS_PATH = "/baton/transfers"
+
+PATH_HEADER = "x-baton-path"  # how the answer was made: one of the three values below
+REASON_HEADER = "x-baton-reason"  # why it was not disaggregated, in a few words
+TRANSFER_HEADER = "x-baton-transfer-id"
+INTERNAL_HEADER_PREFIX = "x-baton-"  # never accepted from a client
+
+DISAGGREGATED = "disaggregated"  # prompt computed on a prefill node, KV pushed
+LOCAL = "local"  # computed on the decode node alone, by choice
+RECOMPUTED = "recomputed"  # a transfer was begun and failed; the decode node computed the prompt itself
+
+
+def error_body(
+    message: str, *, kind: str = "invalid_request_error", code: str | int | None = None, param: str | None = None
+) -> dict[str, Any]:
+    """Return an error in OpenAI's shape, as vLLM and the `openai` client know it."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}

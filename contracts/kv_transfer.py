@@ -1,0 +1,84 @@
+"""`kv_transfer_params`: what the proxy tells each node about one transfer, signed.
+
+The proxy draws a transfer id and puts one object into the body of either leg:
+`{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`.
+vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since whoever may write
+these parameters can make a node push KV.
+"""
+
+import hashlib
+import hmac
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from contracts.secret import ClusterSecret
+
+PROTOCOL_VERSION = 1
+FIELD = "kv_transfer_params"  # vLLM's name for the request field
+KEY = "baton"  # our object inside it
+
+Role = Literal["prefill", "decode"]
+
+
+class TransferParamsError(ValueError):
+    """The parameters are malformed, of another version, or not signed by this cluster's proxy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferParams:
+    """One leg of one transfer."""
+
+    transfer_id: str  # 128 random bits, 32 lower-case hex digits
+    role: Role  # the role that the receiving node plays
+    peer: str  # decode leg: control address of the prefill node, "tcp://host:port"; prefill leg: ""
+
+
+def new_transfer_id() -> str:
+    """Draw a random 128-bit transfer id as 32 hex digits."""
+    return secrets.token_hex(16)
+
+
+def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
+    """Return the value for the request field `kv_transfer_params`."""
+    return {
+        KEY: {
+            "v": PROTOCOL_VERSION,
+            "id": params.transfer_id,
+            "role": params.role,
+            "peer": params.peer,
+            "sig": _signature(params, secret),
+        }
+    }
+
+
+def verify(value: object, secret: ClusterSecret) -> TransferParams:
+    """Check the shape and signature of a `kv_transfer_params` value.
+
+    Raises:
+        TransferParamsError: the value is not ours, of another protocol version, or its signature is wrong.
+    """
+    if not isinstance(value, dict) or not isinstance(value.get(KEY), dict):
+        raise TransferParamsError(f"{FIELD} carries no {KEY!r} object")
+    fields = cast("dict[str, object]", value[KEY])
+    version = fields.get("v")
+    if version != PROTOCOL_VERSION:
+        raise TransferParamsError(f"{FIELD} has protocol version {version!r}; this node speaks {PROTOCOL_VERSION}")
+    transfer_id, role, peer, sig = (fields.get(name) for name in ("id", "role", "peer", "sig"))
+    if not (isinstance(transfer_id, str) and _is_transfer_id(transfer_id)):
+        raise TransferParamsError(f"{FIELD} has no valid transfer id")
+    if role not in ("prefill", "decode") or not isinstance(peer, str) or not isinstance(sig, str):
+        raise TransferParamsError(f"{FIELD} is malformed")
+    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer)
+    if not hmac.compare_digest(_signature(params, secret).encode(), sig.encode()):
+        raise TransferParamsError(f"{FIELD} is not signed by this cluster's proxy")
+    return params
+
+
+def _is_transfer_id(text: str) -> bool:
+    return len(text) == 32 and all(c in "0123456789abcdef" for c in text)
+
+
+def _signature(params: TransferParams, secret: ClusterSecret) -> str:
+    message = "\n".join((str(PROTOCOL_VERSION), params.transfer_id, params.role, params.peer))
+    return hmac.new(secret.derive("kv-transfer-params"), message.encode(), hashlib.sha256).hexdigest()

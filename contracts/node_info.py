@@ -1,0 +1,63 @@
+"""What a node says about itself on `GET /baton/node`.
+
+The proxy reads it to learn roles, control addresses and whether two nodes may be paired; people read it to see
+why two nodes were not.
+"""
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class RegionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block."""
+
+    name: str
+    layer: int
+    base_addr: int
+    block_bytes: int
+    stride_bytes: int
+    num_blocks: int
+
+
+class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be equal on both sides for KV bytes to mean the same thing."""
+
+    weights: str  # digest of configuration and weight files, or the hub revision
+    dtype: str
+    kv_cache_dtype: str
+    quantization: str
+    rope: str  # digest of the RoPE settings
+    attention: str  # attention backend, with its instruction set on CPU
+    block_size_tokens: int
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Body of `GET /baton/node`."""
+
+    role: Literal["prefill", "decode"]
+    state: Literal["starting", "ready", "draining", "failed"]
+    model: str  # path or hub id
+    served_models: list[str]
+    max_model_len_tokens: int
+    incarnation: str  # random per start of the node's process
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    data_parallel_size: int
+    control_addresses: list[str]  # "tcp://host:port", one per data-parallel rank; empty on decode nodes
+    fingerprint: Fingerprint | None  # None until the KV cache is allocated
+    regions: list[RegionInfo]
+    num_blocks: int
+    layer_sync: str
+    versions: dict[str, str]  # baton, protocol, vllm, mooncake, torch
+
+
+def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
+    """Name each field in which two fingerprints differ, with both values; empty if KV may be exchanged."""
+    ours, others = to_plain(mine), to_plain(theirs)
+    return [f"{name}: {ours[name]!r} here, {others.get(name)!r} there" for name in ours if ours[name] != others[name]]
+
+
+def to_plain(struct: msgspec.Struct) -> dict[str, Any]:
+    """Return a struct as plain JSON-ready containers."""
+    return msgspec.to_builtins(struct)  # type: ignore[no-any-return]  # msgspec types this as Any
