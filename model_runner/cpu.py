@@ -1,0 +1,41 @@
+"""The worker on a CPU: vLLM's own, plus what it lacks for pinned cores and for eager pipeline stages."""
+
+import os
+from typing import Any
+
+import torch
+from vllm.distributed.parallel_state import get_pp_group
+from vllm.v1.worker.cpu_worker import CPUWorker
+
+from model_runner.lifetime import end_with_parent
+
+
+class Worker(CPUWorker):
+    """vLLM's CPU worker for a Baton node."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        end_with_parent()
+        super().__init__(*args, **kwargs)
+
+    def init_device(self) -> None:
+        """Use no more threads than this process has cores.
+
+        A process forked after torch was imported, and pinned after that, still counts the cores of its parent. It
+        must be now: vLLM makes `set_num_threads` do nothing from here on.
+        """
+        torch.set_num_threads(min(torch.get_num_threads(), len(os.sched_getaffinity(0))))
+        super().init_device()
+
+    def compile_or_warm_up_model(self) -> Any:
+        """Allocate what a later pipeline stage receives into.
+
+        vLLM does that in a dummy run, which an eager CPU server skips; its first request then fails in
+        `GPUModelRunner.sync_and_gather_intermediate_tensors`.
+        """
+        result = super().compile_or_warm_up_model()
+        runner = self.model_runner
+        if not get_pp_group().is_first_rank and runner.intermediate_tensors is None:
+            runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+                batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
+            )
+        return result

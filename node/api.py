@@ -1,0 +1,139 @@
+"""The node API: what a node says about itself and its transfers, for the proxy and for people."""
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+
+from contracts.http import NODE_PATH, TRANSFERS_PATH
+from contracts.kv_transfer import Role
+from contracts.node_info import Fingerprint, NodeInfo, RegionInfo, to_plain
+from node.asgi import Scope, Send, header, send_error, send_json
+from node.connector_channel import SnapshotClient, Snapshots
+from node.errors import ConnectorSilentError
+from node.versions import versions
+
+PATHS = (NODE_PATH, TRANSFERS_PATH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What vLLM itself knows best, after all flags and defaults."""
+
+    served_models: list[str] = field(default_factory=list)
+    max_model_len_tokens: int = 0
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+
+
+class _WorkerPart(msgspec.Struct):
+    """What `/baton/node` shows of the worker's snapshot; everything else in there is for `/baton/transfers`."""
+
+    incarnation: str
+    control_address: str
+    fingerprint: Fingerprint | None
+    regions: list[RegionInfo]
+    num_blocks: int
+    layer_sync: str
+
+
+class NodeApi:
+    """Answers the routes under `/baton/`."""
+
+    def __init__(self, *, role: Role, model: str, token: str, snapshots: SnapshotClient) -> None:
+        self._role = role
+        self._model = model
+        self._token = token
+        self._snapshots = snapshots
+        self._versions = versions()
+        self._was_ready = False
+
+    async def answer(self, scope: Scope, send: Send) -> None:
+        """Answer one request to one of `PATHS`."""
+        if not hmac.compare_digest(header(scope, b"authorization"), f"Bearer {self._token}".encode()):
+            challenge = [(b"www-authenticate", b"Bearer")]
+            await send_error(send, 401, "the node API needs the cluster's bearer token", challenge)
+        elif scope["method"] not in ("GET", "HEAD"):
+            await send_error(send, 405, f"{scope['path']} can only be read", [(b"allow", b"GET, HEAD")])
+        elif scope["path"] == NODE_PATH:
+            await send_json(send, 200, to_plain(await self._describe(engine_facts(scope))))
+        else:
+            await self._answer_transfers(send)
+
+    async def _describe(self, engine: EngineFacts) -> NodeInfo:
+        try:
+            worker = msgspec.convert((await self._snapshots.both()).worker, _WorkerPart)
+        except (ConnectorSilentError, msgspec.ValidationError):
+            return self._info(engine, "failed" if self._was_ready else "starting", _NOTHING)
+        self._was_ready = worker.fingerprint is not None
+        return self._info(engine, "ready" if self._was_ready else "starting", worker)
+
+    def _info(
+        self, engine: EngineFacts, state: Literal["starting", "ready", "failed"], worker: _WorkerPart
+    ) -> NodeInfo:
+        return NodeInfo(
+            role=self._role,
+            state=state,
+            model=self._model,
+            served_models=engine.served_models,
+            max_model_len_tokens=engine.max_model_len_tokens,
+            incarnation=worker.incarnation,
+            tensor_parallel_size=engine.tensor_parallel_size,
+            pipeline_parallel_size=engine.pipeline_parallel_size,
+            data_parallel_size=engine.data_parallel_size,
+            control_addresses=[worker.control_address] if worker.control_address else [],
+            fingerprint=worker.fingerprint,
+            regions=worker.regions,
+            num_blocks=worker.num_blocks,
+            layer_sync=worker.layer_sync,
+            versions=self._versions,
+        )
+
+    async def _answer_transfers(self, send: Send) -> None:
+        try:
+            snapshots = await self._snapshots.both()
+        except ConnectorSilentError as exc:
+            await send_error(send, 503, str(exc))
+        else:
+            await send_json(send, 200, merge(snapshots))
+
+
+_NOTHING = _WorkerPart(incarnation="", control_address="", fingerprint=None, regions=[], num_blocks=0, layer_sync="")
+
+
+def merge(snapshots: Snapshots) -> dict[str, Any]:
+    """Join what both sides say about each open transfer; the rest stays apart, as `scheduler` and `worker`."""
+    joined: dict[str, dict[str, Any]] = {}
+    for side, snapshot in (("scheduler", snapshots.scheduler), ("worker", snapshots.worker)):
+        for transfer in snapshot.get("transfers", []):
+            entry = joined.setdefault(transfer["transfer_id"], {"transfer_id": transfer["transfer_id"]})
+            entry[side] = {name: value for name, value in transfer.items() if name != "transfer_id"}
+    return {
+        "transfers": list(joined.values()),
+        "scheduler": _rest(snapshots.scheduler),
+        "worker": _rest(snapshots.worker),
+    }
+
+
+def engine_facts(scope: Scope) -> EngineFacts:
+    """Read what vLLM's server keeps in its application's state; defaults where a version keeps it elsewhere."""
+    state = getattr(scope.get("app"), "state", None)
+    arguments, config = getattr(state, "args", None), getattr(state, "vllm_config", None)
+    if arguments is None or config is None:
+        return EngineFacts()
+    parallel = config.parallel_config
+    return EngineFacts(
+        served_models=list(arguments.served_model_name or [arguments.model]),
+        max_model_len_tokens=config.model_config.max_model_len,
+        tensor_parallel_size=parallel.tensor_parallel_size,
+        pipeline_parallel_size=parallel.pipeline_parallel_size,
+        data_parallel_size=parallel.data_parallel_size,
+    )
+
+
+def _rest(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    elsewhere = ("transfers", "regions", "fingerprint")  # joined above, or on the other route
+    return {name: value for name, value in snapshot.items() if name not in elsewhere}

@@ -1,0 +1,82 @@
+"""Refusals before the heavy start: what would fail half a minute later, said now and in one sentence."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from contracts.secret import SecretError, read_secret
+from node.errors import StartRefusedError
+
+_SOCKET_PATH_MAX = 107  # sun_path of Linux, without the final NUL
+_LONGEST_SOCKET_NAME = "/scheduler.sock"
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_MISSING_LIBRARY = re.compile(r"(lib[\w+.-]+\.so[.\d]*): cannot open shared object file")
+_APT_PACKAGES = "libibverbs1 libnuma1 libcurl4"
+
+
+def check_secret(secret_file: Path | None) -> Path:
+    """Return the path of a readable cluster secret."""
+    if secret_file is None:
+        raise StartRefusedError(
+            "the cluster secret is not set: name its file in `cluster.secret_file`, the same on all nodes"
+        )
+    try:
+        read_secret(secret_file)
+    except SecretError as exc:
+        raise StartRefusedError(str(exc)) from exc
+    return secret_file.resolve()
+
+
+def check_model(model: str) -> None:
+    """Refuse a model that is neither there nor a hub id."""
+    if not model:
+        raise StartRefusedError("no model is given: name a folder or a hub id in `model`")
+    path = Path(model)
+    if path.is_dir() and not (path / "config.json").exists():
+        raise StartRefusedError(f"the folder {model} holds no model: it has no config.json")
+    if not path.exists() and (model[0] in "/.~" or not _HUB_ID.fullmatch(model)):
+        raise StartRefusedError(f"the model {model} does not exist")
+
+
+def check_port(host: str, port: int, purpose: str) -> None:
+    """Refuse a port that is taken or may not be bound."""
+    if not 0 < port < 65536:
+        raise StartRefusedError(f"the {purpose} port {port} is not between 1 and 65535")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
+        try:
+            probe.bind((host, port))
+        except OSError as exc:
+            raise StartRefusedError(f"the {purpose} port {port} on {host} is not free: {exc.strerror}") from exc
+
+
+def check_runtime_dir(runtime_dir: Path) -> None:
+    """Refuse a runtime folder that is not there or too deep for a socket's name."""
+    if not runtime_dir.is_dir():
+        raise StartRefusedError(f"the runtime folder {runtime_dir} does not exist")
+    if len(str(runtime_dir)) + len(_LONGEST_SOCKET_NAME) > _SOCKET_PATH_MAX:
+        raise StartRefusedError(f"the path of the runtime folder {runtime_dir} is too long to hold a socket")
+
+
+def check_transfer_engine() -> None:
+    """Refuse to start without Mooncake or a library that it needs.
+
+    Asked in a process of its own: Mooncake brings a Go runtime, after which this process could not fork safely.
+    """
+    command = [sys.executable, "-c", "import mooncake.engine"]
+    probe = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if probe.returncode != 0:
+        raise StartRefusedError(explain_import_failure(probe.stderr))
+
+
+def explain_import_failure(error_output: str) -> str:
+    """Turn the traceback of `import mooncake.engine` into a sentence that says what to do."""
+    if found := _MISSING_LIBRARY.search(error_output):
+        return f"Mooncake needs {found[1]}, which is missing: run `apt-get install -y {_APT_PACKAGES}`"
+    if "No module named 'mooncake'" in error_output:
+        return "Mooncake is not installed: install one of Baton's extras `cpu`, `cuda` or `npu`"
+    last = error_output.strip().splitlines()[-1:] or ["no reason given"]
+    return f"Mooncake cannot be imported: {last[0]}"

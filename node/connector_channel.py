@@ -1,0 +1,130 @@
+"""The API process's ends of the two channels to the connector, which lives in the engine's processes.
+
+*Snapshots*: the node asks `scheduler.sock` or `worker-0.sock` and gets one JSON object. A fresh socket for each
+question: there are a few a second, and an answer that comes too late can then never be taken for the next one.
+*Outcomes*: the connector pushes one line for each transfer that did not go as planned. They are read when somebody
+asks, without a task: until then they wait in ZMQ's queue.
+
+No socket exists before serving starts, so the process may be forked until then.
+"""
+
+import asyncio
+import json
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from contracts.http import LOCAL, RECOMPUTED
+from node.errors import ConnectorSilentError
+
+SNAPSHOT_REQUEST = b"snapshot"
+SNAPSHOT_TIMEOUT_S = 1.0
+MAX_OUTCOMES = 4096  # of requests whose client left before the first token
+_PATHS = (RECOMPUTED, LOCAL)
+
+
+class Outcome(NamedTuple):
+    """How a transfer's request was answered instead."""
+
+    path: str
+    reason: str
+
+
+class _Line(msgspec.Struct):
+    transfer_id: str
+    outcome: str
+    reason: str = ""
+
+
+class Snapshots(NamedTuple):
+    """What both sides of the connector say about themselves, as they sent it."""
+
+    scheduler: dict[str, Any]
+    worker: dict[str, Any]
+
+
+class SnapshotClient:
+    """Asks both sides of the connector for their state."""
+
+    def __init__(self, runtime_dir: Path, *, timeout_s: float = SNAPSHOT_TIMEOUT_S) -> None:
+        self._scheduler = f"ipc://{runtime_dir}/scheduler.sock"
+        self._worker = f"ipc://{runtime_dir}/worker-0.sock"
+        self._timeout_s = timeout_s
+        self._context: zmq.asyncio.Context | None = None
+
+    async def both(self) -> Snapshots:
+        """Return both snapshots.
+
+        Raises:
+            ConnectorSilentError: one side did not answer in time, or not with a snapshot.
+        """
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
+        return Snapshots(*await asyncio.gather(self._ask(self._scheduler), self._ask(self._worker)))
+
+    def stop(self) -> None:
+        """Close everything; idempotent."""
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context = None
+
+    async def _ask(self, endpoint: str) -> dict[str, Any]:
+        assert self._context is not None
+        with self._context.socket(zmq.REQ) as asker:
+            asker.setsockopt(zmq.LINGER, 0)
+            asker.connect(endpoint)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await asker.send(SNAPSHOT_REQUEST)
+                    answer = json.loads(await asker.recv())
+            except (TimeoutError, ValueError) as exc:
+                raise ConnectorSilentError(f"the connector gave no snapshot at {endpoint}") from exc
+        if not isinstance(answer, dict) or "error" in answer:
+            raise ConnectorSilentError(f"the connector gave no snapshot at {endpoint}, but {answer}")
+        return answer
+
+
+class Outcomes:
+    """Which transfers did not go as planned, as far as the connector has said."""
+
+    def __init__(self, runtime_dir: Path) -> None:
+        self._endpoint = f"ipc://{runtime_dir}/outcomes.sock"
+        self._known: OrderedDict[str, Outcome] = OrderedDict()
+        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
+        self._socket: zmq.Socket[bytes] | None = None
+
+    def start(self) -> None:
+        """Bind the socket that the connector pushes to; idempotent."""
+        if self._socket is None:
+            self._context = zmq.Context()
+            self._socket = self._context.socket(zmq.PULL)
+            self._socket.setsockopt(zmq.LINGER, 0)
+            self._socket.bind(self._endpoint)
+
+    def stop(self) -> None:
+        """Close everything; idempotent."""
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context, self._socket = None, None
+
+    def take(self, transfer_id: str) -> Outcome | None:
+        """Return a transfer's outcome and forget it; None if it went as planned."""
+        self._drain()
+        return self._known.pop(transfer_id, None)
+
+    def _drain(self) -> None:
+        while self._socket is not None:
+            try:
+                line = msgspec.json.decode(self._socket.recv(zmq.NOBLOCK), type=_Line)
+            except zmq.Again:
+                return
+            except msgspec.DecodeError:
+                continue  # of another version: the header is a courtesy, the answer is right either way
+            if line.outcome in _PATHS:
+                self._known[line.transfer_id] = Outcome(line.outcome, line.reason)
+            if len(self._known) > MAX_OUTCOMES:
+                self._known.popitem(last=False)

@@ -1,0 +1,50 @@
+"""The process environment that vLLM reads, decided in one place and set before the engine starts."""
+
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from types import MappingProxyType
+
+from node.flags import count_of
+
+# vLLM's second model runner drives the connector's hooks in another order.
+_FOR_ACCELERATORS: Mapping[str, str | None] = MappingProxyType({"VLLM_USE_V2_MODEL_RUNNER": "0"})
+_RANK_FLAGS = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
+
+
+def environment(device: str, arguments: Sequence[str], cores: int, current: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the variables to set, and those to remove as None. What the user has set stays, except for removals.
+
+    Args:
+        device: vLLM's device type.
+        arguments: All arguments of vLLM's server.
+        cores: How many cores this process may use.
+        current: The environment as it is.
+    """
+    wanted = _for_cpu(arguments, cores) if device == "cpu" else dict(_FOR_ACCELERATORS)
+    return {name: value for name, value in wanted.items() if value is None or name not in current}
+
+
+def apply(changes: Mapping[str, str | None], environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set and remove variables."""
+    for name, value in changes.items():
+        if value is None:
+            environ.pop(name, None)
+        else:
+            environ[name] = value
+
+
+def _for_cpu(arguments: Sequence[str], cores: int) -> dict[str, str | None]:
+    ranks = 1
+    for names in _RANK_FLAGS:
+        ranks *= count_of(arguments, *names)
+    # An integer of GiB that would override --kv-cache-memory-bytes.
+    wanted: dict[str, str | None] = {"VLLM_CPU_KVCACHE_SPACE": None}
+    if "--enforce-eager" in arguments:
+        wanted["TORCHDYNAMO_DISABLE"] = "1"  # without it the first request of an eager TP=2 server takes 15 s
+    if ranks == 1:
+        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the worker lives in the engine's process
+    else:
+        # vLLM's automatic binding wants a NUMA node for each rank.
+        wanted["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        wanted["OMP_NUM_THREADS"] = str(max(1, cores // ranks))
+    return wanted

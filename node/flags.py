@@ -1,0 +1,91 @@
+"""Flags of vLLM's server that pass through a node: which are ours, and what do the others say?
+
+vLLM's own parser is far too heavy to ask before the start-up checks, so this module knows just its spelling rules:
+`--a_b` is `--a-b`, `--json.key value` sets part of `--json`, `--flag=value` equals `--flag value`, and any
+unambiguous prefix of a flag stands for the flag.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from node.errors import StartRefusedError
+
+_SETTING = "set it in the node's configuration instead"
+OWNED: Mapping[str, str] = MappingProxyType(
+    {
+        "--model": f"it was given twice; {_SETTING}",
+        "--host": f"it was given twice; {_SETTING}",
+        "--port": f"it was given twice; {_SETTING}",
+        "--uds": "a node is reached by host and port",
+        "--grpc": "a node serves HTTP",
+        "--config": "vLLM's flags belong into `vllm_args` of baton.yaml or onto the command line",
+        "--headless": "a node serves HTTP",
+        "--kv-transfer-config": "the node sets the connector itself; its settings are in section `transfer`",
+        "--kv-offloading-size": "offloading brings a KV connector of its own, and vLLM has room for one",
+        "--kv-offloading-backend": "offloading brings a KV connector of its own, and vLLM has room for one",
+        "--worker-cls": "the node brings a worker class of its own",
+        "--enable-dbo": "dual-batch overlap runs the layers' hooks out of order, and KV could leave before it is written",
+        "--enable-dual-batch-overlap": "dual-batch overlap runs the layers' hooks out of order, "
+        "and KV could leave before it is written",
+        "--disable-log-stats": "the proxy routes by the statistics",
+    }
+)
+
+
+def refuse_owned(arguments: Sequence[str]) -> None:
+    """Check that no argument contradicts what the node sets itself.
+
+    Raises:
+        StartRefusedError: one does, or the first one is not a flag at all.
+    """
+    if arguments and not arguments[0].startswith("-"):
+        raise StartRefusedError(f"{arguments[0]!r} is neither a flag nor the value of one")
+    for argument in arguments:
+        for flag, reason in OWNED.items():
+            if argument.startswith("--") and _means(argument, flag):
+                raise StartRefusedError(f"the flag {argument.split('=')[0]} cannot be passed on to vLLM: {reason}")
+
+
+def given(arguments: Sequence[str], *names: str) -> bool:
+    """Tell whether any of the flags is there, as `--name` or `--no-name`."""
+    wanted = {*names, *(f"--no-{name[2:]}" for name in names if name.startswith("--"))}
+    return any(_canonical(argument) in wanted for argument in arguments)
+
+
+def value_of(arguments: Sequence[str], *names: str) -> str | None:
+    """Return the value of the last of the flags that is there, or None."""
+    found = None
+    for position, argument in enumerate(arguments):
+        if _canonical(argument) not in names:
+            continue
+        if "=" in argument:
+            found = argument.split("=", 1)[1]
+        elif position + 1 < len(arguments):
+            found = arguments[position + 1]
+    return found
+
+
+def count_of(arguments: Sequence[str], *names: str) -> int:
+    """Return a flag's whole number, 1 if it is absent.
+
+    Raises:
+        StartRefusedError: the value is not a whole number of at least 1.
+    """
+    text = value_of(arguments, *names)
+    if text is None:
+        return 1
+    if not text.isdecimal() or int(text) < 1:
+        raise StartRefusedError(f"{names[0]} must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
+def _canonical(argument: str) -> str:
+    name = argument.split("=", 1)[0]
+    if name.startswith("--"):
+        return "--" + name[2:].split(".", 1)[0].replace("_", "-")
+    return "-O" if name.startswith("-O") else name  # the level may be glued on, as in "-O3"
+
+
+def _means(argument: str, flag: str) -> bool:
+    name = _canonical(argument)
+    return name != "--" and flag.startswith(name)

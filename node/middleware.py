@@ -1,0 +1,93 @@
+"""The node's gate in front of vLLM's OpenAI server, as raw ASGI middleware.
+
+It answers the node API, lets nothing with unsigned `kv_transfer_params` through to vLLM, and on decode nodes names
+the path that an answer took. Everything else passes untouched, streams included.
+
+vLLM imports the class by name and constructs it with nothing but the application, so what it needs is laid down
+beforehand with `configure`, in the same process.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.kv_transfer import TransferParamsError
+from contracts.secret import ClusterSecret
+from node.api import PATHS, NodeApi
+from node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
+from node.connector_channel import Outcomes, SnapshotClient
+from node.path_header import name_path
+from node.roles import RoleTraits
+from node.transfer_params import transfer_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSettings:
+    """What the gate needs to know about its node."""
+
+    traits: RoleTraits
+    model: str
+    secret: ClusterSecret
+    runtime_dir: Path
+
+
+_configured: list[GateSettings] = []  # at most one: a process serves one node
+
+
+def configure(settings: GateSettings) -> None:
+    """Lay down the settings for the gate that vLLM will construct."""
+    _configured[:] = [settings]
+
+
+class NodeMiddleware:
+    """Wraps vLLM's application."""
+
+    def __init__(self, app: App, settings: GateSettings | None = None) -> None:
+        settings = settings or _configured[0]
+        self._app = app
+        self._traits = settings.traits
+        self._secret = settings.secret
+        self._outcomes = Outcomes(settings.runtime_dir)
+        self._snapshots = SnapshotClient(settings.runtime_dir)
+        self._api = NodeApi(
+            role=settings.traits.role,
+            model=settings.model,
+            token=settings.secret.node_token(),
+            snapshots=self._snapshots,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection's scope."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, self._with_channels(send))
+        elif scope["type"] == "http" and scope["path"] in PATHS:
+            await self._api.answer(scope, send)
+        elif scope["type"] == "http" and scope["method"] == "POST":
+            await self._check(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_body(receive)
+        if body is None:
+            return  # the client left before it had sent the request
+        try:
+            transfer = transfer_of(body, self._traits.role, self._secret)
+        except TransferParamsError as exc:
+            await send_error(send, 403, str(exc))
+            return
+        if transfer is not None and self._traits.names_path:
+            send = name_path(send, transfer.transfer_id, self._outcomes)
+        await self._app(scope, replay(body, receive), send)
+
+    def _with_channels(self, send: Send) -> Send:
+        """Open the channels before the application starts serving, close them after it has stopped."""
+
+        async def send_after(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                self._outcomes.start()
+            elif message["type"] == "lifespan.shutdown.complete":
+                self._outcomes.stop()
+                self._snapshots.stop()
+            await send(message)
+
+        return send_after

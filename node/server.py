@@ -1,0 +1,135 @@
+"""Runs one node: check, find the device, lay down the environment, hand over to vLLM's own server.
+
+Everything up to `_hand_over` is cheap and ends in one sentence when something is wrong. Nothing here opens a ZMQ
+socket or loads Mooncake, so all of it may run in a freshly forked child, and may itself be followed by a fork.
+"""
+
+import os
+import runpy
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.configuration.schema import BatonConfig, NodeConfig
+from contracts.kv_transfer import Role
+from contracts.secret import read_secret
+from model_runner import choose
+from node import checks, environment, kv_cache, weights
+from node.addresses import Addresses, resolve
+from node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
+from node.errors import StartRefusedError
+from node.flags import refuse_owned, value_of
+from node.middleware import GateSettings, configure
+from node.roles import TRAITS, RoleTraits, node_config
+
+EXIT_REFUSED = 2
+EXIT_INTERRUPTED = 130
+
+
+def run(role: Role, config: BatonConfig, runtime_dir: Path, *, connector_module: str = CONNECTOR_MODULE) -> None:
+    """Serve until the process is told to stop.
+
+    Args:
+        role: What kind of node.
+        config: The whole configuration; the node's own section is chosen by `role`.
+        runtime_dir: An existing folder of this node alone, for the sockets between its processes.
+        connector_module: Where vLLM finds the class `BatonConnector`; tests put a probe there.
+
+    Raises:
+        SystemExit: with 2 after a refusal, said in one sentence on stderr; with 130 if stopped before it was ready.
+    """
+    try:
+        plan = _check(role, config, runtime_dir)
+        arguments = _prepare(plan, config, connector_module)
+        _hand_over(arguments)
+    except StartRefusedError as exc:
+        sys.stderr.write(f"{role} node: {exc}\n")
+        raise SystemExit(EXIT_REFUSED) from exc
+    except KeyboardInterrupt as exc:
+        raise SystemExit(EXIT_INTERRUPTED) from exc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What the checks have established."""
+
+    traits: RoleTraits
+    node: NodeConfig
+    secret_file: Path
+    runtime_dir: Path
+    addresses: Addresses
+
+
+def _check(role: Role, config: BatonConfig, runtime_dir: Path) -> _Plan:
+    traits, node = TRAITS[role], node_config(role, config)
+    refuse_owned(node.vllm_args)
+    checks.check_model(node.model)
+    secret_file = checks.check_secret(config.cluster.secret_file)
+    checks.check_runtime_dir(runtime_dir)
+    addresses = resolve(node)
+    checks.check_port(addresses.listen_host, node.port, "HTTP")
+    if traits.binds_control:
+        checks.check_port(addresses.listen_host, control_port(node), "control")
+    checks.check_transfer_engine()
+    return _Plan(traits=traits, node=node, secret_file=secret_file, runtime_dir=runtime_dir, addresses=addresses)
+
+
+def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[str]:
+    """Decide vLLM's arguments, then set what else vLLM reads: the environment, and the gate's settings."""
+    device, worker = _device()
+    node, theirs = plan.node, plan.node.vllm_args
+    directory = weights.model_directory(node.model, value_of(theirs, "--revision"))
+    model_config = weights.read_model_config(directory)
+    arguments = vllm_arguments(
+        Launch(
+            traits=plan.traits,
+            node=node,
+            transfer=config.transfer,
+            secret_file=plan.secret_file,
+            runtime_dir=plan.runtime_dir,
+            addresses=plan.addresses,
+            device=device,
+            worker_class=worker,
+            kv_cache_bytes=kv_cache.default_bytes(
+                model_config, value_of(theirs, "--dtype"), value_of(theirs, "--max-model-len")
+            ),
+            weights=weights.digest(node.model, directory, value_of(theirs, "--revision")),
+            connector_module=connector_module,
+        )
+    )
+    cores = len(os.sched_getaffinity(0))
+    environment.apply(environment.environment(device, arguments, cores, os.environ))
+    configure(
+        GateSettings(
+            traits=plan.traits,
+            model=node.model,
+            secret=read_secret(plan.secret_file),
+            runtime_dir=plan.runtime_dir,
+        )
+    )
+    return arguments
+
+
+def _device() -> tuple[str, str]:
+    """Return the device of this machine and its worker class."""
+    try:
+        device = choose.detect_device()
+        return device, choose.worker_class(device)
+    except choose.UnknownDeviceError as exc:
+        raise StartRefusedError(str(exc)) from exc
+    except ImportError as exc:
+        raise StartRefusedError(f"vLLM cannot be imported: {exc}") from exc
+
+
+def _hand_over(arguments: list[str]) -> None:
+    """Run vLLM's OpenAI server in this process; it reads `sys.argv`."""
+    sys.argv = ["vllm", *arguments]
+    try:
+        from vllm.entrypoints.launchers.api_server import entry
+    except ImportError as exc:
+        if not (exc.name or "").startswith("vllm.entrypoints.launchers"):
+            raise
+        # Older versions have the server as a script.
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
+    else:
+        entry.main()

@@ -1,0 +1,1 @@
+"""The prefill node: a vLLM server that computes prompts and pushes their KV. What it shares is in `node`."""

@@ -1,0 +1,205 @@
+import asyncio
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from node.connector_channel import MAX_OUTCOMES, Outcome, Outcomes, SnapshotClient
+from node.errors import ConnectorSilentError
+
+Answer = Callable[[bytes], bytes]
+
+
+@pytest.fixture
+def runtime_dir() -> Iterator[Path]:
+    """A folder short enough for a socket's name."""
+    with tempfile.TemporaryDirectory(prefix="baton-test-") as folder:
+        yield Path(folder)
+
+
+class Side:
+    """One side of the connector: answers each snapshot request with `answer`."""
+
+    def __init__(self, path: Path, answer: Answer) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.bind(f"ipc://{path}")
+        self._answer = answer
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with self._socket as socket:
+            while True:
+                try:
+                    *route, request = socket.recv_multipart()
+                except zmq.ContextTerminated:
+                    return
+                if reply := self._answer(request):
+                    socket.send_multipart([*route, reply])
+
+    def stop(self) -> None:
+        """Stop answering."""
+        self._context.term()
+        self._thread.join()
+
+
+@pytest.fixture
+def connector(runtime_dir: Path) -> Iterator[Callable[[Answer, Answer], None]]:
+    """Starts both sides of a connector."""
+    sides: list[Side] = []
+
+    def start(scheduler: Answer, worker: Answer) -> None:
+        sides.append(Side(runtime_dir / "scheduler.sock", scheduler))
+        sides.append(Side(runtime_dir / "worker-0.sock", worker))
+
+    yield start
+    for side in sides:
+        side.stop()
+
+
+def says(content: object) -> Answer:
+    """An answer that is always the same."""
+    return lambda _: json.dumps(content).encode()
+
+
+async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answer, Answer], None]) -> None:
+    """Each gets the word `snapshot` and gives one object; many may ask at once."""
+    asked: list[bytes] = []
+
+    def scheduler(request: bytes) -> bytes:
+        asked.append(request)
+        return b'{"side": "scheduler"}'
+
+    connector(scheduler, says({"side": "worker"}))
+    client = SnapshotClient(runtime_dir)
+
+    found = await asyncio.gather(*(client.both() for _ in range(5)))
+    client.stop()
+    client.stop()
+
+    assert asked == [b"snapshot"] * 5
+    assert found == [({"side": "scheduler"}, {"side": "worker"})] * 5
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda _: b"", says([]), lambda _: b"{", says({"error": "KeyError: x"})],
+    ids=["none", "a list", "no JSON", "an error"],
+)
+async def test_a_side_that_does_not_answer_properly_is_silent(
+    answer: Answer, runtime_dir: Path, connector: Callable[[Answer, Answer], None]
+) -> None:
+    """The other side's answer does not help; the wait is bounded."""
+    connector(says({}), answer)
+    client = SnapshotClient(runtime_dir, timeout_s=0.2)
+
+    with pytest.raises(ConnectorSilentError, match="worker-0"):
+        await client.both()
+    client.stop()
+
+
+async def test_a_connector_that_is_not_there_is_silent_and_may_come(
+    runtime_dir: Path, connector: Callable[[Answer, Answer], None]
+) -> None:
+    """A late answer to an earlier question is not taken for the next one."""
+    client = SnapshotClient(runtime_dir, timeout_s=0.1)
+    with pytest.raises(ConnectorSilentError):
+        await client.both()
+
+    numbers = iter(range(10))
+    connector(says({}), lambda _: json.dumps({"n": next(numbers)}).encode())
+    await asyncio.sleep(0.2)
+
+    assert (await client.both()).worker == {"n": 0}
+    client.stop()
+
+
+@pytest.fixture
+def outcomes(runtime_dir: Path) -> Iterator[Outcomes]:
+    """The started receiving end."""
+    receiving = Outcomes(runtime_dir)
+    receiving.start()
+    receiving.start()
+    yield receiving
+    receiving.stop()
+    receiving.stop()
+
+
+class Reporter:
+    """The connector's end of the outcomes' channel."""
+
+    def __init__(self, runtime_dir: Path) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.PUSH)
+        self._socket.connect(f"ipc://{runtime_dir}/outcomes.sock")
+
+    def report(self, transfer_id: str, outcome: str = "recomputed", reason: str = "peer gone") -> None:
+        """Say how one transfer went."""
+        self.send(json.dumps({"transfer_id": transfer_id, "outcome": outcome, "reason": reason, "new": 1}).encode())
+
+    def send(self, line: bytes) -> None:
+        """Send a line as it is."""
+        self._socket.send(line)
+
+    def stop(self) -> None:
+        """Close everything."""
+        self._context.destroy(linger=0)
+
+
+@pytest.fixture
+def reporter(runtime_dir: Path, outcomes: Outcomes) -> Iterator[Reporter]:
+    """The started sending end."""
+    sending = Reporter(runtime_dir)
+    yield sending
+    sending.stop()
+
+
+async def taken(outcomes: Outcomes, transfer_id: str) -> Outcome | None:
+    """Wait a little for an outcome to arrive."""
+    for _ in range(200):
+        if found := outcomes.take(transfer_id):
+            return found
+        await asyncio.sleep(0.01)
+    return None
+
+
+async def test_an_outcome_is_known_once(outcomes: Outcomes, reporter: Reporter) -> None:
+    """It is forgotten when it has been used; other transfers are not touched."""
+    reporter.report("a")
+    reporter.report("b", "local", "")
+
+    assert await taken(outcomes, "b") == ("local", "")
+    assert outcomes.take("a") == ("recomputed", "peer gone")
+    assert outcomes.take("a") is None
+
+
+async def test_what_is_not_understood_is_skipped(outcomes: Outcomes, reporter: Reporter) -> None:
+    """The header is a courtesy; the answer is right without it."""
+    reporter.send(b"not JSON")
+    reporter.report("a", "a word of the future")
+    reporter.report("b")
+
+    assert await taken(outcomes, "b")
+    assert outcomes.take("a") is None
+
+
+async def test_outcomes_that_nobody_asks_for_are_bounded(outcomes: Outcomes, reporter: Reporter) -> None:
+    """Clients may leave before the first token; the oldest are forgotten."""
+    for number in range(MAX_OUTCOMES + 10):
+        reporter.report(str(number))
+        if number % 500 == 0:
+            outcomes.take("")  # the queue of the socket is shorter than that
+
+    assert await taken(outcomes, str(MAX_OUTCOMES + 9))
+    assert outcomes.take("9") is None
+    assert outcomes.take("10")
+
+
+def test_without_a_socket_nothing_is_known(runtime_dir: Path) -> None:
+    """A server without life-span events still answers."""
+    assert Outcomes(runtime_dir).take("a") is None

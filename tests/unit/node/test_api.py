@@ -1,0 +1,179 @@
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from contracts.http import NODE_PATH, TRANSFERS_PATH
+from node.api import EngineFacts, NodeApi, engine_facts, merge
+from node.asgi import Scope
+from node.connector_channel import SnapshotClient, Snapshots
+from node.errors import ConnectorSilentError
+from tests.support.asgi import Exchange, http
+
+TOKEN = "t0ken"
+FINGERPRINT = {
+    "weights": "w",
+    "dtype": "float32",
+    "kv_cache_dtype": "auto",
+    "quantization": "none",
+    "rope": "r",
+    "attention": "CPU_ATTN vec",
+    "block_size_tokens": 128,
+}
+REGION = {"name": "l0", "layer": 0, "base_addr": 4096, "block_bytes": 64, "stride_bytes": 64, "num_blocks": 9}
+WORKER = {
+    "incarnation": "00ff",
+    "control_address": "tcp://10.0.0.5:9100",
+    "fingerprint": FINGERPRINT,
+    "regions": [REGION],
+    "num_blocks": 9,
+    "layer_sync": "event",
+    "transfers": [],
+    "totals": {"pushed_bytes": 1},
+}
+
+
+class FakeConnector:
+    """Answers with what it is given, or not at all."""
+
+    def __init__(self, worker: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None) -> None:
+        self.worker = worker
+        self.scheduler = scheduler or {}
+
+    async def both(self) -> Snapshots:
+        """Return both snapshots."""
+        if self.worker is None:
+            raise ConnectorSilentError("no snapshot")
+        return Snapshots(self.scheduler, self.worker)
+
+
+def node_api(connector: FakeConnector) -> NodeApi:
+    """The API of a prefill node."""
+    return NodeApi(role="prefill", model="/m", token=TOKEN, snapshots=cast("SnapshotClient", connector))
+
+
+async def ask(api: NodeApi, path: str, method: str = "GET", token: str = TOKEN, app: object = None) -> Exchange:
+    """Send one request to the API."""
+    scope = http(method, path, [("Authorization", f"Bearer {token}")])
+    scope["app"] = app
+    exchange = Exchange(scope)
+    await api.answer(scope, exchange.send)
+    return exchange
+
+
+async def describe(api: NodeApi, app: object = None) -> dict[str, Any]:
+    """What the node says about itself."""
+    exchange = await ask(api, NODE_PATH, app=app)
+    assert exchange.status == 200
+    return cast("dict[str, Any]", json.loads(exchange.body))
+
+
+@pytest.mark.parametrize("path", [NODE_PATH, TRANSFERS_PATH])
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
+async def test_a_wrong_token_is_turned_away(path: str, token: str) -> None:
+    """Nothing about the node is said; the refusal has OpenAI's shape."""
+    exchange = await ask(node_api(FakeConnector(WORKER)), path, token=token)
+
+    assert exchange.status == 401
+    assert exchange.headers["www-authenticate"] == "Bearer"
+    assert json.loads(exchange.body)["error"]["type"] == "authentication_error"
+
+
+async def test_the_api_is_read_only() -> None:
+    """Other methods are refused with the ones that exist."""
+    exchange = await ask(node_api(FakeConnector(WORKER)), NODE_PATH, method="POST")
+
+    assert (exchange.status, exchange.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_a_ready_node_says_what_its_connector_says() -> None:
+    """Keys that the description has no place for are left out."""
+    info = await describe(node_api(FakeConnector(WORKER)))
+
+    assert (info["role"], info["state"], info["model"]) == ("prefill", "ready", "/m")
+    assert info["control_addresses"] == ["tcp://10.0.0.5:9100"]
+    assert (info["fingerprint"], info["regions"]) == (FINGERPRINT, [REGION])
+    assert (info["num_blocks"], info["incarnation"], info["layer_sync"]) == (9, "00ff", "event")
+    assert info["versions"]["protocol"] == "1"
+    assert "totals" not in info
+
+
+async def test_a_decode_node_has_no_control_address() -> None:
+    """An empty address is none."""
+    info = await describe(node_api(FakeConnector({**WORKER, "control_address": ""})))
+    assert info["control_addresses"] == []
+
+
+async def test_a_node_starts_until_its_connector_knows_its_cache_and_fails_when_it_falls_silent() -> None:
+    """Silence before the first answer is a start, afterwards it is a failure, and it may recover."""
+    connector = FakeConnector()
+    api = node_api(connector)
+    states = []
+    for worker in (None, {**WORKER, "fingerprint": None}, WORKER, None, {"odd": 1}, WORKER):
+        connector.worker = worker
+        states.append((await describe(api))["state"])
+
+    assert states == ["starting", "starting", "ready", "failed", "failed", "ready"]
+
+
+async def test_transfers_of_a_silent_connector_are_unavailable() -> None:
+    """There is nothing to make up."""
+    exchange = await ask(node_api(FakeConnector()), TRANSFERS_PATH)
+
+    assert exchange.status == 503
+    assert json.loads(exchange.body)["error"]["message"] == "no snapshot"
+
+
+async def test_transfers_are_answered() -> None:
+    """As one JSON object."""
+    exchange = await ask(node_api(FakeConnector(WORKER, {"free_blocks": 3})), TRANSFERS_PATH)
+
+    assert exchange.status == 200
+    content = json.loads(exchange.body)
+    assert content["scheduler"] == {"free_blocks": 3}
+    assert content["worker"]["totals"] == {"pushed_bytes": 1}
+
+
+def test_both_sides_of_a_transfer_are_joined() -> None:
+    """A transfer may be known to one side only."""
+    scheduler = {"transfers": [{"transfer_id": "a", "state": "held"}, {"transfer_id": "b", "blocks_held": 2}]}
+    worker = {
+        "transfers": [{"transfer_id": "a", "state": "pushing"}, {"transfer_id": "c", "epoch": 1}],
+        "totals": {},
+        "regions": [],
+    }
+
+    assert merge(Snapshots(scheduler, worker)) == {
+        "transfers": [
+            {"transfer_id": "a", "scheduler": {"state": "held"}, "worker": {"state": "pushing"}},
+            {"transfer_id": "b", "scheduler": {"blocks_held": 2}},
+            {"transfer_id": "c", "worker": {"epoch": 1}},
+        ],
+        "scheduler": {},
+        "worker": {"totals": {}},
+    }
+
+
+def vllm_app(served_model_name: list[str] | None) -> object:
+    """What vLLM's server keeps in its application."""
+    parallel = SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=4)
+    config = SimpleNamespace(parallel_config=parallel, model_config=SimpleNamespace(max_model_len=4096))
+    arguments = SimpleNamespace(served_model_name=served_model_name, model="/m")
+    return SimpleNamespace(state=SimpleNamespace(args=arguments, vllm_config=config))
+
+
+@pytest.mark.parametrize(("names", "served"), [(None, ["/m"]), (["a", "b"], ["a", "b"])])
+async def test_what_vllm_knows_best_comes_from_vllm(names: list[str] | None, served: list[str]) -> None:
+    """Names, greatest length and ranks are read after all flags and defaults."""
+    info = await describe(node_api(FakeConnector(WORKER)), vllm_app(names))
+
+    assert (info["served_models"], info["max_model_len_tokens"]) == (served, 4096)
+    sizes = [info[f"{kind}_parallel_size"] for kind in ("tensor", "pipeline", "data")]
+    assert sizes == [2, 1, 4]
+
+
+@pytest.mark.parametrize("scope", [{}, {"app": None}, {"app": SimpleNamespace(state=SimpleNamespace())}])
+def test_an_application_without_state_gives_defaults(scope: Scope) -> None:
+    """Another version of vLLM may keep it elsewhere; the node still answers."""
+    assert engine_facts(scope) == EngineFacts()

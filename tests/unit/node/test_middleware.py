@@ -1,0 +1,208 @@
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.http import NODE_PATH, PATH_HEADER, REASON_HEADER
+from contracts.kv_transfer import FIELD, Role, TransferParams, sign
+from contracts.secret import ClusterSecret
+from node import middleware
+from node.asgi import App
+from node.connector_channel import Outcome, Outcomes
+from node.middleware import GateSettings, NodeMiddleware, configure
+from node.roles import TRAITS
+from tests.support.asgi import Exchange, Recorder, body_of, http
+
+SECRET = ClusterSecret(b"the secret of this cluster")
+TRANSFER = "a" * 32
+COMPLETIONS = "/v1/completions"
+
+
+def settings(role: Role = "decode") -> GateSettings:
+    """The gate of a node whose connector does not exist."""
+    return GateSettings(traits=TRAITS[role], model="/m", secret=SECRET, runtime_dir=Path("/nowhere"))
+
+
+def gate(app: App, role: Role = "decode") -> NodeMiddleware:
+    """The middleware around an application."""
+    return NodeMiddleware(app, settings(role))
+
+
+def leg(role: Role = "decode", **fields: Any) -> bytes:
+    """A request's body as the proxy sends it."""
+    params = TransferParams(transfer_id=TRANSFER, role=role, peer="")
+    return json.dumps({"prompt": "x", FIELD: sign(params, SECRET), **fields}).encode()
+
+
+@pytest.fixture
+def outcomes(monkeypatch: pytest.MonkeyPatch) -> dict[str, Outcome]:
+    """What the connector has reported, by transfer id."""
+    known: dict[str, Outcome] = {}
+    monkeypatch.setattr(Outcomes, "take", lambda _, transfer_id: known.pop(transfer_id, None))
+    return known
+
+
+async def test_a_request_without_transfer_passes_untouched() -> None:
+    """Body, scope and answer are as they would be without the gate."""
+    app = Recorder()
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(b'{"prompt": "x"}')).run(gate(app))
+
+    assert app.received == body_of(b'{"prompt": "x"}')
+    assert exchange.sent == list(app.answer)
+
+
+async def test_a_body_in_pieces_arrives_whole() -> None:
+    """The gate reads all of it once, and the application gets it in one piece."""
+    app = Recorder()
+    body = leg()
+    pieces = body_of(body[:7], b"", body[7:30], body[30:])
+    exchange = await Exchange(http("POST", COMPLETIONS), pieces).run(gate(app))
+
+    assert app.received == body_of(body)
+    assert exchange.status == 200
+
+
+async def test_the_disconnect_still_arrives_after_the_body() -> None:
+    """Routes of vLLM wait for it to abort the request."""
+    app = Recorder()
+    exchange = Exchange(http("POST", COMPLETIONS), body_of(leg()))
+    running = asyncio.create_task(exchange.run(gate(app.wait_for_disconnect)))
+    await asyncio.sleep(0)
+    assert not running.done()
+
+    exchange.disconnect()
+    await running
+
+    assert app.disconnected
+
+
+async def test_a_client_that_leaves_amid_its_body_is_forgotten() -> None:
+    """Nothing is passed on and nothing answered."""
+    app = Recorder()
+    exchange = Exchange(http("POST", COMPLETIONS), [{"type": "http.request", "body": b"{", "more_body": True}])
+    exchange.disconnect()
+    await exchange.run(gate(app))
+
+    assert not app.scopes
+    assert not exchange.sent
+
+
+@pytest.mark.parametrize("value", [{"do_remote_prefill": True}, {"baton": {"v": 1}}, "x"])
+async def test_unsigned_parameters_never_reach_vllm(value: object) -> None:
+    """The refusal has OpenAI's shape."""
+    app = Recorder()
+    body = json.dumps({"prompt": "x", FIELD: value}).encode()
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(body)).run(gate(app))
+
+    assert exchange.status == 403
+    assert FIELD in json.loads(exchange.body)["error"]["message"]
+    assert not app.scopes
+
+
+async def test_parameters_for_the_other_role_never_reach_vllm() -> None:
+    """A prefill node does not decode."""
+    app = Recorder()
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg("decode"))).run(gate(app, "prefill"))
+
+    assert exchange.status == 403
+    assert not app.scopes
+
+
+@pytest.mark.usefixtures("outcomes")
+async def test_a_pushed_answer_says_so() -> None:
+    """Nothing was reported, so the transfer went as planned."""
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg())).run(gate(Recorder()))
+
+    assert exchange.headers == {"x-own": "1", PATH_HEADER: "disaggregated"}
+    assert exchange.body == b"onetwo"
+
+
+async def test_a_recomputed_answer_says_so_and_why(outcomes: dict[str, Outcome]) -> None:
+    """The reason is made fit for a header."""
+    outcomes[TRANSFER] = Outcome("recomputed", "peer gone:\r\nx-evil: 1 ✗" + "!" * 300)
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg())).run(gate(Recorder()))
+
+    assert exchange.headers[PATH_HEADER] == "recomputed"
+    assert exchange.headers[REASON_HEADER].startswith("peer gone:  x-evil: 1  !!")
+    assert len(exchange.headers[REASON_HEADER]) == 200
+
+
+async def test_the_head_waits_for_the_body_and_nothing_else_does(outcomes: dict[str, Outcome]) -> None:
+    """A failure between head and first token is still named; later pieces pass at once."""
+    exchange = Exchange(http("POST", COMPLETIONS), body_of(leg()))
+    seen: list[int] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        seen.append(len(exchange.sent))
+        outcomes[TRANSFER] = Outcome("recomputed", "")
+        for piece in (b"a", b"b"):
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            seen.append(len(exchange.sent))
+
+    await exchange.run(gate(app))
+
+    assert seen == [0, 2, 3]
+    assert exchange.headers == {PATH_HEADER: "recomputed"}
+
+
+@pytest.mark.usefixtures("outcomes")
+async def test_an_error_names_no_path() -> None:
+    """It was not computed anywhere."""
+    app = Recorder(
+        {"type": "http.response.start", "status": 500, "headers": []}, {"type": "http.response.body", "body": b"{}"}
+    )
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg())).run(gate(app))
+
+    assert (exchange.status, exchange.headers) == (500, {})
+
+
+async def test_a_prefill_node_names_no_path() -> None:
+    """Its answer is for the proxy alone."""
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg("prefill"))).run(gate(Recorder(), "prefill"))
+
+    assert exchange.headers == {"x-own": "1"}
+
+
+async def test_everything_but_posts_passes_without_being_read() -> None:
+    """Health checks and web sockets are not ours."""
+    app = Recorder({"type": "websocket.close"})
+    for scope in (http("GET", "/health"), {"type": "websocket", "path": "/v1/realtime"}):
+        exchange = await Exchange(scope).run(gate(app))
+        assert exchange.sent == [{"type": "websocket.close"}]
+
+
+async def test_the_node_api_needs_the_token() -> None:
+    """It is answered by the gate, never by vLLM."""
+    app = Recorder()
+    exchange = await Exchange(http("GET", NODE_PATH)).run(gate(app))
+
+    assert exchange.status == 401
+    assert not app.scopes
+
+
+async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before that the process may still be forked; the application's own messages pass on."""
+    calls: list[str] = []
+    for name in ("start", "stop"):
+        monkeypatch.setattr(Outcomes, name, lambda _, name=name: calls.append(name))
+    starting, ended = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
+
+    exchange = await Exchange({"type": "lifespan"}).run(gate(Recorder(starting, ended)))
+
+    assert calls == ["start", "stop"]
+    assert exchange.sent == [starting, ended]
+
+
+def test_vllm_constructs_the_gate_with_the_application_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its settings were laid down before."""
+    monkeypatch.setattr(middleware, "_configured", [])
+    with pytest.raises(IndexError):
+        NodeMiddleware(Recorder())
+    configure(settings())
+    configure(settings("prefill"))
+    NodeMiddleware(Recorder())
+    assert middleware._configured == [settings("prefill")]

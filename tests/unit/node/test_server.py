@@ -1,0 +1,168 @@
+import os
+import runpy
+import socket
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from contracts.configuration.schema import BatonConfig, ClusterConfig, NodeConfig
+from model_runner import choose
+from node import checks, middleware, server
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> BatonConfig:
+    """A configuration with which a decode node would start."""
+    (tmp_path / "secret").write_text("long enough to be a secret")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    return BatonConfig(
+        cluster=ClusterConfig(secret_file=tmp_path / "secret"),
+        decode_node=NodeConfig(model=str(tmp_path / "model"), port=port),
+    )
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[str]]]:
+    """A vLLM whose server notes its arguments; the process is as before afterwards."""
+    served: list[list[str]] = []
+    package = ModuleType("vllm.entrypoints.launchers.api_server")
+    package.entry = SimpleNamespace(main=lambda: served.append(sys.argv[1:]))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.setattr(choose, "detect_device", lambda: "cpu")
+    monkeypatch.setattr(checks, "check_transfer_engine", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["test"])
+    monkeypatch.setattr(middleware, "_configured", [])
+    before = dict(os.environ)
+    yield served
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def node(config: BatonConfig, **changes: object) -> BatonConfig:
+    """The configuration with changes to the decode node."""
+    return replace(config, decode_node=replace(config.decode_node, **changes))  # type: ignore[arg-type]
+
+
+def test_a_checked_node_hands_over_to_vllm(config: BatonConfig, vllm: list[list[str]], tmp_path: Path) -> None:
+    """Arguments, environment and gate are ready by then."""
+    server.run("decode", config, tmp_path)
+
+    ((*arguments,),) = vllm
+    assert arguments[arguments.index("--worker-cls") + 1] == "model_runner.cpu.Worker"
+    assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert middleware._configured[0].traits.role == "decode"
+
+
+def test_the_secret_itself_is_in_no_argument(config: BatonConfig, vllm: list[list[str]], tmp_path: Path) -> None:
+    """Arguments are visible to the whole machine."""
+    server.run("decode", config, tmp_path)
+
+    assert "long enough" not in " ".join(vllm[0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "/no/such/model"}, "/no/such/model"),
+        ({"vllm_args": ("--kv-transfer-config", "{}")}, "--kv-transfer-config"),
+        ({"vllm_args": ("-tp", "none")}, "--tensor-parallel-size"),
+        ({"advertise_host": "203.0.113.7"}, "203.0.113.7"),
+        ({"host": "0.0.0.0", "advertise_host": "127.0.0.1"}, "other machines cannot reach"),
+        ({"port": 0}, "port 0"),
+    ],
+)
+@pytest.mark.usefixtures("vllm")
+def test_a_refusal_is_one_sentence_and_exit_status_2(
+    changes: dict[str, object],
+    words: str,
+    config: BatonConfig,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It names the value, says which node, and shows no stack."""
+    with pytest.raises(SystemExit) as stopped:
+        server.run("decode", node(config, **changes), tmp_path)
+
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("decode node: ")
+    assert words in line
+
+
+@pytest.mark.usefixtures("vllm")
+def test_a_prefill_nodes_control_port_must_be_free_too(
+    config: BatonConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Decode nodes dial it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        section = replace(config.decode_node, control_port=taken.getsockname()[1])
+        with pytest.raises(SystemExit):
+            server.run("prefill", replace(config, prefill_node=section), tmp_path)
+    assert "control port" in capsys.readouterr().err
+
+
+def test_being_stopped_while_starting_is_no_crash(
+    config: BatonConfig, vllm: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal reaches us as KeyboardInterrupt until vLLM's server has handlers of its own."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    package = sys.modules["vllm.entrypoints.launchers.api_server"]
+    monkeypatch.setattr(package, "entry", SimpleNamespace(main=interrupted))
+    with pytest.raises(SystemExit) as stopped:
+        server.run("decode", config, tmp_path)
+    assert stopped.value.code == 130
+
+
+@pytest.mark.usefixtures("vllm")
+def test_an_older_vllm_is_run_as_a_script(config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its server had no other entry."""
+    scripts: list[str] = []
+    monkeypatch.setitem(sys.modules, "vllm.entrypoints.launchers.api_server", None)
+    monkeypatch.setattr(runpy, "run_module", lambda name, **_: scripts.append(name))
+
+    server.run("decode", config, tmp_path)
+
+    assert scripts == ["vllm.entrypoints.openai.api_server"]
+    assert sys.argv[1:3] == ["--model", config.decode_node.model]
+
+
+@pytest.mark.usefixtures("vllm")
+def test_a_library_that_the_server_lacks_is_no_older_version(
+    config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is vLLM's to tell."""
+
+    def broken() -> None:
+        raise ModuleNotFoundError("No module named 'x'", name="x")
+
+    package = sys.modules["vllm.entrypoints.launchers.api_server"]
+    monkeypatch.delattr(package, "entry")
+    monkeypatch.setattr(package, "__getattr__", lambda _: broken(), raising=False)
+    with pytest.raises(ModuleNotFoundError):
+        server.run("decode", config, tmp_path)
+
+
+@pytest.mark.usefixtures("vllm")
+def test_a_machine_that_vllm_cannot_serve_is_refused(
+    config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No vLLM, or a device without a worker class."""
+
+    def no_vllm() -> str:
+        raise ImportError("No module named 'vllm'")
+
+    for detect, words in ((no_vllm, "vLLM cannot be imported"), (lambda: "tpu", "device 'tpu'")):
+        monkeypatch.setattr(choose, "detect_device", detect)
+        with pytest.raises(SystemExit):
+            server.run("decode", config, tmp_path)
+        assert words in capsys.readouterr().err
