@@ -1,0 +1,65 @@
+"""The connector's settings, read once from what the node put into `kv_connector_extra_config`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from contracts.configuration.schema import TransferConfig
+from contracts.secret import ClusterSecret, read_secret
+from kv_connector.errors import ConfigError
+from kv_connector.handoff.settings import HandoffSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorConfig:
+    """One node's connector. The node launcher writes it (`node/arguments.py`)."""
+
+    runtime_dir: Path  # for the sockets that the node API reads
+    secret_file: Path
+    weights: str  # digest of the weights' revision
+    transfer: TransferConfig
+    control_host: str = "127.0.0.1"  # P: address that the control socket binds
+    control_port: int = 0
+    advertise_host: str = "127.0.0.1"  # address that peers reach this node at
+    data_host: str = "127.0.0.1"  # address of the transfer engine
+    layerwise: bool = False  # P: ask vLLM for piecewise graphs, since hooks do not run inside captured ones
+
+    @classmethod
+    def from_extra(cls, extra: Mapping[str, Any]) -> "ConnectorConfig":
+        """Read `kv_connector_extra_config`.
+
+        Raises:
+            ConfigError: a key is unknown or missing.
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := set(extra) - known:
+            raise ConfigError(f"unknown keys in kv_connector_extra_config: {', '.join(sorted(unknown))}")
+        try:
+            return cls(
+                **{
+                    **extra,
+                    "runtime_dir": Path(extra["runtime_dir"]),
+                    "secret_file": Path(extra["secret_file"]),
+                    "transfer": TransferConfig(**extra["transfer"]),
+                }
+            )
+        except (KeyError, TypeError) as exc:
+            raise ConfigError(f"kv_connector_extra_config is incomplete: {exc}") from exc
+
+    def secret(self) -> ClusterSecret:
+        """Read the cluster secret."""
+        return read_secret(self.secret_file)
+
+    def handoff(self, pool_blocks: int) -> HandoffSettings:
+        """The bounds of the hand-off for a pool of `pool_blocks`."""
+        transfer = self.transfer
+        return HandoffSettings(
+            beat_interval_s=transfer.beat_interval_s,
+            peer_timeout_s=transfer.peer_timeout_s,
+            transfer_timeout_s=transfer.transfer_timeout_s,
+            orphan_timeout_s=transfer.orphan_timeout_s,
+            quarantine_max_s=transfer.quarantine_max_s,
+            quarantine_max_share=transfer.quarantine_max_share,
+            pool_blocks=pool_blocks,
+        )

@@ -1,0 +1,203 @@
+"""The facade that vLLM sees. No logic: every hook goes to one of four objects.
+
+|         | scheduler process                   | worker process                 |
+|---------|-------------------------------------|--------------------------------|
+| prefill | `scheduler_side.prefill`            | `worker_side.prefill`          |
+| decode  | `scheduler_side.decode`             | `worker_side.decode`           |
+
+Loaded by vLLM through `kv_connector_module_path`. The order in which vLLM calls the worker's hooks in one step is
+`handle_preemptions`, `bind_connector_metadata`, then per layer `wait_for_layer_load` and `save_kv_layer`, then
+`start_load_kv` (after the forward pass!), `wait_for_save`, `get_transfer_results`, `build_connector_worker_meta`.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+)
+from vllm.v1.request import RequestStatus
+
+from kv_connector.config import ConnectorConfig
+from kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep
+from kv_connector.scheduler_side.decode import DecodeScheduler
+from kv_connector.scheduler_side.prefill import PrefillScheduler
+from kv_connector.status import StatusServer
+from kv_connector.supported import check_supported
+from kv_connector.worker_side.decode import DecodeWorker
+from kv_connector.worker_side.make import Worker, make_worker
+from kv_connector.worker_side.prefill import PrefillWorker
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.attention.backend import AttentionMetadata
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+# How a request may end and still leave a complete prompt behind: its first token was the end, or its only one.
+_COMPLETED = (
+    RequestStatus.FINISHED_STOPPED,
+    RequestStatus.FINISHED_LENGTH_CAPPED,
+    RequestStatus.FINISHED_REPETITION,
+)
+
+
+class BatonConnector(KVConnectorBase_V1):
+    """Pushes KV from prefill to decode nodes, layer by layer."""
+
+    def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
+        """Read the configuration; threads start with `register_kv_caches` and `bind_gpu_block_pool`."""
+        super().__init__(vllm_config, role, kv_cache_config)
+        check_supported(vllm_config, kv_cache_config)
+        transfer_config = self._kv_transfer_config
+        self._config = ConnectorConfig.from_extra(transfer_config.kv_connector_extra_config)
+        self._num_blocks = kv_cache_config.num_blocks
+        self._scheduler: PrefillScheduler | DecodeScheduler | None = None
+        self._worker: Worker | None = None
+        self._status: StatusServer | None = None
+        if role is KVConnectorRole.SCHEDULER:
+            secret, block_tokens = self._config.secret(), vllm_config.cache_config.block_size
+            if transfer_config.is_kv_producer:
+                self._scheduler = PrefillScheduler(secret, block_tokens)
+            else:
+                self._scheduler = DecodeScheduler(self._config, secret, block_tokens)
+
+    # --- worker ---
+
+    def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
+        """Start the worker: the KV cache is allocated."""
+        made = make_worker(self._vllm_config, self._config, kv_caches, self._num_blocks)
+        self._worker, snapshot = made.worker, made.snapshot
+        self._status = StatusServer(self._config.runtime_dir / f"worker-{made.rank}.sock", snapshot)
+        self._worker.start()
+        self._status.start()
+
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """Void what this step takes away, before zeroing or copying touches the blocks."""
+        if isinstance(self._worker, PrefillWorker) and isinstance(kv_connector_metadata, PrefillStep):
+            self._worker.void(kv_connector_metadata)
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """A step begins."""
+        super().bind_connector_metadata(connector_metadata)
+        match self._worker, connector_metadata:
+            case PrefillWorker() as prefill, PrefillStep() as step:
+                prefill.begin_step(step)
+            case DecodeWorker() as decode, DecodeStep() as step:
+                decode.begin_step(step)
+
+    def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:
+        """Nothing: loads are started by the peer's pushes."""
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing: a request is not scheduled before its KV is complete."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: "torch.Tensor", attn_metadata: "AttentionMetadata", **kwargs: Any
+    ) -> None:
+        """A layer's KV has been issued."""
+        if isinstance(self._worker, PrefillWorker):
+            self._worker.layer_written(layer_name)
+
+    def wait_for_save(self) -> None:
+        """The forward pass has been issued; nothing waits."""
+        if isinstance(self._worker, PrefillWorker):
+            self._worker.end_step()
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        """Which requests' sends and receives have ended since the last step, each once."""
+        if isinstance(self._worker, PrefillWorker):
+            return KVConnectorTransferResults(finished_sending=self._worker.take_released())
+        if isinstance(self._worker, DecodeWorker):
+            finished, failed = self._worker.take_results()
+            return KVConnectorTransferResults(finished_recving=finished, failed_recving=failed)
+        return KVConnectorTransferResults()
+
+    def build_connector_worker_meta(self) -> DecodeReport | None:
+        """What the scheduler side should know beyond that."""
+        return self._worker.take_report() if isinstance(self._worker, DecodeWorker) else None
+
+    def shutdown(self) -> None:
+        """Stop all threads; the engines are closed, so no peer can write any more."""
+        for part in (self._status, self._worker):
+            if part is not None:
+                part.stop()
+        if isinstance(self._scheduler, DecodeScheduler):
+            self._scheduler.close()
+
+    # --- scheduler ---
+
+    def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
+        """The scheduler has its block pool."""
+        if self._scheduler is not None:
+            self._scheduler.bind_pool(gpu_block_pool)
+            self._status = StatusServer(self._config.runtime_dir / "scheduler.sock", self._scheduler.snapshot)
+            self._status.start()
+
+    def on_new_request(self, request: "Request") -> None:
+        """A request has arrived."""
+        if self._scheduler is not None:
+            self._scheduler.add_request(request)
+
+    def get_num_new_matched_tokens(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
+        """How many tokens will come from a prefill node."""
+        if isinstance(self._scheduler, DecodeScheduler):
+            return self._scheduler.match(request, num_computed_tokens)
+        return 0, False
+
+    def get_loaded_kv_cache_group_ids(self, request: "Request") -> tuple[int, ...]:
+        """All groups: vLLM must not zero what a peer fills (E6)."""
+        return tuple(range(len(self._kv_cache_config.kv_cache_groups)))
+
+    def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
+        """Blocks are allocated for a request."""
+        if isinstance(self._scheduler, DecodeScheduler):
+            self._scheduler.allocated(request, blocks.blocks[0], num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
+        """Tell the workers about this step."""
+        if isinstance(self._scheduler, PrefillScheduler):
+            return self._scheduler.take_step(scheduler_output)
+        assert isinstance(self._scheduler, DecodeScheduler)
+        return self._scheduler.take_step()
+
+    def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
+        """Take in the workers' results."""
+        if isinstance(self._scheduler, PrefillScheduler):
+            self._scheduler.update(connector_output.finished_sending or set())
+        elif isinstance(self._scheduler, DecodeScheduler):
+            report = connector_output.kv_connector_worker_meta
+            self._scheduler.update(
+                report if isinstance(report, DecodeReport) else DecodeReport(),
+                connector_output.finished_recving or set(),
+            )
+
+    def request_finished(self, request: "Request", block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """A request has ended; True keeps its blocks until `finished_sending`."""
+        if isinstance(self._scheduler, PrefillScheduler):
+            return self._scheduler.finish_request(request, aborted=request.status not in _COMPLETED), None
+        if isinstance(self._scheduler, DecodeScheduler):
+            self._scheduler.finish_request(request)
+        return False, None
+
+    def has_pending_push_work(self) -> bool:
+        """Keep stepping while reservations outlive their requests: they are released by a step."""
+        return isinstance(self._scheduler, DecodeScheduler) and self._scheduler.has_open_reservations()
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        """Hooks do not run inside captured full graphs; only the prefill node sets `layerwise`."""
+        return bool(extra_config.get("layerwise", False))
+
+    def take_events(self) -> Iterable[Any]:
+        """No cache events of our own."""
+        return ()

@@ -1,0 +1,83 @@
+"""What the connector asks of a transfer engine, and no more.
+
+A prefill rank has one `SendingEngine`. A decode rank has several `ReceivingEngine`s over the same memory, its *fence
+domains*: closing one ends every write that came through it and leaves the others alone (E3 in
+`docs/decisions`: nothing short of destroying the engine does).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from kv_connector.layout import Span
+from kv_connector.plan import Copy
+
+
+class Push(Protocol):
+    """One bounded push call in flight."""
+
+    def poll(self) -> bool | None:
+        """Ask how it stands, without waiting.
+
+        Returns:
+            None while it is running; True once every write was acknowledged by the receiver; False once some write
+            failed. False says nothing about bytes that may still land (E1). A result is final.
+        """
+        ...
+
+
+class SendingEngine(Protocol):
+    """The prefill rank's end. Not thread-safe beyond what each engine says: one sender thread owns it."""
+
+    def submit(self, target: str, copies: Sequence[Copy]) -> Push:
+        """Start writing `copies` into the memory of `target`, a receiver's `session`.
+
+        Never raises for the peer's faults: a submission that failed gives a push whose `poll()` is False.
+
+        Raises:
+            EngineError: a copy's source lies outside the registered spans; nothing has been submitted.
+        """
+        ...
+
+    def capacity(self, target: str) -> int:
+        """How many more copies may be in flight to `target` now; a larger submission fails."""
+        ...
+
+
+class ReceivingEngine(Protocol):
+    """One fence domain of a decode rank."""
+
+    @property
+    def session(self) -> str:
+        """What senders name as `target`, `host:port`."""
+        ...
+
+    def close(self) -> None:
+        """The fence: once it has returned, nothing lands through this engine any more. Idempotent.
+
+        May take a second and hold the GIL (Mooncake).
+        """
+        ...
+
+
+class EngineFactory(Protocol):
+    """Makes the engines of one process."""
+
+    def sender(self, spans: Sequence[Span]) -> SendingEngine:
+        """Make a sending engine that may read `spans`, `(address, length)` in bytes.
+
+        Raises:
+            EngineError: the engine does not start or refuses the memory.
+        """
+        ...
+
+    def receiver(self, spans: Sequence[Span]) -> ReceivingEngine:
+        """Make a receiving engine whose peers may write into `spans`.
+
+        Raises:
+            EngineError: the engine does not start or refuses the memory.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close every engine made here. Idempotent."""
+        ...

@@ -1,0 +1,132 @@
+"""The Mooncake transfer engine behind our Protocols: starting it, and destroying it as the fence.
+
+TCP, protocol v2 only: version 1 is refused at both ends, by `prepare_environment` where it could be forced and in
+`MooncakeFactory.receiver` by what our own engine announces. RDMA and others start here but have never been run.
+"""
+
+import gc
+import threading
+import weakref
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from kv_connector.engine.mooncake_environment import prepare_environment
+from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
+from kv_connector.engine.mooncake_sender import MooncakeSender
+from kv_connector.engine.spans import Spans
+from kv_connector.errors import EngineError
+from kv_connector.layout import Span
+
+_ATTEMPTS = 8  # engines made in search of a port that has not been used
+
+
+class MooncakeReceiver:
+    """One fence domain."""
+
+    def __init__(self, engine: Any, session: str) -> None:
+        self._engine = engine
+        self._session = session
+        self._lock = threading.Lock()
+
+    @property
+    def session(self) -> str:
+        """See `ReceivingEngine.session`."""
+        return self._session
+
+    def close(self) -> None:
+        """See `ReceivingEngine.close`. Takes 20 to 60 ms, a second where `shorten_accept` finds nothing.
+
+        Unregistering the memory instead would not fence: a write under way goes on (E3).
+
+        Raises:
+            EngineError: something else holds on to the engine, so it lives on and nothing has been fenced.
+        """
+        with self._lock:  # a second caller returns only when the engine is gone as well
+            if self._engine is None:
+                return
+            alive = weakref.ref(self._engine)
+            self._engine = None
+            if alive() is not None:
+                gc.collect()
+            if alive() is not None:
+                raise EngineError(f"the receiving engine {self._session} is still in use and was not destroyed")
+
+
+class MooncakeFactory:
+    """Makes engines that talk to each other directly, without a metadata server (`P2PHANDSHAKE`)."""
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        protocol: str = "tcp",
+        device: str = "",
+        max_in_flight: int = 1024,
+        push_timeout_s: float = 10.0,
+        avoid_ports: Collection[int] = (),
+    ) -> None:
+        """Read the environment; engines are made later.
+
+        Args:
+            host: Address at which peers reach this process's memory.
+            protocol: Mooncake's transport.
+            device: Names of RDMA devices, comma-separated; empty for any.
+            max_in_flight: Writes in flight per target, over all pushes (trap 1).
+            push_timeout_s: A push that has not ended by then is given up, whatever Mooncake says of it.
+            avoid_ports: Ports that receivers must not get, such as a predecessor's: a sender that was stopped in the
+                middle of a push may still write to them (trap 11).
+
+        Raises:
+            ConfigError: the environment holds a Mooncake setting that the hand-off cannot work with.
+        """
+        prepare_environment(host, protocol)
+        self._host = host
+        self._protocol = protocol
+        self._device = device
+        self._max_in_flight = max_in_flight
+        self._push_timeout_s = push_timeout_s
+        self.used_ports = set(avoid_ports)  # of every receiver so far, RPC and data
+        self._made: list[MooncakeSender | MooncakeReceiver] = []
+
+    def sender(self, spans: Sequence[Span]) -> MooncakeSender:
+        """See `EngineFactory.sender`."""
+        engine, checked, _ = self._start(spans)
+        sender = MooncakeSender(engine, checked, max_in_flight=self._max_in_flight, push_timeout_s=self._push_timeout_s)
+        self._made.append(sender)
+        return sender
+
+    def receiver(self, spans: Sequence[Span]) -> MooncakeReceiver:
+        """See `EngineFactory.receiver`. Its ports are none that a receiver of this factory has had before."""
+        for _ in range(_ATTEMPTS):
+            engine, _, announced = self._start(spans)
+            ports = {engine.get_rpc_port(), announced.data_port} - {0}
+            if self._protocol == "tcp" and announced.tcp_version < 2:
+                raise EngineError("this Mooncake speaks TCP protocol 1, which acknowledges writes too early; update it")
+            if not ports & self.used_ports:
+                self.used_ports |= ports
+                receiver = MooncakeReceiver(engine, self._session(engine))
+                self._made.append(receiver)
+                return receiver
+            del engine
+        raise EngineError(f"no unused port for a receiving engine in {_ATTEMPTS} attempts")
+
+    def close(self) -> None:
+        """See `EngineFactory.close`."""
+        while self._made:
+            self._made.pop().close()
+
+    def _start(self, spans: Sequence[Span]) -> tuple[Any, Spans, Announcement]:
+        from mooncake.engine import TransferEngine
+
+        checked = Spans(spans)
+        engine = TransferEngine()
+        if status := engine.initialize(self._host, "P2PHANDSHAKE", self._protocol, self._device):
+            raise EngineError(f"Mooncake does not start ({self._protocol} on {self._host}): {status}")
+        if status := engine.batch_register_memory(checked.addresses, checked.lengths):
+            raise EngineError(f"Mooncake does not register {sum(checked.lengths)} B of KV cache: {status}")
+        shorten_accept(engine.get_rpc_port())
+        return engine, checked, ask(self._host, engine.get_rpc_port())
+
+    def _session(self, engine: Any) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{engine.get_rpc_port()}"

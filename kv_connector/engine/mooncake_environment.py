@@ -1,0 +1,57 @@
+"""Mooncake's settings, which it reads from the process environment when its first engine starts.
+
+What an operator has set stays as it is, except where a value would break the hand-off's rules: that is refused with a
+sentence. Measured on 0.3.13.post1.
+"""
+
+import os
+from collections.abc import Mapping, MutableMapping
+
+from kv_connector.errors import ConfigError
+
+_DEFAULTS = {
+    "MC_LOG_LEVEL": "ERROR",  # at INFO every engine prints ten lines; `GLOG_minloglevel` is overwritten
+    "MC_TRANSFER_TIMEOUT": "5",  # s
+    "MC_HANDSHAKE_CONNECT_TIMEOUT": "2",  # s; the first write to a peer asks it for its addresses
+    "MC_TCP_PROGRESS_TIMEOUT_SEC": "2",  # a stopped peer fails a write after 2 s instead of 30
+    "MC_TCP_STATUS_TIMEOUT_SEC": "2",
+    "MC_TCP_LANES_PER_PEER": "1",  # more are no faster, and with one the writes of a push finish in order
+    "MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER": "65535",  # beyond some 2,050 queued writes the default fails them all
+}
+
+# `MC_DISABLE_METACACHE` is left alone: it makes every write ask the peer again, at 0.5 ms each. Without it a session
+# name that is drawn again fails its writes; the fence that follows gives the receiver a new name.
+
+_REFUSED = {
+    "MC_TCP_PROTO": "its version 1 reports a write as done when it enters the socket, not when it has been applied",
+    "MC_USE_TENT": "it selects another engine, whose fence nobody has checked",
+    "MC_USE_TEV1": "it selects another engine, whose fence nobody has checked",
+}
+_HARMLESS = {"MC_TCP_PROTO": "2"}
+
+
+def prepare_environment(host: str, protocol: str, environ: MutableMapping[str, str] = os.environ) -> None:
+    """Complete Mooncake's environment. Must run before the first engine of the process is made.
+
+    Args:
+        host: Address at which peers reach this process's memory.
+        protocol: Mooncake's transport.
+        environ: For tests.
+
+    Raises:
+        ConfigError: a variable is set that the hand-off cannot work with.
+    """
+    _refuse(environ)
+    settings = dict(_DEFAULTS)
+    if protocol == "tcp":  # Mooncake ignores the name and takes RDMA wherever it finds a card, unless told so
+        settings |= {"MC_FORCE_TCP": "1", "MC_TCP_BIND_ADDRESS": host}
+    elif "MC_FORCE_TCP" in environ:
+        raise ConfigError(f"MC_FORCE_TCP is set, but transfer.protocol is {protocol!r}")
+    for name, value in settings.items():
+        environ.setdefault(name, value)
+
+
+def _refuse(environ: Mapping[str, str]) -> None:
+    for name, why in _REFUSED.items():
+        if name in environ and environ[name] != _HARMLESS.get(name):
+            raise ConfigError(f"{name}={environ[name]} must not be set: {why}")

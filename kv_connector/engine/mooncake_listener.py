@@ -1,0 +1,98 @@
+"""Two things about a running Mooncake engine that its Python interface does not tell or let us set.
+
+*What it announces to peers.* Every engine answers on its RPC port with a JSON description (P2P handshake: 8 bytes of
+length, little-endian, one byte of type, the text). We ask ours as a peer would: it names the data port, and whether
+writes are acknowledged after they have been applied (`tcp_proto_version` 2, Mooncake issue 2086).
+
+*How long its destructor takes.* It joins the thread that accepts on the RPC port, which looks for the end only once
+`accept` has timed out after 1 s, and the destructor holds the GIL: every fence would stall the model for up to a
+second. The listening socket is a file descriptor of this process, so we shorten its time-out.
+"""
+
+import json
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kv_connector.errors import EngineError
+
+_ACCEPT_TIMEOUT_MS = 20
+_METADATA = 1  # `HandShakeRequestType::Metadata` in Mooncake's include/common.h
+_LENGTH = struct.Struct("<Q")
+_MAX_BYTES = 16 * 1024 * 1024
+_LISTEN = "0A"  # TCP_LISTEN in the kernel's tables
+
+
+class Announcement(NamedTuple):
+    """What an engine tells its peers."""
+
+    data_port: int  # 0 where the transport has none
+    tcp_version: int  # 0 where the transport is not TCP
+
+
+def ask(host: str, rpc_port: int, timeout_s: float = 2.0) -> Announcement:
+    """Ask an engine for its description.
+
+    Raises:
+        EngineError: it does not answer, or not in the form that we know.
+    """
+    try:
+        with socket.create_connection((host, rpc_port), timeout=timeout_s) as sock:
+            request = bytes([_METADATA]) + b"{}"
+            sock.sendall(_LENGTH.pack(len(request)) + request)
+            (length,) = _LENGTH.unpack(_read(sock, _LENGTH.size))
+            described: dict[str, Any] = json.loads(_read(sock, min(length, _MAX_BYTES))[1:])
+        return Announcement(int(described.get("tcp_data_port", 0)), int(described.get("tcp_proto_version", 0)))
+    except (OSError, ValueError, TypeError, AttributeError) as exc:
+        raise EngineError(f"the transfer engine at {host}:{rpc_port} does not describe itself: {exc}") from exc
+
+
+def _read(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        if not (chunk := sock.recv(size - len(data))):
+            raise OSError("the connection was closed early")
+        data += chunk
+    return data
+
+
+def shorten_accept(port: int) -> bool:
+    """Let `accept` on our listening `port` time out after 20 ms.
+
+    It takes effect with the next call of `accept`, so ask the engine something afterwards.
+
+    Returns:
+        False if the socket was not found (no /proc): destroying the engine then takes up to a second.
+    """
+    try:
+        descriptor = _descriptor_of(_listening_inodes(port))
+    except OSError:
+        return False
+    if descriptor is None:
+        return False
+    with socket.socket(fileno=os.dup(descriptor)) as listener:  # the option belongs to the socket, not to the copy
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, _ACCEPT_TIMEOUT_MS * 1000))
+    return True
+
+
+def _listening_inodes(port: int) -> set[str]:
+    rows = [
+        line.split()
+        for table in (Path("/proc/self/net/tcp"), Path("/proc/self/net/tcp6"))
+        if table.exists()
+        for line in table.read_text(encoding="ascii").splitlines()[1:]
+    ]
+    return {row[9] for row in rows if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port}
+
+
+def _descriptor_of(inodes: set[str]) -> int | None:
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            if str(entry.readlink()) in wanted:
+                return int(entry.name)
+        except FileNotFoundError:  # closed meanwhile by another thread
+            continue
+    return None

@@ -1,0 +1,97 @@
+"""What must be the same on two nodes for KV bytes to mean the same thing, read from vLLM's configuration."""
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from contracts.node_info import Fingerprint
+from kv_connector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+_ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+
+
+def fingerprint_of(vllm_config: "VllmConfig", weights: str, attention: str | None = None) -> Fingerprint:
+    """Describe this node's KV.
+
+    Args:
+        vllm_config: The engine's configuration.
+        weights: Digest of the configuration and weight files, or the hub revision.
+        attention: Name of the attention backend with its instruction set; by default those of the loaded layers.
+
+    Raises:
+        ConfigError: this process has loaded no attention layer.
+    """
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    return Fingerprint(
+        weights=weights,
+        dtype=_name(model.dtype),
+        kv_cache_dtype=_kv_cache_dtype(vllm_config),
+        quantization=str(model.quantization or "none"),
+        rope=rope_digest(model.hf_config),
+        attention=attention_of(vllm_config) if attention is None else attention,
+        block_size_tokens=int(cache.block_size),
+    )
+
+
+def rope_digest(hf_config: Any) -> str:
+    """Digest the settings of the rotary embedding, those of the text part of a multimodal model included.
+
+    A cached key has been rotated already: two nodes that rotate differently must not exchange it.
+    """
+    text_config = getattr(hf_config, "text_config", None)
+    parts = [hf_config] if text_config is None else [hf_config, text_config]
+    found = [{key: _plain(getattr(part, key, None)) for key in _ROPE_KEYS} for part in parts]
+    text = json.dumps(found, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def attention_of(vllm_config: "VllmConfig") -> str:
+    """Name the attention backends of this worker's layers; on a CPU with the kernel's instruction set.
+
+    CPU kernels pack K and V as their instruction set likes it, so an AMX node cannot read the blocks of an AVX node.
+
+    Raises:
+        ConfigError: no layer has told vLLM of itself, as in a process without a model.
+    """
+    layers = vllm_config.compilation_config.static_forward_context.values()
+    names = {_backend_of(layer, vllm_config) for layer in layers if hasattr(layer, "get_attn_backend")}
+    if not names:
+        raise ConfigError("this process has no attention layers, so its KV cannot be described")
+    return "+".join(sorted(names))
+
+
+def _backend_of(layer: Any, vllm_config: "VllmConfig") -> str:
+    name = str(layer.get_attn_backend().get_name())
+    if name != "CPU_ATTN":
+        return name
+    isa = getattr(layer, "isa", None)  # left there by `CPUAttentionMetadataBuilder._set_isa_to_layers`
+    return f"{name}/{isa or _cpu_isa(layer, vllm_config)}"
+
+
+def _cpu_isa(layer: Any, vllm_config: "VllmConfig") -> str:
+    """What vLLM's CPU kernels choose (its `v1/attention/backends/cpu_attn.py`), for versions that leave no trace."""
+    from vllm.v1.attention.backends import cpu_attn
+
+    cache = vllm_config.cache_config
+    known = (vllm_config.model_config.dtype, cache.block_size, layer.head_size)
+    try:
+        return str(cpu_attn._get_attn_isa(*known, cache.cache_dtype))
+    except TypeError:  # the last argument is younger than the oldest version that we support
+        return str(cpu_attn._get_attn_isa(*known))
+
+
+def _kv_cache_dtype(vllm_config: "VllmConfig") -> str:
+    """The KV cache's dtype, with vLLM's `auto` resolved to the model's, so that the two are equal to a peer."""
+    dtype = str(vllm_config.cache_config.cache_dtype)
+    return _name(vllm_config.model_config.dtype) if dtype == "auto" else dtype
+
+
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _plain(value: Any) -> Any:
+    return value.to_dict() if hasattr(value, "to_dict") else value

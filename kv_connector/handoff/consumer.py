@@ -1,0 +1,414 @@
+"""The decode rank's side of every transfer.
+
+    watch ─► WATCHING ─ prepare ─► PREPARED ─ zeroed, session open ─► RESERVED ─ Commit ──────► closed
+                                                   │                     ├─ Fail(clean) ──────► closed
+                                                   │                     ├─ cancel, time-out ─► REVOKING ─ answer ─► closed
+                                                   │                     └─ Fail(dirty), peer lost ─► DIRTY ─ fence ─► closed
+                                                   └─ cancel: nothing was sent, closed
+
+Two things are told apart. The *request* is resolved once (`resolved`: KV complete, or failed so that it recomputes, or
+nobody waits any more), as early as possible. The *blocks* are given back once (`closed`), only when no write can come
+any more (I3). Further outputs: `outbox`, `started`, `fences` (engines to destroy), `forgotten` (peers to hang up on).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import count
+from typing import NamedTuple
+
+from kv_connector.handoff.fencing import FenceDomains
+from kv_connector.handoff.session import Session, SessionState
+from kv_connector.handoff.settings import HandoffSettings
+from kv_connector.protocol import (
+    Beat,
+    Body,
+    Commit,
+    Fail,
+    Hello,
+    Introduce,
+    Message,
+    OpenEpoch,
+    Refuse,
+    Reserve,
+    Revoke,
+    Started,
+)
+
+
+class Phase(IntEnum):
+    """Where a transfer is on D."""
+
+    WATCHING = 0  # P shall know that we care; nothing reserved
+    PREPARED = 1  # blocks allocated, RESERVE not sent: nobody can write
+    RESERVED = 2  # RESERVE may have been sent
+    REVOKING = 3  # given up; P has not said yet that it stopped
+    DIRTY = 4  # writes may come until the fence
+
+
+class Wish(NamedTuple):
+    """What the scheduler reserved for one request."""
+
+    tokens: int  # prompt length
+    first_token: int  # already here; a multiple of the block size
+    blocks: list[list[int]]  # block ids from `first_token` on, per KV group
+    prompt_hash: bytes
+
+
+class Resolved(NamedTuple):
+    """What became of a request's KV."""
+
+    request_id: str
+    transfer_id: str
+    ok: bool
+    reserved: bool  # whether blocks had been allocated, that is whether vLLM waits for us
+    reason: str
+    commit: Commit | None
+
+
+@dataclass(slots=True, eq=False)
+class Incoming:
+    """One transfer on D."""
+
+    transfer_id: str
+    request_id: str
+    peer: str  # control address of P
+    since: float  # s
+    phase: Phase = Phase.WATCHING
+    epoch: int = 0
+    wish: Wish | None = None
+    zeroed: bool = False
+    started: bool = False  # P has said that it computes the prompt
+    engine: str = ""
+    resolved: bool = False
+    revoked_at: float = 0.0
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks that P may write to."""
+        return sum(block != 0 for group in self.wish.blocks for block in group) if self.wish else 0
+
+
+class Consumer:
+    """All transfers of one decode rank."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: int,
+        domains: int,
+        settings: HandoffSettings,
+        hello: Callable[[], Hello],
+        judge: Callable[[Hello], str],
+    ) -> None:
+        """Make the machine; it knows no peer yet.
+
+        Args:
+            incarnation: 63 random bits naming this process.
+            domains: number of fence domains.
+            settings: Time-outs.
+            hello: Makes our introduction.
+            judge: Returns why a peer's introduction cannot be accepted, or "".
+        """
+        self.incarnation = incarnation
+        self.sessions: dict[str, Session] = {}
+        self.transfers: dict[str, Incoming] = {}
+        self.domains = FenceDomains(domains)
+        self.outbox: list[tuple[str, Message]] = []
+        self.resolved: list[Resolved] = []
+        self.closed: list[str] = []  # request ids
+        self.started: list[str] = []  # transfer ids
+        self.fences: list[str] = []
+        self.forgotten: list[str] = []
+        self._settings = settings
+        self._hello = hello
+        self._judge = judge
+        self._sequence = count(1)
+        self._ids: dict[str, str] = {}  # request id → transfer id
+        self._next_beat = 0.0
+
+    # --- what the scheduler and the device say -------------------------------------------------------------------
+
+    def watch(self, transfer_id: str, request_id: str, peer: str, now: float) -> None:
+        """A request that wants this transfer's KV has arrived."""
+        if known := self.transfers.get(transfer_id):
+            if known.request_id != request_id:
+                self.resolved.append(
+                    Resolved(request_id, transfer_id, False, False, "another request has this transfer id", None)
+                )
+            return
+        self.transfers[transfer_id] = Incoming(transfer_id, request_id, peer, now)
+        self._ids[request_id] = transfer_id
+        session = self._dial(peer, now)
+        if session.state is SessionState.REFUSED:
+            self._resolve(self.transfers[transfer_id], f"refused by the prefill node: {session.reason}")
+            self._close(self.transfers[transfer_id])
+        else:
+            self._send_beat(peer)
+
+    def prepare(self, request_id: str, epoch: int, wish: Wish, now: float) -> None:
+        """Blocks are allocated. RESERVE goes out once `zeroed` was called and the session is open."""
+        transfer = self._by_request(request_id)
+        if transfer is None:
+            # It failed while the scheduler was allocating: say so, nothing was sent.
+            self.resolved.append(Resolved(request_id, "", False, True, "the transfer had already failed", None))
+            self.closed.append(request_id)
+            return
+        assert transfer.phase is Phase.WATCHING, "a request is prepared once"
+        assert epoch > 0, "0 means that nothing is reserved"
+        transfer.phase, transfer.epoch, transfer.wish, transfer.since = Phase.PREPARED, epoch, wish, now
+
+    def zeroed(self, request_ids: list[str], now: float) -> None:
+        """Everything the device had queued when the blocks were allocated has completed (I6)."""
+        for request_id in request_ids:
+            if transfer := self._by_request(request_id):
+                transfer.zeroed = True
+                self._reserve(transfer)
+
+    def cancel(self, request_id: str, now: float) -> None:
+        """Nobody waits for this KV any more, or all of it is already here."""
+        if transfer := self._by_request(request_id):
+            self._resolve(transfer, "cancelled")
+            self._revoke(transfer, now)
+
+    # --- what the receiving engines say --------------------------------------------------------------------------
+
+    def engine_added(self, domain: int, engine: str) -> None:
+        """A domain has a fresh engine."""
+        self.domains.add(domain, engine)
+        for transfer in list(self.transfers.values()):
+            self._reserve(transfer)
+
+    def fenced(self, engine: str) -> None:
+        """The engine has been destroyed: nothing written through it can land any more."""
+        self.domains.fenced(engine)
+        for transfer in list(self.transfers.values()):
+            if transfer.engine == engine:
+                self._resolve(transfer, "the receiving engine was fenced")
+                self._close(transfer)
+
+    # --- what the network and the clock say ----------------------------------------------------------------------
+
+    def receive(self, peer: str, message: Message, now: float) -> None:
+        """Act on one message of a prefill rank."""
+        session = self.sessions.get(peer)
+        if session is None:
+            return
+        restarted = session.is_restart(message) and isinstance(message.body, Hello | Refuse | Introduce)
+        if not session.accept(message, now):
+            return
+        if restarted:
+            self._lose_epochs(peer, "the prefill node restarted", now, restarted=True)
+        match message.body:
+            case Hello():
+                self._greeted(peer, session, message.body)
+            case Refuse():
+                self._refused(peer, session, message.body.reason)
+            case Introduce():
+                session.state = SessionState.NEW
+                self.outbox.append((peer, session.stamp(self._hello())))
+            case Beat():
+                self._answered(peer, message.body)
+            case Started():
+                self._started(message.body.transfer_id, peer)
+            case Commit() | Fail():
+                self._ended(message.body, peer, now)
+
+    def tick(self, now: float) -> None:
+        """Beat, give up what takes too long, and ask for fences that are due (I5)."""
+        for peer, session in list(self.sessions.items()):
+            self._check_peer(peer, session, now)
+        for transfer in list(self.transfers.values()):
+            self._check_transfer(transfer, now)
+        self._check_fences(now)
+        if now >= self._next_beat:
+            self._next_beat = now + self._settings.beat_interval_s
+            for peer in self.sessions:
+                self._send_beat(peer)
+
+    def quarantined_blocks(self) -> int:
+        """Blocks of dirty epochs: lost to the pool until their fence."""
+        return sum(t.num_blocks for t in self.transfers.values() if t.phase is Phase.DIRTY)
+
+    # --- inside: sessions ----------------------------------------------------------------------------------------
+
+    def _dial(self, peer: str, now: float) -> Session:
+        session = self.sessions.get(peer)
+        if session is None:
+            session = self.sessions[peer] = Session(self.incarnation, self._sequence, now)
+        return session
+
+    def _greeted(self, peer: str, session: Session, hello: Hello) -> None:
+        if reason := self._judge(hello):
+            self._refused(peer, session, reason)
+            return
+        session.state = SessionState.OPEN
+        self._send_beat(peer)
+        for transfer in self._of(peer):
+            self._reserve(transfer)
+
+    def _refused(self, peer: str, session: Session, reason: str) -> None:
+        session.state, session.reason = SessionState.REFUSED, reason
+        for transfer in self._of(peer):
+            if transfer.phase <= Phase.PREPARED:
+                self._resolve(transfer, f"refused: {reason}")
+                self._close(transfer)
+
+    def _check_peer(self, peer: str, session: Session, now: float) -> None:
+        if session.silent_for(now) <= self._settings.peer_timeout_s:
+            return
+        self._lose_epochs(peer, "the prefill node does not answer", now)
+        if not any(self._of(peer)):
+            del self.sessions[peer]
+            self.domains.forget(peer)
+            self.forgotten.append(peer)
+
+    def _lose_epochs(self, peer: str, reason: str, now: float, *, restarted: bool = False) -> None:
+        """The process is gone, its kernel may still be sending (E2). What it had not begun may be for its successor."""
+        for transfer in self._of(peer):
+            if restarted and transfer.phase <= Phase.PREPARED and not transfer.started:
+                continue
+            self._resolve(transfer, reason)
+            if transfer.phase <= Phase.PREPARED:
+                self._close(transfer)
+            else:
+                self._taint(transfer, now)
+
+    def _send_beat(self, peer: str) -> None:
+        session = self.sessions[peer]
+        if session.state is not SessionState.OPEN:
+            self.outbox.append((peer, session.stamp(self._hello())))
+            return
+        listed = [t for t in self._of(peer) if t.phase is not Phase.DIRTY]
+        self.outbox.append((peer, session.stamp(Beat(open=[OpenEpoch(t.transfer_id, _on_wire(t)) for t in listed]))))
+        for transfer in listed:
+            if transfer.phase is Phase.REVOKING:
+                self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch))
+
+    def _answered(self, peer: str, body: Beat) -> None:
+        """P lists the epochs that it knows; what it does not know was lost on the way."""
+        known = set(body.open)
+        for transfer in self._of(peer):
+            if transfer.phase is Phase.RESERVED and (transfer.transfer_id, transfer.epoch) not in known:
+                self._send_reserve(transfer)
+
+    # --- inside: transfers ---------------------------------------------------------------------------------------
+
+    def _reserve(self, transfer: Incoming) -> None:
+        session = self.sessions.get(transfer.peer)
+        if transfer.phase is not Phase.PREPARED or not transfer.zeroed or session is None:
+            return
+        engine = self.domains.engine_for(transfer.peer)
+        if session.state is SessionState.OPEN and engine is not None:
+            transfer.phase, transfer.engine = Phase.RESERVED, engine
+            self._send_reserve(transfer)
+
+    def _send_reserve(self, transfer: Incoming) -> None:
+        wish = transfer.wish
+        assert wish is not None  # set by prepare()
+        self._send(
+            transfer,
+            Reserve(
+                transfer_id=transfer.transfer_id,
+                epoch=transfer.epoch,
+                engine=transfer.engine,
+                tokens=wish.tokens,
+                first_token=wish.first_token,
+                blocks=wish.blocks,
+                prompt_hash=wish.prompt_hash,
+            ),
+        )
+
+    def _started(self, transfer_id: str, peer: str) -> None:
+        transfer = self.transfers.get(transfer_id)
+        if transfer is not None and transfer.peer == peer and not transfer.started:
+            transfer.started = True
+            self.started.append(transfer_id)
+
+    def _ended(self, body: Commit | Fail, peer: str, now: float) -> None:
+        transfer = self.transfers.get(body.transfer_id)
+        if transfer is None or transfer.peer != peer or body.epoch not in (0, transfer.epoch):
+            return
+        if transfer.phase <= Phase.PREPARED:
+            # P gave up before it heard of a reservation: nothing was written.
+            self._resolve(transfer, body.reason if isinstance(body, Fail) else "committed without a reservation")
+            self._close(transfer)
+        elif body.epoch == 0 or transfer.phase is Phase.DIRTY:
+            pass  # about the time before the reservation; or no longer to be trusted
+        elif isinstance(body, Commit):
+            self._committed(transfer, body)
+        elif body.dirty:
+            self._resolve(transfer, body.reason)
+            self._taint(transfer, now)
+        else:
+            self._resolve(transfer, body.reason)
+            self._close(transfer)
+
+    def _committed(self, transfer: Incoming, body: Commit) -> None:
+        """Nothing more will be written. The KV may be used if it is this prompt's (I4, I7)."""
+        wish = transfer.wish
+        assert wish is not None  # RESERVED or REVOKING
+        if (body.tokens, body.prompt_hash) == (wish.tokens, wish.prompt_hash):
+            self._resolve(transfer, "", commit=body)
+        else:
+            self._resolve(transfer, "the prefill node committed another prompt")
+        self._close(transfer)
+
+    def _check_transfer(self, transfer: Incoming, now: float) -> None:
+        waited = now - transfer.since
+        if transfer.phase is Phase.REVOKING:
+            if now - transfer.revoked_at > self._settings.peer_timeout_s:
+                self._taint(transfer, now)
+        elif transfer.phase is not Phase.DIRTY and waited > self._settings.transfer_timeout_s:
+            self._resolve(transfer, f"no commit within {self._settings.transfer_timeout_s:g} s")
+            self._revoke(transfer, now)
+
+    def _revoke(self, transfer: Incoming, now: float) -> None:
+        if transfer.phase <= Phase.PREPARED:
+            self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=0))
+            self._close(transfer)
+        elif transfer.phase is Phase.RESERVED:
+            transfer.phase, transfer.revoked_at = Phase.REVOKING, now
+            self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch))
+
+    def _taint(self, transfer: Incoming, now: float) -> None:
+        transfer.phase = Phase.DIRTY
+        self.domains.retire(transfer.engine, now)
+
+    def _check_fences(self, now: float) -> None:
+        crowded = self.quarantined_blocks() > self._settings.quarantine_max_share * self._settings.pool_blocks
+        for engine, since in self.domains.retired.items():
+            healthy = any(t.engine == engine and t.phase is not Phase.DIRTY for t in self.transfers.values())
+            due = crowded or not healthy or now - since >= self._settings.quarantine_max_s
+            if due and engine not in self.domains.fencing:
+                self.domains.fencing.add(engine)
+                self.fences.append(engine)
+
+    def _resolve(self, transfer: Incoming, reason: str, commit: Commit | None = None) -> None:
+        if not transfer.resolved:
+            transfer.resolved = True
+            reserved = transfer.phase >= Phase.PREPARED
+            ok = commit is not None
+            self.resolved.append(Resolved(transfer.request_id, transfer.transfer_id, ok, reserved, reason, commit))
+
+    def _close(self, transfer: Incoming) -> None:
+        del self.transfers[transfer.transfer_id]
+        self._ids.pop(transfer.request_id, None)
+        if transfer.phase >= Phase.PREPARED:
+            self.closed.append(transfer.request_id)
+
+    def _of(self, peer: str) -> list[Incoming]:
+        return [t for t in self.transfers.values() if t.peer == peer]
+
+    def _by_request(self, request_id: str) -> Incoming | None:
+        return self.transfers.get(self._ids.get(request_id, ""))
+
+    def _send(self, transfer: Incoming, body: Body) -> None:
+        session = self.sessions.get(transfer.peer)
+        if session is not None and session.state is SessionState.OPEN:
+            self.outbox.append((transfer.peer, session.stamp(body)))
+
+
+def _on_wire(transfer: Incoming) -> int:
+    """The epoch as P may know it: 0 until RESERVE was sent."""
+    return transfer.epoch if transfer.phase >= Phase.RESERVED else 0

@@ -1,0 +1,394 @@
+"""The prefill rank's side of every transfer.
+
+A transfer is known once either its prompt has started here or a decode rank has asked for it, whichever comes first.
+Blocks may be pushed when both are true. It ends exactly once: COMMIT, or FAIL once no push of it is under way, or
+FAIL(dirty) as soon as one push failed.
+
+    start ─┐
+           ├─► pushing ──► every block acknowledged ──────────────► COMMIT
+    Reserve┘      └─ void, Revoke, peer lost, mismatch ─► draining ─► FAIL(clean)
+                  └─ a push failed ──────────────────────────────► FAIL(dirty)
+
+Outputs are collected: `outbox` (messages), `released` (requests whose source blocks may be freed).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import NamedTuple
+
+from kv_connector.handoff.pushing import Coverage, Piece
+from kv_connector.handoff.session import Session, SessionState
+from kv_connector.handoff.settings import HandoffSettings
+from kv_connector.handoff.tombstones import Tombstones
+from kv_connector.protocol import (
+    Beat,
+    Body,
+    Commit,
+    Fail,
+    Hello,
+    Introduce,
+    Message,
+    OpenEpoch,
+    Refuse,
+    Reserve,
+    Revoke,
+    Started,
+)
+
+Route = object  # how the caller reaches a peer; opaque here
+
+
+class Prompt(NamedTuple):
+    """What the scheduler says of a prompt when it is first scheduled."""
+
+    tokens: int
+    blocks: int  # scheduler blocks that the prompt fills, the last one perhaps partly
+    prompt_hash: bytes
+
+
+class Push(NamedTuple):
+    """One push call that the sender may make: it has been counted as under way."""
+
+    transfer: "Outgoing"
+    epoch: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """One transfer on P."""
+
+    transfer_id: str
+    since: float  # s, when first heard of
+    layers: int
+    decode: int = 0  # incarnation of the decode rank; 0: not known yet
+    request_id: str = ""  # empty: the prompt has not started here
+    prompt: Prompt | None = None
+    reservation: Reserve | None = None
+    source_blocks: list[int] = field(default_factory=list)  # our block ids, in prompt order
+    ready: list[int] = field(default_factory=list)  # blocks of the prompt written, per layer
+    coverage: Coverage | None = None  # exists once both prompt and reservation do
+    in_flight: int = 0  # push calls
+    ending: str = ""  # why it drains; empty: it does not
+    held_since: float | None = None  # s; the scheduler keeps the source blocks for us
+    marks: dict[str, float] = field(default_factory=dict)  # s, for timings
+
+    @property
+    def epoch(self) -> int:
+        """The reserved epoch; 0 while nothing is reserved."""
+        return self.reservation.epoch if self.reservation else 0
+
+
+class Producer:
+    """All transfers of one prefill rank."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: int,
+        layers: int,
+        block_tokens: int,
+        settings: HandoffSettings,
+        hello: Callable[[], Hello],
+        judge: Callable[[Hello], str],
+        digest: Callable[[Outgoing], bytes] | None = None,
+    ) -> None:
+        """Make the machine; it knows no peer yet.
+
+        Args:
+            incarnation: 63 random bits naming this process.
+            layers: how many layers a block is pushed for.
+            block_tokens: tokens of a scheduler block.
+            settings: Time-outs.
+            hello: Makes our introduction.
+            judge: Returns why a peer's introduction cannot be accepted, or "".
+            digest: Names the content of a complete transfer's source blocks; `None`: commits carry no digest.
+        """
+        self.incarnation = incarnation
+        self.sessions: dict[int, Session] = {}
+        self.transfers: dict[str, Outgoing] = {}
+        self.tombstones = Tombstones()
+        self.outbox: list[tuple[Route, Message]] = []
+        self.released: list[str] = []
+        self.ended: list[tuple[Outgoing, Commit | Fail]] = []
+        self._sequence = count(1)
+        self._routes: dict[int, Route] = {}
+        self._hellos: dict[int, Hello] = {}
+        self._layers = layers
+        self._block_tokens = block_tokens
+        self._settings = settings
+        self._hello = hello
+        self._judge = judge
+        self._digest = digest
+        self._ids: dict[str, str] = {}  # request id → transfer id, while live
+        self._pushable: dict[str, Outgoing] = {}  # in the order in which they got something to push
+
+    # --- what the scheduler and the model thread say -------------------------------------------------------------
+
+    def start(self, transfer_id: str, request_id: str, prompt: Prompt, now: float) -> None:
+        """The prompt is scheduled for the first time. A transfer that has already ended stays ended."""
+        if transfer_id in self.tombstones:
+            return
+        transfer = self._find_or_create(transfer_id, now)
+        if transfer.prompt is not None:
+            return  # the same id twice: the first request keeps it
+        transfer.request_id, transfer.prompt = request_id, prompt
+        transfer.marks["scheduled"] = now
+        self._ids[request_id] = transfer_id
+        if transfer.decode:
+            self._send(transfer.decode, Started(transfer_id=transfer_id, tokens=prompt.tokens))
+        self._pair(transfer, now)
+
+    def add_source_blocks(self, request_id: str, blocks: list[int]) -> None:
+        """The scheduler gave the prompt more blocks (ids of scheduler blocks, appended in prompt order)."""
+        if transfer := self._by_request(request_id):
+            transfer.source_blocks.extend(blocks)
+
+    def ready(self, request_id: str, layer: int, blocks: int, now: float) -> None:
+        """The device has finished writing the first `blocks` blocks of the prompt in `layer` (I1)."""
+        transfer = self._by_request(request_id)
+        if transfer is None:
+            return
+        transfer.ready[layer] = max(transfer.ready[layer], blocks)
+        transfer.marks.setdefault("first_layer", now)
+        transfer.marks["last_layer"] = now
+        self._note_pushable(transfer)
+
+    def void(self, request_id: str, reason: str, now: float) -> None:
+        """The source blocks are no longer ours (abort, preemption): this epoch must not be committed (I2)."""
+        if transfer := self._by_request(request_id):
+            self._end(transfer, reason, now)
+
+    def hold(self, request_id: str, now: float) -> None:
+        """The request has finished and its blocks are kept until `released` names it."""
+        if transfer := self._by_request(request_id):
+            transfer.held_since = now
+        else:
+            self.released.append(request_id)
+
+    # --- what the sender says ------------------------------------------------------------------------------------
+
+    def next_push(self, max_blocks: int) -> Push | None:
+        """Hand out the next push call of at most `max_blocks` layer blocks, and count it as under way."""
+        assert max_blocks > 0
+        while self._pushable:
+            transfer_id, transfer = next(iter(self._pushable.items()))
+            if self._may_push(transfer) and (pieces := transfer.coverage.take(max_blocks)):  # type: ignore[union-attr]  # _may_push saw it
+                transfer.in_flight += 1
+                return Push(transfer, transfer.epoch, pieces)
+            del self._pushable[transfer_id]
+        return None
+
+    def push_done(self, push: Push, ok: bool, now: float) -> None:
+        """A push call has ended. A failed one may go on writing (E1): its epoch is dirty and never retried."""
+        transfer = push.transfer
+        transfer.in_flight -= 1
+        if self.transfers.get(transfer.transfer_id) is not transfer:
+            return
+        transfer.marks.setdefault("first_push", now)
+        transfer.marks["last_push"] = now
+        if not ok:
+            self._fail(transfer, "a push failed", dirty=True, now=now)
+            return
+        assert transfer.coverage is not None  # pushes are handed out from it
+        transfer.coverage.acknowledge(push.pieces)
+        self._settle(transfer, now)
+
+    # --- what the network and the clock say ----------------------------------------------------------------------
+
+    def receive(self, route: Route, message: Message, now: float) -> None:
+        """Act on one message of a decode rank."""
+        session = self.sessions.get(message.sender)
+        if isinstance(message.body, Hello) and message.receiver in (0, self.incarnation):
+            self._greet(route, message, message.body, now)
+        elif session is None or message.receiver != self.incarnation:
+            self.outbox.append((route, Message(self.incarnation, message.sender, next(self._sequence), Introduce())))
+        elif session.accept(message, now) and session.state is SessionState.OPEN:
+            self._routes[message.sender] = route
+            self._act(message.sender, message.body, now)
+
+    def tick(self, now: float) -> None:
+        """Let go of peers that fell silent and of prompts that nobody asks for (I5)."""
+        for incarnation, session in list(self.sessions.items()):
+            if session.silent_for(now) > self._settings.peer_timeout_s:
+                self._lose(incarnation, "the decode node fell silent", now)
+        for transfer in list(self.transfers.values()):
+            held = transfer.held_since
+            if held is not None and not transfer.reservation and now - held > self._settings.orphan_timeout_s:
+                self._end(transfer, "no decode node asked for this prompt", now)
+
+    def hello_of(self, decode: int) -> Hello:
+        """The introduction of an open session's decode rank."""
+        return self._hellos[decode]
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _greet(self, route: Route, message: Message, hello: Hello, now: float) -> None:
+        session = self.sessions.get(message.sender) or Session(self.incarnation, self._sequence, now)
+        if not session.accept(message, now):
+            return
+        self.sessions[message.sender], self._routes[message.sender] = session, route
+        self._hellos[message.sender] = hello
+        session.reason = self._judge(hello)
+        session.state = SessionState.REFUSED if session.reason else SessionState.OPEN
+        self._send(message.sender, Refuse(reason=session.reason) if session.reason else self._hello())
+
+    def _act(self, decode: int, body: Body, now: float) -> None:
+        match body:
+            case Reserve():
+                self._reserve(decode, body, now)
+            case Revoke():
+                self._revoke(decode, body, now)
+            case Beat():
+                self._beat(decode, body, now)
+            case _:
+                pass  # a newer peer's message that we do not need
+
+    def _reserve(self, decode: int, body: Reserve, now: float) -> None:
+        if outcome := self.tombstones.answer(decode, body.transfer_id, body.epoch):
+            self._send(decode, outcome)
+            return
+        transfer = self._find_or_create(body.transfer_id, now)
+        if transfer.reservation is not None:
+            if (transfer.decode, transfer.epoch) != (decode, body.epoch):
+                self._send(decode, _clean(body.transfer_id, body.epoch, "another epoch is reserved"))
+            return
+        transfer.decode, transfer.reservation = decode, body
+        transfer.marks["reserved"] = now
+        self._pair(transfer, now)
+
+    def _revoke(self, decode: int, body: Revoke, now: float) -> None:
+        transfer = self.transfers.get(body.transfer_id)
+        if transfer is None:
+            outcome = self.tombstones.answer(decode, body.transfer_id, body.epoch)
+            if outcome is None:  # revoked before it arrived: remember, so that a late prompt does not hold blocks
+                outcome = _clean(body.transfer_id, body.epoch, "revoked")
+                self.tombstones.bury(decode, outcome)
+            self._send(decode, outcome)
+        elif transfer.epoch and (transfer.decode, transfer.epoch) != (decode, body.epoch):
+            self._send(decode, _clean(body.transfer_id, body.epoch, "another epoch is reserved"))
+        else:
+            transfer.decode = decode
+            if body.epoch != transfer.epoch:  # its Reserve was lost: say at once that nothing was written
+                self._send(decode, _clean(body.transfer_id, body.epoch, "revoked"))
+            self._end(transfer, "revoked", now)
+
+    def _beat(self, decode: int, body: Beat, now: float) -> None:
+        """Answer for every epoch that D counts as open; end those of ours that it no longer does."""
+        wanted = set()
+        for transfer_id, epoch in body.open:
+            wanted.add(transfer_id)
+            if outcome := self.tombstones.answer(decode, transfer_id, epoch):
+                self._send(decode, outcome)
+            elif epoch == 0:
+                self._watched(decode, transfer_id, now)
+        for transfer in list(self.transfers.values()):
+            if transfer.decode == decode and transfer.transfer_id not in wanted:
+                self._end(transfer, "no longer wanted", now)
+        mine = [OpenEpoch(t.transfer_id, t.epoch) for t in self.transfers.values() if t.decode == decode]
+        self._send(decode, Beat(open=mine))
+
+    def _watched(self, decode: int, transfer_id: str, now: float) -> None:
+        transfer = self._find_or_create(transfer_id, now)
+        if transfer.decode not in (0, decode):
+            return
+        transfer.decode = decode
+        if transfer.held_since is not None:
+            transfer.held_since = now  # a decode rank that says it will ask keeps the prompt alive
+        if transfer.prompt is not None:
+            self._send(decode, Started(transfer_id=transfer_id, tokens=transfer.prompt.tokens))
+
+    def _pair(self, transfer: Outgoing, now: float) -> None:
+        """Both sides are known: check that they mean the same prompt (I7), then pushing may begin."""
+        prompt, wish = transfer.prompt, transfer.reservation
+        if prompt is None or wish is None or transfer.ending:
+            return
+        first_block, rest = divmod(wish.first_token, self._block_tokens)
+        wanted = prompt.blocks - first_block
+        if wish.prompt_hash != prompt.prompt_hash or wish.tokens != prompt.tokens:
+            self._end(transfer, "the two nodes see different prompts", now)
+        elif rest or first_block < 0 or wanted < 1 or [len(group) for group in wish.blocks] != [wanted]:
+            self._end(transfer, "the reservation does not fit the prompt", now)
+        else:
+            transfer.coverage = Coverage(
+                layers=self._layers, first_block=first_block, wanted=wanted, ready=transfer.ready
+            )
+            self._note_pushable(transfer)
+
+    def _may_push(self, transfer: Outgoing) -> bool:
+        """A push may begin only for an epoch that is reserved, not ending, and of a session that is alive."""
+        return transfer.coverage is not None and not transfer.ending and transfer.decode in self.sessions
+
+    def _note_pushable(self, transfer: Outgoing) -> None:
+        if transfer.coverage is not None and transfer.coverage.pending:
+            self._pushable.setdefault(transfer.transfer_id, transfer)
+
+    def _end(self, transfer: Outgoing, reason: str, now: float) -> None:
+        """Begin no further push; fail once those under way have ended."""
+        transfer.ending = transfer.ending or reason
+        self._settle(transfer, now)
+
+    def _settle(self, transfer: Outgoing, now: float) -> None:
+        if transfer.ending:
+            if transfer.in_flight == 0:
+                self._fail(transfer, transfer.ending, dirty=False, now=now)
+        elif transfer.coverage is not None and transfer.coverage.complete:
+            self._commit(transfer, now)
+
+    def _commit(self, transfer: Outgoing, now: float) -> None:
+        assert transfer.prompt is not None
+        begun = transfer.marks["scheduled"]
+        transfer.marks["commit"] = now
+        timings = {name: at - begun for name, at in transfer.marks.items()}
+        prompt = transfer.prompt
+        self._close(
+            transfer,
+            Commit(
+                transfer_id=transfer.transfer_id,
+                epoch=transfer.epoch,
+                tokens=prompt.tokens,
+                prompt_hash=prompt.prompt_hash,
+                timings_s=timings,
+                digest=self._digest(transfer) if self._digest else b"",
+            ),
+        )
+
+    def _fail(self, transfer: Outgoing, reason: str, *, dirty: bool, now: float) -> None:
+        transfer.marks["failed"] = now
+        fail = Fail(transfer_id=transfer.transfer_id, epoch=transfer.epoch, dirty=dirty, reason=reason)
+        self._close(transfer, fail)
+
+    def _close(self, transfer: Outgoing, outcome: Commit | Fail) -> None:
+        del self.transfers[transfer.transfer_id]
+        self._pushable.pop(transfer.transfer_id, None)
+        self._ids.pop(transfer.request_id, None)
+        self.tombstones.bury(transfer.decode, outcome)
+        self.ended.append((transfer, outcome))
+        self._send(transfer.decode, outcome)
+        if transfer.held_since is not None:
+            self.released.append(transfer.request_id)
+
+    def _lose(self, decode: int, reason: str, now: float) -> None:
+        del self.sessions[decode], self._routes[decode], self._hellos[decode]  # before ending: nothing can be sent
+        for transfer in list(self.transfers.values()):
+            if transfer.decode == decode:
+                self._end(transfer, reason, now)
+
+    def _find_or_create(self, transfer_id: str, now: float) -> Outgoing:
+        transfer = self.transfers.get(transfer_id)
+        if transfer is None:
+            transfer = Outgoing(transfer_id, now, self._layers, ready=[0] * self._layers)
+            self.transfers[transfer_id] = transfer
+        return transfer
+
+    def _by_request(self, request_id: str) -> Outgoing | None:
+        return self.transfers.get(self._ids.get(request_id, ""))
+
+    def _send(self, decode: int, body: Body) -> None:
+        if session := self.sessions.get(decode):
+            self.outbox.append((self._routes[decode], session.stamp(body)))
+
+
+def _clean(transfer_id: str, epoch: int, reason: str) -> Fail:
+    return Fail(transfer_id=transfer_id, epoch=epoch, dirty=False, reason=reason)

@@ -1,0 +1,65 @@
+"""One end of the conversation between one P rank and one D rank.
+
+A session stamps outgoing messages and decides which incoming ones may be believed. It knows nothing of transfers.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+
+from kv_connector.protocol import Body, Hello, Introduce, Message, Refuse
+
+
+class SessionState(IntEnum):
+    """How far the two ends know each other."""
+
+    NEW = 0  # our Hello is not answered yet
+    OPEN = 1  # both Hellos exchanged, layouts fit
+    REFUSED = 2  # the pair must not exchange KV
+
+
+class Session:
+    """Incarnations, sequence numbers and liveness of one peer."""
+
+    def __init__(self, incarnation: int, sequence: Iterator[int], now: float) -> None:
+        """`sequence` is shared by all sessions of a process, so that a session made anew never counts backwards."""
+        self.incarnation = incarnation  # ours
+        self.peer = 0  # theirs; 0: not heard of yet
+        self.state = SessionState.NEW
+        self.reason = ""  # why it was refused
+        self.last_heard = now  # s
+        self._sequence = sequence
+        self._seen = 0
+        self._former: set[int] = set()  # incarnations that have been replaced: they do not come back
+
+    def stamp(self, body: Body) -> Message:
+        """Wrap an outgoing body."""
+        return Message(self.incarnation, self.peer, next(self._sequence), body)
+
+    def is_restart(self, message: Message) -> bool:
+        """Whether the peer at this address is another process than the one we knew."""
+        return self.peer not in (0, message.sender)
+
+    def accept(self, message: Message, now: float) -> bool:
+        """Whether to act on a message; updates liveness.
+
+        A message meant for our predecessor, from the peer's predecessor, or overtaken by a newer one is not acted
+        on. A `Hello`, `Refuse` or `Introduce` may come from a stranger: it is how a new incarnation shows itself.
+        """
+        introduces = isinstance(message.body, Hello | Refuse | Introduce)
+        meant_for_us = message.receiver == self.incarnation or (
+            isinstance(message.body, Hello) and message.receiver == 0
+        )
+        if not meant_for_us or (message.sender != self.peer and not introduces):
+            return False
+        if message.sender in self._former or (message.sender == self.peer and message.seq <= self._seen):
+            return False
+        if self.is_restart(message):
+            self._former.add(self.peer)
+        self.peer = message.sender
+        self._seen = message.seq
+        self.last_heard = now
+        return True
+
+    def silent_for(self, now: float) -> float:
+        """Seconds since the peer was last heard."""
+        return now - self.last_heard

@@ -1,0 +1,47 @@
+"""What became of transfers that have ended on P.
+
+A decode rank may ask late (its `Reserve` was overtaken, our `Commit` was lost) and a prompt may start late (its leg sat
+in a queue while D gave up). Both are answered from here. The memory is bounded: the oldest ids go first.
+"""
+
+from collections import OrderedDict
+
+from kv_connector.protocol import Commit, Fail
+
+CAPACITY = 65_536
+
+
+class Tombstones:
+    """The last outcome of each ended transfer id, and the decode rank that it was meant for."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self._outcomes: OrderedDict[str, tuple[int, Commit | Fail]] = OrderedDict()
+        self._capacity = capacity
+
+    def __len__(self) -> int:
+        return len(self._outcomes)
+
+    def __contains__(self, transfer_id: object) -> bool:
+        return transfer_id in self._outcomes
+
+    def bury(self, decode: int, outcome: Commit | Fail) -> None:
+        """Remember how a transfer ended; `decode` is the incarnation of its decode rank."""
+        self._outcomes[outcome.transfer_id] = decode, outcome
+        self._outcomes.move_to_end(outcome.transfer_id)
+        while len(self._outcomes) > self._capacity:
+            self._outcomes.popitem(last=False)
+
+    def answer(self, decode: int, transfer_id: str, epoch: int) -> Commit | Fail | None:
+        """Return what to tell a decode rank that asks for an epoch of `transfer_id`; `None` if the id is not known.
+
+        Only the epoch that was committed is answered with its commit, and only to the process that drew it: a
+        restarted one counts its epochs from the beginning. Any other epoch was never written to, so it failed cleanly.
+        """
+        known = self._outcomes.get(transfer_id)
+        if known is None:
+            return None
+        owner, outcome = known
+        if (owner, outcome.epoch) == (decode, epoch):
+            return outcome
+        reason = outcome.reason if isinstance(outcome, Fail) else "the transfer has ended"
+        return Fail(transfer_id=transfer_id, epoch=epoch, dirty=False, reason=reason)

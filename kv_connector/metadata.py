@@ -1,0 +1,86 @@
+"""What the scheduler side tells the workers in each step, and what they report back.
+
+These travel between vLLM's own processes by pickle; nothing here crosses to a peer (that is `protocol.py`).
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
+
+from kv_connector.handoff.consumer import Wish
+from kv_connector.handoff.producer import Prompt
+
+
+class StartedPrompt(NamedTuple):
+    """A prompt that is scheduled for the first time."""
+
+    transfer_id: str
+    request_id: str
+    prompt: Prompt
+
+
+class Progress(NamedTuple):
+    """What one step does for one prompt."""
+
+    request_id: str
+    new_blocks: list[int]  # block ids that the prompt got in this step, appended in prompt order
+    ready_blocks: int  # blocks of the prompt that are complete when this step's forward pass has run
+
+
+@dataclass
+class PrefillStep(KVConnectorMetadata):
+    """One step on P. Voids come first: the same step may reuse the blocks."""
+
+    voids: list[tuple[str, str]] = field(default_factory=list)  # request id, reason
+    started: list[StartedPrompt] = field(default_factory=list)
+    progress: list[Progress] = field(default_factory=list)
+    holds: list[str] = field(default_factory=list)  # finished requests whose blocks wait for `finished_sending`
+
+
+class Watched(NamedTuple):
+    """A request that wants KV from `peer`."""
+
+    transfer_id: str
+    request_id: str
+    peer: str
+
+
+class Reserved(NamedTuple):
+    """Blocks that P shall write to."""
+
+    request_id: str
+    epoch: int
+    wish: Wish
+
+
+@dataclass
+class DecodeStep(KVConnectorMetadata):
+    """One step on D."""
+
+    watched: list[Watched] = field(default_factory=list)
+    reserved: list[Reserved] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)  # request ids
+
+
+@dataclass
+class DecodeReport(KVConnectorWorkerMetadata):
+    """What happened on one D worker since its last report."""
+
+    started: set[str] = field(default_factory=set)  # transfer ids whose prompt is being computed
+    lost: dict[str, str] = field(default_factory=dict)  # request id → reason: failed before anything was reserved
+    failed: dict[str, str] = field(default_factory=dict)  # request id → reason: failed after that
+    closed: list[str] = field(default_factory=list)  # request ids whose blocks nobody writes to any more
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> "DecodeReport":
+        """Merge with another worker's report."""
+        assert isinstance(other, DecodeReport)  # all workers of a node run this connector
+        return DecodeReport(
+            started=self.started | other.started,
+            lost=self.lost | other.lost,
+            failed=self.failed | other.failed,
+            closed=self.closed + other.closed,
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.started or self.lost or self.failed or self.closed)

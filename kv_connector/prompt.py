@@ -1,0 +1,25 @@
+"""What makes two prompts the same (I7).
+
+Token ids alone are not enough: two images, two LoRAs or two cache salts give the same ids and other KV. vLLM's own
+block hashes depend on a seed and on the block size, so they cannot be compared between nodes.
+"""
+
+from array import array
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+
+def prompt_hash(request: "Request") -> bytes:
+    """Return 16 bytes naming the prompt of `request`: token ids, multimodal inputs, LoRA and cache salt."""
+    digest = blake2b(array("q", request.prompt_token_ids or ()).tobytes(), digest_size=16)
+    for feature in request.mm_features:
+        place = feature.mm_position
+        digest.update(f"|mm {feature.identifier} {place.offset} {place.length}".encode())
+    if request.lora_request is not None:
+        digest.update(f"|lora {request.lora_request.lora_name}".encode())
+    if request.cache_salt:
+        digest.update(f"|salt {request.cache_salt}".encode())
+    return digest.digest()

@@ -1,0 +1,1 @@
+"""What the connector does inside vLLM's scheduler: it decides, the workers act."""

@@ -1,0 +1,187 @@
+"""The decode node's scheduler side: when to reserve blocks, and what to do when the KV does not come.
+
+A request is *waiting* until blocks are allocated for it, *reserved* while a peer may write to them, and *settled* once
+its KV is here, has failed, or is not needed. From then on it is vLLM's alone: every later call answers `(0, False)`.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from contracts.secret import ClusterSecret
+from kv_connector.config import ConnectorConfig
+from kv_connector.handoff.consumer import Wish
+from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
+from kv_connector.prompt import prompt_hash
+from kv_connector.scheduler_side.ledger import ReservationLedger
+from kv_connector.scheduler_side.tracking import Failures, params_of
+from kv_connector.status import OutcomeSender
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.request import Request
+
+
+class _State(IntEnum):
+    WAITING = 0
+    RESERVED = 1
+    SETTLED = 2
+
+
+@dataclass(slots=True)
+class _Tracked:
+    transfer_id: str
+    peer: str
+    since: float  # s, monotonic
+    state: _State = _State.WAITING
+    started: bool = False  # P computes the prompt
+
+
+class DecodeScheduler:
+    """Everything that D's scheduler process knows about transfers."""
+
+    def __init__(self, config: ConnectorConfig, secret: ClusterSecret, block_tokens: int) -> None:
+        self._config = config
+        self._secret = secret
+        self._block_tokens = block_tokens
+        self._requests: dict[str, _Tracked] = {}
+        self._transfer_ids: set[str] = set()
+        self._ledger = ReservationLedger()
+        self._step = DecodeStep()
+        self._epochs = count(1)
+        self._failures = Failures()
+        self._totals = {"transfers": 0, "loaded": 0, "cached": 0, "recomputed": 0, "tokens_received": 0}
+        self._outcomes = OutcomeSender(config.runtime_dir / "outcomes.sock")
+
+    def bind_pool(self, pool: "BlockPool") -> None:
+        """Name the block pool."""
+        self._ledger.bind(pool)
+
+    def add_request(self, request: "Request") -> None:
+        """A request has arrived. Tell its prefill node that we care, so that it keeps the prompt for us."""
+        params = params_of(request, "decode", self._secret)
+        if params is None or request.skip_reading_prefix_cache or params.transfer_id in self._transfer_ids:
+            return  # an ordinary request; one that must compute its prompt itself; a second use of the same transfer
+        tracked = _Tracked(params.transfer_id, params.peer, time.monotonic())
+        self._requests[request.request_id] = tracked
+        self._transfer_ids.add(params.transfer_id)
+        self._totals["transfers"] += 1
+        self._step.watched.append(Watched(params.transfer_id, request.request_id, params.peer))
+
+    def match(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
+        """How many tokens beyond the local prefix hit will come from P: `None` means ask again next step."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None or tracked.state is not _State.WAITING:
+            return 0, False
+        missing = request.num_prompt_tokens - num_computed_tokens
+        if missing <= 1:
+            return 0, False  # vLLM computes the last token itself in any case
+        if self._may_reserve(tracked, missing):
+            return missing, True
+        if time.monotonic() - tracked.since > self._config.transfer.transfer_timeout_s:
+            self._give_up(request.request_id, tracked, "the prefill node did not start the prompt in time")
+            return 0, False
+        return None, False
+
+    def allocated(self, request: "Request", blocks: Sequence["KVCacheBlock"], num_external_tokens: int) -> None:
+        """Blocks have been allocated: `blocks` (all of the request's, in prompt order)."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None or tracked.state is not _State.WAITING:
+            return
+        if num_external_tokens == 0:
+            self._totals["cached"] += 1
+            self._settle(request.request_id, tracked)  # vLLM may force this whatever `match` said
+            return
+        prompt_tokens = request.num_prompt_tokens
+        first_token = prompt_tokens - num_external_tokens
+        wanted = blocks[first_token // self._block_tokens : -(-prompt_tokens // self._block_tokens)]
+        self._ledger.take(request.request_id, wanted)
+        wish = Wish(prompt_tokens, first_token, [[block.block_id for block in wanted]], prompt_hash(request))
+        self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))
+        self._totals["tokens_received"] += num_external_tokens
+        tracked.state = _State.RESERVED
+
+    def finish_request(self, request: "Request") -> None:
+        """The engine is done with a request, whatever the reason."""
+        tracked = self._requests.pop(request.request_id, None)
+        if tracked is None:
+            return
+        self._transfer_ids.discard(tracked.transfer_id)
+        if tracked.state is not _State.SETTLED:
+            self._step.cancelled.append(request.request_id)
+
+    def take_step(self) -> DecodeStep:
+        """Return what has come up since the last step, for the workers."""
+        step, self._step = self._step, DecodeStep()
+        return step
+
+    def update(self, report: DecodeReport, finished_receiving: set[str]) -> None:
+        """Take in what the workers saw."""
+        for tracked in self._requests.values() if report.started else ():
+            tracked.started = tracked.started or tracked.transfer_id in report.started
+        for request_id, reason in (report.lost | report.failed).items():
+            if (failed := self._requests.get(request_id)) and failed.state is not _State.SETTLED:
+                self._recompute(failed, reason)
+        for request_id in finished_receiving:
+            if (loaded := self._requests.get(request_id)) and loaded.state is _State.RESERVED:
+                loaded.state = _State.SETTLED
+                self._totals["loaded"] += 1
+        for request_id in report.closed:
+            self._ledger.release(request_id)
+
+    def has_open_reservations(self) -> bool:
+        """Whether blocks are held beyond their requests, so that the engine must keep stepping to free them."""
+        return len(self._ledger) > 0
+
+    def snapshot(self) -> dict[str, Any]:
+        """State for the node API; called from another thread."""
+        pool, now = self._ledger.pool, time.monotonic()
+        return {
+            "num_blocks": pool.num_gpu_blocks - 1,  # without the null block, as in vLLM's usage gauge
+            "free_blocks": pool.get_num_free_blocks(),
+            "block_size": self._block_tokens,
+            "transfers": [
+                {
+                    "request_id": request_id,
+                    "transfer_id": tracked.transfer_id,
+                    "role": "decode",
+                    "state": tracked.state.name.lower(),
+                    "age_s": round(now - tracked.since, 3),
+                    "blocks_held": self._ledger.blocks_held(request_id),
+                    "peer": tracked.peer,
+                }
+                for request_id, tracked in list(self._requests.items())
+            ],
+            "reservations": len(self._ledger),
+            "reserved_blocks": self._ledger.total_blocks(),
+            "totals": dict(self._totals),
+            "failures": self._failures.recent(),
+        }
+
+    def close(self) -> None:
+        """Close the channel to the node."""
+        self._outcomes.close()
+
+    def _may_reserve(self, tracked: _Tracked, missing: int) -> bool:
+        """Reserve at once while enough of the pool stays free; else only for a prompt that has started (E8)."""
+        pool = self._ledger.pool
+        left = pool.get_num_free_blocks() - -(-missing // self._block_tokens)
+        return tracked.started or left >= self._config.transfer.early_reserve_share * pool.num_gpu_blocks
+
+    def _give_up(self, request_id: str, tracked: _Tracked, reason: str) -> None:
+        self._recompute(tracked, reason)
+        self._step.cancelled.append(request_id)
+
+    def _settle(self, request_id: str, tracked: _Tracked) -> None:
+        tracked.state = _State.SETTLED
+        self._step.cancelled.append(request_id)
+
+    def _recompute(self, tracked: _Tracked, reason: str) -> None:
+        tracked.state = _State.SETTLED
+        self._totals["recomputed"] += 1
+        self._failures.add(tracked.transfer_id, reason)
+        self._outcomes.send(tracked.transfer_id, "recomputed", reason)

@@ -1,0 +1,52 @@
+"""Who, besides vLLM's requests, holds blocks of the pool.
+
+The connector holds a reference of its own on every block that a peer may write to, from allocation until the epoch is
+closed. So whatever vLLM does with the request meanwhile, the blocks cannot come back to the pool too early (I3).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+
+class ReservationLedger:
+    """Blocks that peers may write to, by request."""
+
+    def __init__(self) -> None:
+        self._pool: BlockPool | None = None
+        self._held: dict[str, list[KVCacheBlock]] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def bind(self, pool: "BlockPool") -> None:
+        """Name the pool; vLLM does so once the scheduler has one."""
+        self._pool = pool
+
+    @property
+    def pool(self) -> "BlockPool":
+        """The scheduler's block pool."""
+        assert self._pool is not None  # bound before the first request
+        return self._pool
+
+    def take(self, request_id: str, blocks: Sequence["KVCacheBlock"]) -> None:
+        """Hold a reference on `blocks`, which `request_id` has just been given."""
+        assert request_id not in self._held  # one reservation per request
+        self._held[request_id] = list(blocks)
+        self.pool.touch(blocks)
+
+    def release(self, request_id: str) -> None:
+        """Drop the reference: no write can come any more. A request without one is ignored."""
+        if blocks := self._held.pop(request_id, None):
+            self.pool.free_blocks(reversed(blocks))  # tail first, as vLLM does: the head is worth more in its cache
+
+    def blocks_held(self, request_id: str) -> int:
+        """How many blocks are held for a request."""
+        return len(self._held.get(request_id, ()))
+
+    def total_blocks(self) -> int:
+        """How many blocks are held in all."""
+        return sum(map(len, list(self._held.values())))

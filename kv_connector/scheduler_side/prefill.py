@@ -1,0 +1,144 @@
+"""The prefill node's scheduler side: which blocks hold which prompt, and when they are ready.
+
+A prompt is *queued* until it is first scheduled, *running* until its last chunk is, then *complete*; it is *void* once
+its blocks were taken away (abort, preemption). Only a complete prompt's blocks are held after the request has ended.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from contracts.secret import ClusterSecret
+from kv_connector.handoff.producer import Prompt
+from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
+from kv_connector.prompt import prompt_hash
+from kv_connector.scheduler_side.tracking import params_of
+
+if TYPE_CHECKING:
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.request import Request
+
+
+class _State(IntEnum):
+    QUEUED = 0
+    RUNNING = 1
+    COMPLETE = 2
+    VOID = 3
+
+
+@dataclass(slots=True)
+class _Tracked:
+    transfer_id: str
+    tokens: int
+    blocks: int  # of the whole prompt
+    prompt_hash: bytes
+    state: _State = _State.QUEUED
+
+
+class PrefillScheduler:
+    """Everything that P's scheduler process knows about transfers."""
+
+    def __init__(self, secret: ClusterSecret, block_tokens: int) -> None:
+        self._secret = secret
+        self._block_tokens = block_tokens
+        self._requests: dict[str, _Tracked] = {}
+        self._held: dict[str, _Tracked] = {}
+        self._step = PrefillStep()
+        self._pool: BlockPool | None = None
+        self._totals = {"transfers": 0, "completed": 0, "voided": 0}
+
+    def bind_pool(self, pool: "BlockPool") -> None:
+        """Name the block pool."""
+        self._pool = pool
+
+    def add_request(self, request: "Request") -> None:
+        """A request has arrived."""
+        params = params_of(request, "prefill", self._secret)
+        if params is None:
+            return
+        tokens = request.num_prompt_tokens
+        blocks = -(-tokens // self._block_tokens)
+        self._requests[request.request_id] = _Tracked(params.transfer_id, tokens, blocks, prompt_hash(request))
+        self._totals["transfers"] += 1
+
+    def take_step(self, output: "SchedulerOutput") -> PrefillStep:
+        """Describe this step to the workers."""
+        for request_id in output.preempted_req_ids or ():
+            self._void(request_id, "preempted")
+        for new in output.scheduled_new_reqs:
+            scheduled = output.num_scheduled_tokens[new.req_id]
+            self._advance(new.req_id, new.block_ids[0], new.num_computed_tokens + scheduled)
+        cached = output.scheduled_cached_reqs
+        for request_id, blocks, computed in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
+            scheduled = output.num_scheduled_tokens[request_id]
+            self._advance(request_id, blocks[0] if blocks else [], computed + scheduled)
+        step, self._step = self._step, PrefillStep()
+        return step
+
+    def finish_request(self, request: "Request", *, aborted: bool) -> bool:
+        """The engine is done with a request. Returns whether to keep its blocks until `finished_sending`."""
+        tracked = self._requests.get(request.request_id)
+        if tracked is None:
+            return False
+        if tracked.state is _State.COMPLETE and not aborted:
+            self._held[request.request_id] = self._requests.pop(request.request_id)
+            self._step.holds.append(request.request_id)
+            self._totals["completed"] += 1
+            return True
+        self._void(request.request_id, "aborted")
+        del self._requests[request.request_id]
+        return False
+
+    def update(self, finished_sending: set[str]) -> None:
+        """The workers let go of these requests' blocks."""
+        for request_id in finished_sending:
+            self._held.pop(request_id, None)
+
+    def snapshot(self) -> dict[str, Any]:
+        """State for the node API; called from another thread."""
+        assert self._pool is not None  # bound before the node serves
+        held = [(request_id, tracked, "held") for request_id, tracked in list(self._held.items())]
+        live = [
+            (request_id, tracked, tracked.state.name.lower()) for request_id, tracked in list(self._requests.items())
+        ]
+        return {
+            "num_blocks": self._pool.num_gpu_blocks - 1,  # without the null block, as in vLLM's usage gauge
+            "free_blocks": self._pool.get_num_free_blocks(),
+            "block_size": self._block_tokens,
+            "transfers": [
+                {
+                    "request_id": request_id,
+                    "transfer_id": tracked.transfer_id,
+                    "role": "prefill",
+                    "state": state,
+                    "blocks_held": tracked.blocks if state == "held" else 0,
+                }
+                for request_id, tracked, state in held + live
+            ],
+            "totals": dict(self._totals),
+        }
+
+    def _advance(self, request_id: str, new_blocks: list[int], computed_tokens: int) -> None:
+        tracked = self._requests.get(request_id)
+        if tracked is None or tracked.state in (_State.VOID, _State.COMPLETE):
+            return
+        if tracked.state is _State.QUEUED:
+            prompt = Prompt(tracked.tokens, tracked.blocks, tracked.prompt_hash)
+            self._step.started.append(StartedPrompt(tracked.transfer_id, request_id, prompt))
+            tracked.state = _State.RUNNING
+        ready = computed_tokens // self._block_tokens  # a block that is being filled is not pushed
+        if computed_tokens >= tracked.tokens:
+            ready, tracked.state = tracked.blocks, _State.COMPLETE
+        self._step.progress.append(Progress(request_id, list(new_blocks), ready))
+
+    def _void(self, request_id: str, reason: str) -> None:
+        tracked = self._requests.get(request_id)
+        if tracked is not None and tracked.state in (_State.RUNNING, _State.COMPLETE):
+            self._step.voids.append((request_id, reason))
+            self._totals["voided"] += 1
+            tracked.state = _State.VOID
+        elif tracked is not None and tracked.state is _State.QUEUED and reason == "aborted":
+            tracked.state = _State.VOID

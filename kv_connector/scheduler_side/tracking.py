@@ -1,0 +1,49 @@
+"""What both scheduler sides share: whose requests are ours, and a memory of failures for the node API."""
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from contracts import kv_transfer
+from contracts.kv_transfer import Role, TransferParams, TransferParamsError
+from contracts.secret import ClusterSecret
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED_FAILURES = 32
+
+
+def params_of(request: "Request", role: Role, secret: ClusterSecret) -> TransferParams | None:
+    """Return the verified parameters of a request that is part of a transfer; `None` for an ordinary one.
+
+    The node's HTTP middleware has refused unsigned parameters already; this is the second lock.
+    """
+    if request.kv_transfer_params is None or not request.prompt_token_ids:
+        return None
+    try:
+        params = kv_transfer.verify(request.kv_transfer_params, secret)
+    except TransferParamsError as exc:
+        logger.warning("request %s is served without a transfer: %s", request.request_id, exc)
+        return None
+    return params if params.role == role else None
+
+
+class Failures:
+    """The last failures, newest last, and how many there were by reason."""
+
+    def __init__(self) -> None:
+        self._recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED_FAILURES)
+        self.count = 0
+
+    def add(self, transfer_id: str, reason: str) -> None:
+        """Remember and log one failure."""
+        self.count += 1
+        self._recent.append({"transfer_id": transfer_id, "reason": reason})
+        logger.warning("transfer %s failed: %s", transfer_id, reason)
+
+    def recent(self) -> list[dict[str, Any]]:
+        """Plain copies, for the node API."""
+        return list(self._recent)

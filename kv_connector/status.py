@@ -1,0 +1,129 @@
+"""What a connector side tells the node that runs it, over `ipc://` sockets in the node's runtime directory.
+
+The node's API lives in another process. `StatusServer` answers its questions; `OutcomeSender` pushes one line per
+request that had to be recomputed, so that the node can name the path in a response header without asking.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import zmq
+
+from kv_connector.errors import ConnectorError
+from kv_connector.side_channel_sockets import Wakeup
+
+logger = logging.getLogger(__name__)
+
+REQUEST = b"snapshot"
+
+_MAX_PATH_BYTES = 107  # of a Unix socket's address
+_HIGH_WATER = 1024
+
+
+class StatusServer:
+    """Answers `b"snapshot"` with JSON on a REP socket."""
+
+    def __init__(self, path: Path, snapshot: Callable[[], dict[str, Any]]) -> None:
+        """`snapshot` is called in this server's thread; an exception of it is answered as `{"error": …}`."""
+        self._path = path
+        self._snapshot = snapshot
+        self._wakeup = Wakeup()
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._stopping = False
+        self._stop_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="baton-status", daemon=True)
+
+    def start(self) -> None:
+        """Bind and start the thread. A second call does nothing.
+
+        Raises:
+            ConnectorError: the path cannot be bound.
+        """
+        if self._socket is not None:
+            return
+        _check(self._path)
+        socket = self._context.socket(zmq.REP)
+        socket.linger = 0
+        try:
+            socket.bind(f"ipc://{self._path}")
+            self._path.chmod(0o600)
+        except (zmq.ZMQError, OSError) as exc:
+            socket.close()
+            raise ConnectorError(f"cannot answer the node on {self._path}: {exc}") from exc
+        self._socket = socket
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and close everything. Idempotent; works without a start."""
+        with self._stop_lock:
+            self._stopping = True
+            self._wakeup.set()
+            if self._thread.is_alive():
+                self._thread.join()
+            if self._socket:
+                self._socket.close()
+            self._wakeup.close()
+            self._context.term()
+
+    def _run(self) -> None:
+        assert self._socket is not None  # start() has bound it
+        poller = zmq.Poller()
+        poller.register(self._wakeup.descriptor, zmq.POLLIN)
+        poller.register(self._socket, zmq.POLLIN)
+        while not self._stopping:
+            if self._socket in dict(poller.poll()):
+                request = self._socket.recv_multipart()
+                self._socket.send(self._answer(request))
+
+    def _answer(self, request: list[bytes]) -> bytes:
+        if request != [REQUEST]:
+            return _encode({"error": "unknown request"})
+        try:
+            return _encode(self._snapshot())
+        except Exception as exc:  # thread boundary: the node must get an answer
+            logger.exception("the snapshot for the node failed")
+            return _encode({"error": f"{type(exc).__name__}: {exc}"})
+
+
+class OutcomeSender:
+    """Tells the node how a transfer ended, without ever waiting. For one thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Connect to the node's PULL socket at `path`, whether it is there yet or not."""
+        _check(path)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.PUSH)
+        self._socket.linger = 0
+        self._socket.sndhwm = _HIGH_WATER
+        self._socket.setsockopt(zmq.IMMEDIATE, 1)  # queue nothing while the node does not listen
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)  # ms
+        self._socket.connect(f"ipc://{path}")
+
+    def send(self, transfer_id: str, outcome: Literal["recomputed", "disaggregated"], reason: str) -> bool:
+        """Send one outcome; False if nobody listens or the node does not keep up."""
+        try:
+            self._socket.send(
+                _encode({"transfer_id": transfer_id, "outcome": outcome, "reason": reason}), flags=zmq.NOBLOCK
+            )
+        except zmq.ZMQError:  # EAGAIN; or closed
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close. Idempotent."""
+        self._socket.close()
+        self._context.term()
+
+
+def _check(path: Path) -> None:
+    if len(bytes(path)) > _MAX_PATH_BYTES:
+        raise ConnectorError(f"{path} is too long for a socket (at most {_MAX_PATH_BYTES} bytes)")
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,26 @@
+"""What this connector can hand off today. Everything else is refused at start, with the reason."""
+
+from typing import TYPE_CHECKING
+
+from kv_connector.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> None:
+    """Check that requests of this engine can be handed off.
+
+    Raises:
+        ConfigError: they cannot; the message says what to change.
+    """
+    parallel = vllm_config.parallel_config
+    if parallel.tensor_parallel_size > 1 or parallel.pipeline_parallel_size > 1:
+        raise ConfigError("tensor and pipeline parallelism are not covered by the hand-off yet: use size 1")
+    if getattr(parallel, "enable_dbo", False):
+        raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
+    if len(kv_cache_config.kv_cache_groups) > 1:
+        raise ConfigError("models with several KV cache groups are not covered by the hand-off yet")
+    if vllm_config.speculative_config is not None:
+        raise ConfigError("speculative decoding is not covered by the hand-off yet")

@@ -1,0 +1,1 @@
+"""What the connector does inside vLLM's workers: it moves bytes and reports; the scheduler decides."""

@@ -1,0 +1,232 @@
+"""The decode worker: tells prefill ranks where to write, and vLLM when the KV is there."""
+
+import logging
+import threading
+import time
+from typing import Any
+
+from contracts.secret import ClusterSecret
+from kv_connector.config import ConnectorConfig
+from kv_connector.digest import digest_blocks
+from kv_connector.engine.base import EngineFactory
+from kv_connector.errors import ProtocolError
+from kv_connector.handoff.consumer import Consumer, Resolved, Wish
+from kv_connector.metadata import DecodeReport, DecodeStep
+from kv_connector.protocol import decode, encode
+from kv_connector.side_channel import ControlLoop, PeerKey
+from kv_connector.sync import Record
+from kv_connector.worker_side.introduction import Introduction
+from kv_connector.worker_side.receiving import ReceivingEngines
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+
+
+class DecodeWorker:
+    """Everything of a decode rank: state machine, receiving engines, control channel."""
+
+    def __init__(
+        self,
+        *,
+        config: ConnectorConfig,
+        secret: ClusterSecret,
+        introduction: Introduction,
+        engines: EngineFactory,
+        incarnation: int,
+        record: Record,
+    ) -> None:
+        caches = introduction.caches
+        self._secret = secret
+        self._caches = caches
+        self._record = record
+        self._lock = threading.Lock()
+        self._consumer = Consumer(
+            incarnation=incarnation,
+            domains=config.transfer.receive_engines,
+            settings=config.handoff(caches.num_blocks),
+            hello=introduction.hello,
+            judge=introduction.judge,
+        )
+        self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
+        self._loop = ControlLoop(self, TICK_S, secret=secret)
+        self._wishes: dict[str, Wish] = {}  # by request, for digests
+        self._finished: set[str] = set()  # requests that vLLM waits for, resolved since it last asked
+        self._failed: set[str] = set()  # those of them whose KV must not be used
+        self._report = DecodeReport()
+        self._totals = {"loaded": 0, "failed": 0, "lost": 0, "fences": 0, "verified": 0, "mismatched": 0}
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._engines.start()
+        for domain in self._consumer.domains.missing():
+            self._engines.want(domain)
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Stop the threads and close the engines."""
+        self._loop.stop()
+        self._engines.stop()
+
+    # --- model thread ---
+
+    def begin_step(self, step: DecodeStep) -> None:
+        """A step begins: everything before this point has been issued to the device, block zeroing included (I6)."""
+        if not (step.watched or step.reserved or step.cancelled):
+            return
+        now = time.monotonic()
+        with self._lock:
+            for transfer_id, request_id, peer in step.watched:
+                self._consumer.watch(transfer_id, request_id, peer, now)
+            for request_id, epoch, wish in step.reserved:
+                self._wishes[request_id] = wish
+                self._consumer.prepare(request_id, epoch, wish, now)
+            for request_id in step.cancelled:
+                self._consumer.cancel(request_id, now)
+            self._flush()
+        if step.reserved:
+            self._reserve_after_zeroing([reserved.request_id for reserved in step.reserved])
+
+    def take_results(self) -> tuple[set[str], set[str]]:
+        """Requests whose receive has ended, and those of them that failed; each once."""
+        with self._lock:
+            finished, failed = self._finished, self._failed
+            self._finished, self._failed = set(), set()
+        return finished, failed
+
+    def take_report(self) -> DecodeReport | None:
+        """What the scheduler has not been told yet."""
+        with self._lock:
+            report, self._report = self._report, DecodeReport()
+        return report or None
+
+    # --- control thread (ControlHandler) ---
+
+    def on_payload(self, peer: PeerKey, payload: bytes) -> None:
+        """A message of a prefill rank."""
+        try:
+            message = decode(payload)
+        except ProtocolError as exc:
+            logger.warning("ignored a message from %s: %s", peer, exc)
+            return
+        with self._lock:
+            self._consumer.receive(str(peer[1]), message, time.monotonic())
+            self._flush()
+
+    def on_tick(self) -> None:
+        """Time passes."""
+        with self._lock:
+            self._consumer.tick(time.monotonic())
+            self._flush()
+
+    def on_disconnect(self, peer: PeerKey) -> None:
+        """A hint only; silence decides."""
+
+    # --- the engines' thread ---
+
+    def _engine_added(self, domain: int, session: str) -> None:
+        with self._lock:
+            self._consumer.engine_added(domain, session)
+            self._flush()
+
+    def _fenced(self, session: str) -> None:
+        with self._lock:
+            self._totals["fences"] += 1
+            self._consumer.fenced(session)
+            self._flush()
+
+    # --- any thread ---
+
+    def snapshot(self) -> dict[str, Any]:
+        """State for the node API."""
+        now = time.monotonic()
+        with self._lock:
+            consumer = self._consumer
+            return {
+                "control_address": "",
+                "transfers": [
+                    {
+                        "transfer_id": transfer.transfer_id,
+                        "state": transfer.phase.name.lower(),
+                        "age_s": round(now - transfer.since, 3),
+                        "epoch": transfer.epoch,
+                        "blocks": transfer.num_blocks,
+                        "peer": transfer.peer,
+                    }
+                    for transfer in consumer.transfers.values()
+                ],
+                "sessions": [
+                    {
+                        "peer": peer,
+                        "state": session.state.name.lower(),
+                        "reason": session.reason,
+                        "silent_s": round(session.silent_for(now), 3),
+                    }
+                    for peer, session in consumer.sessions.items()
+                ],
+                "engines": {
+                    "current": list(consumer.domains.current.values()),
+                    "retired": list(consumer.domains.retired),
+                },
+                "quarantined_blocks": consumer.quarantined_blocks(),
+                "totals": dict(self._totals),
+            }
+
+    def _reserve_after_zeroing(self, request_ids: list[str]) -> None:
+        event = self._record()
+        if event is None:
+            self._zeroed(request_ids)
+            return
+
+        def wait() -> None:
+            event.synchronize()
+            self._zeroed(request_ids)
+
+        threading.Thread(target=wait, name="baton-zeroed", daemon=True).start()
+
+    def _zeroed(self, request_ids: list[str]) -> None:
+        with self._lock:
+            self._consumer.zeroed(request_ids, time.monotonic())
+            self._flush()
+
+    def _flush(self) -> None:
+        """Pass on everything that the machine has produced. Called with the lock held."""
+        consumer = self._consumer
+        for peer, message in consumer.outbox:
+            self._loop.send(("dial", peer), encode(message))
+        for peer in consumer.forgotten:
+            self._loop.forget(("dial", peer))
+        for resolved in consumer.resolved:
+            self._resolve(resolved)
+        self._report.started.update(consumer.started)
+        self._report.closed += consumer.closed
+        for output in (consumer.outbox, consumer.forgotten, consumer.resolved, consumer.started, consumer.closed):
+            output.clear()
+        for session in consumer.fences:
+            self._engines.fence(session)
+        consumer.fences.clear()
+        for domain in consumer.domains.missing():
+            self._engines.want(domain)
+
+    def _resolve(self, resolved: Resolved) -> None:
+        wish = self._wishes.pop(resolved.request_id, None)
+        if not resolved.reserved:
+            self._totals["lost"] += 1
+            self._report.lost[resolved.request_id] = resolved.reason
+            return
+        reason = resolved.reason
+        if resolved.ok and wish is not None and resolved.commit is not None and resolved.commit.digest:
+            reason = self._verify(wish, resolved.commit.digest)
+        self._totals["failed" if reason else "loaded"] += 1
+        if reason:
+            self._report.failed[resolved.request_id] = reason
+            self._failed.add(resolved.request_id)
+        self._finished.add(resolved.request_id)
+
+    def _verify(self, wish: Wish, expected: bytes) -> str:
+        """Compare what landed with what P read. Returns why it must not be used, or ""."""
+        if digest_blocks(self._caches.regions, wish.blocks[0]) == expected:
+            self._totals["verified"] += 1
+            return ""
+        self._totals["mismatched"] += 1
+        return "the KV that arrived is not the KV that was sent"

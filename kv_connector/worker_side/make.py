@@ -1,0 +1,76 @@
+"""Puts a worker together from what vLLM knows."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from contracts.node_info import to_plain
+from kv_connector.config import ConnectorConfig
+from kv_connector.errors import ConfigError
+from kv_connector.fingerprint import fingerprint_of
+from kv_connector.protocol import Rank
+from kv_connector.sync import recorder
+from kv_connector.worker_side.caches import describe
+from kv_connector.worker_side.decode import DecodeWorker
+from kv_connector.worker_side.introduction import Introduction
+from kv_connector.worker_side.prefill import PrefillWorker
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+
+Worker = PrefillWorker | DecodeWorker
+
+
+class Made(NamedTuple):
+    """A worker that has not been started."""
+
+    worker: Worker
+    rank: int
+    snapshot: Callable[[], dict[str, Any]]
+
+
+def make_worker(
+    vllm_config: "VllmConfig",
+    config: ConnectorConfig,
+    kv_caches: "Mapping[str, torch.Tensor]",
+    num_blocks: int,
+) -> Made:
+    """Make the worker of this rank.
+
+    Args:
+        vllm_config: The engine's configuration.
+        config: Ours.
+        kv_caches: vLLM's layer name → KV tensor.
+        num_blocks: Scheduler blocks in the pool.
+
+    Raises:
+        LayoutError, ConfigError, EngineError: this node cannot hand off KV; the message says why.
+    """
+    from kv_connector.engine.mooncake import MooncakeFactory
+
+    assert vllm_config.kv_transfer_config is not None  # we are the connector
+    block_tokens = vllm_config.cache_config.block_size
+    caches = describe(kv_caches, num_blocks=num_blocks, block_tokens=block_tokens)
+    if config.transfer.kv_verify != "off" and not caches.on_host:
+        raise ConfigError("transfer.kv_verify reads the KV cache as host memory, which this device's is not")
+    fingerprint = fingerprint_of(vllm_config, config.weights)
+    incarnation = secrets.randbits(63) | 1  # never 0
+    role = "prefill" if vllm_config.kv_transfer_config.is_kv_producer else "decode"
+    make = PrefillWorker if role == "prefill" else DecodeWorker
+    worker = make(
+        config=config,
+        secret=config.secret(),
+        introduction=Introduction(f"{role} node {config.advertise_host}", Rank(), fingerprint, caches),
+        engines=MooncakeFactory(host=config.data_host, protocol=config.transfer.protocol),
+        incarnation=incarnation,
+        record=recorder(next(iter(kv_caches.values())).device),
+    )
+    described = {
+        "incarnation": f"{incarnation:016x}",
+        "fingerprint": to_plain(fingerprint),
+        "regions": [to_plain(region.to_info()) for region in caches.regions],
+        "num_blocks": num_blocks,
+        "layer_sync": config.transfer.layer_sync,
+    }
+    return Made(worker, 0, lambda: described | worker.snapshot())

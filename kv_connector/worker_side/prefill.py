@@ -1,0 +1,209 @@
+"""The prefill worker: hands written layers to the sender and speaks for this rank to its decode ranks."""
+
+import logging
+import threading
+import time
+from collections import deque
+from typing import Any, cast
+
+from contracts.secret import ClusterSecret
+from kv_connector.config import ConnectorConfig
+from kv_connector.digest import digest_blocks
+from kv_connector.engine.base import EngineFactory
+from kv_connector.errors import ProtocolError
+from kv_connector.handoff.producer import Outgoing, Producer
+from kv_connector.metadata import PrefillStep
+from kv_connector.protocol import Commit, decode, encode
+from kv_connector.side_channel import ControlLoop, PeerKey
+from kv_connector.sync import Record, make_layer_sync
+from kv_connector.worker_side.introduction import Introduction
+from kv_connector.worker_side.sender import Sender
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+
+
+class PrefillWorker:
+    """Everything of a prefill rank: state machine, sender, control channel."""
+
+    def __init__(
+        self,
+        *,
+        config: ConnectorConfig,
+        secret: ClusterSecret,
+        introduction: Introduction,
+        engines: EngineFactory,
+        incarnation: int,
+        record: Record,
+    ) -> None:
+        caches = introduction.caches
+        self._introduction = introduction
+        self._engines = engines
+        self._lock = threading.Lock()
+        self._producer = Producer(
+            incarnation=incarnation,
+            layers=caches.num_layers,
+            block_tokens=caches.block_tokens,
+            settings=config.handoff(caches.num_blocks),
+            hello=introduction.hello,
+            judge=introduction.judge,
+            digest=self._digest if config.transfer.kv_verify == "full" else None,
+        )
+        self._sender = Sender(
+            producer=self._producer,
+            lock=self._lock,
+            engine=engines.sender(caches.spans),
+            caches=caches,
+            max_bytes=config.transfer.push_max_bytes,
+            max_descriptors=config.transfer.push_max_descriptors,
+            flush=self._flush,
+        )
+        self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, record)
+        self._loop = ControlLoop(self, TICK_S)
+        bound = self._loop.listen(config.control_host, config.control_port, secret)
+        self.address = f"tcp://{config.advertise_host}:{bound.rpartition(':')[2]}"
+        self._totals = {"committed": 0, "failed": 0, "dirty": 0, "bytes_committed": 0, "bytes_expected": 0}
+        self._failures: deque[dict[str, Any]] = deque(maxlen=32)
+        self._recent: deque[dict[str, Any]] = deque(maxlen=32)
+
+    def start(self) -> None:
+        """Start the threads."""
+        self._sender.start()
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Stop the threads and close the engine."""
+        self._loop.stop()
+        self._sender.stop()
+        self._engines.close()
+
+    # --- model thread ---
+
+    def void(self, step: PrefillStep) -> None:
+        """Give up what the step takes away. Must come before anything of the step is issued to the device (I2)."""
+        if not step.voids:
+            return
+        now = time.monotonic()
+        with self._lock:
+            for request_id, reason in step.voids:
+                self._producer.void(request_id, reason, now)
+            self._flush()
+
+    def begin_step(self, step: PrefillStep) -> None:
+        """A step begins."""
+        self.void(step)
+        if step.started or step.progress or step.holds:
+            now = time.monotonic()
+            with self._lock:
+                for transfer_id, request_id, prompt in step.started:
+                    self._producer.start(transfer_id, request_id, prompt, now)
+                for request_id, blocks, _ in step.progress:
+                    self._producer.add_source_blocks(request_id, blocks)
+                for request_id in step.holds:
+                    self._producer.hold(request_id, now)
+                self._flush()
+        self._sync.begin_step(step.progress)
+
+    def layer_written(self, layer_name: str) -> None:
+        """The layer's KV of this step has been issued."""
+        layer = self._introduction.caches.layer_of.get(layer_name)
+        if layer is not None:
+            self._sync.layer_written(layer)
+
+    def end_step(self) -> None:
+        """The forward pass has been issued."""
+        self._sync.end_step()
+
+    def take_released(self) -> set[str]:
+        """Requests whose blocks may be freed, each once."""
+        with self._lock:
+            released, self._producer.released = self._producer.released, []
+        return set(released)
+
+    # --- control thread (ControlHandler) ---
+
+    def on_payload(self, peer: PeerKey, payload: bytes) -> None:
+        """A message of a decode rank."""
+        try:
+            message = decode(payload)
+        except ProtocolError as exc:
+            logger.warning("ignored a message from %s: %s", peer, exc)
+            return
+        with self._lock:
+            self._producer.receive(peer, message, time.monotonic())
+            self._flush()
+        self._sender.wake()
+
+    def on_tick(self) -> None:
+        """Time passes."""
+        with self._lock:
+            self._producer.tick(time.monotonic())
+            self._flush()
+
+    def on_disconnect(self, peer: PeerKey) -> None:
+        """A hint only; silence decides."""
+
+    # --- any thread ---
+
+    def snapshot(self) -> dict[str, Any]:
+        """State for the node API."""
+        now = time.monotonic()
+        with self._lock:
+            transfers = [self._describe(transfer, now) for transfer in self._producer.transfers.values()]
+            sessions = [
+                {"peer": f"{peer:016x}", "state": session.state.name.lower(), "reason": session.reason}
+                for peer, session in self._producer.sessions.items()
+            ]
+            return {
+                "control_address": self.address,
+                "transfers": transfers,
+                "sessions": sessions,
+                "totals": self._totals | self._sender.totals,
+                "recent": list(self._recent),
+                "failures": list(self._failures),
+            }
+
+    def _describe(self, transfer: Outgoing, now: float) -> dict[str, Any]:
+        coverage = transfer.coverage
+        size = self._introduction.caches.layer_block_bytes
+        return {
+            "transfer_id": transfer.transfer_id,
+            "state": transfer.ending or ("pushing" if coverage else "waiting for the other side"),
+            "age_s": round(now - transfer.since, 3),
+            "epoch": transfer.epoch,
+            "bytes_expected": coverage.expected * size if coverage else 0,
+            "bytes_pushed": coverage.acknowledged * size if coverage else 0,
+            "peer": f"{transfer.decode:016x}",
+        }
+
+    def _flush(self) -> None:
+        """Send what the machine has to say, in its order, and count what has ended. Called with the lock held."""
+        for peer, message in self._producer.outbox:
+            self._loop.send(cast("PeerKey", peer), encode(message))
+        self._producer.outbox.clear()
+        for transfer, outcome in self._producer.ended:
+            ended = self._describe(transfer, outcome_time(transfer))
+            if isinstance(outcome, Commit):
+                self._totals["committed"] += 1
+                self._totals["bytes_committed"] += ended["bytes_pushed"]
+                self._totals["bytes_expected"] += ended["bytes_expected"]
+                self._recent.append(ended | {"state": "committed", "timings_s": outcome.timings_s})
+            else:
+                self._totals["dirty" if outcome.dirty else "failed"] += 1
+                self._failures.append(
+                    ended | {"state": "dirty" if outcome.dirty else "failed", "reason": outcome.reason}
+                )
+        self._producer.ended.clear()
+
+    def _digest(self, transfer: Outgoing) -> bytes:
+        reservation = transfer.reservation
+        assert reservation is not None  # asked for at commit
+        caches = self._introduction.caches
+        first = reservation.first_token // caches.block_tokens
+        return digest_blocks(caches.regions, transfer.source_blocks[first : first + len(reservation.blocks[0])])
+
+
+def outcome_time(transfer: Outgoing) -> float:
+    """When the transfer ended, s."""
+    return transfer.marks.get("commit", transfer.marks.get("failed", transfer.since))

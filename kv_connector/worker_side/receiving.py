@@ -1,0 +1,85 @@
+"""The receiving engines of a decode worker: made and destroyed by a thread of their own.
+
+Destroying one is the fence. It takes about a second, so neither the control thread nor the model thread does it.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from kv_connector.engine.base import EngineFactory, ReceivingEngine
+from kv_connector.errors import EngineError
+from kv_connector.layout import Span
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+
+
+class ReceivingEngines:
+    """Makes an engine per fence domain on request, and fences them on request."""
+
+    def __init__(
+        self,
+        factory: EngineFactory,
+        spans: list[Span],
+        *,
+        added: Callable[[int, str], None],
+        fenced: Callable[[str], None],
+    ) -> None:
+        """`added(domain, session)` and `fenced(session)` are called from this object's thread."""
+        self._factory = factory
+        self._spans = spans
+        self._added = added
+        self._fenced = fenced
+        self._engines: dict[str, ReceivingEngine] = {}
+        self._making: set[int] = set()
+        self._work: queue.SimpleQueue[int | str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="baton-fence", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread and fence everything."""
+        self._work.put(None)
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+        self._factory.close()
+
+    def want(self, domain: int) -> None:
+        """Make an engine for a domain, unless that has been asked for already."""
+        if domain not in self._making:
+            self._making.add(domain)
+            self._work.put(domain)
+
+    def fence(self, session: str) -> None:
+        """Destroy an engine."""
+        self._work.put(session)
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            if isinstance(item, int):
+                self._make(item)
+            else:
+                self._destroy(item)
+
+    def _make(self, domain: int) -> None:
+        try:
+            engine = self._factory.receiver(self._spans)
+        except EngineError as exc:
+            logger.error("no receiving engine for domain %d, trying again in %g s: %s", domain, RETRY_S, exc)
+            threading.Timer(RETRY_S, self._work.put, (domain,)).start()
+            return
+        self._engines[engine.session] = engine
+        self._making.discard(domain)
+        self._added(domain, engine.session)
+
+    def _destroy(self, session: str) -> None:
+        engine = self._engines.pop(session, None)
+        if engine is not None:
+            engine.close()
+            logger.warning("fenced receiving engine %s", session)
+        self._fenced(session)

@@ -1,0 +1,207 @@
+"""The thread that pushes.
+
+It waits for layers to be written, asks the state machine what may be pushed, submits, and looks after what is under
+way. It sleeps between looks: Mooncake's own waiting calls burn a core that the prefill needs.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kv_connector.engine.base import Push as EnginePush
+from kv_connector.engine.base import SendingEngine
+from kv_connector.errors import EngineError, LayoutError
+from kv_connector.handoff.producer import Producer, Push
+from kv_connector.layout import Region
+from kv_connector.plan import Copy, plan_layers
+from kv_connector.sync import Handover
+from kv_connector.worker_side.caches import Caches
+
+logger = logging.getLogger(__name__)
+
+MIN_SLEEP_S = 0.0002
+MAX_SLEEP_S = 0.005
+CALLS_UNDER_WAY = 2  # enough to keep the link busy; what is under way cannot be called back
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    push: Push
+    call: EnginePush
+    bytes: int
+    since: float  # s, monotonic
+
+
+class Sender:
+    """Owns the sending engine and the thread that uses it."""
+
+    def __init__(
+        self,
+        *,
+        producer: Producer,
+        lock: threading.Lock,
+        engine: SendingEngine,
+        caches: Caches,
+        max_bytes: int,
+        max_descriptors: int,
+        flush: Callable[[], None],
+    ) -> None:
+        """Make it; `start` starts the thread.
+
+        Args:
+            producer: The state machine; touched under `lock` only.
+            lock: Shared with everybody who uses `producer`.
+            engine: Used by this thread alone.
+            caches: Our KV.
+            max_bytes: Of one push call.
+            max_descriptors: Of one push call.
+            flush: Sends what the machine has to say; called with `lock` held.
+        """
+        self._producer = producer
+        self._lock = lock
+        self._engine = engine
+        self._regions = caches.by_layer()
+        per_block = max(len(layer) for layer in self._regions)
+        self._max_blocks = max(1, min(max_bytes // caches.layer_block_bytes, max_descriptors // per_block))
+        self._max_descriptors = self._max_blocks * per_block
+        self._layer_block_bytes = caches.layer_block_bytes
+        self._block_tokens = caches.block_tokens
+        self._flush = flush
+        self._inbox: queue.SimpleQueue[Handover | None] = queue.SimpleQueue()
+        self._under_way: list[_UnderWay] = []
+        self._pairs: dict[int, list[list[tuple[Region, Region]]]] = {}  # decode rank → per layer, ours and theirs
+        self._bytes_per_s = 1e9  # moving average
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="baton-sender", daemon=True)
+        self.totals = {"pushes": 0, "failed_pushes": 0, "bytes": 0, "descriptors": 0}
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; what is under way is left to the engine."""
+        self._stopping = True
+        self.wake()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def hand(self, handover: Handover) -> None:
+        """Layers have been issued (model thread)."""
+        self._inbox.put(handover)
+
+    def wake(self) -> None:
+        """There may be something to push (control thread)."""
+        self._inbox.put(None)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            try:
+                self._take_in(self._wait())
+                self._look_after()
+                self._submit()
+            except Exception:
+                # A thread boundary: whatever it is, the node must go on answering its peers.
+                logger.exception("the sender failed; the transfers concerned will time out")
+
+    def _wait(self) -> list[Handover]:
+        """Sleep until something is handed over or a push should be done; return everything handed over."""
+        handed: list[Handover] = []
+        try:
+            item = self._inbox.get(timeout=self._sleep_s() if self._under_way else None)
+            while True:
+                if item is not None:
+                    handed.append(item)
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            return handed
+
+    def _sleep_s(self) -> float:
+        first = self._under_way[0]
+        left = first.bytes / self._bytes_per_s - (time.monotonic() - first.since)
+        return min(max(left, MIN_SLEEP_S), MAX_SLEEP_S)
+
+    def _take_in(self, handed: list[Handover]) -> None:
+        for handover in handed:
+            if handover.done is not None:
+                handover.done.synchronize()
+            now = time.monotonic()
+            with self._lock:
+                for prompt in handover.prompts:
+                    for layer in handover.layers:
+                        self._producer.ready(prompt.request_id, layer, prompt.ready_blocks, now)
+
+    def _look_after(self) -> None:
+        for item in list(self._under_way):
+            ok = item.call.poll()
+            if ok is None:
+                continue
+            self._under_way.remove(item)
+            self._count(item, ok)
+            with self._lock:
+                self._producer.push_done(item.push, ok, time.monotonic())
+                self._flush()
+
+    def _count(self, item: _UnderWay, ok: bool) -> None:
+        self.totals["pushes" if ok else "failed_pushes"] += 1
+        if ok:
+            took = max(time.monotonic() - item.since, 1e-4)
+            self._bytes_per_s += 0.2 * (item.bytes / took - self._bytes_per_s)
+
+    def _submit(self) -> None:
+        while len(self._under_way) < CALLS_UNDER_WAY:
+            with self._lock:
+                push = self._producer.next_push(self._max_blocks)
+            if push is None:
+                return
+            self._begin(push)
+
+    def _begin(self, push: Push) -> None:
+        reservation = push.transfer.reservation
+        assert reservation is not None  # the machine hands out pushes of reserved transfers only
+        try:
+            copies = self._plan(push)
+            call = self._engine.submit(reservation.engine, copies)
+        except (EngineError, LayoutError) as exc:
+            logger.error("transfer %s cannot be pushed: %s", push.transfer.transfer_id, exc)
+            call, copies = _Refused(), []
+        size = sum(copy.length for copy in copies)
+        self.totals["bytes"] += size
+        self.totals["descriptors"] += len(copies)
+        self._under_way.append(_UnderWay(push, call, size, time.monotonic()))
+
+    def _plan(self, push: Push) -> list[Copy]:
+        """Turn pieces into copies, planning layers that share a range of blocks once."""
+        transfer = push.transfer
+        reservation = transfer.reservation
+        assert reservation is not None
+        first = reservation.first_token // self._block_tokens
+        pairs = self._pairs_with(transfer.decode)
+        ranges: dict[tuple[int, int], list[tuple[Region, Region]]] = {}
+        for layer, start, stop in push.pieces:
+            ranges.setdefault((start, stop), []).extend(pairs[layer])
+        copies: list[Copy] = []
+        for (start, stop), regions in ranges.items():
+            source = transfer.source_blocks[first + start : first + stop]
+            copies += plan_layers(regions, source, reservation.blocks[0][start:stop])
+        return copies
+
+    def _pairs_with(self, decode: int) -> list[list[tuple[Region, Region]]]:
+        if decode not in self._pairs:
+            with self._lock:
+                infos = self._producer.hello_of(decode).regions
+            theirs = {info.name: Region.from_info(info) for info in infos}
+            self._pairs = {decode: [[(r, theirs[r.name]) for r in layer] for layer in self._regions]} | {
+                peer: pairs for peer, pairs in self._pairs.items() if peer in self._producer.sessions
+            }
+        return self._pairs[decode]
+
+
+class _Refused:
+    """A push that was never begun."""
+
+    def poll(self) -> bool | None:
+        return False
