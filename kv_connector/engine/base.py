@@ -1,8 +1,7 @@
 """What the connector asks of a transfer engine, and no more.
 
 A prefill rank has one `SendingEngine`. A decode rank has several `ReceivingEngine`s over the same memory, its *fence
-domains*: closing one ends every write that came through it and leaves the others alone (E3 in
-`docs/decisions`: nothing short of destroying the engine does).
+domains*: closing one ends every write that came through it and leaves the others alone (E3: nothing short of it does).
 """
 
 from collections.abc import Sequence

@@ -145,10 +145,10 @@ class MemoryFabric:
         with self._lock:
             self._fail(write for write in self._on_the_way if write.push.sender is sender)
 
-    def _land(self, write: _Write) -> None:
-        if write.target in self._receivers:
-            write.land()
-            write.push.left -= 1
+    @staticmethod
+    def _land(write: _Write) -> None:
+        write.land()  # its receiver is open: `close` has taken everything else off the way
+        write.push.left -= 1
 
     @staticmethod
     def _fail(writes: Iterable[_Write]) -> None:

@@ -1,6 +1,6 @@
 """The receiving engines of a decode worker: made and destroyed by a thread of their own.
 
-Destroying one is the fence. It takes about a second, so neither the control thread nor the model thread does it.
+Destroying one is the fence. It takes 50 ms and can take a second, so neither control nor model thread does it.
 """
 
 import logging
@@ -71,15 +71,25 @@ class ReceivingEngines:
             engine = self._factory.receiver(self._spans)
         except EngineError as exc:
             logger.error("no receiving engine for domain %d, trying again in %g s: %s", domain, RETRY_S, exc)
-            threading.Timer(RETRY_S, self._work.put, (domain,)).start()
+            self._again(domain)
             return
         self._engines[engine.session] = engine
         self._making.discard(domain)
         self._added(domain, engine.session)
 
     def _destroy(self, session: str) -> None:
-        engine = self._engines.pop(session, None)
-        if engine is not None:
-            engine.close()
+        if engine := self._engines.get(session):
+            try:
+                engine.close()
+            except EngineError as exc:  # not fenced: its blocks must stay out of the pool
+                logger.error("trying to fence again in %g s: %s", RETRY_S, exc)
+                self._again(session)
+                return
+            del self._engines[session]
             logger.warning("fenced receiving engine %s", session)
         self._fenced(session)
+
+    def _again(self, item: int | str) -> None:
+        timer = threading.Timer(RETRY_S, self._work.put, (item,))
+        timer.daemon = True
+        timer.start()

@@ -1,0 +1,192 @@
+"""What only the real engine can show: its version, its ports, the time of a fence, its faults."""
+
+import ctypes
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kv_connector.engine import mooncake, mooncake_listener
+from kv_connector.engine.mooncake import MooncakeFactory
+from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
+from kv_connector.errors import EngineError
+from kv_connector.plan import Copy
+
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def memory() -> Any:
+    """A buffer; keep it while engines use it."""
+    return (ctypes.c_ubyte * SIZE)()
+
+
+@pytest.fixture
+def factory() -> Iterator[MooncakeFactory]:
+    """A factory that is closed in the end."""
+    factory = MooncakeFactory(host="127.0.0.1")
+    yield factory
+    factory.close()
+
+
+def spans(memory: Any) -> list[tuple[int, int]]:
+    """The whole buffer."""
+    return [(ctypes.addressof(memory), SIZE)]
+
+
+def port_of(session: str) -> int:
+    """The RPC port in a session's name."""
+    return int(session.rpartition(":")[2])
+
+
+def test_the_engine_acknowledges_after_applying(factory: MooncakeFactory, memory: Any) -> None:
+    """Trap 2: it announces TCP protocol 2, and we can read that."""
+    announced = ask("127.0.0.1", port_of(factory.receiver(spans(memory)).session))
+
+    assert announced.tcp_version >= 2
+    assert announced.data_port > 0
+
+
+def test_tcp_protocol_1_is_refused(factory: MooncakeFactory, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that does not announce protocol 2 must not receive."""
+    monkeypatch.setattr(mooncake, "ask", lambda *_: Announcement(1, 0))
+
+    with pytest.raises(EngineError, match="protocol 1"):
+        factory.receiver(spans(memory))
+
+
+def test_a_fence_is_quick(factory: MooncakeFactory, memory: Any) -> None:
+    """Destroying an engine holds the GIL: a second of it would stall every request of the node."""
+    receiver = factory.receiver(spans(memory))
+    port = port_of(receiver.session)
+
+    began = time.perf_counter()
+    receiver.close()
+
+    assert time.perf_counter() - began < 0.5
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", port), timeout=1)
+
+
+def test_two_callers_of_close_both_wait_for_the_fence(factory: MooncakeFactory, memory: Any) -> None:
+    """Whoever returns from close() may give the blocks away."""
+    receiver = factory.receiver(spans(memory))
+    port, refused = port_of(receiver.session), []
+
+    def close() -> None:
+        receiver.close()
+        with socket.socket() as sock:
+            refused.append(sock.connect_ex(("127.0.0.1", port)) != 0)
+
+    threads = [threading.Thread(target=close) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert refused == [True, True]
+
+
+def test_an_engine_that_lives_on_is_no_fence(factory: MooncakeFactory, memory: Any) -> None:
+    """If anything else holds the engine, close() must not pretend."""
+    receiver = factory.receiver(spans(memory))
+    held = receiver._engine
+
+    with pytest.raises(EngineError, match="still in use"):
+        receiver.close()
+    del held
+
+
+def test_ports_are_never_used_again(factory: MooncakeFactory, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 11: a stopped sender may still write to a port that a receiver had before."""
+    factory.receiver(spans(memory)).close()
+    first = set(factory.used_ports)
+    real, answers = mooncake_listener.ask, [Announcement(next(iter(first)), 2)]
+    monkeypatch.setattr(mooncake, "ask", lambda *args: answers.pop() if answers else real(*args))
+
+    receiver = factory.receiver(spans(memory))
+
+    assert not answers
+    assert port_of(receiver.session) not in first
+    assert len(factory.used_ports) == len(first) + 2
+
+
+def test_running_out_of_ports_is_said(factory: MooncakeFactory, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every port has been used, starting fails instead of reusing one."""
+    monkeypatch.setattr(mooncake, "_ATTEMPTS", 2)
+    factory.used_ports |= set(range(1, 65536))
+
+    with pytest.raises(EngineError, match="no unused port"):
+        factory.receiver(spans(memory))
+
+
+def test_a_push_beyond_its_deadline_fails(memory: Any) -> None:
+    """Whatever Mooncake says of it, the push ends; what it left behind counts until Mooncake has ended it."""
+    factory = MooncakeFactory(host="127.0.0.1", push_timeout_s=0.3, max_in_flight=4)
+    sender, receiver = factory.sender(spans(memory)), factory.receiver(spans(memory))
+    sender.now = lambda: time.monotonic() + 100  # the clock of the deadline alone
+    address = ctypes.addressof(memory)
+    push = sender.submit(receiver.session, [Copy(address, address + SIZE // 2, 64)] * 8)
+    sender.now = lambda: time.monotonic() + 200
+
+    assert push.poll() is False
+
+    give_up = time.monotonic() + 5
+    while sender.capacity(receiver.session) < 4 and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert sender.capacity(receiver.session) == 4
+    factory.close()
+
+
+@pytest.mark.parametrize(("started", "message"), [(-1, "does not start"), (0, "does not register")])
+def test_refusals_are_translated(
+    factory: MooncakeFactory, memory: Any, monkeypatch: pytest.MonkeyPatch, started: int, message: str
+) -> None:
+    """A status other than 0 from Mooncake becomes an EngineError that says what was tried."""
+
+    def broken() -> Any:
+        return SimpleNamespace(initialize=lambda *_: started, batch_register_memory=lambda *_: -7)
+
+    monkeypatch.setattr("mooncake.engine.TransferEngine", broken)
+
+    with pytest.raises(EngineError, match=message):
+        factory.sender(spans(memory))
+
+
+def test_a_port_that_nobody_listens_on_has_no_socket() -> None:
+    """Where the listening socket cannot be found, the fence is merely slow."""
+    assert shorten_accept(1) is False
+
+
+def test_no_proc_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where the kernel does not tell."""
+
+    def fail(_: int) -> set[str]:
+        raise OSError("no /proc")
+
+    monkeypatch.setattr(mooncake_listener, "_listening_inodes", fail)
+    assert shorten_accept(1) is False
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"\x05\x00\x00\x00\x00\x00\x00\x00\x01[[[[", b"\x03\x00\x00\x00\x00\x00\x00\x00\x0112"]
+)
+def test_a_strange_answer_is_an_error(answer: bytes) -> None:
+    """Something that is not Mooncake, or another version of it, is told so."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(64)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with pytest.raises(EngineError, match="does not describe itself"):
+            ask("127.0.0.1", server.getsockname()[1])
+        thread.join()

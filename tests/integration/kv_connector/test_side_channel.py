@@ -1,0 +1,432 @@
+"""The control channel over real sockets."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pytest
+import zmq
+from zmq.utils import z85
+
+from contracts.secret import ClusterSecret
+from kv_connector.errors import ConfigError, ConnectorError, ProtocolError
+from kv_connector.side_channel import ControlLoop, PeerKey
+from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
+
+T = TypeVar("T")
+
+SECRET = ClusterSecret(b"a secret of the cluster")
+OTHER_SECRET = ClusterSecret(b"a secret of another one")
+
+
+class Recorder:
+    """A handler that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[PeerKey, bytes]] = []
+        self.ticks = 0
+        self.lost: list[PeerKey] = []
+        self.react: Callable[[PeerKey, bytes], None] = lambda *_: None
+        self.react_to_tick: Callable[[], None] = lambda: None
+
+    def on_payload(self, peer: PeerKey, payload: bytes) -> None:
+        """Keep a message."""
+        self.got.append((peer, payload))
+        self.react(peer, payload)
+
+    def on_tick(self) -> None:
+        """Count."""
+        self.ticks += 1
+        self.react_to_tick()
+
+    def on_disconnect(self, peer: PeerKey) -> None:
+        """Keep a loss."""
+        self.lost.append(peer)
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """Messages without their peers."""
+        return [payload for _, payload in self.got]
+
+
+@pytest.fixture
+def loops() -> Iterator[Callable[..., tuple[ControlLoop, Recorder]]]:
+    """Makes loops that are stopped in the end."""
+    made = []
+
+    def make(secret: ClusterSecret = SECRET, tick_s: float = 10.0) -> tuple[ControlLoop, Recorder]:
+        handler = Recorder()
+        loop = ControlLoop(handler, tick_s, secret=secret)
+        made.append(loop)
+        return loop, handler
+
+    yield make
+    for loop in made:
+        loop.stop()
+
+
+MakeLoop = Callable[..., tuple[ControlLoop, Recorder]]
+
+
+def wait_for(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+    """Poll until the condition holds."""
+    give_up = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < give_up, "it does not happen"
+        time.sleep(0.001)
+
+
+def take(receive: Callable[[], Iterator[T]]) -> list[T]:
+    """Receive until something has come."""
+    got: list[T] = []
+
+    def some() -> bool:
+        got.extend(receive())
+        return bool(got)
+
+    wait_for(some)
+    return got
+
+
+def test_messages_go_both_ways(loops: MakeLoop) -> None:
+    """D dials, P answers the peer that the message came from."""
+    (prefill, p), (decode, d) = loops(), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    p.react = lambda peer, payload: prefill.send(peer, payload + b" too")
+    prefill.start()
+    decode.start()
+
+    decode.send(("dial", address), b"hello")
+
+    wait_for(lambda: d.got)
+    assert p.got[0][0][0] == "accept"
+    assert d.got == [(("dial", address), b"hello too")]
+
+
+def test_messages_before_the_connection_stands_are_kept_in_order(loops: MakeLoop) -> None:
+    """The first messages to a peer are not lost to the handshake."""
+    (prefill, p), (decode, _) = loops(), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    prefill.start()
+    decode.start()
+
+    for i in range(100):
+        decode.send(("dial", address), b"%d" % i)
+
+    wait_for(lambda: len(p.got) == 100)
+    assert p.payloads == [b"%d" % i for i in range(100)]
+
+
+def test_a_peer_without_the_secret_cannot_talk(loops: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
+    """Another cluster's secret, or none at all, gets no message through in either direction."""
+    (prefill, p), (stranger, s), (friend, _) = loops(), loops(OTHER_SECRET), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    p.react = prefill.send
+    prefill.start()
+    stranger.start()
+    friend.start()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
+        plain.linger = 0
+        plain.connect(address)
+        plain.send(b"plain")
+        stranger.send(("dial", address), b"wrong secret")
+        time.sleep(0.3)
+        friend.send(("dial", address), b"right secret")
+
+        wait_for(lambda: p.got)
+        assert not plain.poll(100)
+
+    assert p.payloads == [b"right secret"]
+    assert s.got == []
+
+
+def test_a_client_key_alone_opens_nothing(loops: MakeLoop) -> None:
+    """A listener's key cannot be guessed from the outside: a client with its own pair and a wrong server key fails."""
+    prefill, p = loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    prefill.start()
+    public, secret = zmq.curve_keypair()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket_:
+        socket_.linger = 0
+        socket_.curve_publickey, socket_.curve_secretkey = public, secret
+        socket_.curve_serverkey = zmq.curve_public(z85.encode(OTHER_SECRET.derive("control-channel/server")))
+        socket_.connect(address)
+        socket_.send(b"guess")
+        time.sleep(0.3)
+
+    assert p.got == []
+
+
+def test_nothing_queues_for_a_peer_that_is_not_there(loops: MakeLoop) -> None:
+    """Trap 11: what was said to nobody is not delivered to a process that starts there later."""
+    with socket.create_server(("127.0.0.1", 0)) as reserved:
+        port = reserved.getsockname()[1]
+    (prefill, p), (decode, _) = loops(), loops()
+    decode.start()
+    decode.send(("dial", f"tcp://127.0.0.1:{port}"), b"stale")
+    time.sleep(1.2)
+
+    prefill.listen("127.0.0.1", port, SECRET)
+    prefill.start()
+
+    def talk() -> bool:
+        decode.send(("dial", f"tcp://127.0.0.1:{port}"), b"fresh")
+        return bool(p.got)
+
+    wait_for(talk)
+    assert b"stale" not in p.payloads
+
+
+def test_an_answer_to_a_peer_that_has_gone_is_dropped(loops: MakeLoop) -> None:
+    """Sending to an unknown identity is a loss like any other."""
+    (prefill, p), (decode, _) = loops(), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    prefill.start()
+    decode.start()
+
+    prefill.send(("accept", b"nobody"), b"lost")
+    decode.send(("accept", b"nobody"), b"this loop does not listen")
+    decode.send(("dial", address), b"still alive")
+
+    wait_for(lambda: p.got)
+
+
+def test_a_message_too_large_is_refused(loops: MakeLoop) -> None:
+    """The bound of a frame is checked where the message is made."""
+    loop, _ = loops()
+
+    with pytest.raises(ProtocolError, match="exceeds"):
+        loop.send(("dial", "tcp://127.0.0.1:1"), bytes(MAX_PAYLOAD_BYTES + 1))
+
+
+def test_a_large_message_passes(loops: MakeLoop) -> None:
+    """A table of regions and block ids may be megabytes long."""
+    (prefill, p), (decode, _) = loops(), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    prefill.start()
+    decode.start()
+
+    decode.send(("dial", address), bytes(8 << 20))
+
+    wait_for(lambda: p.got)
+    assert len(p.payloads[0]) == 8 << 20
+
+
+def test_a_broken_connection_is_told(loops: MakeLoop) -> None:
+    """The decode rank hears soon that its prefill rank has gone, and reaches its successor at the same address."""
+    (prefill, p), (decode, d), (successor, s) = loops(), loops(), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    prefill.start()
+    decode.start()
+    decode.send(("dial", address), b"hello")
+    wait_for(lambda: p.got)
+
+    prefill.stop()
+
+    wait_for(lambda: d.lost)
+    assert set(d.lost) == {("dial", address)}
+    successor.listen("127.0.0.1", int(address.rpartition(":")[2]), SECRET)
+    successor.start()
+
+    def talk() -> bool:
+        decode.send(("dial", address), b"again")
+        return bool(s.got)
+
+    wait_for(talk)
+
+
+def test_a_forgotten_peer_is_dialled_anew(loops: MakeLoop) -> None:
+    """`forget` closes the connection; a later message makes another. Forgetting a stranger does nothing."""
+    (prefill, p), (decode, _) = loops(), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    prefill.start()
+    decode.start()
+    decode.send(("dial", address), b"one")
+    wait_for(lambda: p.got)
+
+    decode.forget(("dial", address))
+    decode.forget(("dial", "tcp://127.0.0.1:9"))
+    decode.forget(("accept", b"x"))
+    decode.send(("dial", address), b"two")
+
+    wait_for(lambda: len(p.got) == 2)
+    assert p.got[0][0] != p.got[1][0]
+
+
+def test_ticks_come_by_time_and_by_wake(loops: MakeLoop) -> None:
+    """`on_tick` runs every `tick_s`; many wake-ups together make at least one more, and not one each."""
+    (idle, by_time), (woken, by_wake) = loops(tick_s=0.01), loops(tick_s=60.0)
+    idle.start()
+    woken.start()
+    wait_for(lambda: by_wake.ticks == 1)
+    wait_for(lambda: by_time.ticks > 5)
+
+    for _ in range(10_000):
+        woken.wake()
+
+    wait_for(lambda: by_wake.ticks >= 2)
+    assert by_wake.ticks < 10_000
+
+
+def test_a_broken_handler_does_not_end_the_loop(loops: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
+    """The exception is logged; the next message is handled."""
+    (prefill, p), (decode, _) = loops(), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+
+    def fail(peer: PeerKey, payload: bytes) -> None:
+        raise RuntimeError("a bug in the handler")
+
+    p.react = fail
+    prefill.start()
+    decode.start()
+    with caplog.at_level(logging.ERROR):
+        decode.send(("dial", address), b"one")
+        decode.send(("dial", address), b"two")
+        wait_for(lambda: len(p.got) == 2)
+
+    assert "a bug in the handler" in caplog.text
+
+
+def test_the_loop_may_post_to_itself(loops: MakeLoop) -> None:
+    """A send from a tick leaves without waiting for the next event."""
+    (prefill, p), (decode, d) = loops(), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    d.react_to_tick = lambda: decode.send(("dial", address), b"from the tick")
+    prefill.start()
+
+    decode.start()
+
+    wait_for(lambda: p.got)
+
+
+def test_stop_does_not_wait_for_the_garbage_collector() -> None:
+    """A monitor socket that is left to the collector keeps the context, and with it the process, from ending."""
+    loop = ControlLoop(Recorder(), 10.0, secret=SECRET)
+    loop.start()
+    loop.send(("dial", "tcp://127.0.0.1:9"), b"x")
+    wait_for(lambda: loop._clients)
+    client = next(iter(loop._clients.values()))
+
+    loop.stop()
+
+    assert client.monitor.closed
+    assert client.socket.closed
+
+
+def test_a_message_is_one_frame() -> None:
+    """Anything in several frames is none of ours and is dropped on either side, the next message is not."""
+    with zmq.Context() as context:
+        server = ControlServer("127.0.0.1", 0, SECRET, context)
+        client = ControlClient(server.address, SECRET, context)
+        assert client.socket.poll(3000, zmq.POLLOUT)
+        client.socket.send_multipart([b"two", b"frames"])
+        client.send(b"one")
+        got = take(lambda: server.receive(10))
+        assert [payload for _, payload in got] == [b"one"]
+
+        server.socket.send_multipart([got[0][0], b"two", b"frames"])
+        assert server.send(got[0][0], b"one")
+        assert take(lambda: client.receive(10)) == [b"one"]
+        for socket_ in (client, server, client, server):
+            socket_.close()
+
+
+def test_a_wakeup_is_set_and_cleared_any_number_of_times() -> None:
+    """Many calls of `set` are one event; clearing nothing and setting after the end are harmless."""
+    wakeup = Wakeup()
+    poller = zmq.Poller()
+    poller.register(wakeup.descriptor, zmq.POLLIN)
+
+    wakeup.set()
+    wakeup.set()
+    assert poller.poll(0)
+    wakeup.clear()
+    wakeup.clear()
+    assert not poller.poll(0)
+    wakeup.close()
+    wakeup.close()
+    wakeup.set()
+
+
+def test_a_loop_without_a_secret_cannot_dial(caplog: pytest.LogCaptureFixture) -> None:
+    """It says so in the log, since `send` cannot."""
+    loop = ControlLoop(Recorder(), 10.0)
+    loop.start()
+    loop.send(("dial", "tcp://127.0.0.1:9"), b"x")
+    loop.send(("dial", "tcp://127.0.0.1:9"), b"x")
+    wait_for(lambda: "without a secret" in caplog.text)
+    loop.stop()
+
+
+def test_a_bad_address_is_logged(loops: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
+    """An address that ZeroMQ does not understand ends that message only."""
+    loop, _ = loops()
+    loop.start()
+
+    loop.send(("dial", "nonsense"), b"x")
+
+    wait_for(lambda: "cannot dial nonsense" in caplog.text)
+
+
+def test_an_address_in_use_is_named(loops: MakeLoop) -> None:
+    """The operator reads which address cannot be bound; the loop can still be stopped."""
+    (first, _), (second, _) = loops(), loops()
+    address = first.listen("127.0.0.1", 0, SECRET)
+
+    with pytest.raises(ConnectorError, match=address):
+        second.listen("127.0.0.1", int(address.rpartition(":")[2]), SECRET)
+
+    second.stop()
+
+
+def test_stop_is_idempotent_and_needs_no_start(loops: MakeLoop) -> None:
+    """Stopping twice, before a start, and posting afterwards are all fine."""
+    loop, _ = loops()
+    loop.listen("127.0.0.1", 0, SECRET)
+
+    loop.stop()
+    loop.stop()
+
+    loop.wake()
+    loop.send(("dial", "tcp://127.0.0.1:9"), b"x")
+
+
+def test_a_context_may_be_shared() -> None:
+    """A context that the caller owns survives the loop."""
+    with zmq.Context() as context:
+        loop = ControlLoop(Recorder(), 10.0, context, secret=SECRET)
+        loop.start()
+        loop.stop()
+        assert not context.closed
+
+
+def test_libzmq_without_encryption_is_refused(loops: MakeLoop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no fallback to plain text."""
+    loop, _ = loops()
+    monkeypatch.setattr(zmq, "has", lambda _: False)
+
+    with pytest.raises(ConfigError, match="CURVE"):
+        loop.listen("127.0.0.1", 0, SECRET)
+
+
+def test_latency_is_below_a_tick(loops: MakeLoop) -> None:
+    """A message from another thread does not wait for the loop's next tick (0.2 ms on a quiet machine)."""
+    (prefill, p), (decode, d) = loops(), loops()
+    address = prefill.listen("127.0.0.1", 0, SECRET)
+    answered = threading.Event()
+    p.react = prefill.send
+    d.react = lambda *_: answered.set()
+    prefill.start()
+    decode.start()
+    round_trips = []
+    for _ in range(50):
+        answered.clear()
+        began = time.perf_counter()
+        decode.send(("dial", address), b"ping")
+        assert answered.wait(5)
+        round_trips.append(time.perf_counter() - began)
+
+    assert sorted(round_trips)[25] < 0.02

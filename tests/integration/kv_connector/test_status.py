@@ -1,0 +1,140 @@
+"""What the node's process hears from the connector."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from kv_connector.errors import ConnectorError
+from kv_connector.status import REQUEST, OutcomeSender, StatusServer
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    """The node's."""
+    with zmq.Context() as made:
+        yield made
+
+
+def ask(context: zmq.Context[zmq.Socket[bytes]], path: Path, request: bytes = REQUEST) -> dict[str, Any]:
+    """Ask as the node does."""
+    with context.socket(zmq.REQ) as client:
+        client.linger = 0
+        client.connect(f"ipc://{path}")
+        client.send(request)
+        assert client.poll(3000), "no answer"
+        answer: dict[str, Any] = json.loads(client.recv())
+        return answer
+
+
+def test_the_server_answers_with_the_snapshot_of_now(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    """Every question calls the function again; only this user may ask."""
+    count = iter(range(9))
+    server = StatusServer(tmp_path / "s", lambda: {"count": next(count)})
+    server.start()
+    server.start()
+
+    assert [ask(context, tmp_path / "s"), ask(context, tmp_path / "s")] == [{"count": 0}, {"count": 1}]
+    assert (tmp_path / "s").stat().st_mode & 0o077 == 0
+    server.stop()
+
+
+def test_a_failing_snapshot_is_answered(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    """The node hears what went wrong, also if the snapshot is no JSON, and may ask again."""
+    answers: list[Any] = [{"fine": True}, {"bad": object()}]
+
+    def snapshot() -> dict[str, Any]:
+        if not answers:
+            raise RuntimeError("broken")
+        answer: dict[str, Any] = answers.pop()
+        return answer
+
+    server = StatusServer(tmp_path / "s", snapshot)
+    server.start()
+
+    assert "TypeError" in ask(context, tmp_path / "s")["error"]
+    assert ask(context, tmp_path / "s") == {"fine": True}
+    assert ask(context, tmp_path / "s") == {"error": "RuntimeError: broken"}
+    assert ask(context, tmp_path / "s", b"something else") == {"error": "unknown request"}
+    server.stop()
+
+
+def test_stop_needs_no_start_and_no_second_thought(tmp_path: Path) -> None:
+    """Stopping is idempotent, before and after a start."""
+    never, started = StatusServer(tmp_path / "a", dict), StatusServer(tmp_path / "b", dict)
+    started.start()
+
+    for server in (never, never, started, started):
+        server.stop()
+
+
+def test_a_successor_takes_over_the_path(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    """A socket file that a killed process left behind is no obstacle."""
+    (tmp_path / "s").touch()
+    server = StatusServer(tmp_path / "s", lambda: {"alive": True})
+    server.start()
+
+    assert ask(context, tmp_path / "s") == {"alive": True}
+    server.stop()
+
+
+@pytest.mark.parametrize("name", ["missing/s", "x" * 120])
+def test_a_path_that_cannot_be_bound_is_named(tmp_path: Path, name: str) -> None:
+    """The message says which path; the server can still be stopped."""
+    server = StatusServer(tmp_path / name, dict)
+
+    with pytest.raises(ConnectorError, match=name):
+        server.start()
+
+    server.stop()
+
+
+def test_outcomes_reach_a_listening_node(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    """One JSON object per outcome, in order."""
+    with context.socket(zmq.PULL) as node:
+        node.bind(f"ipc://{tmp_path / 'o'}")
+        sender = OutcomeSender(tmp_path / "o")
+        give_up = time.monotonic() + 5
+        while not sender.send("t1", "recomputed", "the push failed"):
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+        sender.send("t2", "recomputed", "")
+
+        assert node.poll(3000)
+        assert json.loads(node.recv()) == {"transfer_id": "t1", "outcome": "recomputed", "reason": "the push failed"}
+        assert json.loads(node.recv())["transfer_id"] == "t2"
+        sender.close()
+
+
+def test_outcomes_for_nobody_are_dropped(tmp_path: Path) -> None:
+    """The scheduler never waits for the node, also after closing."""
+    sender = OutcomeSender(tmp_path / "o")
+
+    began = time.monotonic()
+    sent = [sender.send(f"t{i}", "recomputed", "") for i in range(1000)]
+    sender.close()
+    sender.close()
+
+    assert not any(sent)
+    assert not sender.send("t", "recomputed", "")
+    assert time.monotonic() - began < 1
+
+
+def test_a_node_that_does_not_read_costs_nothing(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    """Once the queues are full, outcomes are dropped; sending stays quick."""
+    with context.socket(zmq.PULL) as node:
+        node.rcvhwm = 1
+        node.bind(f"ipc://{tmp_path / 'o'}")
+        sender = OutcomeSender(tmp_path / "o")
+        time.sleep(0.2)
+
+        began = time.monotonic()
+        sent = [sender.send("t", "recomputed", "x" * 10_000) for _ in range(5_000)]
+
+        assert not all(sent)
+        assert time.monotonic() - began < 5
+        sender.close()

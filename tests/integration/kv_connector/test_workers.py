@@ -1,0 +1,159 @@
+"""A prefill and a decode worker talk over real sockets; only the transfer engine is in memory."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from kv_connector.metadata import DecodeStep, PrefillStep
+from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, Ranks
+
+
+@pytest.mark.parametrize("layer_sync", ["event", "forward"])
+def test_a_prompt_arrives_whole(tmp_path: Path, layer_sync: str) -> None:
+    """Reserved before it is computed: every layer of every block arrives, then the request is finished and closed."""
+    with Ranks(tmp_path, layer_sync=layer_sync) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2, 5], ready=3)
+
+        ranks.wait_until(lambda: ranks.finished == {"d-a"} and ranks.closed == ["d-a"])
+
+        assert ranks.failed == {}
+        assert ranks.arrived({7: 1, 3: 2, 4: 5})
+
+
+def test_layers_computed_before_the_reservation_are_pushed_as_a_backlog(tmp_path: Path) -> None:
+    """P never waits for D, and D learns at once that the prompt has started."""
+    with Ranks(tmp_path) as ranks:
+        ranks.compute("a", tokens=40, blocks=[1, 2, 5], ready=3)
+        ranks.prefill.begin_step(PrefillStep(holds=["p-a"]))
+        ranks.watch("a")
+        ranks.wait_until(lambda: ranks.started == {"a"})
+        ranks.reserve("a", 40, [7, 3, 4])
+
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+
+        assert ranks.arrived({7: 1, 3: 2, 4: 5})
+        assert ranks.prefill.take_released() == {"p-a"}
+
+
+def test_a_block_that_is_being_filled_is_not_pushed(tmp_path: Path) -> None:
+    """I1: after the first chunk only the complete block has travelled."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        assert ranks.target.read(0, 3) == bytes(BLOCK_BYTES)
+
+        ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+
+        assert ranks.arrived({7: 1, 3: 2, 4: 5})
+
+
+def test_only_missing_blocks_travel(tmp_path: Path) -> None:
+    """D has the first block already: one block per layer is pushed, and counted."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 32, [9], first_token=16)
+        ranks.compute("a", tokens=32, blocks=[1, 2], ready=2)
+
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+
+        assert ranks.arrived({9: 2})
+        assert ranks.prefill.snapshot()["totals"]["bytes"] == LAYERS * BLOCK_BYTES
+
+
+def test_a_failed_push_is_recomputed_at_once_and_its_blocks_wait_for_the_fence(tmp_path: Path) -> None:
+    """I3: bytes of a dirty epoch that land late find the engine destroyed before the blocks are given back."""
+    with Ranks(tmp_path) as ranks:
+        ranks.fabric.fail_next()
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2, 5], ready=3)
+
+        ranks.wait_until(lambda: "d-a" in ranks.failed)
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+        before = ranks.target.read(0, 7)
+        ranks.fabric.land_all()
+
+        assert ranks.target.read(0, 7) == before
+        assert ranks.decode.snapshot()["totals"]["fences"] == 1
+
+        ranks.watch("b")
+        ranks.reserve("b", 16, [7])
+        ranks.compute("b", tokens=16, blocks=[6], ready=1)
+        ranks.wait_until(lambda: "d-b" in ranks.finished)
+        assert ranks.arrived({7: 6})
+
+
+def test_a_preempted_prompt_is_never_committed(tmp_path: Path) -> None:
+    """I2: its blocks may belong to somebody else from the next step on; D recomputes, cleanly."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.prefill.void(PrefillStep(voids=[("p-a", "preempted")]))
+        ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert ranks.failed == {"d-a": "preempted"}
+        assert ranks.decode.snapshot()["totals"]["fences"] == 0
+
+
+def test_a_client_that_leaves_frees_both_sides(tmp_path: Path) -> None:
+    """D cancels while the prompt is half computed: P forgets it, D closes the epoch without a fence."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        ranks.decode.begin_step(DecodeStep(cancelled=["d-a"]))
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert ranks.prefill.snapshot()["transfers"] == []
+        assert ranks.decode.snapshot()["totals"]["fences"] == 0
+        ranks.prefill.begin_step(PrefillStep(holds=["p-a"]))
+        assert ranks.prefill.take_released() == {"p-a"}
+
+
+def test_other_weights_are_refused_before_any_byte_moves(tmp_path: Path) -> None:
+    """The reason names both sides and both values."""
+    other = msgspec.structs.replace(FINGERPRINT, weights="another revision")
+    with Ranks(tmp_path, decode_fingerprint=other) as ranks:
+        ranks.watch("a")
+        ranks.compute("a", tokens=16, blocks=[1], ready=1)
+
+        ranks.wait_until(lambda: "d-a" in ranks.lost)
+
+        reason = ranks.lost["d-a"]
+        assert [word for word in ("P", "D", "weights", "'w'", "'another revision'") if word not in reason] == [], reason
+        assert ranks.prefill.snapshot()["totals"]["bytes"] == 0
+
+
+def test_a_prefill_rank_that_is_gone_costs_a_recomputation(tmp_path: Path) -> None:
+    """Nothing waits for ever: D gives up after `peer_timeout_s`, fences, and gives the blocks back."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        ranks.prefill.stop()
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert "does not answer" in ranks.failed["d-a"]
+
+
+def test_digests_of_both_sides_are_compared(tmp_path: Path) -> None:
+    """`kv_verify: full`: a transfer counts as verified when what landed is what P read."""
+    with Ranks(tmp_path, kv_verify="full") as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 16, [7])
+        ranks.compute("a", tokens=16, blocks=[1], ready=1)
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+        assert ranks.decode.snapshot()["totals"]["verified"] == 1

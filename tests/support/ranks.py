@@ -1,0 +1,160 @@
+"""A prefill and a decode rank in one process: real workers, real control sockets, in-memory engine, plain memory."""
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from contracts.configuration.schema import TransferConfig
+from contracts.node_info import Fingerprint
+from contracts.secret import ClusterSecret
+from kv_connector.config import ConnectorConfig
+from kv_connector.engine.memory import MemoryFabric
+from kv_connector.handoff.consumer import Wish
+from kv_connector.handoff.producer import Prompt
+from kv_connector.layout import Region
+from kv_connector.metadata import DecodeStep, PrefillStep, Progress, Reserved, StartedPrompt, Watched
+from kv_connector.protocol import Rank as RankCoordinates
+from kv_connector.worker_side.caches import Caches
+from kv_connector.worker_side.decode import DecodeWorker
+from kv_connector.worker_side.introduction import Introduction
+from kv_connector.worker_side.prefill import PrefillWorker
+
+SECRET = ClusterSecret(b"a secret for integration tests")
+LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS = 4, 16, 256, 16
+FINGERPRINT = Fingerprint(
+    weights="w",
+    dtype="float32",
+    kv_cache_dtype="auto",
+    quantization="none",
+    rope="r",
+    attention="a",
+    block_size_tokens=16,
+)
+PATIENCE_S = 10.0
+
+
+class Memory:
+    """The KV cache of one rank: layer by layer, block by block."""
+
+    def __init__(self) -> None:
+        self._bytes = (ctypes.c_char * (LAYERS * BLOCKS * BLOCK_BYTES))()
+        base = ctypes.addressof(self._bytes)
+        self.caches = Caches(
+            layer_of={f"layer.{i}": i for i in range(LAYERS)},
+            regions=tuple(
+                Region(
+                    name=f"layer.{i}",
+                    layer=i,
+                    base_addr=base + i * BLOCKS * BLOCK_BYTES,
+                    block_bytes=BLOCK_BYTES,
+                    stride_bytes=BLOCK_BYTES,
+                    num_blocks=BLOCKS,
+                )
+                for i in range(LAYERS)
+            ),
+            num_blocks=BLOCKS,
+            block_tokens=BLOCK_TOKENS,
+            on_host=True,
+        )
+
+    def read(self, layer: int, block: int) -> bytes:
+        """One block of one layer."""
+        return ctypes.string_at(self._address(layer, block), BLOCK_BYTES)
+
+    def write(self, layer: int, block: int, text: str) -> None:
+        """Fill one block of one layer with something that names it."""
+        ctypes.memmove(self._address(layer, block), text.encode().ljust(BLOCK_BYTES, b"."), BLOCK_BYTES)
+
+    def _address(self, layer: int, block: int) -> int:
+        region = self.caches.regions[layer]
+        return region.base_addr + block * region.stride_bytes
+
+
+class Ranks:
+    """One P and one D, started."""
+
+    def __init__(self, folder: Path, *, decode_fingerprint: Fingerprint = FINGERPRINT, **transfer: Any) -> None:
+        defaults: dict[str, Any] = {"beat_interval_s": 0.05, "peer_timeout_s": 3.0, "receive_engines": 1}
+        config = ConnectorConfig(
+            runtime_dir=folder,
+            secret_file=folder / "secret",
+            weights="w",
+            transfer=TransferConfig(**defaults | transfer),
+        )
+        self.fabric = MemoryFabric()
+        self.source, self.target = Memory(), Memory()
+        shared: dict[str, Any] = {"config": config, "secret": SECRET, "record": lambda: None}
+        self.prefill = PrefillWorker(
+            introduction=Introduction("P", RankCoordinates(), FINGERPRINT, self.source.caches),
+            engines=self.fabric.factory("p"),
+            incarnation=11,
+            **shared,
+        )
+        self.decode = DecodeWorker(
+            introduction=Introduction("D", RankCoordinates(), decode_fingerprint, self.target.caches),
+            engines=self.fabric.factory("d"),
+            incarnation=22,
+            **shared,
+        )
+        self.finished: set[str] = set()
+        self.failed: dict[str, str] = {}
+        self.closed: list[str] = []
+        self.lost: dict[str, str] = {}
+        self.started: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self.prefill.start()
+        self.decode.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.decode.stop()
+        self.prefill.stop()
+
+    def watch(self, name: str) -> None:
+        """D's scheduler has seen the request."""
+        self.decode.begin_step(DecodeStep(watched=[Watched(name, f"d-{name}", self.prefill.address)]))
+
+    def reserve(self, name: str, tokens: int, blocks: Sequence[int], first_token: int = 0) -> None:
+        """D's scheduler has allocated blocks."""
+        wish = Wish(tokens, first_token, [list(blocks)], f"prompt {name}".encode())
+        self.decode.begin_step(DecodeStep(reserved=[Reserved(f"d-{name}", 1, wish)]))
+
+    def compute(self, name: str, *, tokens: int, blocks: Sequence[int], ready: int, first: bool = True) -> None:
+        """P runs one step: writes every layer of `blocks`, of which `ready` of the prompt are then complete."""
+        prompt = Prompt(tokens, -(-tokens // BLOCK_TOKENS), f"prompt {name}".encode())
+        started = [StartedPrompt(name, f"p-{name}", prompt)] if first else []
+        self.prefill.begin_step(PrefillStep(started=started, progress=[Progress(f"p-{name}", list(blocks), ready)]))
+        for layer in range(LAYERS):
+            for block in blocks:
+                self.source.write(layer, block, f"{name} layer {layer} block {block}")
+            self.prefill.layer_written(f"layer.{layer}")
+        self.prefill.end_step()
+
+    def poll(self) -> None:
+        """What D's engine does at the end of a step."""
+        finished, _ = self.decode.take_results()
+        self.finished |= finished
+        if report := self.decode.take_report():
+            self.failed |= report.failed
+            self.lost |= report.lost
+            self.closed += report.closed
+            self.started |= report.started
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Poll until something holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, f"gave up: {self.decode.snapshot()} {self.prefill.snapshot()}"
+            self.poll()
+            time.sleep(0.002)
+
+    def arrived(self, pairs: dict[int, int]) -> bool:
+        """Whether D's blocks equal P's in every layer, given P's block of each of D's."""
+        return all(
+            self.target.read(layer, mine) == self.source.read(layer, theirs)
+            for layer in range(LAYERS)
+            for mine, theirs in pairs.items()
+        )

@@ -1,0 +1,107 @@
+"""Stand-ins for vLLM's scheduler objects: only the attributes that the connector reads."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from contracts.configuration.schema import TransferConfig
+from contracts.kv_transfer import Role, TransferParams, sign
+from contracts.secret import ClusterSecret
+from kv_connector.config import ConnectorConfig
+
+SECRET = ClusterSecret(b"a secret for unit tests")
+BLOCK_TOKENS = 16
+PEER = "tcp://127.0.0.1:9100"
+
+
+@dataclass
+class FakeBlock:
+    """A block of the pool."""
+
+    block_id: int
+    ref_cnt: int = 0
+
+
+class FakePool:
+    """vLLM's `BlockPool` as far as references go."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_gpu_blocks = num_blocks
+        self.blocks = [FakeBlock(i) for i in range(num_blocks)]
+
+    def allocate(self, count: int) -> list[FakeBlock]:
+        """Give out free blocks, as vLLM does for a request."""
+        free = [block for block in self.blocks[1:] if block.ref_cnt == 0][:count]
+        self.touch(free)
+        return free
+
+    def touch(self, blocks: Any) -> None:
+        """One more reference each."""
+        for block in blocks:
+            block.ref_cnt += 1
+
+    def free_blocks(self, blocks: Any) -> None:
+        """One reference less each."""
+        for block in blocks:
+            block.ref_cnt -= 1
+            assert block.ref_cnt >= 0, f"block {block.block_id} was freed twice"
+
+    def get_num_free_blocks(self) -> int:
+        """Without the null block."""
+        return sum(block.ref_cnt == 0 for block in self.blocks[1:])
+
+
+@dataclass
+class FakeRequest:
+    """vLLM's `Request`."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    kv_transfer_params: dict[str, Any] | None = None
+    skip_reading_prefix_cache: bool = False
+    mm_features: list[Any] = field(default_factory=list)
+    lora_request: Any = None
+    cache_salt: str | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of the prompt."""
+        return len(self.prompt_token_ids)
+
+
+def request(role: Role, tokens: int, *, request_id: str = "r1", transfer_id: str = "a" * 32, **more: Any) -> Any:
+    """A request with signed parameters."""
+    params = TransferParams(transfer_id=transfer_id, role=role, peer=PEER if role == "decode" else "")
+    return FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
+
+
+def config(runtime_dir: Path, **transfer: Any) -> ConnectorConfig:
+    """A connector's settings."""
+    return ConnectorConfig(
+        runtime_dir=runtime_dir,
+        secret_file=runtime_dir / "secret",
+        weights="w",
+        transfer=TransferConfig(**transfer),
+    )
+
+
+def step_output(
+    new: list[tuple[str, list[int], int, int]] = (),  # type: ignore[assignment]  # an immutable default
+    cached: list[tuple[str, list[int] | None, int, int]] = (),  # type: ignore[assignment]  # likewise
+    preempted: set[str] | None = None,
+) -> Any:
+    """A `SchedulerOutput`: per request its id, its new blocks, tokens computed before, tokens scheduled."""
+    return SimpleNamespace(
+        preempted_req_ids=preempted or set(),
+        scheduled_new_reqs=[
+            SimpleNamespace(req_id=r, block_ids=(blocks,), num_computed_tokens=computed)
+            for r, blocks, computed, _ in new
+        ],
+        scheduled_cached_reqs=SimpleNamespace(
+            req_ids=[r for r, *_ in cached],
+            new_block_ids=[None if blocks is None else (blocks,) for _, blocks, *_ in cached],
+            num_computed_tokens=[computed for _, _, computed, _ in cached],
+        ),
+        num_scheduled_tokens={r: scheduled for r, _, _, scheduled in [*new, *cached]},
+    )

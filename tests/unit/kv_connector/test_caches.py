@@ -1,0 +1,64 @@
+"""The KV caches that a worker registered, read off real tensors."""
+
+import pytest
+import torch
+
+from kv_connector.digest import digest_blocks
+from kv_connector.errors import LayoutError
+from kv_connector.worker_side.caches import describe
+
+
+def cpu_caches() -> dict[str, torch.Tensor]:
+    """Two layers in one storage, as vLLM's CPU backend lays them out: `[blocks, heads, tokens, 2 * head]`."""
+    storage = torch.arange(2 * 6 * 2 * 16 * 8, dtype=torch.float32).view(2, 6, 2, 16, 8)
+    return {"layer.0": storage[0], "layer.1": storage[1]}
+
+
+def test_layers_of_one_storage_are_registered_as_one_span() -> None:
+    """One registration, two regions."""
+    tensors = cpu_caches()
+
+    caches = describe(tensors, num_blocks=6, block_tokens=16)
+
+    assert caches.num_layers == 2
+    assert caches.layer_block_bytes == 2 * 16 * 8 * 4
+    assert list(caches.spans) == [(tensors["layer.0"].data_ptr(), 2 * 6 * 2 * 16 * 8 * 4)]
+    assert caches.on_host
+
+
+def test_k_and_v_apart_are_two_regions_of_one_layer() -> None:
+    """FlashAttention's layout `[2, blocks, …]`."""
+    caches = describe({"layer.0": torch.zeros(2, 6, 16, 2, 8)}, num_blocks=6, block_tokens=16)
+
+    assert [region.name for region in caches.regions] == ["layer.0.0", "layer.0.1"]
+    assert caches.num_layers == 1
+
+
+def test_a_layer_that_shares_its_kv_has_no_region_of_its_own() -> None:
+    """Both names mean the same layer, whose memory is pushed once."""
+    tensors = cpu_caches()
+    tensors["layer.1.shared"] = tensors["layer.1"]
+
+    caches = describe(tensors, num_blocks=6, block_tokens=16)
+
+    assert caches.num_layers == 2
+    assert caches.layer_of["layer.1.shared"] == caches.layer_of["layer.1"] == 1
+
+
+def test_a_recurrent_state_is_refused_by_name() -> None:
+    """Mamba layers register lists of tensors."""
+    with pytest.raises(LayoutError, match=r"layer\.0"):
+        describe({"layer.0": [torch.zeros(6, 4)]}, num_blocks=6, block_tokens=16)  # type: ignore[dict-item]  # as vLLM does
+
+
+def test_a_digest_covers_every_region_of_the_named_blocks() -> None:
+    """A change in one of the blocks shows, one elsewhere does not."""
+    tensors = cpu_caches()
+    caches = describe(tensors, num_blocks=6, block_tokens=16)
+    before = digest_blocks(caches.regions, [4, 2])
+
+    tensors["layer.1"][3] += 1
+    assert digest_blocks(caches.regions, [4, 2]) == before
+
+    tensors["layer.1"][2, 1, 15, 7] += 1
+    assert digest_blocks(caches.regions, [4, 2]) != before

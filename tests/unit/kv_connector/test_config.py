@@ -1,0 +1,38 @@
+"""What the node puts into `kv_connector_extra_config`."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.configuration.schema import TransferConfig
+from kv_connector.config import ConnectorConfig
+from kv_connector.errors import ConfigError
+
+EXTRA: dict[str, Any] = {
+    "runtime_dir": "/run/baton",
+    "secret_file": "/run/secret",
+    "weights": "w",
+    "transfer": asdict(TransferConfig(peer_timeout_s=7.0)),
+}
+
+
+def test_settings_survive_the_way_through_vllm() -> None:
+    """They travel as JSON inside vLLM's own configuration."""
+    config = ConnectorConfig.from_extra(EXTRA)
+
+    assert config.runtime_dir == Path("/run/baton")
+    assert config.handoff(pool_blocks=10).peer_timeout_s == 7.0
+
+
+def test_an_unknown_key_is_named() -> None:
+    """Nothing is ignored silently."""
+    with pytest.raises(ConfigError, match="control_prot"):
+        ConnectorConfig.from_extra(EXTRA | {"control_prot": 1})
+
+
+def test_a_missing_key_is_named() -> None:
+    """The node and the connector must be of the same version."""
+    with pytest.raises(ConfigError, match="secret_file"):
+        ConnectorConfig.from_extra({key: value for key, value in EXTRA.items() if key != "secret_file"})

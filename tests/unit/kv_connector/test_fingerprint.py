@@ -1,0 +1,122 @@
+"""Fingerprints from a stand-in for vLLM's configuration."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from contracts.node_info import differences
+from kv_connector.errors import ConfigError
+from kv_connector.fingerprint import fingerprint_of
+
+
+class Layer:
+    """What we use of vLLM's `Attention`."""
+
+    def __init__(self, backend: str, **attributes: Any) -> None:
+        self._backend = backend
+        self.__dict__.update(attributes)
+
+    def get_attn_backend(self) -> Any:
+        """The backend's class."""
+        return SimpleNamespace(get_name=lambda: self._backend)
+
+
+def config(*layers: Any, rope: Any = None, text_rope: Any = None, cache_dtype: str = "auto", **model: Any) -> Any:
+    """What we read of vLLM's configuration."""
+    hf_config = SimpleNamespace(rope_parameters=rope or {"rope_theta": 1e4})
+    if text_rope:
+        hf_config.text_config = SimpleNamespace(rope_parameters=text_rope)
+    fields = {"dtype": torch.bfloat16, "quantization": None, "hf_config": hf_config} | model
+    return SimpleNamespace(
+        model_config=SimpleNamespace(**fields),
+        cache_config=SimpleNamespace(cache_dtype=cache_dtype, block_size=128),
+        compilation_config=SimpleNamespace(static_forward_context=dict(enumerate(layers))),
+    )
+
+
+CPU_LAYER = Layer("CPU_ATTN", isa="vec")
+
+
+def test_every_field_is_plain_text() -> None:
+    """The fingerprint reads as an operator would write it."""
+    found = fingerprint_of(config(CPU_LAYER), "abc")
+
+    assert (found.weights, found.dtype, found.kv_cache_dtype) == ("abc", "bfloat16", "bfloat16")
+    assert (found.quantization, found.attention, found.block_size_tokens) == ("none", "CPU_ATTN/vec", 128)
+
+
+def test_auto_and_the_model_dtype_spelt_out_are_the_same_cache() -> None:
+    """Two nodes may say the same thing in two ways."""
+    mine = fingerprint_of(config(CPU_LAYER), "abc")
+    theirs = fingerprint_of(config(CPU_LAYER, cache_dtype="bfloat16"), "abc")
+
+    assert differences(mine, theirs) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"rope": {"rope_theta": 1e6}}, "rope"),
+        ({"text_rope": {"rope_theta": 1e6}}, "rope"),
+        ({"dtype": torch.float16}, "dtype"),
+        ({"quantization": "fp8"}, "quantization"),
+        ({"cache_dtype": "fp8"}, "kv_cache_dtype"),
+    ],
+)
+def test_what_changes_the_bytes_changes_the_fingerprint(changed: dict[str, Any], field: str) -> None:
+    """Nodes that differ in one of these must not exchange KV, and the reason names it."""
+    found = differences(fingerprint_of(config(CPU_LAYER), "abc"), fingerprint_of(config(CPU_LAYER, **changed), "abc"))
+
+    assert any(line.startswith(f"{field}:") for line in found)
+
+
+def test_instruction_sets_are_told_apart() -> None:
+    """An AMX node packs its blocks in another way than an AVX node."""
+    mine = fingerprint_of(config(CPU_LAYER), "abc")
+    theirs = fingerprint_of(config(Layer("CPU_ATTN", isa="amx")), "abc")
+
+    assert differences(mine, theirs) == ["attention: 'CPU_ATTN/vec' here, 'CPU_ATTN/amx' there"]
+
+
+def test_several_backends_are_all_named() -> None:
+    """A model may mix backends; other modules of the model do not count."""
+    found = fingerprint_of(config(Layer("B"), Layer("A"), object(), Layer("A")), "abc")
+
+    assert found.attention == "A+B"
+
+
+def test_a_given_name_is_taken_as_it_is() -> None:
+    """A caller that knows the backend need not have loaded a model."""
+    assert fingerprint_of(config(), "abc", attention="X").attention == "X"
+
+
+def test_a_process_without_a_model_cannot_be_described() -> None:
+    """Guessing a backend would let incompatible nodes meet."""
+    with pytest.raises(ConfigError, match="no attention layers"):
+        fingerprint_of(config(), "abc")
+
+
+@pytest.mark.parametrize("arguments", [3, 4])
+def test_the_instruction_set_is_asked_for_where_layers_do_not_tell(
+    arguments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The function in vLLM that chooses it has had three and four parameters."""
+
+    def three(dtype: object, block_size: int, head_size: int) -> str:
+        return f"vec{block_size}-{head_size}"
+
+    def four(dtype: object, block_size: int, head_size: int, kv_cache_dtype: str) -> str:
+        return f"vec{block_size}-{head_size}"
+
+    module = ModuleType("cpu_attn")
+    module._get_attn_isa = three if arguments == 3 else four  # type: ignore[attr-defined]  # a stand-in
+    for name in ("vllm", "vllm.v1", "vllm.v1.attention"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    backends = ModuleType("vllm.v1.attention.backends")
+    backends.cpu_attn = module  # type: ignore[attr-defined]  # a stand-in
+    monkeypatch.setitem(sys.modules, "vllm.v1.attention.backends", backends)
+
+    assert fingerprint_of(config(Layer("CPU_ATTN", head_size=32)), "abc").attention == "CPU_ATTN/vec128-32"

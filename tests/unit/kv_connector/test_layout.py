@@ -1,0 +1,211 @@
+"""Addresses of KV blocks, checked against real tensors and a naive oracle."""
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from kv_connector.errors import LayoutError
+from kv_connector.layout import Region, check_compatible, regions_of_tensor, storage_spans, unique_regions
+
+
+def region(**changes: Any) -> Region:
+    """A region with changes."""
+    fields: dict[str, Any] = {
+        "name": "layer.0",
+        "layer": 0,
+        "base_addr": 4096,
+        "block_bytes": 64,
+        "stride_bytes": 64,
+        "num_blocks": 10,
+    }
+    return Region(**(fields | changes))
+
+
+def regions_of(tensor: torch.Tensor, num_blocks: int) -> tuple[Region, ...]:
+    """The regions of a real tensor."""
+    return regions_of_tensor(
+        name="l",
+        layer=3,
+        base_addr=tensor.data_ptr(),
+        shape=tensor.shape,
+        strides=tensor.stride(),
+        itemsize=tensor.element_size(),
+        num_blocks=num_blocks,
+    )
+
+
+def addresses_of(block: torch.Tensor) -> set[int]:
+    """The address of every byte of a view, one element at a time."""
+    size = block.element_size()
+    offsets = torch.zeros(block.shape, dtype=torch.int64)
+    for dim, stride in enumerate(block.stride()):
+        steps = torch.arange(block.shape[dim]) * stride
+        offsets += steps.view([-1 if i == dim else 1 for i in range(block.dim())])
+    return {block.data_ptr() + int(o) * size + b for o in offsets.flatten() for b in range(size)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"base_addr": -1},
+        {"layer": -1},
+        {"block_bytes": 0},
+        {"num_blocks": 0},
+        {"stride_bytes": 63},
+        {"base_addr": (1 << 63) - 100},
+    ],
+)
+def test_impossible_regions_are_refused(changes: dict[str, int]) -> None:
+    """A region that could not lie in memory raises, so a peer's nonsense never becomes an address."""
+    with pytest.raises(LayoutError):
+        region(**changes)
+
+
+def test_a_region_survives_its_announcement() -> None:
+    """What a peer reads from our announcement is what we have."""
+    assert Region.from_info(region(stride_bytes=128).to_info()) == region(stride_bytes=128)
+
+
+def test_packed_cpu_layout() -> None:
+    """The CPU backend's `[blocks, heads, tokens, 2 * size]` tensor is one dense region."""
+    (found,) = regions_of(torch.empty(5, 4, 128, 64, dtype=torch.bfloat16), 5)
+
+    assert (found.name, found.layer, found.block_bytes, found.stride_bytes) == ("l", 3, 65536, 65536)
+    assert found.is_dense
+
+
+def test_k_and_v_apart() -> None:
+    """FlashAttention's `[2, blocks, …]` tensor is two regions, K before V."""
+    tensor = torch.empty(2, 7, 16, 4, 32, dtype=torch.float16)
+
+    keys, values = regions_of(tensor, 7)
+
+    assert (keys.name, values.name) == ("l.0", "l.1")
+    assert keys.base_addr == tensor[0].data_ptr()
+    assert values.base_addr == tensor[1].data_ptr()
+    assert keys.block_bytes == 16 * 4 * 32 * 2
+
+
+def test_kernel_blocks_side_by_side_form_one_scheduler_block() -> None:
+    """Where the kernel's blocks are smaller than the scheduler's, a region still counts scheduler blocks."""
+    (found,) = regions_of(torch.empty(12, 16, 8), 4)
+
+    assert (found.num_blocks, found.block_bytes) == (4, 3 * 16 * 8 * 4)
+
+
+def test_kernel_blocks_with_gaps_are_refused() -> None:
+    """Kernel blocks that do not touch cannot be pushed as one scheduler block."""
+    with pytest.raises(LayoutError, match="side by side"):
+        regions_of(torch.empty(12, 2, 16, 8)[:, 0], 4)
+
+
+def test_layers_interleaved_per_block() -> None:
+    """With the layers of a block next to each other, a region's stride is larger than its block."""
+    storage = torch.empty(6, 3, 10)
+
+    (found,) = regions_of(storage[:, 1], 6)
+
+    assert (found.base_addr, found.stride_bytes, found.block_bytes) == (storage.data_ptr() + 40, 120, 40)
+    assert not found.is_dense
+
+
+@pytest.mark.parametrize(
+    ("shape", "num_blocks", "message"),
+    [
+        ((), 4, "none"),
+        ((5, 3), 4, "none"),
+        ((0, 3), 4, "none"),
+        ((8, 3), 0, "none"),
+        ((2, 4, 3), 2, "the first or the second"),
+    ],
+)
+def test_block_dimension_must_be_certain(shape: tuple[int, ...], num_blocks: int, message: str) -> None:
+    """A tensor in which no dimension, or either of two, counts the blocks is refused rather than guessed at."""
+    with pytest.raises(LayoutError, match=message):
+        regions_of(torch.empty(shape), num_blocks)
+
+
+def test_payload_with_gaps_is_refused() -> None:
+    """A block whose bytes are not one run cannot be pushed with one copy."""
+    with pytest.raises(LayoutError, match="gaps"):
+        regions_of(torch.empty(4, 6, 8)[:, :, :5], 4)
+
+
+def test_any_order_of_dimensions_against_an_oracle() -> None:
+    """For random permuted tensors, a block's region holds exactly the bytes of its elements."""
+    rng = random.Random(1)
+    for _ in range(60):
+        inner = [rng.randint(1, 4) for _ in range(rng.randint(1, 3))]
+        blocks, per_block = rng.randint(3, 5), rng.choice([1, 1, 2])
+        order = rng.sample(range(1, len(inner) + 1), len(inner))
+        stored = torch.empty([blocks * per_block, *(inner[i - 1] for i in order)], dtype=torch.int16)
+        tensor = stored.permute([0, *(order.index(i + 1) + 1 for i in range(len(inner)))])
+
+        (found,) = regions_of(tensor, blocks)
+
+        for i in range(blocks):
+            start = found.base_addr + i * found.stride_bytes
+            expected = addresses_of(tensor[i * per_block : (i + 1) * per_block])
+            assert set(range(start, start + found.block_bytes)) == expected
+
+
+def test_aliases_are_kept_once() -> None:
+    """Layers that share KV are one region, the first of them."""
+    first, alias, other = region(name="a"), region(name="b", layer=1), region(name="c", base_addr=9000)
+
+    assert unique_regions([first, alias, other]) == (first, other)
+
+
+def test_aliases_of_different_sizes_are_refused() -> None:
+    """Two regions at one address whose blocks differ in size are not the same KV."""
+    with pytest.raises(LayoutError, match="share memory"):
+        unique_regions([region(stride_bytes=128), region(stride_bytes=128, block_bytes=128)])
+
+
+def test_spans_cover_every_region_and_nothing_else() -> None:
+    """Regions that touch or interleave share a span, others do not, and no byte outside is registered."""
+    rng = random.Random(2)
+    for _ in range(100):
+        regions = [
+            region(
+                base_addr=rng.randint(0, 300),
+                block_bytes=rng.randint(1, 9),
+                stride_bytes=9,
+                num_blocks=rng.randint(1, 5),
+            )
+            for _ in range(rng.randint(1, 6))
+        ]
+        covered = {byte for r in regions for byte in range(r.base_addr, r.end_addr)}
+
+        spans = storage_spans(regions)
+
+        assert {byte for start, length in spans for byte in range(start, start + length)} == covered
+        assert all(start + length < later for (start, length), (later, _) in pairwise(spans))
+
+
+def test_no_regions_need_no_spans() -> None:
+    """Nothing to register is no error here; the engine decides about that."""
+    assert storage_spans([]) == []
+
+
+def test_compatible_ranks_may_differ_in_addresses_strides_and_pool_size() -> None:
+    """What differs between two healthy nodes does not keep them apart."""
+    check_compatible([region()], [region(base_addr=1 << 40, stride_bytes=256, num_blocks=999)])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ([], "1 KV regions here, 0 there"),
+        ([region(name="layer.1")], "'layer.0'.* here, 'layer.1'.* there"),
+        ([region(layer=1)], "layer 0.* here, .*layer 1.* there"),
+        ([region(block_bytes=32)], "64 B a block.* here, .*32 B a block.* there"),
+    ],
+)
+def test_incompatible_ranks_are_refused_by_name(theirs: list[Region], message: str) -> None:
+    """The refusal names what differs, with the values of both sides."""
+    with pytest.raises(LayoutError, match=message):
+        check_compatible([region()], theirs)

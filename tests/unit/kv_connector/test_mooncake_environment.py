@@ -1,0 +1,55 @@
+"""Mooncake's settings: what we add, what we leave and what we refuse."""
+
+import pytest
+
+from kv_connector.engine.mooncake_environment import prepare_environment
+from kv_connector.errors import ConfigError
+
+
+def test_defaults_complete_an_empty_environment() -> None:
+    """TCP is forced and bound to the data address; a stopped peer is noticed in seconds."""
+    environ: dict[str, str] = {}
+
+    prepare_environment("10.0.0.7", "tcp", environ)
+
+    assert environ["MC_FORCE_TCP"] == "1"
+    assert environ["MC_TCP_BIND_ADDRESS"] == "10.0.0.7"
+    assert environ["MC_TCP_PROGRESS_TIMEOUT_SEC"] == "2"
+    assert "MC_DISABLE_METACACHE" not in environ
+
+
+def test_an_operators_settings_stay() -> None:
+    """What has been set on purpose is not overwritten."""
+    environ = {"MC_TCP_LANES_PER_PEER": "4", "MC_TCP_BIND_ADDRESS": "0.0.0.0"}
+
+    prepare_environment("10.0.0.7", "tcp", environ)
+
+    assert environ["MC_TCP_LANES_PER_PEER"] == "4"
+    assert environ["MC_TCP_BIND_ADDRESS"] == "0.0.0.0"
+
+
+def test_other_transports_are_not_forced_to_tcp() -> None:
+    """On RDMA nothing about TCP is forced."""
+    environ: dict[str, str] = {}
+
+    prepare_environment("10.0.0.7", "rdma", environ)
+
+    assert "MC_FORCE_TCP" not in environ
+
+
+@pytest.mark.parametrize("name", ["MC_TCP_PROTO", "MC_USE_TENT", "MC_USE_TEV1"])
+def test_settings_that_break_the_rules_are_refused(name: str) -> None:
+    """TCP protocol 1 acknowledges before the bytes are applied; the sentence names the variable."""
+    with pytest.raises(ConfigError, match=f"{name}=1 must not be set"):
+        prepare_environment("10.0.0.7", "tcp", {name: "1"})
+
+
+def test_asking_for_tcp_protocol_2_is_fine() -> None:
+    """It is what we need anyway."""
+    prepare_environment("10.0.0.7", "tcp", {"MC_TCP_PROTO": "2"})
+
+
+def test_a_contradiction_is_refused() -> None:
+    """RDMA in the configuration and TCP in the environment cannot both be meant."""
+    with pytest.raises(ConfigError, match="MC_FORCE_TCP"):
+        prepare_environment("10.0.0.7", "rdma", {"MC_FORCE_TCP": "1"})

@@ -1,0 +1,32 @@
+"""What makes two prompts the same."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from kv_connector.prompt import prompt_hash
+from tests.unit.kv_connector.scheduler_fakes import FakeRequest
+
+IMAGE = SimpleNamespace(identifier="image-1", mm_position=SimpleNamespace(offset=3, length=5))
+PLAIN = FakeRequest("r1", [1, 2, 3])
+
+
+def test_the_request_id_does_not_matter() -> None:
+    """P and D number their requests differently."""
+    assert prompt_hash(PLAIN) == prompt_hash(FakeRequest("r2", [1, 2, 3]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        FakeRequest("r1", [1, 2, 4]),
+        FakeRequest("r1", [1, 2]),
+        FakeRequest("r1", [1, 2, 3], mm_features=[IMAGE]),
+        FakeRequest("r1", [1, 2, 3], lora_request=SimpleNamespace(lora_name="tuned")),
+        FakeRequest("r1", [1, 2, 3], cache_salt="tenant"),
+    ],
+    ids=["another token", "shorter", "an image", "a LoRA", "a cache salt"],
+)
+def test_whatever_changes_the_kv_changes_the_hash(other: FakeRequest) -> None:
+    """Trap 10: token ids alone match for two images, LoRAs or salts."""
+    assert prompt_hash(PLAIN) != prompt_hash(other)

@@ -1,0 +1,180 @@
+"""The decode node's scheduler side: reservations, and who holds which block."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kv_connector.metadata import DecodeReport
+from kv_connector.scheduler_side.decode import DecodeScheduler
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, PEER, SECRET, FakePool, config, request
+
+POOL_BLOCKS = 33  # 32 and the null block
+
+
+class Engine:
+    """The part of vLLM's scheduler that these tests need."""
+
+    def __init__(self, side: DecodeScheduler) -> None:
+        self.side = side
+        self.pool = FakePool(POOL_BLOCKS)
+        side.bind_pool(self.pool)
+
+    def admit(self, req: Any, local_tokens: int = 0) -> tuple[int | None, list[Any]]:
+        """Match and allocate as vLLM does; returns the external tokens and the request's blocks."""
+        tokens, _ = self.side.match(req, local_tokens)
+        if tokens is None:
+            return None, []
+        blocks = self.pool.allocate(-(-req.num_prompt_tokens // BLOCK_TOKENS))
+        self.side.allocated(req, blocks, tokens)
+        return tokens, blocks
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    """A decode node's scheduler with 32 free blocks."""
+    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS)
+    yield Engine(side)
+    side.close()
+
+
+def test_a_new_request_is_watched_at_its_prefill_node(engine: Engine) -> None:
+    """P keeps a finished prompt only while somebody says that he will want it."""
+    engine.side.add_request(request("decode", 40))
+
+    (watched,) = engine.side.take_step().watched
+
+    assert (watched.transfer_id, watched.request_id, watched.peer) == ("a" * 32, "r1", PEER)
+
+
+def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:
+    """The local prefix hit of one block is not asked for; the whole rest of the prompt is, its last token included."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+
+    tokens, blocks = engine.admit(req, local_tokens=16)
+
+    (reserved,) = engine.side.take_step().reserved
+    assert tokens == 24
+    assert (reserved.wish.tokens, reserved.wish.first_token) == (40, 16)
+    assert reserved.wish.blocks == [[block.block_id for block in blocks[1:]]]
+
+
+def test_reserved_blocks_stay_out_of_the_pool_whatever_vllm_does(engine: Engine) -> None:
+    """I3: vLLM frees an aborted request's blocks; the connector's own reference keeps them until the epoch is closed."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    _, blocks = engine.admit(req)
+    free = engine.pool.get_num_free_blocks()
+
+    engine.side.finish_request(req)
+    engine.pool.free_blocks(blocks)
+
+    assert engine.pool.get_num_free_blocks() == free
+    assert engine.side.take_step().cancelled == ["r1"]
+    engine.side.update(DecodeReport(closed=["r1"]), set())
+    assert engine.pool.get_num_free_blocks() == POOL_BLOCKS - 1
+
+
+def test_a_failed_receive_is_recomputed_once(engine: Engine) -> None:
+    """After the failure the match hook answers (0, False), or the request would load for ever."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    engine.admit(req)
+
+    engine.side.update(DecodeReport(failed={"r1": "a push failed"}), {"r1"})
+
+    assert engine.side.match(req, 0) == (0, False)
+    assert engine.side.snapshot()["totals"]["recomputed"] == 1
+    assert engine.side.has_open_reservations()
+
+
+def test_a_preempted_request_does_not_load_again(engine: Engine) -> None:
+    """Trap 9: it comes back to the match hook with the same parameters."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    engine.admit(req)
+
+    engine.side.update(DecodeReport(closed=["r1"]), {"r1"})
+
+    assert engine.side.match(req, 0) == (0, False)
+    assert engine.side.snapshot()["totals"]["loaded"] == 1
+
+
+def test_a_prompt_that_is_all_here_needs_nothing(engine: Engine) -> None:
+    """Only the last token is missing, which vLLM computes in any case: P is told to let go."""
+    req = request("decode", 33)
+    engine.side.add_request(req)
+
+    tokens, _ = engine.admit(req, local_tokens=32)
+
+    step = engine.side.take_step()
+    assert tokens == 0
+    assert (step.reserved, step.cancelled) == ([], ["r1"])
+
+
+def test_a_request_that_vllm_forces_to_compute_gives_up_its_transfer(engine: Engine) -> None:
+    """Trap 9: vLLM may turn the match into 0 after the hook; only `allocated` tells."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    assert engine.side.match(req, 0) == (40, True)
+
+    engine.side.allocated(req, [], 0)
+
+    assert engine.side.take_step().cancelled == ["r1"]
+
+
+def test_under_memory_pressure_only_a_started_prompt_may_reserve(engine: Engine) -> None:
+    """E8: the last quarter of the pool is kept for prompts that their prefill node has started."""
+    for index in range(4):
+        req = request("decode", 96, request_id=f"full{index}", transfer_id=f"{index}" * 32)
+        engine.side.add_request(req)
+        engine.admit(req)
+    late = request("decode", 96, request_id="late", transfer_id="f" * 32)
+    engine.side.add_request(late)
+
+    assert engine.side.match(late, 0) == (None, False)
+    engine.side.update(DecodeReport(started={"f" * 32}), set())
+    assert engine.side.match(late, 0) == (96, True)
+
+
+def test_waiting_for_the_prompt_to_start_is_bounded(tmp_path: Path) -> None:
+    """I5: a prompt that never starts is computed here."""
+    side = DecodeScheduler(config(tmp_path, early_reserve_share=1.0, transfer_timeout_s=0.0), SECRET, BLOCK_TOKENS)
+    Engine(side)
+    req = request("decode", 96)
+    side.add_request(req)
+
+    assert side.match(req, 0) == (0, False)
+    assert side.take_step().cancelled == ["r1"]
+    side.close()
+
+
+def test_a_transfer_that_fails_before_anything_is_reserved_is_computed_here(engine: Engine) -> None:
+    """P refused or lost the prompt while D still waited for it to start."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+
+    engine.side.update(DecodeReport(lost={"r1": "refused"}), set())
+
+    assert engine.side.match(req, 0) == (0, False)
+
+
+def test_the_same_transfer_id_serves_one_request_only(engine: Engine) -> None:
+    """A request with n > 1 gives several engine requests the same parameters: the second one is an ordinary request."""
+    engine.side.add_request(request("decode", 40))
+    twin = request("decode", 40, request_id="r2")
+    engine.side.add_request(twin)
+
+    assert engine.side.match(twin, 0) == (0, False)
+    assert len(engine.side.take_step().watched) == 1
+
+
+def test_a_request_that_must_not_read_the_prefix_cache_is_left_alone(engine: Engine) -> None:
+    """`prompt_logprobs` need every prompt token computed here."""
+    req = request("decode", 40, skip_reading_prefix_cache=True)
+    engine.side.add_request(req)
+
+    assert engine.side.match(req, 0) == (0, False)
+    assert engine.side.take_step().watched == []

@@ -1,0 +1,103 @@
+"""The prefill node's scheduler side: what the workers are told about each step."""
+
+from kv_connector.metadata import Progress
+from kv_connector.scheduler_side.prefill import PrefillScheduler
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakeRequest, request, step_output
+
+
+def scheduler() -> PrefillScheduler:
+    """A prefill node's scheduler side."""
+    return PrefillScheduler(SECRET, BLOCK_TOKENS)
+
+
+def test_a_prompt_in_one_chunk_is_ready_as_a_whole() -> None:
+    """The last, partly filled block is pushed with the final chunk."""
+    side = scheduler()
+    side.add_request(request("prefill", 40))
+
+    step = side.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
+
+    assert [started.request_id for started in step.started] == ["r1"]
+    assert step.started[0].prompt.blocks == 3
+    assert step.progress == [Progress("r1", [5, 6, 7], 3)]
+
+
+def test_a_partial_block_at_a_chunk_boundary_waits_until_it_is_complete() -> None:
+    """I1: 24 of 40 tokens complete one block of 16, the second is being filled."""
+    side = scheduler()
+    side.add_request(request("prefill", 40))
+
+    first = side.take_step(step_output(new=[("r1", [5, 6], 0, 24)]))
+    second = side.take_step(step_output(cached=[("r1", [7], 24, 16)]))
+
+    assert first.progress == [Progress("r1", [5, 6], 1)]
+    assert second.progress == [Progress("r1", [7], 3)]
+    assert second.started == []
+
+
+def test_prefix_hit_blocks_are_ready_with_the_step_that_first_schedules_them() -> None:
+    """E5: the hit's blocks are named in the first step, ready with its events and not before."""
+    side = scheduler()
+    side.add_request(request("prefill", 40))
+
+    step = side.take_step(step_output(new=[("r1", [1, 2, 9], 32, 8)]))
+
+    assert step.progress == [Progress("r1", [1, 2, 9], 3)]
+
+
+def test_a_finished_prompt_keeps_its_blocks() -> None:
+    """A request whose first token was its last leaves a complete prompt, which the workers must be told to hold."""
+    side = scheduler()
+    prompt = request("prefill", 16)
+    side.add_request(prompt)
+    side.take_step(step_output(new=[("r1", [5], 0, 16)]))
+
+    assert side.finish_request(prompt, aborted=False) is True
+    assert side.take_step(step_output()).holds == ["r1"]
+
+
+def test_an_aborted_prompt_gives_its_blocks_back_and_voids_the_epoch() -> None:
+    """I2: nothing of it may be committed any more, and vLLM frees the blocks at once."""
+    side = scheduler()
+    prompt = request("prefill", 40)
+    side.add_request(prompt)
+    side.take_step(step_output(new=[("r1", [5, 6], 0, 24)]))
+
+    assert side.finish_request(prompt, aborted=True) is False
+    assert side.take_step(step_output()).voids == [("r1", "aborted")]
+
+
+def test_an_abort_after_the_last_chunk_was_scheduled_voids_too() -> None:
+    """The blocks are freed by vLLM, so a complete prompt that is aborted must not be committed either."""
+    side = scheduler()
+    prompt = request("prefill", 16)
+    side.add_request(prompt)
+    side.take_step(step_output(new=[("r1", [5], 0, 16)]))
+
+    assert side.finish_request(prompt, aborted=True) is False
+    assert side.take_step(step_output()).voids == [("r1", "aborted")]
+
+
+def test_a_preempted_prompt_is_voided_in_the_step_that_may_reuse_its_blocks() -> None:
+    """E7: and its second run is an ordinary one, whose blocks are not pushed."""
+    side = scheduler()
+    side.add_request(request("prefill", 40))
+    side.take_step(step_output(new=[("r1", [5, 6], 0, 24)]))
+
+    step = side.take_step(step_output(new=[], preempted={"r1"}))
+    later = side.take_step(step_output(cached=[("r1", [8, 9, 10], 0, 40)]))
+
+    assert step.voids == [("r1", "preempted")]
+    assert later.progress == []
+
+
+def test_a_request_without_signed_parameters_is_none_of_our_business() -> None:
+    """No start, no progress, no hold."""
+    side = scheduler()
+    plain = FakeRequest("r1", list(range(40)), {"baton": {"v": 1, "id": "a" * 32, "role": "prefill", "sig": "x"}})
+    side.add_request(plain)
+
+    step = side.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
+
+    assert (step.started, step.progress) == ([], [])
+    assert side.finish_request(plain, aborted=False) is False
