@@ -1,0 +1,43 @@
+# `make` or `make help` lists the targets. Variables are given before or after the target:
+#     PREFILL=2 DECODE=2 PORT=9000 make serve
+#     MODEL=/path/or/hub-id make serve
+
+SHELL := /bin/bash
+VENV  := .venv
+BIN   := $(VENV)/bin
+CODE  := $(wildcard contracts proxy prefill_node decode_node node model_runner kv_connector loadtest deploy tests)
+
+# Variables become flags only where they are set, so that baton.yaml and BATON_… count otherwise.
+FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL)) \
+         $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve check test fidelity config-check clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nVariables: MODEL (path or hub id), PREFILL and DECODE (number of nodes), PORT, ARGS (further flags)\n'
+
+setup: ## install everything into .venv; again: no work
+	@VENV=$(VENV) deploy/setup.sh
+
+serve: setup ## serve a model over prefill and decode nodes on this machine
+	@exec $(BIN)/baton serve $(FLAGS)
+
+check: setup ## formatting, lint rules, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy --strict $(CODE)
+
+test: setup ## all tests: unit, integration, end to end
+	$(BIN)/python -m pytest $(ARGS)
+
+fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
+	$(BIN)/python -m tests.e2e.fidelity --prompts 200 $(ARGS)
+
+config-check: setup ## print the effective configuration and where each value comes from
+	@$(BIN)/baton config check $(ARGS)
+
+clean: ## remove the environment, caches and build outputs
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist htmlcov .coverage
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

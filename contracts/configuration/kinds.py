@@ -1,0 +1,34 @@
+"""Kinds of settings: a type and the values of it that make sense, for `schema.py` to name and `values.py` to check."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """The numbers that a setting accepts: `low` to `high`, both included unless `above` leaves `low` out."""
+
+    low: float
+    high: float | None = None
+    above: bool = False
+
+    def holds(self, number: float) -> bool:
+        """Say whether `number` lies inside."""
+        return (number > self.low if self.above else number >= self.low) and (self.high is None or number <= self.high)
+
+    def __str__(self) -> str:
+        if self.high is None:
+            return f"{'above' if self.above else 'at least'} {self.low:g}"
+        return f"between {self.low:g} and {self.high:g}"
+
+
+class ShellWords:
+    """Mark of a list whose text form is split as a shell splits words, not at commas."""
+
+
+Port = Annotated[int, Range(0, 65535)]
+Seconds = Annotated[float, Range(0, above=True)]
+Share = Annotated[float, Range(0, 1)]
+AtLeastOne = Annotated[int, Range(1)]
+Number = Annotated[int, Range(0)]
+Words = Annotated[tuple[str, ...], ShellWords]

@@ -1,0 +1,93 @@
+"""Every setting of Baton, as frozen objects with units in the names.
+
+`load.py` fills them once, at start-up, from `baton.yaml`, the environment and flags. The section names below are
+the top-level keys of `baton.yaml`; the field names are the keys inside a section. Docstrings of fields are the
+comments behind them: `baton config check` and the configuration reference print them.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from contracts.configuration.kinds import AtLeastOne, Number, Port, Seconds, Share, Words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterConfig:
+    """What every process of a deployment shares."""
+
+    secret_file: Path | None = None  # file with the cluster secret; `baton serve` generates one if unset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyConfig:
+    """The HTTP front door."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8000
+    prefill: tuple[str, ...] = ()  # base URLs of prefill nodes
+    decode: tuple[str, ...] = ()  # base URLs of decode nodes
+    when_no_prefill: Literal["decode_local", "refuse"] = "decode_local"  # no healthy prefill node
+    probe_interval_s: Seconds = 1.0  # how often each node's health and description are read
+    probe_timeout_s: Seconds = 2.0
+    connect_timeout_s: Seconds = 3.0
+    request_timeout_s: Seconds = 600.0  # from the request's arrival to its last byte
+    max_body_bytes: AtLeastOne = 64 * 1024 * 1024
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferConfig:
+    """The KV hand-off, on both kinds of node."""
+
+    layer_sync: Literal["auto", "event", "forward"] = "auto"  # when a layer may be read; see architecture.md
+    protocol: Literal["tcp", "rdma", "ascend", "nvlink"] = "tcp"  # Mooncake transport
+    receive_engines: AtLeastOne = 2  # fence domains per decode rank
+    beat_interval_s: Seconds = 0.5  # how often peers exchange their open transfers
+    peer_timeout_s: Seconds = 5.0  # a peer silent for so long is taken for dead
+    transfer_timeout_s: Seconds = 120.0  # from reservation to commit; then the decode node recomputes
+    orphan_timeout_s: Seconds = 1.25  # a finished prompt that no decode node asks for is let go
+    quarantine_max_s: Seconds = 2.0  # blocks of a failed transfer are fenced and freed after so long at the latest
+    quarantine_max_share: Share = 0.1  # … or as soon as they exceed this share of the pool
+    early_reserve_share: Share = 0.25  # below this share of free blocks, reserve only for prompts that have started
+    push_max_bytes: AtLeastOne = 8 * 1024 * 1024  # one push call
+    push_max_descriptors: AtLeastOne = 256  # copies in one push call
+    in_flight_max_descriptors: AtLeastOne = 1024  # per peer, over all calls
+    kv_verify: Literal["off", "full"] = "off"  # compare digests of sent and received KV (host memory only)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """One prefill or decode node (sections `prefill_node` and `decode_node`)."""
+
+    model: str = ""  # path or hub id; empty: the embedded model
+    host: str = "127.0.0.1"
+    port: Port = 8100
+    advertise_host: str = ""  # address that peers reach this node at; empty: `host`, or its first non-loopback one
+    control_port: Port = 0  # ZMQ port of a prefill node; 0: `port` + 1000
+    vllm_args: Words = ()  # any further flag of vLLM's OpenAI server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeConfig:
+    """The one-machine launcher, `baton serve`."""
+
+    prefill: Number = 1  # number of prefill nodes
+    decode: AtLeastOne = 1  # number of decode nodes
+    prefill_base_port: Port = 8100
+    decode_base_port: Port = 8200
+    pin_cores: bool = True  # give each node cores of its own where there are several
+    start_timeout_s: Seconds = 240.0
+    stop_timeout_s: Seconds = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatonConfig:
+    """Everything, one section a field."""
+
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    proxy: ProxyConfig = field(default_factory=ProxyConfig)
+    transfer: TransferConfig = field(default_factory=TransferConfig)
+    prefill_node: NodeConfig = field(default_factory=NodeConfig)
+    decode_node: NodeConfig = field(default_factory=lambda: NodeConfig(port=8200))
+    serve: ServeConfig = field(default_factory=ServeConfig)

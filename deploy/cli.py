@@ -1,0 +1,42 @@
+"""The `baton` command: which part of Baton to run."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+COMMANDS = {  # name → (module with `main(argv) -> int`, what it does)
+    "serve": ("deploy.serve", "run prefill nodes, decode nodes and the proxy on this machine"),
+    "proxy": ("proxy.__main__", "run the proxy alone"),
+    "prefill": ("prefill_node.__main__", "run one prefill node; further flags go to vLLM"),
+    "decode": ("decode_node.__main__", "run one decode node; further flags go to vLLM"),
+    "config": ("deploy.config_command", "check the configuration, or print its reference"),
+}
+EXIT_USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; its module is imported only then."""
+    command, *rest = (sys.argv[1:] if argv is None else argv) or [""]
+    if command in COMMANDS:
+        module = importlib.import_module(COMMANDS[command][0])
+        status: int = module.main(rest)
+        return status
+    if command == "--version":
+        print(f"baton {version('baton-serve')}")
+        return 0
+    asked = command in ("-h", "--help", "help")
+    print(usage(command if not asked else ""), file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else EXIT_USAGE
+
+
+def usage(wrong: str = "") -> str:
+    """Return the list of commands, after a complaint about a `wrong` one."""
+    lines = [f"baton: there is no command {wrong!r}\n"] if wrong else []
+    lines.append("usage: baton COMMAND …   (`baton COMMAND --help` tells more)\n")
+    lines += [f"  {name:<8} {purpose}" for name, (_, purpose) in COMMANDS.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""Runs a stack on this machine: start, wait until ready, announce, watch, stop.
+
+On a CPU the nodes are forked from a zygote that has imported vLLM once; on accelerators, where a forked child could
+not use the device, each is a program of its own. The proxy always is, and starts while the zygote imports. All of
+them die with the launcher, even if that is killed.
+"""
+
+import http.client
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from deploy.forkserver import VLLM_PRELOAD, Child, ForkServer, ForkServerError
+from deploy.logs import LogFollower, last_lines
+from deploy.stack import Member, Stack
+
+TICK_S = 0.1
+PROBE_TIMEOUT_S = 1.0
+NODES_STOP_S = 3.0  # of the time to stop, kept for the nodes: before that the proxy finishes its requests
+EXECUTE = "deploy.zygote:execute"
+
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the machine's web proxy is not for loopback
+
+
+class StackFailedError(Exception):
+    """The stack cannot run; the message is for the person who started it."""
+
+
+class StopAskedError(Exception):
+    """Ctrl-C or SIGTERM: stop, whatever was being done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How to run a stack."""
+
+    runtime_dir: Path  # temporary files of all processes
+    log_dir: Path
+    start_timeout_s: float
+    stop_timeout_s: float
+    fork: bool = True  # fork nodes from one zygote; otherwise start each as a program
+    prepare: str = VLLM_PRELOAD  # what that zygote imports
+    zygote_environ: Mapping[str, str] | None = None
+    node_environ: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)  # by name: its own changes
+    everything: bool = False  # show all log lines
+
+    def log_of(self, name: str) -> Path:
+        """Return the log file of a process."""
+        return self.log_dir / f"{name}.log"
+
+
+class Launcher:
+    """One run of a stack; `run` does it all."""
+
+    def __init__(self, stack: Stack, settings: Settings, say: Callable[[str], None]) -> None:
+        self._stack = stack
+        self._settings = settings
+        self._say = say
+        self._stop_asked = threading.Event()
+        self._children: dict[str, Child] = {}
+        self._ready: set[str] = set()
+        self._began_s = 0.0
+        self._programs = ForkServer(prepare="", log=settings.log_of("launcher"))
+        environ = settings.zygote_environ
+        zygote = ForkServer(prepare=settings.prepare, environ=environ, log=settings.log_of("zygote"))
+        self._zygote = zygote if settings.fork else self._programs
+        logs = {member.name: settings.log_of(member.name) for member in stack.members}
+        self._logs = LogFollower(logs, say, everything=settings.everything)
+
+    def run(self, announce: Callable[[], None]) -> None:
+        """Run until Ctrl-C or SIGTERM, then stop everything.
+
+        Args:
+            announce: called once, when everything is ready.
+
+        Raises:
+            StackFailedError: a process died, or not all were ready in time. Everything is stopped by then.
+        """
+        with _signals(self._stop_asked), self, suppress(StopAskedError):
+            self.start()
+            self.wait_ready()
+            announce()
+            self.watch()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start the proxy at once, and the nodes as soon as the zygote has imported."""
+        self._began_s = time.monotonic()
+        self._logs.start()
+        self._programs.start()
+        if self._settings.fork:
+            self._zygote.start()
+        self._start_program(self._stack.proxy)
+        while not self._zygote_ready():
+            self._tick()
+        if self._settings.fork:
+            self._say(f"vLLM imported after {self._elapsed_s():.1f} s")
+        for member in self._stack.nodes:
+            (self._fork if self._settings.fork else self._start_program)(member)
+
+    def wait_ready(self) -> None:
+        """Wait for every node, then for the proxy.
+
+        Raises:
+            StackFailedError: a process died, or the time to start ran out.
+            StopAskedError: somebody does not want to wait any longer.
+        """
+        for group in (self._stack.nodes, (self._stack.proxy,)):
+            while waiting := [member for member in group if member.name not in self._ready]:
+                for member in filter(_answers, waiting):
+                    self._ready.add(member.name)
+                    self._say(f"{member.name} ready after {self._elapsed_s():.1f} s")
+                self._tick()
+
+    def watch(self) -> None:
+        """Return only by exception: `StackFailedError` when a process died, `StopAskedError` on a signal."""
+        while True:
+            self._tick()
+
+    def stop(self) -> None:
+        """Stop the proxy, then the nodes, within the time to stop; kill what is left then."""
+        self._stop_asked.clear()  # from now on it means: hurry
+        deadline_s = time.monotonic() + self._settings.stop_timeout_s
+        proxy = [child for name, child in self._children.items() if name == self._stack.proxy.name]
+        self._end(proxy, deadline_s - min(NODES_STOP_S, self._settings.stop_timeout_s / 2))
+        self._end([child for child in self._children.values() if child not in proxy], deadline_s)
+        self._zygote.stop()  # kills what did not end
+        self._programs.stop()
+        self._logs.stop()
+
+    def _end(self, children: list[Child], deadline_s: float) -> None:
+        for child in children:
+            child.terminate()
+        while any(child.poll() is None for child in children):
+            if time.monotonic() > deadline_s or self._stop_asked.wait(TICK_S / 2):
+                return
+
+    def _tick(self) -> None:
+        """Wait a moment; raise if there is a reason not to go on."""
+        if self._stop_asked.wait(TICK_S):
+            raise StopAskedError
+        for name, child in self._children.items():
+            if child.poll() is not None:
+                raise StackFailedError(self._obituary(name, child))
+        everybody = (*self._stack.nodes, self._stack.proxy)  # who waits for others comes last
+        waiting = [member.name for member in everybody if member.name not in self._ready]
+        if waiting and self._elapsed_s() > self._settings.start_timeout_s:
+            raise StackFailedError(
+                f"{', '.join(waiting)} not ready after {self._settings.start_timeout_s:g} s; "
+                f"give it longer with --start-timeout-s{self._quote(waiting[0])}"
+            )
+
+    def _zygote_ready(self) -> bool:
+        try:
+            return self._zygote.ready
+        except ForkServerError as exc:
+            raise StackFailedError(str(exc)) from exc
+
+    def _fork(self, member: Member) -> None:
+        kwargs = {"argv": list(member.argv)}
+        self._spawn(self._zygote, member, f"{member.module}.__main__:main", kwargs)
+
+    def _start_program(self, member: Member) -> None:
+        self._spawn(self._programs, member, EXECUTE, {"argv": [sys.executable, "-m", member.module, *member.argv]})
+
+    def _spawn(self, server: ForkServer, member: Member, target: str, kwargs: Mapping[str, object]) -> None:
+        changes = {"TMPDIR": str(self._settings.runtime_dir), **self._settings.node_environ.get(member.name, {})}
+        log = self._settings.log_of(member.name)
+        try:
+            child = server.spawn(target, kwargs=kwargs, env=changes, log=log, cpus=member.cpus)
+        except ForkServerError as exc:
+            raise StackFailedError(f"{member.name} cannot be started: {exc}") from exc
+        self._children[member.name] = child
+        cores = f", pinned to core {_numbers(member.cpus)}" if member.cpus else ""
+        self._say(f"{member.name} starting on {member.url} (pid {child.pid}{cores})")
+
+    def _obituary(self, name: str, child: Child) -> str:
+        code = child.poll() or 0
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        return f"{name} {how} after {self._elapsed_s():.1f} s{self._quote(name)}"
+
+    def _quote(self, name: str) -> str:
+        log = self._settings.log_of(name)
+        lines = last_lines(log)
+        return "".join([f"; the end of {log}:", *(f"\n    {line}" for line in lines)]) if lines else ""
+
+    def _elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+
+def _answers(member: Member) -> bool:
+    """Ask once whether a process is ready."""
+    try:
+        with _direct.open(member.url + member.ready_path, timeout=PROBE_TIMEOUT_S) as response:
+            return bool(response.status == 200)
+    except (OSError, http.client.HTTPException):  # refused, timed out, not HTTP yet, or a status of "not ready"
+        return False
+
+
+def _numbers(cpus: tuple[int, ...]) -> str:
+    return str(cpus[0]) if len(cpus) == 1 else f"{cpus[0]} to {cpus[-1]}"
+
+
+@contextmanager
+def _signals(asked: threading.Event) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM set `asked` instead of raising wherever the program happens to be."""
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,200 @@
+"""`baton serve`: from flags to a running stack on this machine, and the words around it."""
+
+import argparse
+import http.client
+import json
+import os
+import shutil
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from contracts.configuration.load import ConfigError, Loaded, choose_file, flag_name, load
+from contracts.configuration.schema import BatonConfig
+from contracts.secret import SecretError, generate_secret, read_secret
+from deploy.devices import VISIBLE_DEVICES, Device, installed_device, visible_devices
+from deploy.environment import zygote_environment
+from deploy.launcher import Launcher, Settings, StackFailedError
+from deploy.ports import taken
+from deploy.stack import Stack, Surroundings, clashes, model_of, plan
+from node.checks import check_model
+from node.errors import NodeError
+from node.flags import count_of
+
+EXIT_FAILED = 1
+EXIT_REFUSED = 2
+KEYS = ("cluster.secret_file", "proxy.host", "proxy.port")  # and all of section `serve`
+MODEL_KEYS = ("prefill_node.model", "decode_node.model")
+WELCOME = """
+Serving {model} at {url}/v1, prompts and tokens on separate nodes. Ctrl-C stops it.
+
+  curl {url}/v1/completions -H 'Content-Type: application/json' \\
+    -d '{{"model": {model_json}, "prompt": "The tide", "max_tokens": 32}}'
+
+  from openai import OpenAI
+  client = OpenAI(base_url="{url}/v1", api_key="none")
+  answer = client.completions.create(model={model_json}, prompt="The tide", max_tokens=32)
+  print(answer.choices[0].text)
+"""
+
+
+class RefusedError(Exception):
+    """The stack cannot be started as asked; nothing has been started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What was asked for on the command line."""
+
+    file: Path | None
+    log_dir: Path | None
+    everything: bool
+    overrides: dict[str, Any]  # "section.field" → text
+    node_flags: tuple[str, ...]  # all other flags: the nodes' own or vLLM's
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until Ctrl-C or SIGTERM; return 0 then, 1 if the stack failed, 2 if it was refused."""
+    options = parse(argv)
+    try:
+        file = choose_file(options.file)
+        loaded = load(options.overrides, os.environ, file)
+        with _runtime_dir() as runtime_dir:
+            return _serve(loaded, file, options, runtime_dir)
+    except (ConfigError, SecretError, NodeError, RefusedError) as exc:
+        print(f"baton serve: {exc}", file=sys.stderr)
+        return EXIT_REFUSED
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """Split a command line into the launcher's settings and flags for the nodes."""
+    parser = argparse.ArgumentParser(
+        prog="baton serve",
+        description="Run prefill nodes, decode nodes and the proxy on this machine. "
+        "Any further flag goes to every node, and from there to vLLM.",
+        allow_abbrev=False,  # a shortened flag of vLLM must not be taken for one of ours
+        argument_default=argparse.SUPPRESS,
+    )
+    parser.add_argument(
+        "--config", type=Path, default=None, metavar="FILE", help="default: baton.yaml, if there is one"
+    )
+    parser.add_argument("--model", metavar="MODEL", help="path or hub id; default: the embedded model")
+    parser.add_argument("--log-dir", type=Path, default=None, metavar="DIR", help="keep the full logs there")
+    parser.add_argument("--verbose", action="store_true", default=False, help="show all log lines")
+    for key in (*KEYS, *(f"serve.{name}" for name in BatonConfig().serve.__dataclass_fields__)):
+        parser.add_argument(flag_name(key), dest=key, metavar="VALUE")
+    known, node_flags = parser.parse_known_args(argv)
+    overrides = {key: value for key, value in vars(known).items() if "." in key}
+    if "model" in known:
+        overrides |= dict.fromkeys(MODEL_KEYS, known.model)
+    return Options(
+        file=known.config,
+        log_dir=known.log_dir,
+        everything=known.verbose,
+        overrides=overrides,
+        node_flags=tuple(node_flags),
+    )
+
+
+def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:
+    """Return the file with the cluster secret: the one given, or a new one that only this user can read.
+
+    Raises:
+        SecretError: the file given cannot be used.
+    """
+    if given is not None:
+        read_secret(given)
+        return given.resolve()
+    path = runtime_dir / "secret"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(generate_secret())
+    return path
+
+
+def welcome(url: str, model: str) -> str:
+    """Return what a person needs for a first request."""
+    return WELCOME.format(url=url, model=model, model_json=json.dumps(model))
+
+
+def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Path) -> int:
+    config, device = loaded.config, installed_device()
+    for model in {model_of(config, "prefill"), model_of(config, "decode")}:
+        check_model(model)
+    pinned = config.serve.pin_cores and device == "cpu"
+    around = Surroundings(
+        file=file.resolve() if file else None,
+        secret_file=ensure_secret(config.cluster.secret_file, runtime_dir),
+        node_flags=options.node_flags,
+        cores=tuple(sorted(os.sched_getaffinity(0))) if pinned else (),
+    )
+    stack = plan(config, around)
+    if problems := [*clashes(stack), *taken(stack)]:
+        raise RefusedError("\n".join(problems))
+    log_dir = options.log_dir or Path(tempfile.mkdtemp(prefix="baton-logs-"))
+    log_dir.mkdir(parents=True, exist_ok=True)
+    settings = _settings(config, options, stack, device=device, runtime_dir=runtime_dir, log_dir=log_dir)
+    return _run(stack, settings, keep_logs=options.log_dir is not None)
+
+
+def _settings(
+    config: BatonConfig, options: Options, stack: Stack, *, device: Device, runtime_dir: Path, log_dir: Path
+) -> Settings:
+    args = (*config.prefill_node.vllm_args, *config.decode_node.vllm_args, *options.node_flags)
+    offline = all(Path(model_of(config, role)).exists() for role in ("prefill", "decode"))
+    each = count_of(args, "--tensor-parallel-size", "-tp") * count_of(args, "--pipeline-parallel-size", "-pp")
+    visible = os.environ.get(VISIBLE_DEVICES.get(device, ""))
+    return Settings(
+        runtime_dir=runtime_dir,
+        log_dir=log_dir,
+        start_timeout_s=config.serve.start_timeout_s,
+        stop_timeout_s=config.serve.stop_timeout_s,
+        fork=device == "cpu",
+        zygote_environ=zygote_environment(os.environ, offline=offline, vllm_args=args),
+        node_environ={
+            node.name: visible_devices(device, index, each, visible) for index, node in enumerate(stack.nodes)
+        },
+        everything=options.everything,
+    )
+
+
+def _run(stack: Stack, settings: Settings, *, keep_logs: bool) -> int:
+    def announce() -> None:
+        _say(welcome(stack.proxy.url, _served_model(stack.proxy.url)))
+
+    try:
+        Launcher(stack, settings, _say).run(announce)
+    except StackFailedError as exc:
+        print(f"baton serve: {exc}\nAll else is stopped. Full logs: {settings.log_dir}", file=sys.stderr)
+        return EXIT_FAILED
+    if not keep_logs:
+        shutil.rmtree(settings.log_dir, ignore_errors=True)
+    _say("stopped")
+    return 0
+
+
+def _served_model(url: str) -> str:
+    """Ask the proxy what clients call the model."""
+    try:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as response:  # noqa: S310  # our own address
+            return str(json.load(response)["data"][0]["id"])
+    except (OSError, http.client.HTTPException, ValueError, LookupError):
+        return "the model"  # the words around it still help
+
+
+@contextmanager
+def _runtime_dir() -> Iterator[Path]:
+    """Make a folder that only this user can read, and remove it in the end."""
+    path = Path(tempfile.mkdtemp(prefix="baton-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)

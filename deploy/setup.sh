@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Sets up the CPU profile: system libraries, .venv with the pinned packages, the `baton` command.
+#
+# It may be run again at any time and then takes no time, unless a pin or this script has changed.
+# Variables: PYTHON (a Python 3.11), VENV (default: .venv), and whatever configures pip.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PYTHON=${PYTHON:-python3.11}
+VENV=${VENV:-.venv}
+STAMP=$VENV/.baton-setup
+UNWANTED="torchvision torchaudio torchcodec" # see requirements/cpu.txt
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+
+fingerprint() { cat requirements/*.txt pyproject.toml deploy/setup.sh | sha256sum; }
+
+# The list is read whole first: `grep -q` would close the pipe on ldconfig, which then counts as failed.
+has_library() { grep -qF "$1" <<<"$(ldconfig -p 2>/dev/null || /sbin/ldconfig -p)"; }
+
+# Debian's names of what is missing: libraries that Mooncake and vLLM link to, and Python's own venv.
+missing_packages() {
+    has_library libibverbs.so.1 || echo libibverbs1
+    has_library libnuma.so.1 || echo libnuma1
+    has_library libcurl.so.4 || echo libcurl4
+    "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || echo python3.11-venv
+}
+
+install_system_packages() {
+    local packages sudo=""
+    packages=$(missing_packages | tr '\n' ' ')
+    [ -n "$packages" ] || return 0
+    [ "$(id -u)" = 0 ] || sudo="sudo -n"
+    if ! command -v apt-get >/dev/null || { [ -n "$sudo" ] && ! $sudo true 2>/dev/null; }; then
+        die "these system packages are missing: $packages- install them with: sudo apt-get install -y $packages"
+    fi
+    say "installing system packages: $packages"
+    # shellcheck disable=SC2086 # a list of words on purpose
+    { $sudo apt-get update -qq && $sudo env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends $packages; } >/dev/null </dev/null ||
+        die "apt-get failed; run: sudo apt-get update && sudo apt-get install -y $packages"
+}
+
+pip_install() { "$VENV/bin/python" -m pip install -qq --no-input --disable-pip-version-check --no-deps "$@"; }
+
+install_torch() {
+    local torch
+    torch=$(grep '^torch==' requirements/cpu.txt)
+    say "installing $torch"
+    pip_install "$torch" || die "pip could not install $torch (its own words are above)." \
+        "If it found no such version, pip's configuration offers no CPU build of torch: add PyTorch's CPU wheel index," \
+        "for example with PIP_EXTRA_INDEX_URL=<address of PyTorch's CPU wheel index> make setup"
+}
+
+install_packages() {
+    say "installing the pinned packages; the first time this takes a few minutes"
+    pip_install -r requirements/cpu.txt -r requirements/dev.txt
+    pip_install --no-build-isolation --editable .
+    # shellcheck disable=SC2086
+    "$VENV/bin/python" -m pip uninstall -qq --yes $UNWANTED 2>/dev/null # an older .venv may have them
+}
+
+command -v "$PYTHON" >/dev/null || die "Python 3.11 is needed: install it (apt-get install python3.11 python3.11-venv)," \
+    "or name one with PYTHON=/path/to/python3.11"
+if [ -x "$VENV/bin/python" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ]; then
+    exit 0
+fi
+"$PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
+    die "the pinned packages are for Python 3.11; $PYTHON is $("$PYTHON" -V 2>&1)"
+install_system_packages
+[ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
+install_torch
+install_packages
+"$VENV/bin/python" -c 'import transformers, vllm, mooncake.engine' || die "the installed packages do not import"
+fingerprint >"$STAMP"
+say "done: $VENV/bin/baton is ready"

@@ -1,0 +1,181 @@
+"""Which processes `baton serve` runs, and how each is started: decided from the configuration alone.
+
+Pure, so that every rule is tested without a process. `launcher.py` carries the decision out.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from contracts.configuration.schema import BatonConfig, NodeConfig
+from contracts.kv_transfer import Role
+from deploy.embedded_model import WEIGHTS
+from node.arguments import control_port
+from node.flags import given
+
+EMBEDDED_NAME = "baton-embedded"  # what clients call the embedded model
+SERVED_NAME_FLAG = "--served-model-name"
+ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104  # compared with, not bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A port that a process is going to bind."""
+
+    host: str
+    port: int
+    flag: str  # what moves it elsewhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One process of the stack."""
+
+    name: str  # "prefill-0"
+    module: str  # run as `python -m module argv…`, or forked into `module.__main__:main(argv)`
+    argv: tuple[str, ...]
+    listeners: tuple[Listener, ...]  # the first one answers `ready_path`
+    ready_path: str
+    cpus: tuple[int, ...] = ()  # cores that it is pinned to; empty for any
+
+    @property
+    def url(self) -> str:
+        """Base URL at which processes of this machine reach it."""
+        first = self.listeners[0]
+        host = "127.0.0.1" if first.host in ANY_HOST else first.host
+        return f"http://{f'[{host}]' if ':' in host else host}:{first.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """All processes of one `baton serve`."""
+
+    proxy: Member
+    nodes: tuple[Member, ...]
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The proxy, then the nodes."""
+        return (self.proxy, *self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the plan depends on besides the configuration."""
+
+    file: Path | None  # the configuration file, which every process reads again
+    secret_file: Path
+    node_flags: tuple[str, ...] = ()  # given to every node: its own flags or vLLM's
+    cores: tuple[int, ...] = ()  # cores to share out among the nodes; empty: pin nothing
+
+
+def plan(config: BatonConfig, around: Surroundings) -> Stack:
+    """Return the processes that serve `config` on this machine."""
+    serve = config.serve
+    prefill_cores, decode_cores = split_cores(around.cores, serve.prefill)
+    prefill = tuple(_nodes("prefill", config, around, share_cores(prefill_cores, serve.prefill)))
+    decode = tuple(_nodes("decode", config, around, share_cores(decode_cores, serve.decode)))
+    return Stack(proxy=_proxy(config, around, prefill, decode), nodes=prefill + decode)
+
+
+def model_of(config: BatonConfig, role: Role) -> str:
+    """Return the model that nodes of a role serve: their own, that of the other role, or the embedded one."""
+    own, other = config.prefill_node.model, config.decode_node.model
+    if role == "decode":
+        own, other = other, own
+    return own or other or str(WEIGHTS)
+
+
+def split_cores(cores: Sequence[int], prefill_nodes: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Give prefill and decode nodes half of the cores each; nothing is pinned on a single core."""
+    if len(cores) < 2:
+        return (), ()
+    half = len(cores) // 2 if prefill_nodes else 0
+    return cores[:half], cores[half:]
+
+
+def share_cores(cores: Sequence[int], nodes: int) -> list[tuple[int, ...]]:
+    """Deal cores out to nodes in runs of equal length; where there are fewer cores than nodes, they share."""
+    if not cores:
+        return [()] * nodes
+    each = len(cores) // nodes if nodes else 0
+    if each == 0:
+        return [(cores[index % len(cores)],) for index in range(nodes)]
+    return [tuple(cores[index * each : (index + 1) * each]) for index in range(nodes)]
+
+
+def clashes(stack: Stack) -> list[str]:
+    """Name every port that two processes of the stack would both bind."""
+    owner: dict[int, str] = {}
+    found = []
+    for member in stack.members:
+        for listener in member.listeners:
+            first = owner.setdefault(listener.port, member.name)
+            if first != member.name:
+                found.append(
+                    f"{first} and {member.name} would both listen on port {listener.port}: see {listener.flag}"
+                )
+    return found
+
+
+def _proxy(config: BatonConfig, around: Surroundings, prefill: Sequence[Member], decode: Sequence[Member]) -> Member:
+    listener = Listener(host=config.proxy.host, port=config.proxy.port, flag="--port")
+    return Member(
+        name="proxy",
+        module="proxy",
+        argv=(
+            *_common(around),
+            *("--host", listener.host),
+            *("--port", str(listener.port)),
+            *("--prefill", *(node.url for node in prefill)),
+            *("--decode", *(node.url for node in decode)),
+        ),
+        listeners=(listener,),
+        ready_path="/ready",
+    )
+
+
+def _nodes(role: Role, config: BatonConfig, around: Surroundings, cpus: Sequence[tuple[int, ...]]) -> Iterator[Member]:
+    node = config.prefill_node if role == "prefill" else config.decode_node
+    base_port = config.serve.prefill_base_port if role == "prefill" else config.serve.decode_base_port
+    model = model_of(config, role)
+    for index, cores in enumerate(cpus):
+        listeners = list(_listeners(role, node, base_port, index))
+        control = ("--control-port", str(listeners[1].port)) if role == "prefill" else ()
+        yield Member(
+            name=f"{role}-{index}",
+            module=f"{role}_node",
+            argv=(
+                *_common(around),
+                *("--model", model),
+                *("--host", node.host),
+                *("--port", str(listeners[0].port)),
+                *control,
+                *_served_name(model, (*node.vllm_args, *around.node_flags)),
+                *around.node_flags,
+            ),
+            listeners=tuple(listeners),
+            ready_path="/health",
+            cpus=cores,
+        )
+
+
+def _listeners(role: Role, node: NodeConfig, base_port: int, index: int) -> Iterator[Listener]:
+    port = base_port + index
+    yield Listener(host=node.host, port=port, flag=f"--{role}-base-port")
+    if role == "prefill":
+        control = node.control_port + index if node.control_port else control_port(NodeConfig(port=port))
+        flag = "prefill_node.control_port" if node.control_port else "--prefill-base-port"
+        yield Listener(host=node.host, port=control, flag=flag)
+
+
+def _common(around: Surroundings) -> tuple[str, ...]:
+    config = ("--config", str(around.file)) if around.file else ()
+    return (*config, "--secret-file", str(around.secret_file))
+
+
+def _served_name(model: str, theirs: Sequence[str]) -> tuple[str, ...]:
+    """Call the embedded model by a name; any other is called as it was asked for."""
+    if model == str(WEIGHTS) and not given(theirs, SERVED_NAME_FLAG):
+        return (SERVED_NAME_FLAG, EMBEDDED_NAME)
+    return ()

@@ -1,0 +1,32 @@
+"""What the zygote imports before it forks vLLM servers, and the one change that forking asks of vLLM."""
+
+import importlib
+import multiprocessing
+import sys
+
+PRELOADED = (
+    "vllm.entrypoints.launchers.api_server.entry",
+    "vllm.v1.engine.core",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.models.registry",
+    "node.server",
+    "model_runner",
+    "kv_connector.connector",
+)
+# Where vLLM looks up how to start its own processes. Its CPU platform says "spawn", which would import all again.
+FORKING = ("vllm.v1.engine.utils", "vllm.v1.engine.coordinator", "vllm.v1.executor.multiproc_executor")
+NEVER = "mooncake.engine"  # brings a Go runtime with threads of its own, after which forking is unsafe
+
+
+def prepare() -> None:
+    """Import everything heavy, and make vLLM fork its engine and workers."""
+    for name in (*PRELOADED, *FORKING):
+        importlib.import_module(name)
+    for name in FORKING:
+        sys.modules[name].get_mp_context = _fork_context  # type: ignore[attr-defined]  # replacing vLLM's own
+    assert NEVER not in sys.modules, f"importing the node must not load {NEVER} before a fork"
+
+
+def _fork_context() -> multiprocessing.context.BaseContext:
+    return multiprocessing.get_context("fork")

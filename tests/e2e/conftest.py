@@ -1,0 +1,40 @@
+"""One fork server and one stack for the whole session; a pair that most tests share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.fidelity import answers, choose_prompts
+from tests.e2e.stack import FLOAT32, Server, Stack, running_stack
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The fork server; every server of the session is stopped at its end."""
+    with running_stack(tmp_path_factory.mktemp("stack")) as running:
+        yield running
+
+
+class Trio:
+    """A prefill node that chunks at 256 tokens, a decode node and a proxy, in float32, and a reference."""
+
+    def __init__(self, stack: Stack) -> None:
+        self.prefill = stack.node("prefill", *FLOAT32, "--max-num-batched-tokens", "256")
+        self.decode = stack.node("decode", *FLOAT32)
+        self.plain: Server = stack.plain(*FLOAT32)
+        for server in (self.prefill, self.decode, self.plain):
+            server.wait_ready()
+        self.proxy = stack.proxy([self.prefill], [self.decode])
+        self.proxy.wait_ready()
+        self.model = stack.model
+        self.prompts = choose_prompts(20)
+        self.reference = answers(self.plain.url, self.model, self.prompts)
+
+
+@pytest.fixture(scope="module")
+def trio(stack: Stack) -> Iterator[Trio]:
+    """Servers of one test module."""
+    made = Trio(stack)
+    yield made
+    for server in (made.proxy, made.decode, made.prefill, made.plain):
+        server.stop()

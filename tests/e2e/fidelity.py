@@ -1,0 +1,196 @@
+"""Is an answer through Baton the answer of one vLLM server? Measured, not assumed.
+
+    python -m tests.e2e.fidelity --prompts 200
+
+Reference: a plain vLLM server, one prompt at a time, float32. Then every cell of {one at a time, 16 at once} ×
+{prefill in one chunk, prefill chunked at 256 tokens} × {cold, warm prefix caches} is compared with it: token ids
+identical, top-5 logprobs within 1e-3. What travelled and what D computed is counted: bytes pushed equal bytes
+expected, and D computes one prompt token per request. A last cell runs in bfloat16, where plain vLLM differs from
+itself; there the digests of the KV on D must equal P's.
+"""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+import httpx
+
+from contracts.http import DISAGGREGATED
+from deploy.embedded_model.prompts import prompts as listed_prompts
+from tests.e2e.client import Answer, complete, difference, worst_logprob
+from tests.e2e.stack import FLOAT32, Server, Stack, running_stack
+
+AT_ONCE = (1, 16)
+CHUNKS_TOKENS = (4096, 256)
+KV_CACHE = ("--kv-cache-memory-bytes", str(1 << 30))  # every prompt fits into the prefix caches
+TIMEOUT_S = 300.0
+
+
+@dataclass(kw_only=True)
+class Cell:
+    """One way of serving the same prompts, and what was seen."""
+
+    name: str
+    requests: int = 0
+    problems: list[str] = field(default_factory=list)
+    worst_logprob: float = 0.0
+    bytes_pushed: int = 0
+    bytes_expected: int = 0
+    computed_on_decode: int = 0  # prompt tokens
+
+    def __str__(self) -> str:
+        verdict = "exact" if not self.problems else f"{len(self.problems)} PROBLEMS"
+        return (
+            f"{self.name:<42} {self.requests:>4} requests  {verdict:<12} worst logprob {self.worst_logprob:.1e}  "
+            f"pushed {self.bytes_pushed / 2**20:8.1f} of {self.bytes_expected / 2**20:8.1f} MiB  "
+            f"computed on D {self.computed_on_decode} tokens"
+        )
+
+
+def choose_prompts(count: int) -> list[list[int]]:
+    """Return `count` of the listed prompts, evenly spread over their lengths, the shortest and longest included."""
+    by_length = sorted(listed_prompts(), key=len)
+    step = (len(by_length) - 1) / max(count - 1, 1)
+    return [by_length[round(index * step)] for index in range(count)]
+
+
+async def ask_all(
+    url: str, model: str, prompts: Sequence[Sequence[int]], at_once: int
+) -> list[Answer | httpx.HTTPError]:
+    """Complete every prompt, `at_once` at a time; answers in the order of `prompts`."""
+    gate = asyncio.Semaphore(at_once)
+    async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=None)) as client:
+
+        async def one(prompt: Sequence[int]) -> Answer | httpx.HTTPError:
+            async with gate:
+                try:
+                    return await complete(client, url, model, prompt)
+                except httpx.HTTPError as exc:
+                    return exc
+
+        return await asyncio.gather(*map(one, prompts))
+
+
+def answers(url: str, model: str, prompts: Sequence[Sequence[int]], at_once: int = 1) -> list[Answer]:
+    """Complete every prompt; the first failure is raised."""
+    found = asyncio.run(ask_all(url, model, prompts, at_once))
+    for answer in found:
+        if isinstance(answer, httpx.HTTPError):
+            raise answer
+    return [answer for answer in found if isinstance(answer, Answer)]
+
+
+class Pair:
+    """A prefill node, a decode node and a proxy of their own."""
+
+    def __init__(self, stack: Stack, prefill_flags: Sequence[str], flags: Sequence[str]) -> None:
+        self.prefill = stack.node("prefill", *flags, *KV_CACHE, *prefill_flags)
+        self.decode = stack.node("decode", *flags, *KV_CACHE)
+        self.prefill.wait_ready()
+        self.decode.wait_ready()
+        self.proxy = stack.proxy([self.prefill], [self.decode])
+        self.proxy.wait_ready()
+        self.model = stack.model
+
+    def run(self, name: str, prompts: Sequence[Sequence[int]], reference: Sequence[Answer], at_once: int) -> Cell:
+        """Serve every prompt and compare."""
+        cell = Cell(name=name, requests=len(prompts))
+        pushed, expected, computed = self._counters()
+        found = asyncio.run(ask_all(self.proxy.url, self.model, prompts, at_once))
+        for prompt, wanted, got in zip(prompts, reference, found, strict=True):
+            if isinstance(got, httpx.HTTPError):
+                cell.problems.append(f"{len(prompt)} tokens: {got!r}")
+                continue
+            cell.worst_logprob = max(cell.worst_logprob, worst_logprob(wanted, got))
+            if problem := difference(wanted, got):
+                cell.problems.append(f"{len(prompt)} tokens: {problem}")
+            if got.path != DISAGGREGATED:
+                cell.problems.append(f"{len(prompt)} tokens: served as {got.path}: {got.reason}")
+        now_pushed, now_expected, now_computed = self._counters()
+        cell.bytes_pushed, cell.bytes_expected = now_pushed - pushed, now_expected - expected
+        cell.computed_on_decode = now_computed - computed
+        if cell.bytes_pushed != cell.bytes_expected:
+            cell.problems.append("bytes pushed differ from bytes expected")
+        if cell.computed_on_decode != len(prompts):
+            cell.problems.append(f"D computed {cell.computed_on_decode} prompt tokens for {len(prompts)} requests")
+        return cell
+
+    def stop(self) -> None:
+        """Stop the three servers."""
+        for server in (self.proxy, self.decode, self.prefill):
+            server.stop()
+
+    def _counters(self) -> tuple[int, int, int]:
+        totals = self.prefill.transfers()["worker"]["totals"]
+        return totals["bytes_committed"], totals["bytes_expected"], computed_prompt_tokens(self.decode)
+
+
+def computed_prompt_tokens(server: Server) -> int:
+    """Prompt tokens that a server computed itself so far."""
+    samples = server.metrics()
+    return int(
+        sum(
+            value
+            for name, value in samples.items()
+            if name.startswith("vllm:prompt_tokens_by_source_total{") and 'source="local_compute"' in name
+        )
+    )
+
+
+def float32_cells(stack: Stack, prompts: Sequence[Sequence[int]], reference: Sequence[Answer]) -> list[Cell]:
+    """Every cell in float32."""
+    cells = []
+    for chunk, at_once in product(CHUNKS_TOKENS, AT_ONCE):
+        pair = Pair(stack, ["--max-num-batched-tokens", str(chunk)], FLOAT32)
+        name = f"float32, {at_once} at once, chunks of {chunk}"
+        for warmth in ("cold", "warm"):
+            cells.append(pair.run(f"{name}, {warmth}", prompts, reference, at_once))
+            print(cells[-1], flush=True)
+        pair.stop()
+    return cells
+
+
+def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]]) -> Cell:
+    """In bfloat16 the bytes on D must be P's; tokens are not compared."""
+    verify = ("--transfer-kv-verify", "full", "--dtype", "bfloat16")
+    pair = Pair(stack, ["--max-num-batched-tokens", "256"], verify)
+    cell = Cell(name="bfloat16, 16 at once, digests", requests=len(prompts))
+    answers(pair.proxy.url, stack.model, prompts, at_once=16)
+    totals = pair.decode.transfers()["worker"]["totals"]
+    if totals["mismatched"] or totals["verified"] != totals["loaded"] or not totals["verified"]:
+        cell.problems.append(f"digests: {totals}")
+    cell.bytes_pushed, cell.bytes_expected, cell.computed_on_decode = pair._counters()
+    pair.stop()
+    print(cell, f"verified {totals['verified']}", flush=True)
+    return cell
+
+
+def run(stack: Stack, count: int) -> list[Cell]:
+    """Run every cell with `count` prompts."""
+    prompts = choose_prompts(count)
+    plain = stack.plain(*FLOAT32, *KV_CACHE, "--no-enable-prefix-caching")
+    plain.wait_ready()
+    reference = answers(plain.url, stack.model, prompts)
+    plain.stop()
+    return [*float32_cells(stack, prompts, reference), bfloat16_cell(stack, prompts)]
+
+
+def main() -> int:
+    """Print the table; exit with 1 if anything differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--prompts", type=int, default=24, help="prompts per cell")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="baton-fidelity-") as folder, running_stack(Path(folder)) as stack:
+        cells = run(stack, arguments.prompts)
+    problems = [f"{cell.name}: {problem}" for cell in cells for problem in cell.problems]
+    print(*problems, f"{len(cells)} cells, {len(problems)} problems", sep="\n")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,174 @@
+"""Starts and stops real servers: plain vLLM, prefill and decode nodes, the proxy. One fork server feeds them all."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from contracts.http import NODE_PATH, TRANSFERS_PATH
+from contracts.secret import generate_secret, read_secret
+from deploy.embedded_model import WEIGHTS
+from deploy.forkserver import Child, ForkServer
+
+START_TIMEOUT_S = 90.0
+FLOAT32 = ("--dtype", "float32")
+QUIET = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
+
+
+def free_port() -> int:
+    """A port that nobody listens on; far from those that Mooncake draws."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+@dataclass
+class Server:
+    """One server process."""
+
+    name: str
+    target: str
+    argv: list[str]
+    url: str
+    log: Path
+    forkserver: ForkServer
+    token: str = ""
+    ready_path: str = "/health"
+    cpus: Sequence[int] = ()
+    env: dict[str, str | None] = field(default_factory=dict)
+    child: Child | None = None
+
+    def spawn(self) -> None:
+        """Start the process, without waiting for it to serve."""
+        self.child = self.forkserver.spawn(
+            self.target, kwargs={"argv": self.argv}, log=self.log, cpus=self.cpus, env=self.env
+        )
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until it serves."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.child is not None and self.child.poll() is not None:
+                raise RuntimeError(f"{self.name} ended with {self.child.returncode}:\n{self.tail()}")
+            with suppress(httpx.HTTPError):
+                if httpx.get(self.url + self.ready_path, timeout=2).status_code == 200:
+                    return
+            time.sleep(0.05)
+        raise RuntimeError(f"{self.name} was not ready within {timeout_s} s:\n{self.tail()}")
+
+    def stop(self) -> None:
+        """Stop the process and wait for its end."""
+        if self.child is not None and self.child.poll() is None:
+            self.child.terminate()
+            try:
+                self.child.wait(15)
+            except Exception:  # noqa: BLE001  # whatever it was, the process must not stay
+                self.child.kill()
+                self.child.wait(5)
+
+    def kill(self) -> None:
+        """SIGKILL the process and its engine."""
+        assert self.child is not None
+        self.child.kill()
+        self.child.wait(5)
+
+    def tail(self, lines: int = 40) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
+
+    def get(self, path: str) -> dict[str, Any]:
+        """GET a JSON route of a node's API."""
+        response = httpx.get(self.url + path, headers={"Authorization": f"Bearer {self.token}"}, timeout=5)
+        response.raise_for_status()
+        body: dict[str, Any] = response.json()
+        return body
+
+    def info(self) -> dict[str, Any]:
+        """`GET /baton/node`."""
+        return self.get(NODE_PATH)
+
+    def transfers(self) -> dict[str, Any]:
+        """`GET /baton/transfers`."""
+        return self.get(TRANSFERS_PATH)
+
+    def metrics(self) -> dict[str, float]:
+        """Sum of each Prometheus metric over its labels, and each labelled sample by its full name."""
+        found: dict[str, float] = {}
+        for line in httpx.get(self.url + "/metrics", timeout=5).text.splitlines():
+            if line.startswith("#"):
+                continue
+            sample, _, value = line.rpartition(" ")
+            name = sample.partition("{")[0]
+            found[name] = found.get(name, 0.0) + float(value)
+            if sample != name:
+                found[sample] = float(value)
+        return found
+
+
+class Stack:
+    """All servers of one test session."""
+
+    def __init__(self, forkserver: ForkServer, folder: Path, model: Path = WEIGHTS) -> None:
+        self.forkserver = forkserver
+        self.folder = folder
+        self.model = str(model)
+        self.secret_file = folder / "secret"
+        self.secret_file.write_text(generate_secret())
+        self.token = read_secret(self.secret_file).node_token()
+        self.servers: list[Server] = []
+
+    def plain(self, *flags: str, name: str = "plain", cpus: Sequence[int] = ()) -> Server:
+        """A plain vLLM server."""
+        port = free_port()
+        argv = ["--model", self.model, "--port", str(port), "--enforce-eager", "--enable-prompt-tokens-details"]
+        argv += ["--host", "127.0.0.1", "--kv-cache-memory-bytes", str(256 << 20), *QUIET, *flags]
+        return self._spawn(name, "tests.e2e.targets:plain_vllm", argv, port, cpus=cpus)
+
+    def node(self, role: str, *flags: str, name: str = "", host: str = "127.0.0.1", cpus: Sequence[int] = ()) -> Server:
+        """A prefill or decode node; prefill nodes get the first core, decode nodes the last, unless told otherwise."""
+        cores = sorted(os.sched_getaffinity(0))
+        cpus = cpus or (cores[:1] if role == "prefill" else cores[-1:])
+        port = free_port()
+        argv = ["--model", self.model, "--port", str(port), "--host", host, "--secret-file", str(self.secret_file)]
+        if role == "prefill":
+            argv += ["--control-port", str(free_port())]
+        argv += ["--enable-prompt-tokens-details", *QUIET, *flags]
+        return self._spawn(name or role, f"{role}_node.__main__:main", argv, port, token=self.token, cpus=cpus)
+
+    def proxy(self, prefill: Sequence[Server], decode: Sequence[Server], *flags: str, name: str = "proxy") -> Server:
+        """The proxy in front of some nodes."""
+        port = free_port()
+        argv = ["--port", str(port), "--secret-file", str(self.secret_file), *flags]
+        argv += ["--prefill", *(server.url for server in prefill), "--decode", *(server.url for server in decode)]
+        return self._spawn(name, "proxy.__main__:main", argv, port, token=self.token, ready_path="/ready")
+
+    def stop(self) -> None:
+        """Stop everything, the proxy first."""
+        for server in reversed(self.servers):
+            server.stop()
+        self.servers.clear()
+
+    def _spawn(self, name: str, target: str, argv: list[str], port: int, **more: Any) -> Server:
+        server = Server(
+            name, target, argv, f"http://127.0.0.1:{port}", self.folder / f"{name}-{port}.log", self.forkserver, **more
+        )
+        self.servers.append(server)
+        server.spawn()
+        return server
+
+
+@contextmanager
+def running_stack(folder: Path, model: Path = WEIGHTS) -> Iterator[Stack]:
+    """A fork server and a stack on it; everything is stopped at the end."""
+    environ = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}  # read at import
+    with ForkServer(log=folder / "zygote.log", environ=environ) as forkserver:
+        stack = Stack(forkserver, folder, model)
+        try:
+            yield stack
+        finally:
+            stack.stop()

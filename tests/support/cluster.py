@@ -1,0 +1,85 @@
+"""A proxy in front of fake nodes, all on real sockets."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from contracts.configuration.schema import BatonConfig, ProxyConfig, TransferConfig
+from proxy.app import create_app
+from proxy.joined_head import HeadJoiningProtocol
+from tests.support.fake_vllm import MODEL, SECRET, Fabric, FakeVllm
+from tests.support.serve import serve
+
+COMPLETION: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 3}
+CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What a test talks to."""
+
+    url: str
+    prefill: list[FakeVllm]
+    decode: list[FakeVllm]
+    http: httpx.AsyncClient
+
+    async def complete(self, **changes: Any) -> httpx.Response:
+        """Ask for a completion, read whole."""
+        return await self.http.post("/v1/completions", json={**COMPLETION, **changes})
+
+    async def chat(self, **changes: Any) -> httpx.Response:
+        """Ask for a chat completion, read whole."""
+        return await self.http.post("/v1/chat/completions", json={**CHAT, **changes})
+
+    async def until_ready(self) -> None:
+        """Wait until every node is in use."""
+
+        async def all_ready() -> bool:
+            nodes = (await self.http.get("/ready")).json()["nodes"]
+            return all(node["state"] == "ready" for node in nodes)
+
+        await until_true(all_ready)
+
+
+async def until_true(condition: Callable[[], Any], *, timeout_s: float = 5.0) -> None:
+    """Poll until a condition (or coroutine function) holds."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if await found if asyncio.iscoroutine(found) else found:
+            return
+        assert time.monotonic() < deadline_s, "the condition did not come true in time"
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def cluster(
+    *, prefill: int = 1, decode: int = 1, ready: bool = True, transfer_timeout_s: float = 30.0, **settings: Any
+) -> AsyncIterator[Cluster]:
+    """Run fake nodes and a proxy; `settings` are fields of `ProxyConfig`."""
+    fabric = Fabric()
+    makers = [FakeVllm("prefill", fabric) for _ in range(prefill)]
+    takers = [FakeVllm("decode", fabric) for _ in range(decode)]
+    for node in (*makers, *takers):
+        await node.start()
+    urls = {"prefill": tuple(node.url for node in makers), "decode": tuple(node.url for node in takers)}
+    defaults = {"probe_interval_s": 0.05, "probe_timeout_s": 1.0, "request_timeout_s": 20.0, **urls}
+    config = BatonConfig(
+        proxy=ProxyConfig(**{**defaults, **settings}), transfer=TransferConfig(transfer_timeout_s=transfer_timeout_s)
+    )
+    try:
+        async with (
+            serve(create_app(config, SECRET), http=HeadJoiningProtocol) as url,
+            httpx.AsyncClient(base_url=url, timeout=10) as http,
+        ):
+            running = Cluster(url, makers, takers, http)
+            if ready:
+                await running.until_ready()
+            yield running
+    finally:
+        await asyncio.gather(*(node.stop() for node in (*makers, *takers)))

@@ -1,0 +1,323 @@
+"""A strict fake of a Baton node: vLLM's OpenAI routes, the node API, and faults on demand.
+
+It answers 400 to whatever the proxy must never send: unsigned or reused `kv_transfer_params`, internal headers, a
+prefill leg that streams or asks for more than one token. It records each request and whether its connection was
+closed before the answer was complete. A decode node waits until the prefill node of the same `Fabric` has computed
+the prompt, so that a lost prefill leg shows as what it is: a decode node that waits for ever.
+"""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from contracts.http import NODE_PATH, error_body
+from contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, verify
+from contracts.node_info import Fingerprint, NodeInfo
+from contracts.secret import ClusterSecret
+from tests.support.serve import Listening
+
+SECRET = ClusterSecret(b"a secret for tests only")
+MODEL = "fake-model"
+FINGERPRINT = Fingerprint(
+    weights="w1",
+    dtype="float32",
+    kv_cache_dtype="auto",
+    quantization="none",
+    rope="r1",
+    attention="cpu",
+    block_size_tokens=16,
+)
+Fault = Literal[
+    "",
+    "status",  # answer `status` with `error`
+    "hang",  # accept and never answer
+    "drop",  # close the connection without an answer
+    "empty",  # 200, an empty body
+    "cut",  # close the connection in the middle of the answer
+    "cut in event",  # the same in the middle of an event
+    "silent end",  # end the stream cleanly before its last event
+    "stale",  # close a connection on which a second request arrives
+]
+_PREFILL_FORBIDS = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """One request as the node saw it."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    params: TransferParams | None = None
+    cancelled: bool = False
+    finished: bool = False
+
+
+@dataclass(slots=True)
+class Fabric:
+    """What the nodes of one test share in place of KV: which transfers were computed."""
+
+    computed: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    def event(self, transfer_id: str) -> asyncio.Event:
+        """Return the event of one transfer."""
+        return self.computed.setdefault(transfer_id, asyncio.Event())
+
+
+class _RefusedError(Exception):
+    """Our own 4xx."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _Protocol(HttpToolsProtocol):
+    """Lets the application reach its connection, and counts requests on it."""
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self.request_number = getattr(self, "request_number", 0) + 1
+        self.scope["fake.transport"] = self.transport  # type: ignore[typeddict-unknown-key]
+        self.scope["fake.number"] = self.request_number  # type: ignore[typeddict-unknown-key]
+
+
+class FakeVllm:
+    """One node."""
+
+    def __init__(self, role: Literal["prefill", "decode"], fabric: Fabric, *, tokens: int = 3) -> None:
+        self.role = role
+        self.fabric = fabric
+        self.tokens = tokens
+        self.seen: list[Seen] = []
+        self.fault: Fault = ""
+        self.status = 500
+        self.error: Any = error_body("the engine is dead", kind="InternalServerError", code=500)
+        self.healthy = True
+        self.first_token_delay_s = 0.0
+        self.token_delay_s = 0.0
+        self.recomputes = False
+        self.has_node_api = True
+        self.info = NodeInfo(
+            role=role,
+            state="ready",
+            model="/models/fake",
+            served_models=[MODEL],
+            max_model_len_tokens=4096,
+            incarnation="1",
+            tensor_parallel_size=1,
+            pipeline_parallel_size=1,
+            data_parallel_size=1,
+            control_addresses=["tcp://127.0.0.1:9100"] if role == "prefill" else [],
+            fingerprint=FINGERPRINT,
+            regions=[],
+            num_blocks=10,
+            layer_sync="event",
+            versions={},
+        )
+        self._used: set[str] = set()
+        self._listening = Listening(self, http=_Protocol, timeout_keep_alive=60)
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return self._listening.url
+
+    async def start(self) -> None:
+        """Listen."""
+        await self._listening.start()
+
+    async def stop(self) -> None:
+        """Die: refuse connections, cut open ones."""
+        await self._listening.stop()
+
+    def change(self, **changes: Any) -> None:
+        """Describe the node differently from now on."""
+        self.info = msgspec.structs.replace(self.info, **changes)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve one request."""
+        if scope["type"] == "lifespan":
+            return await _lifespan(receive, send)
+        headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
+        if scope["method"] == "GET":
+            return await self._get(scope["path"], headers, send)
+        body = await _read(receive)
+        if self.fault == "stale" and scope["fake.number"] > 1:
+            scope["fake.transport"].abort()
+            return None
+        seen = Seen(scope["path"], headers, json.loads(body))
+        self.seen.append(seen)
+        watcher = asyncio.create_task(_cancel_when_gone(receive, seen, asyncio.current_task()))
+        try:
+            await self._post(seen, scope["fake.transport"], send)
+            seen.finished = True
+        except asyncio.CancelledError:
+            if not seen.cancelled:
+                raise
+        except _RefusedError as exc:
+            await _json(send, exc.status, error_body(str(exc), code=exc.status))
+        finally:
+            watcher.cancel()
+
+    async def _get(self, path: str, headers: dict[str, str], send: Any) -> None:
+        if path == "/health":
+            await _json(send, 200 if self.healthy else 503, {})
+        elif path != NODE_PATH or not self.has_node_api:
+            await _json(send, 404, {"detail": "Not Found"})
+        elif headers.get("authorization") != f"Bearer {SECRET.node_token()}":
+            await _json(send, 401, {"error": "Unauthorized"})
+        else:
+            await _json(send, 200, msgspec.to_builtins(self.info))
+
+    async def _post(self, seen: Seen, transport: Any, send: Any) -> None:
+        if self.fault == "hang":
+            await asyncio.Event().wait()
+        if self.fault == "drop":
+            transport.abort()
+            return
+        if self.fault == "status":
+            await _json(send, self.status, self.error)
+            return
+        self._check(seen)
+        await asyncio.sleep(self.first_token_delay_s)
+        if self.role == "prefill":
+            assert seen.params is not None
+            self.fabric.event(seen.params.transfer_id).set()
+        elif seen.params is not None and not self.recomputes:
+            await self.fabric.event(seen.params.transfer_id).wait()
+        await self._generate(seen, transport, send)
+
+    def _check(self, seen: Seen) -> None:
+        """Refuse what the proxy must never send, and what vLLM refuses."""
+        for name in seen.headers:
+            if name.startswith("x-baton-") or (name == "x-data-parallel-rank" and self.info.data_parallel_size == 1):
+                raise _RefusedError(400, f"header {name} must not reach a node")
+        if seen.headers.get("content-type") != "application/json":
+            raise _RefusedError(415, "content type")
+        if seen.body.get("model") != MODEL:
+            raise _RefusedError(404, "model")
+        if "prompt" not in seen.body and "messages" not in seen.body:
+            raise _RefusedError(400, "no prompt")
+        if seen.body.get("max_tokens") == 0:
+            raise _RefusedError(400, "max_tokens must be at least 1")
+        if seen.body.get("stream_options") and not seen.body.get("stream"):
+            raise _RefusedError(400, "stream_options without stream")
+        self._check_params(seen)
+        if self.role == "prefill":
+            _check_prefill_leg(seen.body)
+
+    def _check_params(self, seen: Seen) -> None:
+        if FIELD not in seen.body:
+            if self.role == "prefill":
+                raise _RefusedError(400, f"a prefill leg needs {FIELD}")
+            return
+        try:
+            seen.params = verify(seen.body[FIELD], SECRET)
+        except TransferParamsError as exc:
+            raise _RefusedError(400, str(exc)) from exc
+        if seen.params.role != self.role or (self.role == "decode") != bool(seen.params.peer):
+            raise _RefusedError(400, f"{FIELD} is for the other role")
+        if seen.params.transfer_id in self._used:
+            raise _RefusedError(400, "transfer id used twice")
+        self._used.add(seen.params.transfer_id)
+
+    async def _generate(self, seen: Seen, transport: Any, send: Any) -> None:
+        streams = bool(seen.body.get("stream"))
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8" if streams else b"application/json")]
+        if self.recomputes:
+            headers += [(b"x-baton-path", b"recomputed"), (b"x-baton-reason", b"the peer went silent")]
+        headers.append((b"x-baton-secret", b"not for clients"))
+        parts = list(events(seen.path, self.tokens)) if streams else [answer(seen.path, self.tokens)]
+        if not streams:
+            headers.append((b"content-length", b"%d" % (0 if self.fault == "empty" else len(parts[0]))))
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        if self.fault == "empty":
+            parts = []
+        for index, part in enumerate(parts):
+            if self.fault.startswith("cut") and index == len(parts) // 2:
+                half = part[: len(part) // 2] if self.fault == "cut in event" or not streams else b""
+                await send({"type": "http.response.body", "body": half, "more_body": True})
+                await asyncio.sleep(0.05)  # what was sent must arrive before the connection ends
+                transport.abort()
+                return
+            if self.fault == "silent end" and index == len(parts) - 1:
+                break
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+            await asyncio.sleep(self.token_delay_s)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def events(path: str, tokens: int) -> Iterator[bytes]:
+    """Yield the stream that a decode node sends, one event at a time."""
+    for index in range(tokens):
+        choice: dict[str, Any] = {"index": 0, "finish_reason": "length" if index == tokens - 1 else None}
+        choice |= {"delta": {"content": _text(index)}} if "chat" in path else {"text": _text(index)}
+        kind = "chat.completion.chunk" if "chat" in path else "text_completion"
+        chunk = {"id": "cmpl-1", "object": kind, "created": 1, "model": MODEL, "choices": [choice]}
+        yield b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def answer(path: str, tokens: int) -> bytes:
+    """Return the body that a decode node sends where no stream was asked for."""
+    text = "".join(map(_text, range(tokens)))
+    choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
+    choice |= {"message": {"role": "assistant", "content": text}} if "chat" in path else {"text": text}
+    kind = "chat.completion" if "chat" in path else "text_completion"
+    usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": tokens + 1}
+    body = {"id": "cmpl-1", "object": kind, "created": 1, "model": MODEL, "choices": [choice], "usage": usage}
+    return json.dumps(body, ensure_ascii=False).encode()
+
+
+def _text(index: int) -> str:
+    return f" wörd{index}"
+
+
+def _check_prefill_leg(body: dict[str, Any]) -> None:
+    wrong = [name for name in _PREFILL_FORBIDS if name in body]
+    if body.get("stream") is not False:
+        wrong.append("stream")
+    wrong += [name for name in ("max_tokens", "n") if body.get(name) != 1]
+    if body.get("max_completion_tokens", 1) != 1:
+        wrong.append("max_completion_tokens")
+    if wrong:
+        raise _RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
+
+
+async def _cancel_when_gone(receive: Any, seen: Seen, task: asyncio.Task[Any] | None) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    if not seen.finished and task is not None:
+        seen.cancelled = True
+        task.cancel()
+
+
+async def _read(receive: Any) -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return body
+
+
+async def _json(send: Any, status: int, value: Any) -> None:
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _lifespan(receive: Any, send: Any) -> None:
+    while True:
+        kind = (await receive())["type"]
+        await send({"type": f"{kind}.complete"})
+        if kind == "lifespan.shutdown":
+            return

@@ -1,0 +1,243 @@
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from contracts.configuration.load import HINTS, ConfigError, choose_file, environment_name, flag_name, load
+from contracts.configuration.schema import BatonConfig
+
+SOURCES = ("default", "file", "environment", "flag")
+
+
+def test_nothing_given_is_the_default(tmp_path: Path) -> None:
+    """Without file, environment and flags the configuration is the schema's, and every origin says so."""
+    loaded = load({}, {"PATH": "/bin"}, None)
+
+    assert loaded.config == BatonConfig()
+    assert loaded.origin == dict.fromkeys(HINTS, "default")
+
+
+@pytest.mark.parametrize("given", [set(chosen) for n in range(4) for chosen in itertools.combinations(SOURCES[1:], n)])
+def test_the_strongest_source_wins(tmp_path: Path, given: set[str]) -> None:
+    """Flag over environment over file over default, for every combination of them."""
+    file = write(tmp_path, {"proxy": {"port": 1}}) if "file" in given else None
+    environ = {"BATON_PROXY_PORT": "2"} if "environment" in given else {}
+    flags = {"proxy.port": "3"} if "flag" in given else {}
+
+    loaded = load(flags, environ, file)
+
+    strongest = max(given | {"default"}, key=SOURCES.index)
+    assert loaded.config.proxy.port == {"default": 8000, "file": 1, "environment": 2, "flag": 3}[strongest]
+    assert (
+        loaded.origin["proxy.port"]
+        == {
+            "default": "default",
+            "file": str(file),
+            "environment": "environment BATON_PROXY_PORT",
+            "flag": "flag --port",
+        }[strongest]
+    )
+
+
+def test_sources_are_merged_field_by_field(tmp_path: Path) -> None:
+    """A flag for one field of a section leaves the file's other fields standing."""
+    file = write(tmp_path, {"proxy": {"port": 1, "host": "10.0.0.1"}, "serve": {"prefill": 3}})
+
+    config = load({"proxy.port": 9}, {"BATON_SERVE_DECODE": "4"}, file).config
+
+    assert (config.proxy.port, config.proxy.host) == (9, "10.0.0.1")
+    assert (config.serve.prefill, config.serve.decode) == (3, 4)
+
+
+def test_a_whole_configuration_survives_a_round_trip(tmp_path: Path) -> None:
+    """Every setting can be written into a file, and into the environment, and comes back as it was."""
+    wanted = BatonConfig(
+        cluster=dataclasses.replace(BatonConfig().cluster, secret_file=Path("/run/secret")),
+        proxy=dataclasses.replace(BatonConfig().proxy, prefill=("http://a:1", "http://b:2"), when_no_prefill="refuse"),
+        decode_node=dataclasses.replace(BatonConfig().decode_node, vllm_args=("--dtype", "float32")),
+        serve=dataclasses.replace(BatonConfig().serve, pin_cores=False, start_timeout_s=0.5),
+    )
+    plain = {section: plain_fields(body) for section, body in dataclasses.asdict(wanted).items()}
+    environ = {environment_name(key): text for key, text in as_text(wanted)}
+
+    assert load({}, {}, write(tmp_path, plain)).config == wanted
+    assert load({}, environ, None).config == wanted
+
+
+def test_every_setting_has_a_variable_of_its_own() -> None:
+    """No two settings share an environment variable."""
+    assert len({environment_name(key) for key in HINTS}) == len(HINTS)
+    assert environment_name("prefill_node.vllm_args") == "BATON_PREFILL_NODE_VLLM_ARGS"
+    assert flag_name("cluster.secret_file") == "--secret-file"
+
+
+@pytest.mark.parametrize("key", HINTS)
+def test_an_unknown_key_names_the_nearest_right_one(tmp_path: Path, key: str) -> None:
+    """A slip in any key, in the file or the environment, is answered with the key that was meant."""
+    section, _, name = key.partition(".")
+    slipped = name[:-1] + "q" + name[-1:]
+
+    in_file = problems({section: {slipped: 1}}, tmp_path)
+    in_environment = problems({}, tmp_path, {environment_name(f"{section}.{slipped}"): "1"})
+
+    assert in_file == [f"{tmp_path / 'baton.yaml'}: {section}.{slipped} is not a setting; did you mean {key}?"]
+    assert in_environment[0].endswith(f"did you mean {environment_name(key)}?")
+
+
+def test_an_unknown_section_names_the_nearest_right_one(tmp_path: Path) -> None:
+    """The same for sections."""
+    assert problems({"prefil_node": {"port": 1}}, tmp_path)[0].endswith("did you mean prefill_node?")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("proxy.port", 65536, "an integer between 0 and 65535"),
+        ("proxy.port", -1, "an integer between 0 and 65535"),
+        ("proxy.port", 80.5, "an integer between 0 and 65535"),
+        ("proxy.port", True, "an integer between 0 and 65535"),
+        ("proxy.port", "eighty", "an integer between 0 and 65535"),
+        ("proxy.port", None, "an integer between 0 and 65535"),
+        ("proxy.host", 5, "a text"),
+        ("proxy.prefill", {"a": 1}, "a list of texts"),
+        ("proxy.prefill", 5, "a list of texts"),
+        ("proxy.when_no_prefill", "guess", "one of decode_local, refuse"),
+        ("proxy.when_no_prefill", ["refuse"], "one of decode_local, refuse"),
+        ("transfer.beat_interval_s", 0, "a number above 0"),
+        ("transfer.beat_interval_s", float("inf"), "a number above 0"),
+        ("transfer.beat_interval_s", float("nan"), "a number above 0"),
+        ("transfer.quarantine_max_share", 1.5, "a number between 0 and 1"),
+        ("transfer.push_max_bytes", 0, "an integer at least 1"),
+        ("serve.prefill", -1, "an integer at least 0"),
+        ("serve.decode", 0, "an integer at least 1"),
+        ("serve.pin_cores", "maybe", "true or false"),
+        ("serve.pin_cores", 1, "true or false"),
+        ("cluster.secret_file", 5, "a path"),
+        ("prefill_node.vllm_args", "--a 'open", "words as a shell reads them (No closing quotation)"),
+    ],
+)
+def test_a_wrong_value_is_told_with_what_was_expected(tmp_path: Path, key: str, value: object, expected: str) -> None:
+    """The sentence names the file, the key, the expectation and the value."""
+    section, _, name = key.partition(".")
+
+    found = problems({section: {name: value}}, tmp_path)
+
+    assert found == [f"{tmp_path / 'baton.yaml'}: {key}: expected {expected}, found {value!r}"]
+
+
+def test_a_wrong_value_names_its_variable_or_flag(tmp_path: Path) -> None:
+    """The sentence says where the value stands, not only which setting it is."""
+    with pytest.raises(ConfigError) as caught:
+        load({"proxy.port": "x"}, {"BATON_PROXY_PORT": "y"}, None)
+
+    assert caught.value.problems == (
+        "environment BATON_PROXY_PORT: expected an integer between 0 and 65535, found 'y'",
+        "flag --port: expected an integer between 0 and 65535, found 'x'",
+    )
+
+
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    """Nobody has to start five times to learn of five mistakes."""
+    assert len(problems({"proxy": {"port": "x", "hots": "y"}, "serv": {}}, tmp_path, {"BATON_X": "1"})) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("proxy: [", "is not valid YAML"),
+        ("- proxy", "expected sections"),
+        ("proxy: 8000", "section 'proxy' must hold `key: value` lines, found 8000"),
+        ("proxy: {port: 1, port: 2}", "'port' is written twice"),
+        ("proxy: !!python/object/apply:os.getpid []", "is not valid YAML"),
+    ],
+)
+def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+    """Broken YAML, lists, bare values, doubled keys and object tags are each named."""
+    file = tmp_path / "baton.yaml"
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match=r"baton\.yaml") as caught:
+        load({}, {}, file)
+
+    assert expected in str(caught.value)
+
+
+def test_empty_files_and_sections_change_nothing(tmp_path: Path) -> None:
+    """A file of comments, and a section whose lines are all commented out, are fine."""
+    file = tmp_path / "baton.yaml"
+    for text in ("", "# nothing", "proxy:\nserve:\n"):
+        file.write_text(text)
+        assert load({}, {}, file).config == BatonConfig()
+
+
+def test_a_missing_file_is_refused_only_if_it_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--config` must exist; `baton.yaml` of the current folder may."""
+    monkeypatch.chdir(tmp_path)
+    assert choose_file(None) is None
+    with pytest.raises(ConfigError, match=r"cannot read nowhere\.yaml"):
+        load({}, {}, choose_file(Path("nowhere.yaml")))
+
+    write(tmp_path, {})
+    assert choose_file(None) == Path("baton.yaml")
+
+
+@pytest.mark.parametrize(("text", "truth"), [("true", True), ("Yes", True), ("1", True), ("off", False), ("0", False)])
+def test_truth_values_are_read_from_text(text: str, truth: bool) -> None:
+    """The environment knows only text."""
+    assert load({}, {"BATON_SERVE_PIN_CORES": text}, None).config.serve.pin_cores is truth
+
+
+def test_lists_are_read_from_text() -> None:
+    """Addresses are separated by commas; vLLM's flags as a shell separates words, since JSON has commas."""
+    environ = {
+        "BATON_PROXY_PREFILL": "http://a:1, http://b:2,",
+        "BATON_PREFILL_NODE_VLLM_ARGS": """--override '{"a": 1, "b": 2}'""",
+    }
+
+    config = load({}, environ, None).config
+
+    assert config.proxy.prefill == ("http://a:1", "http://b:2")
+    assert config.prefill_node.vllm_args == ("--override", '{"a": 1, "b": 2}')
+
+
+def test_paths_follow_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~` is the user's home, and an empty text is no path."""
+    monkeypatch.setenv("HOME", "/home/ada")
+
+    assert load({"cluster.secret_file": "~/s"}, {}, None).config.cluster.secret_file == Path("/home/ada/s")
+    assert load({"cluster.secret_file": ""}, {}, None).config.cluster.secret_file is None
+
+
+def write(folder: Path, document: Mapping[str, Any]) -> Path:
+    """Write a `baton.yaml` and return its path."""
+    file = folder / "baton.yaml"
+    file.write_text(yaml.safe_dump(dict(document)))
+    return file
+
+
+def problems(document: Mapping[str, Any], folder: Path, environ: Mapping[str, str] | None = None) -> list[str]:
+    """Return what is wrong with a file and an environment."""
+    with pytest.raises(ConfigError) as caught:
+        load({}, environ or {}, write(folder, document))
+    return list(caught.value.problems)
+
+
+def plain_fields(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section as YAML holds it."""
+    return {
+        name: list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+        for name, value in body.items()
+    }
+
+
+def as_text(config: BatonConfig) -> Iterator[tuple[str, str]]:
+    """Yield every key with its value as an environment variable holds it."""
+    for key in HINTS:
+        section, _, name = key.partition(".")
+        value = getattr(getattr(config, section), name)
+        separator = " " if name == "vllm_args" else ","
+        yield key, separator.join(value) if isinstance(value, tuple) else "" if value is None else str(value)

@@ -1,0 +1,1 @@
+"""Stands in for a node or the proxy in the launcher's tests."""

@@ -1,0 +1,82 @@
+import importlib
+from pathlib import Path
+
+import pytest
+
+from deploy import cli
+
+
+@pytest.mark.parametrize("argv", [[], ["frobnicate"]])
+def test_without_a_right_command_the_list_is_shown(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    """The status tells scripts, the text tells people."""
+    assert cli.main(argv) == cli.EXIT_USAGE
+
+    message = capsys.readouterr().err
+    assert all(f"  {name} " in message for name in cli.COMMANDS)
+
+
+def test_help_is_not_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    """`baton --help` prints the same list and succeeds."""
+    assert cli.main(["--help"]) == 0
+
+    assert "serve" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["proxy", "prefill", "decode", "serve", "config"])
+def test_every_command_delegates_to_its_main(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments and exit status are passed through untouched."""
+    calls: list[list[str]] = []
+
+    class Module:
+        @staticmethod
+        def main(argv: list[str]) -> int:
+            calls.append(argv)
+            return 5
+
+    wanted = cli.COMMANDS[command][0]
+    monkeypatch.setattr(importlib, "import_module", {wanted: Module}.__getitem__)
+
+    assert cli.main([command, "--port", "1"]) == 5
+    assert calls == [["--port", "1"]]
+
+
+def test_config_check_prints_values_and_origins(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The `baton.yaml` of the current folder counts."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "baton.yaml").write_text("proxy: {port: 9}")
+
+    assert cli.main(["config", "check"]) == 0
+
+    assert ["port:", "9", "#", "baton.yaml"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+
+
+def test_config_check_never_prints_the_secret(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The path of the secret is shown, its content is only checked."""
+    secret = tmp_path / "secret"
+    secret.write_text("do-not-print-this-one")
+
+    assert cli.main(["config", "check", "--secret-file", str(secret)]) == 0
+
+    output = capsys.readouterr().out
+    assert str(secret) in output
+    assert "do-not-print" not in output
+
+
+def test_config_check_fails_on_mistakes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A wrong file, and a secret that cannot be used, give their sentence and status 2."""
+    file = tmp_path / "wrong.yaml"
+    file.write_text("proxy: {prot: 9}")
+
+    assert cli.main(["config", "check", "--config", str(file)]) == 2
+    assert "did you mean proxy.port?" in capsys.readouterr().err
+    assert cli.main(["config", "check", "--secret-file", str(tmp_path / "nowhere")]) == 2
+    assert "cannot read the cluster secret" in capsys.readouterr().err
+
+
+def test_config_reference_prints_every_section(capsys: pytest.CaptureFixture[str]) -> None:
+    """The reference needs no file and reads none."""
+    assert cli.main(["config", "reference"]) == 0
+
+    assert "prefill_node:" in capsys.readouterr().out

@@ -1,0 +1,87 @@
+"""The embedded model as committed: small enough, shaped as the tests need it, and listed prompts that stay put."""
+
+import json
+from typing import Any
+
+import jinja2
+import pytest
+
+from deploy.embedded_model import WEIGHTS, corpus, prompts, tokenizer
+
+BF16_BYTES = 2
+
+
+@pytest.fixture(scope="module")
+def config() -> Any:
+    """Return the model's configuration as vLLM reads it."""
+    return json.loads((WEIGHTS / "config.json").read_text())
+
+
+def test_there_are_200_distinct_prompts() -> None:
+    """Distinct prompts keep a stale block from passing for the right one."""
+    assert len({tuple(ids) for ids in prompts.prompts()}) == 200
+
+
+def test_prompts_span_1_to_3500_tokens() -> None:
+    """Both ends are listed exactly, and every prompt with its continuation fits the context."""
+    lengths = [len(ids) for ids in prompts.prompts()]
+
+    assert (min(lengths), max(lengths)) == (1, 3500)
+    assert max(lengths) + prompts.CONTINUATION_TOKENS <= tokenizer.CONTEXT_TOKENS
+
+
+def test_prompts_are_spread_over_every_magnitude() -> None:
+    """Short, middling and long prompts are all there."""
+    lengths = [len(ids) for ids in prompts.prompts()]
+
+    assert all(sum(low <= length < 10 * low for length in lengths) >= 20 for low in (1, 10, 100, 1000))
+
+
+def test_text_and_token_form_of_a_prompt_agree() -> None:
+    """A client may send either form and means the same request."""
+    encoded = tokenizer.load().encode_batch(prompts.texts())
+
+    assert [encoding.ids for encoding in encoded] == prompts.prompts()
+
+
+def test_tokenizer_belongs_to_the_corpus() -> None:
+    """A changed corpus needs a new training run: its offsets and its tokens would no longer fit."""
+    assert tokenizer.build().get_vocab() == tokenizer.load().get_vocab()
+
+
+def test_committed_files_stay_below_4_mb() -> None:
+    """Everybody who clones the repository downloads them."""
+    files = [path for path in WEIGHTS.parent.rglob("*") if path.is_file() and path.parent.name != "__pycache__"]
+
+    assert sum(path.stat().st_size for path in files) < 4_000_000
+
+
+def test_model_has_grouped_queries_and_enough_layers(config: Any) -> None:
+    """Layerwise transfer needs layers to overlap with, tensor parallelism needs KV heads to split."""
+    assert config["num_hidden_layers"] >= 8
+    assert 2 <= config["num_key_value_heads"] < config["num_attention_heads"]
+    assert config["max_position_embeddings"] == tokenizer.CONTEXT_TOKENS
+
+
+def test_kv_cache_takes_at_least_2_kib_per_token(config: Any) -> None:
+    """Less would make every transfer too small to observe."""
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    kv_bytes = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim * BF16_BYTES
+
+    assert kv_bytes >= 2048
+
+
+def test_chat_template_renders_as_the_corpus_was_written() -> None:
+    """The model answers a chat request only in the form in which it learned conversations."""
+    turns = [("Hello!", "Hello, and welcome."), ("Who are you?", "I am the clerk.")]
+    messages = [{"role": "system", "content": "Be brief."}]
+    for question, answer in turns:
+        messages += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    template = jinja2.Template((WEIGHTS / "chat_template.jinja").read_text())
+    special = {"bos_token": corpus.BEGIN, "eos_token": corpus.END}
+
+    whole = template.render(messages=messages, **special)
+    open_ended = template.render(messages=messages[:2], add_generation_prompt=True, **special)
+
+    assert whole == corpus.chat(*turns, system="Be brief.")
+    assert open_ended == corpus.chat(("Hello!", ""), system="Be brief.").removesuffix(corpus.END)

@@ -1,0 +1,205 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.forkserver import ROOT, Child, ForkServer, ForkServerError
+from tests.unit.deploy.processes import alive, eventually
+
+TARGETS = "tests.unit.deploy.targets"
+
+
+@pytest.fixture
+def server() -> Iterator[ForkServer]:
+    """A fork server whose import is instant."""
+    with ForkServer(prepare=f"{TARGETS}:prepare") as started:
+        yield started
+
+
+def test_a_child_sees_the_imports_its_own_session_and_its_environment(server: ForkServer, tmp_path: Path) -> None:
+    """What the zygote imported is there, and the environment is the zygote's with the changes asked for."""
+    seen = look(server, tmp_path, env={"COLOUR": "blue", "HOME": None})
+
+    assert seen["prepared"] == 1
+    assert seen["session"] == seen["pid"]
+    assert seen["environ"]["COLOUR"] == "blue"
+    assert "HOME" not in seen["environ"]
+    assert "PATH" in seen["environ"]
+
+
+def test_a_child_has_temporary_files_of_its_own(server: ForkServer, tmp_path: Path) -> None:
+    """TMPDIR counts, although the zygote has asked for its own folder before and Python remembers that."""
+    assert look(server, tmp_path, env={"TMPDIR": str(tmp_path)})["temporary"] == str(tmp_path)
+
+
+def test_a_child_holds_none_of_the_zygotes_sockets(server: ForkServer, tmp_path: Path) -> None:
+    """A child with the control socket would keep the zygote from noticing that its parent died."""
+    seen = look(server, tmp_path)
+
+    assert not [name for name in seen["descriptors"] if name.startswith("socket:")]
+
+
+def test_a_child_is_pinned_to_the_cores_asked_for(server: ForkServer, tmp_path: Path) -> None:
+    """The affinity is set before the target runs."""
+    core = min(os.sched_getaffinity(0))
+
+    assert look(server, tmp_path, cpus=[core])["cpus"] == [core]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_targets_return_value_is_the_exit_status(server: ForkServer, tmp_path: Path, code: int) -> None:
+    """The status is reported, and both output streams are in the log."""
+    log = tmp_path / "child.log"
+
+    child = server.spawn(f"{TARGETS}:leave", kwargs={"code": code}, log=log)
+
+    assert child.wait(10) == code
+    assert child.poll() == code
+    assert set(log.read_text().splitlines()) == {"to standard output", "to standard error"}
+
+
+def test_an_exception_ends_in_the_childs_log(server: ForkServer, tmp_path: Path) -> None:
+    """A target that raises exits with 1 and leaves its traceback."""
+    log = tmp_path / "child.log"
+
+    child = server.spawn(f"{TARGETS}:raise_error", log=log)
+
+    assert child.wait(10) == 1
+    assert log.read_text().splitlines()[-1] == "RuntimeError: broken on purpose"
+
+
+def test_terminate_and_kill_end_a_child(server: ForkServer, tmp_path: Path) -> None:
+    """SIGTERM is reported as -15; a child that ignores it can be killed."""
+    polite, _ = sleeper(server, tmp_path / "polite")
+    stubborn, _ = sleeper(server, tmp_path / "stubborn", ignore_term=True)
+
+    polite.terminate()
+    stubborn.terminate()
+
+    assert polite.wait(10) == -signal.SIGTERM
+    with pytest.raises(subprocess.TimeoutExpired):
+        stubborn.wait(0.2)
+    stubborn.kill()
+    assert stubborn.wait(10) == -signal.SIGKILL
+
+
+def test_a_killed_child_takes_its_own_children_along(server: ForkServer, tmp_path: Path) -> None:
+    """An engine process does not outlive its API process, however that died."""
+    child, grandchild = sleeper(server, tmp_path / "pids")
+
+    os.kill(child.pid, signal.SIGKILL)
+
+    assert child.wait(10) == -signal.SIGKILL
+    eventually(lambda: not alive(grandchild))
+
+
+def test_signals_to_an_ended_child_do_nothing(server: ForkServer) -> None:
+    """Its number may belong to somebody else by now."""
+    child = server.spawn(f"{TARGETS}:leave", kwargs={"code": 0})
+    child.wait(10)
+
+    child.terminate()
+    child.kill()
+
+    assert child.poll() == 0
+
+
+def test_stop_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Children and grandchildren are dead when `stop` returns, and a second `stop` does no harm."""
+    server = ForkServer(prepare="")
+    server.start()
+    child, grandchild = sleeper(server, tmp_path / "pids", ignore_term=True)
+
+    server.stop()
+    server.stop()
+
+    assert not alive(child.pid)
+    assert not alive(grandchild)
+    assert child.poll() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_children_die_with_the_zygote(tmp_path: Path, number: int) -> None:
+    """A zygote that is killed is noticed, and its children are killed and reported."""
+    with ForkServer(prepare="") as server:
+        child, grandchild = sleeper(server, tmp_path / "pids")
+        assert server._process is not None
+
+        server._process.send_signal(number)
+
+        assert child.wait(10) == -signal.SIGKILL
+        eventually(lambda: not alive(child.pid) and not alive(grandchild))
+        with pytest.raises(ForkServerError, match="has ended"):
+            server.spawn(f"{TARGETS}:leave", kwargs={"code": 0})
+
+
+def test_children_die_with_the_controlling_process(tmp_path: Path) -> None:
+    """Servers would outlive a parent that is killed; the zygote takes them down."""
+    program = f"""
+import pathlib, time
+from deploy.forkserver import ForkServer
+server = ForkServer(prepare="")
+server.start()
+server.spawn("{TARGETS}:sleep", kwargs={{"path": {str(tmp_path / "pids")!r}}})
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as parent:
+        pids = read_pids(tmp_path / "pids")
+        parent.kill()
+
+    eventually(lambda: not any(map(alive, pids)))
+
+
+def test_a_failed_import_is_told_with_its_reason(tmp_path: Path) -> None:
+    """The error of `spawn` quotes the end of the zygote's log."""
+    server = ForkServer(prepare=f"{TARGETS}:fail_to_prepare", log=tmp_path / "zygote.log")
+    server.start()
+    try:
+        with pytest.raises(ForkServerError, match="the import failed on purpose"):
+            server.spawn(f"{TARGETS}:leave", kwargs={"code": 0})
+    finally:
+        server.stop()
+
+
+def test_spawning_without_a_start_is_refused() -> None:
+    """A server that was not started, or was stopped, says so."""
+    with pytest.raises(ForkServerError):
+        ForkServer(prepare="", start_timeout_s=0.1).spawn(f"{TARGETS}:leave")
+
+
+def test_an_unknown_network_namespace_is_told_in_the_log(server: ForkServer, tmp_path: Path) -> None:
+    """The child does not run in the wrong network instead."""
+    log = tmp_path / "child.log"
+
+    child = server.spawn(f"{TARGETS}:leave", kwargs={"code": 0}, log=log, netns="no-such-network")
+
+    assert child.wait(10) == 1
+    assert "no-such-network" in log.read_text()
+
+
+def look(server: ForkServer, folder: Path, **options: Any) -> dict[str, Any]:
+    """Return what a child with these options sees of itself."""
+    path = folder / "seen.json"
+    assert server.spawn(f"{TARGETS}:report", kwargs={"path": str(path)}, **options).wait(10) == 0
+    seen: dict[str, Any] = json.loads(path.read_text())
+    return seen
+
+
+def sleeper(server: ForkServer, path: Path, *, ignore_term: bool = False) -> tuple[Child, int]:
+    """Start a child that sleeps; return it and the pid of the process that it started itself."""
+    child = server.spawn(f"{TARGETS}:sleep", kwargs={"path": str(path), "ignore_term": ignore_term})
+    pid, grandchild = read_pids(path)
+    assert pid == child.pid
+    return child, grandchild
+
+
+def read_pids(path: Path) -> list[int]:
+    """Wait for a file of process ids and return them."""
+    eventually(path.exists)
+    return [int(word) for word in path.read_text().split()]

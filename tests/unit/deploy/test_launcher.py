@@ -1,0 +1,218 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.forkserver import ROOT
+from tests.unit.deploy.processes import eventually, free_port, processes_naming
+
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from deploy.launcher import Launcher, Settings, StackFailedError
+from deploy.stack import Listener, Member, Stack
+
+plan = json.loads(sys.argv[1])
+
+def member(name, ready_path, port, *flags):
+    listener = Listener(host="127.0.0.1", port=port, flag="--port")
+    module = "tests.unit.deploy.fake_server"
+    argv = ("--port", str(port), *flags)
+    return Member(name=name, module=module, argv=argv, listeners=(listener,), ready_path=ready_path)
+
+folder = Path(plan["folder"])
+nodes = tuple(member(name, "/health", port, *flags) for name, port, *flags in plan["nodes"])
+stack = Stack(proxy=member("proxy", "/ready", *plan["proxy"]), nodes=nodes)
+settings = Settings(runtime_dir=folder, log_dir=folder, start_timeout_s=plan["start_timeout_s"], stop_timeout_s=2.0,
+                    fork=plan["fork"], prepare=plan["prepare"])
+try:
+    Launcher(stack, settings, lambda line: print(line, flush=True)).run(lambda: print("ANNOUNCED", flush=True))
+except StackFailedError as exc:
+    print("FAILED", exc, flush=True)
+    sys.exit(1)
+"""
+
+
+class Stack:
+    """A launcher of fake servers in a process of its own, so that it can be sent real signals."""
+
+    def __init__(self, folder: Path, **plan: Any) -> None:
+        self.folder = folder
+        plan = {
+            "folder": str(folder),
+            "fork": True,
+            "prepare": "tests.unit.deploy.targets:prepare",
+            "start_timeout_s": 20.0,
+            "proxy": [free_port()],
+            "nodes": [["prefill-0", free_port()], ["decode-0", free_port()]],
+        } | plan
+        self.output = folder / "output"
+        with self.output.open("w") as output:
+            command = [sys.executable, "-c", PROGRAM, json.dumps(plan)]
+            marked = {**os.environ, "STACK_OF_TEST": str(folder)}  # every process of the stack inherits it
+            self.process = subprocess.Popen(command, cwd=ROOT, env=marked, stdout=output, stderr=output)
+
+    def wait_announced(self) -> None:
+        """Wait until the launcher has said that all is ready."""
+        eventually(lambda: "ANNOUNCED" in self.said() or self.process.poll() is not None)
+        assert "ANNOUNCED" in self.said(), self.said()
+
+    def said(self) -> str:
+        """Return what the launcher has printed."""
+        return self.output.read_text()
+
+    def pid_of(self, name: str) -> int:
+        """Return a member's pid, from the line that announced its start."""
+        line = next(line for line in self.said().splitlines() if line.startswith(f"{name} starting"))
+        return int(line.partition("(pid ")[2].rstrip(")"))
+
+    def left_behind(self) -> list[int]:
+        """Return the processes of this stack that still run."""
+        return processes_naming(str(self.folder))
+
+
+Launch = Callable[..., Stack]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Starts a stack; nothing of it outlives the test, not even a failed one."""
+    stacks = []
+
+    def start(**plan: Any) -> Stack:
+        stacks.append(Stack(tmp_path, **plan))
+        return stacks[-1]
+
+    yield start
+    for stack in stacks:
+        for pid in stack.left_behind():
+            os.kill(pid, signal.SIGKILL)
+        stack.process.wait(10)
+
+
+@pytest.mark.parametrize("fork", [True, False])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_everything_cleanly(launch: Launch, number: int, fork: bool) -> None:
+    """Ctrl-C and SIGTERM end the launcher with 0 and leave no process behind, forked or not."""
+    stack = launch(fork=fork)
+    stack.wait_announced()
+
+    stack.process.send_signal(number)
+
+    assert stack.process.wait(10) == 0, stack.said()
+    assert stack.left_behind() == []
+
+
+def test_progress_names_every_process_until_it_is_ready(launch: Launch) -> None:
+    """Each process is named when it starts and when it answers; nodes come before the proxy."""
+    stack = launch()
+    stack.wait_announced()
+    stack.process.terminate()
+    stack.process.wait(10)
+
+    ready = [line.split()[0] for line in stack.said().splitlines() if " ready after " in line]
+    assert sorted(ready[:2]) == ["decode-0", "prefill-0"]
+    assert ready[2:] == ["proxy"]
+    assert "prefill-0 | fake server starting" in stack.said()
+
+
+def test_a_child_that_dies_is_named_with_its_status_and_last_words(launch: Launch) -> None:
+    """The rest is stopped and the launcher fails."""
+    nodes = [["prefill-0", free_port()], ["decode-0", free_port(), "--die-after-s", "1.5"]]
+    stack = launch(nodes=nodes)
+
+    assert stack.process.wait(15) == 1
+    assert "FAILED decode-0 ended with exit status 7" in stack.said()
+    assert "    RuntimeError: out of luck" in stack.said()
+    assert stack.left_behind() == []
+
+
+def test_a_killed_child_is_named_with_its_signal(launch: Launch) -> None:
+    """A node that gets kill -9 is told as such."""
+    stack = launch()
+    stack.wait_announced()
+
+    os.kill(stack.pid_of("prefill-0"), signal.SIGKILL)
+
+    assert stack.process.wait(10) == 1
+    assert "FAILED prefill-0 was killed by SIGKILL" in stack.said()
+    assert stack.left_behind() == []
+
+
+def test_a_child_that_ignores_the_signal_is_killed_in_time(launch: Launch) -> None:
+    """The time to stop is kept, and the stop still counts as clean."""
+    nodes = [["prefill-0", free_port()], ["decode-0", free_port(), "--ignore-term", "1"]]
+    stack = launch(nodes=nodes)
+    stack.wait_announced()
+
+    began_s = time.monotonic()
+    stack.process.terminate()
+
+    assert stack.process.wait(10) == 0
+    assert 1.5 < time.monotonic() - began_s < 4
+    assert stack.left_behind() == []
+
+
+def test_a_second_signal_does_not_wait(launch: Launch) -> None:
+    """Whoever presses Ctrl-C twice is in a hurry."""
+    stack = launch(proxy=[free_port(), "--ignore-term", "1"])
+    stack.wait_announced()
+
+    began_s = time.monotonic()
+    stack.process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    stack.process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    stack.process.send_signal(signal.SIGINT)
+
+    assert stack.process.wait(10) == 0
+    assert time.monotonic() - began_s < 1.5
+    assert stack.left_behind() == []
+
+
+def test_a_signal_while_the_zygote_imports_stops_too(launch: Launch) -> None:
+    """Nobody has to wait for vLLM's import to get rid of it."""
+    stack = launch(prepare="tests.unit.deploy.targets:prepare_for_ever")
+    eventually(lambda: "proxy starting" in stack.said())
+
+    stack.process.send_signal(signal.SIGINT)
+
+    assert stack.process.wait(10) == 0
+    assert stack.left_behind() == []
+
+
+def test_nothing_survives_a_killed_launcher(launch: Launch) -> None:
+    """The servers would otherwise go on holding their ports and memory."""
+    stack = launch()
+    stack.wait_announced()
+
+    stack.process.kill()
+    stack.process.wait(10)
+
+    eventually(lambda: stack.left_behind() == [])
+
+
+def test_a_node_that_is_never_ready_ends_the_start(launch: Launch) -> None:
+    """The time to start is kept, and the message says who was late and how to give it longer."""
+    nodes = [["prefill-0", free_port(), "--status", "503"], ["decode-0", free_port()]]
+    stack = launch(nodes=nodes, start_timeout_s=1.5)
+
+    assert stack.process.wait(15) == 1
+    assert "FAILED prefill-0, proxy not ready after 1.5 s; give it longer with --start-timeout-s" in stack.said()
+    assert stack.left_behind() == []
+
+
+def test_an_import_that_fails_is_told(launch: Launch) -> None:
+    """A broken installation shows its own error, not a time-out."""
+    stack = launch(prepare="tests.unit.deploy.targets:fail_to_prepare")
+
+    assert stack.process.wait(15) == 1
+    assert "the import failed on purpose" in stack.said()
+    assert stack.left_behind() == []

@@ -1,0 +1,112 @@
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from contracts.configuration.load import load
+from contracts.configuration.schema import BatonConfig, ProxyConfig
+from contracts.secret import SecretError, read_secret
+from deploy import serve
+from deploy.ports import taken
+from deploy.stack import Surroundings, plan
+from tests.unit.deploy.processes import free_port
+
+
+def test_flags_are_split_between_the_launcher_and_the_nodes() -> None:
+    """What the launcher does not know goes on to the nodes; a shortened flag is not taken for one of ours."""
+    options = serve.parse(["--prefill", "2", "--port", "9000", "--dtype", "float32", "--pre", "1", "--verbose"])
+
+    assert options.overrides == {"serve.prefill": "2", "proxy.port": "9000"}
+    assert options.node_flags == ("--dtype", "float32", "--pre", "1")
+    assert options.everything
+    assert options.file is None
+
+
+def test_one_model_flag_names_the_model_of_both_roles() -> None:
+    """`--model` is for all nodes."""
+    overrides = serve.parse(["--model", "org/model"]).overrides
+
+    assert overrides == {"prefill_node.model": "org/model", "decode_node.model": "org/model"}
+
+
+def test_a_generated_secret_is_for_this_user_only(tmp_path: Path) -> None:
+    """Nobody else on the machine can read it, and it is long enough."""
+    path = serve.ensure_secret(None, tmp_path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(read_secret(path).value) == 43
+
+
+def test_a_given_secret_is_checked_and_used(tmp_path: Path) -> None:
+    """The file given is the one passed on; a bad one is refused before anything starts."""
+    file = tmp_path / "mine"
+    file.write_text("0123456789abcdef")
+
+    assert serve.ensure_secret(file, tmp_path) == file
+    with pytest.raises(SecretError):
+        serve.ensure_secret(tmp_path / "nowhere", tmp_path)
+
+
+def test_a_taken_port_is_named_with_the_flag_that_moves_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """The start is refused with a sentence, and nothing has been started."""
+    with socket.create_server(("127.0.0.1", 0)) as taken_socket:
+        port = taken_socket.getsockname()[1]
+
+        assert serve.main(["--port", str(port)]) == serve.EXIT_REFUSED
+
+    message = capsys.readouterr().err
+    assert f"port {port} on 127.0.0.1 is taken by another process; proxy needs it" in message
+    assert "choose another with --port" in message
+
+
+def test_free_ports_are_not_complained_about() -> None:
+    """A port that was in use a moment ago does not count."""
+    ports = {name: free_port() for name in ("proxy", "prefill", "decode")}
+    config = load(
+        {
+            "proxy.port": ports["proxy"],
+            "serve.prefill_base_port": ports["prefill"],
+            "serve.decode_base_port": ports["decode"],
+            "prefill_node.control_port": free_port(),
+        },
+        {},
+        None,
+    ).config
+
+    assert list(taken(plan(config, Surroundings(file=None, secret_file=Path("secret"))))) == []
+
+
+def test_an_address_of_another_machine_is_named() -> None:
+    """The proxy's host must be this machine's."""
+    config = BatonConfig(proxy=ProxyConfig(host="192.0.2.1"))
+
+    complaints = list(taken(plan(config, Surroundings(file=None, secret_file=Path("secret")))))
+
+    assert "port 8000 on 192.0.2.1 cannot be bound: the address is not this machine's" in complaints[0]
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--port", "x"], "flag --port: expected an integer between 0 and 65535, found 'x'"),
+        (["--decode", "0"], "flag --decode: expected an integer at least 1, found '0'"),
+        (["--model", "/no/such/model"], "/no/such/model"),
+        (["--config", "/no/such/file.yaml"], "cannot read /no/such/file.yaml"),
+        (["--secret-file", "/no/such/secret"], "/no/such/secret"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(capsys: pytest.CaptureFixture[str], argv: list[str], expected: str) -> None:
+    """Mistakes end in one sentence and exit status 2."""
+    assert serve.main(argv) == serve.EXIT_REFUSED
+
+    assert expected in capsys.readouterr().err
+
+
+def test_the_welcome_can_be_pasted() -> None:
+    """Address and model stand in the curl line and in the Python lines."""
+    text = serve.welcome("http://127.0.0.1:9000", 'a "b"')
+
+    assert "curl http://127.0.0.1:9000/v1/completions" in text
+    assert 'base_url="http://127.0.0.1:9000/v1"' in text
+    assert r'"model": "a \"b\""' in text

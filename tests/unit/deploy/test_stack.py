@@ -1,0 +1,134 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from contracts.configuration.schema import BatonConfig, NodeConfig, ServeConfig
+from deploy.embedded_model import WEIGHTS
+from deploy.stack import Member, Stack, Surroundings, clashes, model_of, plan, share_cores, split_cores
+
+AROUND = Surroundings(file=None, secret_file=Path("/run/secret"))
+
+
+def test_every_process_gets_ports_addresses_and_the_secret() -> None:
+    """Nodes count up from their base ports, and the proxy is told all their addresses."""
+    stack = planned(serve=ServeConfig(prefill=2, decode=2))
+
+    assert [member.name for member in stack.members] == ["proxy", "prefill-0", "prefill-1", "decode-0", "decode-1"]
+    assert [member.url for member in stack.nodes] == [f"http://127.0.0.1:{port}" for port in (8100, 8101, 8200, 8201)]
+    assert words_after(stack, "proxy", "--prefill", 2) == ["http://127.0.0.1:8100", "http://127.0.0.1:8101"]
+    assert words_after(stack, "proxy", "--decode", 2) == ["http://127.0.0.1:8200", "http://127.0.0.1:8201"]
+    assert all("/run/secret" in member.argv for member in stack.members)
+    assert words_after(stack, "prefill-1", "--control-port") == ["9101"]
+    assert "--control-port" not in member_of(stack, "decode-0").argv
+
+
+def test_control_ports_count_up_from_the_one_configured() -> None:
+    """Two prefill nodes cannot share the configured control port."""
+    config = BatonConfig(prefill_node=NodeConfig(control_port=7000), serve=ServeConfig(prefill=2))
+
+    stack = plan(config, AROUND)
+
+    assert words_after(stack, "prefill-0", "--control-port") == ["7000"]
+    assert words_after(stack, "prefill-1", "--control-port") == ["7001"]
+
+
+def test_the_file_and_further_flags_reach_every_node() -> None:
+    """Children read the same file; flags that are not the launcher's go to each node, not to the proxy."""
+    stack = plan(BatonConfig(), replace(AROUND, file=Path("/etc/baton.yaml"), node_flags=("--dtype", "float32")))
+
+    assert all(words_after(stack, member.name, "--config") == ["/etc/baton.yaml"] for member in stack.members)
+    assert all(node.argv[-2:] == ("--dtype", "float32") for node in stack.nodes)
+    assert "--dtype" not in stack.proxy.argv
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "expected"),
+    [("", "", (str(WEIGHTS), str(WEIGHTS))), ("a", "", ("a", "a")), ("", "b", ("b", "b")), ("a", "b", ("a", "b"))],
+)
+def test_one_model_is_enough(prefill: str, decode: str, expected: tuple[str, str]) -> None:
+    """A model named for one role serves both; none at all is the embedded one."""
+    config = BatonConfig(prefill_node=NodeConfig(model=prefill), decode_node=NodeConfig(model=decode))
+
+    assert (model_of(config, "prefill"), model_of(config, "decode")) == expected
+
+
+def test_the_embedded_model_has_a_name() -> None:
+    """Clients do not have to type the path of a package; a name that the user gives stands."""
+    named = plan(BatonConfig(), replace(AROUND, node_flags=("--served-model-name", "tiny")))
+    other = planned(prefill_node=NodeConfig(model="org/model"))
+
+    assert words_after(planned(), "decode-0", "--served-model-name") == ["baton-embedded"]
+    assert words_after(named, "decode-0", "--served-model-name") == ["tiny"]
+    assert "--served-model-name" not in member_of(other, "decode-0").argv
+
+
+@pytest.mark.parametrize(
+    ("cores", "prefill", "decode", "expected"),
+    [
+        ((0,), 1, 1, [(), ()]),
+        ((), 1, 1, [(), ()]),
+        ((0, 1), 1, 1, [(0,), (1,)]),
+        ((0, 1), 2, 2, [(0,), (0,), (1,), (1,)]),
+        ((0, 1, 2, 3), 1, 1, [(0, 1), (2, 3)]),
+        ((0, 1, 2, 3), 2, 1, [(0,), (1,), (2, 3)]),
+        ((0, 1, 2), 1, 1, [(0,), (1, 2)]),
+        ((0, 1), 0, 1, [(0, 1)]),
+        ((2, 3, 4, 5, 6, 7, 8, 9), 1, 2, [(2, 3, 4, 5), (6, 7), (8, 9)]),
+    ],
+)
+def test_prefill_and_decode_never_share_a_core(
+    cores: tuple[int, ...], prefill: int, decode: int, expected: list[tuple[int, ...]]
+) -> None:
+    """Each role has half of the cores; nodes of a role share them out, or share one where there are too few."""
+    stack = plan(
+        BatonConfig(serve=ServeConfig(prefill=prefill, decode=decode)),
+        replace(AROUND, cores=cores),
+    )
+
+    assert [node.cpus for node in stack.nodes] == expected
+
+
+def test_cores_are_shared_out_without_overlap() -> None:
+    """No two nodes get the same core while there are enough."""
+    for count in range(2, 17):
+        cores = range(count)
+        for nodes in range(1, count + 1):
+            dealt = [core for share in share_cores(cores, nodes) for core in share]
+            assert len(set(dealt)) == len(dealt) <= count
+        first, second = split_cores(cores, 1)
+        assert set(first) | set(second) == set(cores)
+
+
+def test_ports_that_meet_are_named_with_both_owners() -> None:
+    """Too many nodes run into the other role's ports; the sentence says how to move them."""
+    stack = planned(serve=ServeConfig(prefill=2, decode_base_port=8101))
+
+    assert clashes(stack) == ["prefill-1 and decode-0 would both listen on port 8101: see --decode-base-port"]
+    assert clashes(planned()) == []
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [("127.0.0.1", "http://127.0.0.1:8100"), ("0.0.0.0", "http://127.0.0.1:8100"), ("::1", "http://[::1]:8100")],
+)
+def test_a_node_is_asked_where_it_listens(host: str, url: str) -> None:
+    """A node on all addresses is asked on loopback."""
+    assert member_of(planned(prefill_node=NodeConfig(host=host)), "prefill-0").url == url
+
+
+def planned(**sections: object) -> Stack:
+    """Plan a configuration that differs from the default in some sections."""
+    return plan(replace(BatonConfig(), **sections), AROUND)  # type: ignore[arg-type]  # sections by name
+
+
+def member_of(stack: Stack, name: str) -> Member:
+    """Return a member by name."""
+    return next(member for member in stack.members if member.name == name)
+
+
+def words_after(stack: Stack, name: str, flag: str, count: int = 1) -> list[str]:
+    """Return the words behind a flag in a member's arguments."""
+    argv = list(member_of(stack, name).argv)
+    at = argv.index(flag) + 1
+    return argv[at : at + count]

@@ -1,0 +1,71 @@
+"""Which room may import which, as one table. Ruff enforces the coarse part of it while one writes."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# room → what of ours, and what heavy library, it may import besides itself
+MAY_IMPORT: dict[str, set[str]] = {
+    "contracts": set(),
+    "proxy": {"contracts"},
+    "kv_connector": {"contracts", "vllm", "torch"},
+    "kv_connector/engine": {"contracts", "kv_connector", "mooncake", "torch"},
+    "model_runner": {"contracts", "kv_connector", "vllm", "torch"},
+    "node": {"contracts", "kv_connector", "model_runner", "vllm", "torch"},
+    "prefill_node": {"contracts", "node"},
+    "decode_node": {"contracts", "node"},
+    "deploy": {"contracts", "proxy", "node", "prefill_node", "decode_node", "model_runner", "kv_connector"},
+    "deploy/embedded_model": {"torch"},
+}
+GUARDED = {room.partition("/")[0] for room in MAY_IMPORT} | {"vllm", "torch", "torch_npu", "mooncake"}
+
+
+def modules_of(room: str) -> Iterator[Path]:
+    """Yield the files of a room, without those of a room inside it."""
+    inner = [ROOT / other for other in MAY_IMPORT if other.startswith(f"{room}/")]
+    for file in (ROOT / room).rglob("*.py"):
+        if not any(folder in file.parents for folder in inner):
+            yield file
+
+
+def imports_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield line and dotted name of every import, be it at the top or inside a function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.lineno, node.module or ""
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_imports_point_one_way(room: str) -> None:
+    """A room imports itself, and what the table lets it."""
+    allowed = MAY_IMPORT[room] | {room.partition("/")[0]}
+
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} imports {name}"
+        for file in modules_of(room)
+        for line, name in imports_of(ast.parse(file.read_text()))
+        if name.partition(".")[0] in GUARDED - allowed
+    ]
+
+    assert wrong == []
+
+
+def test_no_file_names_a_device_library() -> None:
+    """Device calls go through torch's device-neutral API."""
+    wrong = [
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for room in MAY_IMPORT
+        for file in modules_of(room)
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and (node.value.id, node.attr) in (("torch", "cuda"), ("torch", "npu"))
+    ]
+
+    assert wrong == []
