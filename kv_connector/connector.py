@@ -168,7 +168,7 @@ class BatonConnector(KVConnectorBase_V1):
         if isinstance(self._scheduler, PrefillScheduler):
             return self._scheduler.take_step(scheduler_output)
         assert isinstance(self._scheduler, DecodeScheduler)
-        return self._scheduler.take_step()
+        return self._scheduler.take_step(scheduler_output)
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
         """Take in the workers' results."""

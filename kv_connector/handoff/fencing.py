@@ -1,8 +1,8 @@
 """Which receiving engine serves which peer, and when one is destroyed.
 
-Destroying an engine is the only thing that ends the writes of a dirty epoch (E3), and it takes from 50 ms to a second, with the GIL held. So an
-engine through which an epoch turned dirty is *retired*: its domain gets a fresh engine at once, new reservations go
-there, and the old one is destroyed when its healthy epochs have ended or when its time is up.
+Destroying an engine is the only thing that ends the writes of a dirty epoch (E3), and it takes from 50 ms to a second
+with the GIL held. So an engine through which an epoch turned dirty is *retired*: its domain gets a fresh engine at
+once, new reservations go there, and the old one is destroyed when its healthy epochs have ended or its time is up.
 """
 
 from collections import Counter

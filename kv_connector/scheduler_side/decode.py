@@ -23,6 +23,7 @@ from kv_connector.status import OutcomeSender
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
 
@@ -54,7 +55,14 @@ class DecodeScheduler:
         self._step = DecodeStep()
         self._epochs = count(1)
         self._failures = Failures()
-        self._totals = {"transfers": 0, "loaded": 0, "cached": 0, "recomputed": 0, "tokens_received": 0}
+        self._totals = {
+            "transfers": 0,
+            "loaded": 0,
+            "cached": 0,
+            "recomputed": 0,
+            "tokens_received": 0,
+            "prompt_tokens_computed": 0,  # of all requests, as scheduled
+        }
         self._outcomes = OutcomeSender(config.runtime_dir / "outcomes.sock")
 
     def bind_pool(self, pool: "BlockPool") -> None:
@@ -114,8 +122,10 @@ class DecodeScheduler:
         if tracked.state is not _State.SETTLED:
             self._step.cancelled.append(request.request_id)
 
-    def take_step(self) -> DecodeStep:
+    def take_step(self, output: "SchedulerOutput") -> DecodeStep:
         """Return what has come up since the last step, for the workers."""
+        for new in output.scheduled_new_reqs:
+            self._totals["prompt_tokens_computed"] += len(new.prompt_token_ids or ()) - new.num_computed_tokens
         step, self._step = self._step, DecodeStep()
         return step
 

@@ -31,9 +31,9 @@ class Trio:
         self.reference = answers(self.plain.url, self.model, self.prompts)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def trio(stack: Stack) -> Iterator[Trio]:
-    """Servers of one test module."""
+    """Servers that the tests share, and leave as they found them."""
     made = Trio(stack)
     yield made
     for server in (made.proxy, made.decode, made.prefill, made.plain):

@@ -23,7 +23,7 @@ import httpx
 from contracts.http import DISAGGREGATED
 from deploy.embedded_model.prompts import prompts as listed_prompts
 from tests.e2e.client import Answer, complete, difference, worst_logprob
-from tests.e2e.stack import FLOAT32, Server, Stack, running_stack
+from tests.e2e.stack import FLOAT32, Stack, running_stack
 
 AT_ONCE = (1, 16)
 CHUNKS_TOKENS = (4096, 256)
@@ -127,19 +127,8 @@ class Pair:
 
     def _counters(self) -> tuple[int, int, int]:
         totals = self.prefill.transfers()["worker"]["totals"]
-        return totals["bytes_committed"], totals["bytes_expected"], computed_prompt_tokens(self.decode)
-
-
-def computed_prompt_tokens(server: Server) -> int:
-    """Prompt tokens that a server computed itself so far."""
-    samples = server.metrics()
-    return int(
-        sum(
-            value
-            for name, value in samples.items()
-            if name.startswith("vllm:prompt_tokens_by_source_total{") and 'source="local_compute"' in name
-        )
-    )
+        computed = self.decode.transfers()["scheduler"]["totals"]["prompt_tokens_computed"]
+        return totals["bytes_committed"], totals["bytes_expected"], computed
 
 
 def float32_cells(stack: Stack, prompts: Sequence[Sequence[int]], reference: Sequence[Answer]) -> list[Cell]:
@@ -157,7 +146,7 @@ def float32_cells(stack: Stack, prompts: Sequence[Sequence[int]], reference: Seq
 
 def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]]) -> Cell:
     """In bfloat16 the bytes on D must be P's; tokens are not compared."""
-    verify = ("--transfer-kv-verify", "full", "--dtype", "bfloat16")
+    verify = ("--kv-verify", "full", "--dtype", "bfloat16")
     pair = Pair(stack, ["--max-num-batched-tokens", "256"], verify)
     cell = Cell(name="bfloat16, 16 at once, digests", requests=len(prompts))
     answers(pair.proxy.url, stack.model, prompts, at_once=16)

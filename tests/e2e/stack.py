@@ -42,6 +42,7 @@ class Server:
     cpus: Sequence[int] = ()
     env: dict[str, str | None] = field(default_factory=dict)
     child: Child | None = None
+    http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=5))
 
     def spawn(self) -> None:
         """Start the process, without waiting for it to serve."""
@@ -56,7 +57,7 @@ class Server:
             if self.child is not None and self.child.poll() is not None:
                 raise RuntimeError(f"{self.name} ended with {self.child.returncode}:\n{self.tail()}")
             with suppress(httpx.HTTPError):
-                if httpx.get(self.url + self.ready_path, timeout=2).status_code == 200:
+                if self.http.get(self.url + self.ready_path).status_code == 200:
                     return
             time.sleep(0.05)
         raise RuntimeError(f"{self.name} was not ready within {timeout_s} s:\n{self.tail()}")
@@ -70,6 +71,7 @@ class Server:
             except Exception:  # noqa: BLE001  # whatever it was, the process must not stay
                 self.child.kill()
                 self.child.wait(5)
+        self.http.close()
 
     def kill(self) -> None:
         """SIGKILL the process and its engine."""
@@ -83,7 +85,7 @@ class Server:
 
     def get(self, path: str) -> dict[str, Any]:
         """GET a JSON route of a node's API."""
-        response = httpx.get(self.url + path, headers={"Authorization": f"Bearer {self.token}"}, timeout=5)
+        response = self.http.get(self.url + path, headers={"Authorization": f"Bearer {self.token}"})
         response.raise_for_status()
         body: dict[str, Any] = response.json()
         return body
@@ -99,7 +101,7 @@ class Server:
     def metrics(self) -> dict[str, float]:
         """Sum of each Prometheus metric over its labels, and each labelled sample by its full name."""
         found: dict[str, float] = {}
-        for line in httpx.get(self.url + "/metrics", timeout=5).text.splitlines():
+        for line in self.http.get(self.url + "/metrics").text.splitlines():
             if line.startswith("#"):
                 continue
             sample, _, value = line.rpartition(" ")

@@ -71,4 +71,4 @@ def test_nothing_is_left_open_after_ordinary_requests(trio: Trio) -> None:
     answers(trio.proxy.url, trio.model, trio.prompts[:5])
     for server in (trio.prefill, trio.decode):
         settle(server, GIVEN_BACK_WITHIN_S)
-        assert server.transfers()["worker"]["transfers"] == []
+        assert server.transfers()["transfers"] == []

@@ -12,7 +12,8 @@ import httpx
 from contracts.configuration.schema import BatonConfig, ProxyConfig, TransferConfig
 from proxy.app import create_app
 from proxy.joined_head import HeadJoiningProtocol
-from tests.support.fake_vllm import MODEL, SECRET, Fabric, FakeVllm
+from tests.support.fake_answers import MODEL
+from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.serve import serve
 
 COMPLETION: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 3}
@@ -59,12 +60,20 @@ async def until_true(condition: Callable[[], Any], *, timeout_s: float = 5.0) ->
 
 @asynccontextmanager
 async def cluster(
-    *, prefill: int = 1, decode: int = 1, ready: bool = True, transfer_timeout_s: float = 30.0, **settings: Any
+    *,
+    prefill: int = 1,
+    decode: int = 1,
+    ready: bool = True,
+    transfer_timeout_s: float = 30.0,
+    described: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Cluster]:
-    """Run fake nodes and a proxy; `settings` are fields of `ProxyConfig`."""
+    """Run fake nodes and a proxy; `settings` are fields of `ProxyConfig`, `described` of each P's `NodeInfo`."""
     fabric = Fabric()
     makers = [FakeVllm("prefill", fabric) for _ in range(prefill)]
     takers = [FakeVllm("decode", fabric) for _ in range(decode)]
+    for maker in makers:
+        maker.change(**(described or {}))
     for node in (*makers, *takers):
         await node.start()
     urls = {"prefill": tuple(node.url for node in makers), "decode": tuple(node.url for node in takers)}

@@ -8,7 +8,6 @@ the prompt, so that a lost prefill leg shows as what it is: a decode node that w
 
 import asyncio
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,10 +18,10 @@ from contracts.http import NODE_PATH, error_body
 from contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, verify
 from contracts.node_info import Fingerprint, NodeInfo
 from contracts.secret import ClusterSecret
+from tests.support.fake_answers import MODEL, answer, events
 from tests.support.serve import Listening
 
 SECRET = ClusterSecret(b"a secret for tests only")
-MODEL = "fake-model"
 FINGERPRINT = Fingerprint(
     weights="w1",
     dtype="float32",
@@ -252,32 +251,6 @@ class FakeVllm:
             await send({"type": "http.response.body", "body": part, "more_body": True})
             await asyncio.sleep(self.token_delay_s)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def events(path: str, tokens: int) -> Iterator[bytes]:
-    """Yield the stream that a decode node sends, one event at a time."""
-    for index in range(tokens):
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "length" if index == tokens - 1 else None}
-        choice |= {"delta": {"content": _text(index)}} if "chat" in path else {"text": _text(index)}
-        kind = "chat.completion.chunk" if "chat" in path else "text_completion"
-        chunk = {"id": "cmpl-1", "object": kind, "created": 1, "model": MODEL, "choices": [choice]}
-        yield b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
-    yield b"data: [DONE]\n\n"
-
-
-def answer(path: str, tokens: int) -> bytes:
-    """Return the body that a decode node sends where no stream was asked for."""
-    text = "".join(map(_text, range(tokens)))
-    choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
-    choice |= {"message": {"role": "assistant", "content": text}} if "chat" in path else {"text": text}
-    kind = "chat.completion" if "chat" in path else "text_completion"
-    usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": tokens + 1}
-    body = {"id": "cmpl-1", "object": kind, "created": 1, "model": MODEL, "choices": [choice], "usage": usage}
-    return json.dumps(body, ensure_ascii=False).encode()
-
-
-def _text(index: int) -> str:
-    return f" wörd{index}"
 
 
 def _check_prefill_leg(body: dict[str, Any]) -> None:

@@ -95,7 +95,7 @@ def step_output(
     return SimpleNamespace(
         preempted_req_ids=preempted or set(),
         scheduled_new_reqs=[
-            SimpleNamespace(req_id=r, block_ids=(blocks,), num_computed_tokens=computed)
+            SimpleNamespace(req_id=r, block_ids=(blocks,), num_computed_tokens=computed, prompt_token_ids=[])
             for r, blocks, computed, _ in new
         ],
         scheduled_cached_reqs=SimpleNamespace(

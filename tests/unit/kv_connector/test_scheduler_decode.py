@@ -8,7 +8,7 @@ import pytest
 
 from kv_connector.metadata import DecodeReport
 from kv_connector.scheduler_side.decode import DecodeScheduler
-from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, PEER, SECRET, FakePool, config, request
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, PEER, SECRET, FakePool, config, request, step_output
 
 POOL_BLOCKS = 33  # 32 and the null block
 
@@ -43,7 +43,7 @@ def test_a_new_request_is_watched_at_its_prefill_node(engine: Engine) -> None:
     """P keeps a finished prompt only while somebody says that he will want it."""
     engine.side.add_request(request("decode", 40))
 
-    (watched,) = engine.side.take_step().watched
+    (watched,) = engine.side.take_step(step_output()).watched
 
     assert (watched.transfer_id, watched.request_id, watched.peer) == ("a" * 32, "r1", PEER)
 
@@ -55,7 +55,7 @@ def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:
 
     tokens, blocks = engine.admit(req, local_tokens=16)
 
-    (reserved,) = engine.side.take_step().reserved
+    (reserved,) = engine.side.take_step(step_output()).reserved
     assert tokens == 24
     assert (reserved.wish.tokens, reserved.wish.first_token) == (40, 16)
     assert reserved.wish.blocks == [[block.block_id for block in blocks[1:]]]
@@ -72,7 +72,7 @@ def test_reserved_blocks_stay_out_of_the_pool_whatever_vllm_does(engine: Engine)
     engine.pool.free_blocks(blocks)
 
     assert engine.pool.get_num_free_blocks() == free
-    assert engine.side.take_step().cancelled == ["r1"]
+    assert engine.side.take_step(step_output()).cancelled == ["r1"]
     engine.side.update(DecodeReport(closed=["r1"]), set())
     assert engine.pool.get_num_free_blocks() == POOL_BLOCKS - 1
 
@@ -109,7 +109,7 @@ def test_a_prompt_that_is_all_here_needs_nothing(engine: Engine) -> None:
 
     tokens, _ = engine.admit(req, local_tokens=32)
 
-    step = engine.side.take_step()
+    step = engine.side.take_step(step_output())
     assert tokens == 0
     assert (step.reserved, step.cancelled) == ([], ["r1"])
 
@@ -122,7 +122,7 @@ def test_a_request_that_vllm_forces_to_compute_gives_up_its_transfer(engine: Eng
 
     engine.side.allocated(req, [], 0)
 
-    assert engine.side.take_step().cancelled == ["r1"]
+    assert engine.side.take_step(step_output()).cancelled == ["r1"]
 
 
 def test_under_memory_pressure_only_a_started_prompt_may_reserve(engine: Engine) -> None:
@@ -147,7 +147,7 @@ def test_waiting_for_the_prompt_to_start_is_bounded(tmp_path: Path) -> None:
     side.add_request(req)
 
     assert side.match(req, 0) == (0, False)
-    assert side.take_step().cancelled == ["r1"]
+    assert side.take_step(step_output()).cancelled == ["r1"]
     side.close()
 
 
@@ -168,7 +168,7 @@ def test_the_same_transfer_id_serves_one_request_only(engine: Engine) -> None:
     engine.side.add_request(twin)
 
     assert engine.side.match(twin, 0) == (0, False)
-    assert len(engine.side.take_step().watched) == 1
+    assert len(engine.side.take_step(step_output()).watched) == 1
 
 
 def test_a_request_that_must_not_read_the_prefix_cache_is_left_alone(engine: Engine) -> None:
@@ -177,4 +177,4 @@ def test_a_request_that_must_not_read_the_prefix_cache_is_left_alone(engine: Eng
     engine.side.add_request(req)
 
     assert engine.side.match(req, 0) == (0, False)
-    assert engine.side.take_step().watched == []
+    assert engine.side.take_step(step_output()).watched == []

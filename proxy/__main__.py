@@ -1,0 +1,44 @@
+"""`python -m proxy`: configuration → a running proxy."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from contracts.configuration.load import ConfigError, choose_file, load
+from proxy import server
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the proxy; return the process's exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        config = load(_overrides(arguments), os.environ, choose_file(arguments.config)).config
+        server.run(config)
+    except (ConfigError, server.StartError) as exc:
+        print(f"proxy: {exc}", file=sys.stderr)  # noqa: T201  # logging is not set up yet
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m proxy", description="Baton's HTTP front door")
+    parser.add_argument("--config", type=Path, help="configuration file; baton.yaml in this directory if there is one")
+    parser.add_argument("--host", dest="proxy.host")
+    parser.add_argument("--port", dest="proxy.port", type=int)
+    parser.add_argument("--prefill", dest="proxy.prefill", nargs="*", metavar="URL", help="prefill nodes")
+    parser.add_argument("--decode", dest="proxy.decode", nargs="*", metavar="URL", help="decode nodes")
+    parser.add_argument("--when-no-prefill", dest="proxy.when_no_prefill", choices=("decode_local", "refuse"))
+    parser.add_argument("--log-level", dest="proxy.log_level", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--secret-file", dest="cluster.secret_file", help="file with the cluster secret")
+    return parser
+
+
+def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
+    given = vars(arguments).items()
+    return {key: value for key, value in given if key != "config" and value is not None}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""The proxy as one ASGI application: data routes straight to `orchestrate`, everything else to FastAPI.
+
+FastAPI and its middleware cost about 50 µs a request and wrap every `send`; data routes go around them and appear in
+`/docs` through `openapi.py`. What both sides share is the error body.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from contracts.configuration.schema import BatonConfig
+from contracts.http import error_body
+from contracts.secret import ClusterSecret
+from proxy import metrics, openapi, readiness
+from proxy.attempt import Attempts
+from proxy.choose import POLICIES
+from proxy.nodes import Members
+from proxy.orchestrate import Orchestrator
+from proxy.plan import Planner
+from proxy.request import CHAT, COMPLETIONS
+from proxy.upstream import Upstream
+
+DATA_ROUTES: Final = frozenset((CHAT, COMPLETIONS))
+
+
+class FrontDoor:
+    """Sends data requests one way and the rest the other."""
+
+    def __init__(self, data: ASGIApp, api: ASGIApp) -> None:
+        self._data = data
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Dispatch by path; a data route asked with another method is FastAPI's to refuse."""
+        is_data = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in DATA_ROUTES
+        await (self._data if is_data else self._api)(scope, receive, send)
+
+
+def create_app(config: BatonConfig, secret: ClusterSecret) -> FrontDoor:
+    """Wire the proxy; its life begins and ends with ASGI's lifespan."""
+    upstream = Upstream(connect_timeout_s=config.proxy.connect_timeout_s)
+    members = Members(config.proxy, secret, upstream)
+    counted = metrics.Metrics()
+    counted.watch(members)
+    attempts = Attempts(config, secret, upstream, members, counted)
+    planner = Planner(
+        members.prefill,
+        members.decode,
+        prefill_policy=POLICIES["least_prompt_work"],
+        decode_policy=POLICIES["least_requests"],
+        when_no_prefill=config.proxy.when_no_prefill,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await upstream.start()
+        await members.start()
+        try:
+            yield
+        finally:
+            await members.stop()
+            await attempts.stop()
+            await upstream.stop()
+
+    api = FastAPI(title="Baton", lifespan=lifespan)
+    openapi.describe_data_routes(api)
+    _add_routes(api, members, counted, needs_prefill=config.proxy.when_no_prefill == "refuse")
+    api.add_exception_handler(HTTPException, _http_error)
+    return FrontDoor(Orchestrator(config, planner, attempts, counted), api)
+
+
+def _add_routes(api: FastAPI, members: Members, counted: metrics.Metrics, *, needs_prefill: bool) -> None:
+    @api.head("/health", include_in_schema=False)
+    @api.get("/health")
+    async def health() -> Response:
+        """Answer 200: this process is alive; see `/ready` for whether it can serve."""
+        return Response()
+
+    @api.get("/ready")
+    async def ready() -> JSONResponse:
+        """Say whether requests can be served, and if not (503), why."""
+        found = readiness.readiness(members.prefill, members.decode, needs_prefill=needs_prefill)
+        return JSONResponse(found, status_code=200 if found["ready"] else 503)
+
+    @api.get("/metrics")
+    async def metrics_text() -> Response:
+        """Return Prometheus' text format."""
+        return Response(counted.render(), media_type=metrics.CONTENT_TYPE)
+
+    @api.get("/v1/models")
+    async def models() -> JSONResponse:
+        """List the models that ready decode nodes serve."""
+        found = readiness.models(members.decode)
+        if not found:
+            return _error(503, "no decode node is ready", "service_unavailable_error")
+        return JSONResponse({"object": "list", "data": found})
+
+    @api.get("/v1/models/{model:path}")
+    async def model(model: str) -> JSONResponse:
+        """Describe one model."""
+        found = [entry for entry in readiness.models(members.decode) if entry["id"] == model]
+        return (
+            JSONResponse(found[0]) if found else _error(404, f"the model '{model}' does not exist", "not_found_error")
+        )
+
+
+async def _http_error(request: Request, exc: Exception) -> JSONResponse:
+    """Put Starlette's own refusals (unknown path, wrong method) into OpenAI's shape."""
+    assert isinstance(exc, HTTPException)
+    method_matters = exc.status_code == 405
+    message = (
+        f"{request.method} {request.url.path}: {exc.detail}" if method_matters else f"{request.url.path}: {exc.detail}"
+    )
+    return _error(exc.status_code, message, "invalid_request_error", exc.headers)
+
+
+def _error(status: int, message: str, kind: str, headers: Any = None) -> JSONResponse:
+    return JSONResponse(error_body(message, kind=kind, code=status), status_code=status, headers=headers)

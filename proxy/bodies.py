@@ -1,0 +1,51 @@
+"""The two bodies that one request becomes. Pure.
+
+The decode node gets what the client sent. The prefill node gets the same prompt, whatever shapes it (messages, tools,
+template arguments, documents, images, truncation, salt, adapter), and is asked for one token that nobody reads.
+Both carry signed `kv_transfer_params` and nothing that the client wrote there.
+"""
+
+from typing import Any, Final
+
+import msgspec
+
+from contracts.kv_transfer import FIELD
+from proxy.fields import Fields
+
+# What only shapes the output, or costs work on a token that is thrown away, or contradicts `max_tokens: 1`.
+# `response_format` and `tool_choice` stay: vLLM hands both to the chat template.
+_OUTPUT_ONLY: Final = frozenset(
+    (
+        "best_of",
+        "echo",
+        "logprob_token_ids",
+        "logprobs",
+        "min_tokens",
+        "n",
+        "repetition_detection",
+        "request_id",
+        "return_prompt_text",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
+        "stream",
+        "stream_interval",
+        "stream_options",
+        "structured_outputs",
+        "top_logprobs",
+    )
+)
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def decode_body(fields: Fields, params: dict[str, Any] | None) -> bytes:
+    """Return the decode node's body; without `params` it computes the prompt itself."""
+    return _encode(fields if params is None else {**fields, FIELD: params})
+
+
+def prefill_body(fields: Fields, params: dict[str, Any]) -> bytes:
+    """Return the prefill node's body: the same prompt, one token, no stream."""
+    body: dict[str, Any] = {name: value for name, value in fields.items() if name not in _OUTPUT_ONLY}
+    if "max_completion_tokens" in body:
+        body["max_completion_tokens"] = 1
+    body.update({"max_tokens": 1, "stream": False, "n": 1, FIELD: params})
+    return _encode(body)

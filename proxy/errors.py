@@ -1,0 +1,114 @@
+"""What can go wrong in the proxy, each with the answer that the client gets for it.
+
+`ProxyError` and its children end a request: they know their HTTP status and their body in OpenAI's shape.
+`UpstreamError` is what `upstream.py` makes of every failure of a node's HTTP connection; it names no address, since
+its text may reach a client.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from http import HTTPStatus
+
+import msgspec
+
+from contracts.http import error_body
+
+
+class ProxyError(Exception):
+    """A request ends with this error."""
+
+    status: int = HTTPStatus.INTERNAL_SERVER_ERROR
+    kind = "internal_server_error"
+    headers: tuple[tuple[bytes, bytes], ...] = ()  # sent with the answer
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def body(self) -> bytes:
+        """Return the response body in OpenAI's shape."""
+        return msgspec.json.encode(error_body(self.message, kind=self.kind, code=int(self.status), param=self.param))
+
+
+class BadRequestError(ProxyError):
+    """The request cannot be understood."""
+
+    status = HTTPStatus.BAD_REQUEST
+    kind = "invalid_request_error"
+
+
+class UnknownModelError(ProxyError):
+    """No node serves the model."""
+
+    status = HTTPStatus.NOT_FOUND
+    kind = "not_found_error"
+
+
+class BodyTooLargeError(ProxyError):
+    """The request's body is over the limit."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    kind = "invalid_request_error"
+
+
+class BadGatewayError(ProxyError):
+    """A node could not be reached, or answered something that is no answer."""
+
+    status = HTTPStatus.BAD_GATEWAY
+    kind = "upstream_error"
+
+
+class UnavailableError(ProxyError):
+    """No node can take the request now, or the proxy is stopping."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    kind = "service_unavailable_error"
+    headers = ((b"retry-after", b"1"),)
+
+
+class DeadlineError(ProxyError):
+    """The request did not end within the time that the configuration allows."""
+
+    status = HTTPStatus.GATEWAY_TIMEOUT
+    kind = "timeout_error"
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection; nobody is left to answer."""
+
+
+class Kind(StrEnum):
+    """How a leg failed; the values are labels of `baton_leg_failures_total`."""
+
+    CONNECT = "connect"  # no connection: refused, unreachable, no name
+    DISCONNECT = "disconnect"  # the connection ended before the answer did
+    TIMEOUT = "timeout"
+    STATUS = "status"  # a 5xx
+    REFUSED = "refused"  # a 4xx
+    EMPTY = "empty"  # a 200 without a body
+    PROTOCOL = "protocol"  # not HTTP, or an answer that makes no sense
+
+
+class UpstreamError(Exception):
+    """A node's connection failed."""
+
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class NodeAnsweredError(ProxyError):
+    """A node said no, and what it said is the answer; no body: it was not in OpenAI's shape."""
+
+    kind = "invalid_request_error"
+
+    def __init__(self, status: int, body: bytes = b"", headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(f"the node refused the request with status {status}")
+        self.status = status
+        self._body = body
+        self.headers = tuple(headers)
+
+    def body(self) -> bytes:
+        """Return the node's own body, or ours where that was not in OpenAI's shape."""
+        return self._body or super().body()

@@ -1,0 +1,53 @@
+"""Looking at the fields of a JSON object without decoding their values.
+
+A request's body is split once into top-level keys and raw values. Most values are handed on as they came, so that
+no number, escape or unknown field is changed on the way, and a long prompt is not decoded to be encoded again.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+JsonKind = Literal["string", "array", "object", "boolean", "null", "number"]
+Fields = Mapping[str, msgspec.Raw]
+
+_KIND_OF_FIRST_BYTE: Final[dict[bytes, JsonKind]] = {
+    b'"': "string",
+    b"[": "array",
+    b"{": "object",
+    b"t": "boolean",
+    b"f": "boolean",
+    b"n": "null",
+}
+
+
+def split(body: bytes) -> dict[str, msgspec.Raw]:
+    """Return the top-level fields of a JSON object.
+
+    Raises:
+        msgspec.DecodeError: the body is not JSON, or not an object (`msgspec.ValidationError`).
+        RecursionError: it is nested too deeply.
+    """
+    return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+
+
+def kind_of(value: msgspec.Raw) -> JsonKind:
+    """Return which kind of JSON value this is, from its first byte."""
+    return _KIND_OF_FIRST_BYTE.get(bytes(memoryview(value)[:1]), "number")
+
+
+def is_set(fields: Fields, name: str) -> bool:
+    """Return whether a field is there and not null."""
+    value = fields.get(name)
+    return value is not None and kind_of(value) != "null"
+
+
+def is_false(fields: Fields, name: str) -> bool:
+    """Return whether a field that is there is literally `false`."""
+    return bytes(memoryview(fields[name])[:6]) == b"false"
+
+
+def is_one(fields: Fields, name: str) -> bool:
+    """Return whether a field that is there is literally `1`."""
+    return bytes(memoryview(fields[name])[:2]) == b"1"

@@ -1,0 +1,74 @@
+"""Which headers cross the proxy, in either direction. Pure.
+
+Everything a client sends reaches both nodes (its Authorization above all), but for what concerns one connection
+only, what the body's own rewriting changes, and what is ours to say.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable
+from typing import Final
+
+from contracts.http import INTERNAL_HEADER_PREFIX
+
+RawHeaders = Iterable[tuple[bytes, bytes]]
+
+REQUEST_ID: Final = b"x-request-id"
+
+_HOP_BY_HOP: Final = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+# The body is encoded anew for each leg; `expect` was for us; no encoding, so that an error event can be appended.
+_NOT_FORWARDED: Final = _HOP_BY_HOP | {
+    b"accept-encoding",
+    b"content-encoding",
+    b"content-length",
+    b"content-type",
+    b"expect",
+    b"host",
+    REQUEST_ID,
+}
+_NOT_RELAYED: Final = _HOP_BY_HOP | {b"content-length", b"date", b"server", REQUEST_ID}
+_INTERNAL: Final = (INTERNAL_HEADER_PREFIX.encode(), b"x-data-parallel-")
+_REQUEST_ID_FORM: Final = re.compile(rb"[\x21-\x7e]{1,200}")
+
+
+def request_id_of(headers: RawHeaders) -> str:
+    """Return the client's request id, or a fresh one if there is none that is fit for logs."""
+    for name, value in headers:
+        if name == REQUEST_ID and _REQUEST_ID_FORM.fullmatch(value):
+            return value.decode("ascii")
+    return secrets.token_hex(16)
+
+
+def to_forward(headers: RawHeaders) -> list[tuple[str, str]]:
+    """Return the client's headers that both nodes get. Names are lower-case, as ASGI gives them."""
+    kept = [(b"content-type", b"application/json")]
+    kept += [(name, value) for name, value in headers if name not in _NOT_FORWARDED and not name.startswith(_INTERNAL)]
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept]
+
+
+def to_relay(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
+    """Return the decode node's headers that the client gets; the length is the caller's to say."""
+    lowered = ((name.lower(), value) for name, value in headers)
+    return [(name, value) for name, value in lowered if name not in _NOT_RELAYED and not name.startswith(_INTERNAL)]
+
+
+def find(headers: RawHeaders, wanted: bytes) -> bytes | None:
+    """Return the first value of a header, whatever the case of its name."""
+    return next((value for name, value in headers if name.lower() == wanted), None)
+
+
+def printable(text: str) -> bytes:
+    """Return a text as a header value: one line of ASCII."""
+    return bytes(byte if 0x20 <= byte < 0x7F else 0x20 for byte in text.encode("ascii", "replace"))

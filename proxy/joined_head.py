@@ -1,0 +1,52 @@
+"""uvicorn's HTTP protocol, with a response's head and its first body bytes in one write.
+
+uvicorn writes the head by itself, and asyncio and uvloop (0.23) both pass a write on at once, so that with TCP_NODELAY
+the head is a segment of its own and the client wakes twice for the first token.
+"""
+
+import asyncio
+from typing import Any, Final, cast
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_HEAD: Final = b"HTTP/1.1 "
+_INTERIM: Final = b"HTTP/1.1 1"  # `100 Continue` must not wait: the client sends nothing until it comes
+
+
+class _HeadJoiner:
+    """A transport that holds a head back until the next write, or the loop's next turn."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        """Write, or hold, what uvicorn hands over."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(_HEAD) and not data.startswith(_INTERIM):
+            self._head = data
+            asyncio.get_running_loop().call_soon(self._flush)  # a response without a body has no next write
+            return
+        self._transport.write(data)
+
+    def close(self) -> None:
+        """Close after what is held was written."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._head:
+            data, self._head = self._head, b""
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class HeadJoiningProtocol(HttpToolsProtocol):
+    """For uvicorn's `http` setting."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin a connection on a transport that joins heads."""
+        super().connection_made(cast("asyncio.Transport", _HeadJoiner(transport)))

@@ -1,0 +1,80 @@
+"""What the proxy counts, in Prometheus' terms. Every instance has a registry of its own."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from proxy.client import Client
+from proxy.errors import Kind
+from proxy.node import State
+from proxy.nodes import Members
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+CLIENT_LEFT: Final = "client_left"  # the status of a request whose client left before the response's head
+_TTFT_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Metrics:
+    """All series of one proxy."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "baton_requests",
+            "Requests ended, by how the answer was made (empty: before that was decided) and by status",
+            ("endpoint", "path", "status"),
+            registry=self._registry,
+        )
+        self._first_byte = Histogram(
+            "baton_time_to_first_token_seconds",
+            "From a streaming request's arrival to the first bytes of its answer",
+            ("path",),
+            buckets=_TTFT_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._in_flight = Gauge("baton_requests_in_flight", "Requests being served", registry=self._registry)
+        self._broken = Counter(
+            "baton_streams_broken", "Streams that ended with an error event", registry=self._registry
+        )
+        self._leg_failures = Counter(
+            "baton_leg_failures", "Failed legs, by role and kind", ("role", "kind"), registry=self._registry
+        )
+        self.retries = Counter(
+            "baton_retries", "Attempts that followed a failed attempt of the same request", registry=self._registry
+        )
+        self._nodes = Gauge("baton_nodes", "Nodes by state", ("role", "state"), registry=self._registry)
+
+    def watch(self, members: Members) -> None:
+        """Show how many nodes are in which state."""
+        for role, nodes in (("prefill", members.prefill), ("decode", members.decode)):
+            for state in State:
+                count = partial(lambda nodes, state: sum(node.state is state for node in nodes), nodes, state)
+                self._nodes.labels(role, state).set_function(count)
+
+    def leg_failed(self, role: str, kind: Kind) -> None:
+        """Count a failed leg."""
+        self._leg_failures.labels(role, kind).inc()
+
+    @contextmanager
+    def exchange(self, endpoint: str, client: Client) -> Iterator[None]:
+        """Count one request, from its head to its end."""
+        self._in_flight.inc()
+        arrived_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._in_flight.dec()
+            status = str(int(client.status)) if client.status else CLIENT_LEFT
+            self._requests.labels(endpoint, client.path, status).inc()
+            if client.stream_began_s is not None:
+                self._first_byte.labels(client.path).observe(client.stream_began_s - arrived_s)
+            if client.broken:
+                self._broken.inc()
+
+    def render(self) -> bytes:
+        """Return all series as text."""
+        return generate_latest(self._registry)

@@ -1,0 +1,147 @@
+"""How a request will be served: first choice, and what to do after a failure. Pure but for drawing transfer ids.
+
+The order of refusals is the order in which a person would ask: is any decode node there, does one serve the model,
+may the prompt be computed elsewhere, is a prefill node there, do the two understand each other's KV.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
+from contracts.kv_transfer import new_transfer_id
+from proxy.choose import Policy, Work
+from proxy.classify import reason_for_local
+from proxy.errors import ProxyError, UnavailableError, UnknownModelError
+from proxy.node import Node, State
+from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
+from proxy.request import ClientRequest
+
+MAX_DECODE_NODES: Final = 2  # tried for one request
+NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
+NO_PREFILL_READY: Final = "no prefill node is ready"
+NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode node can use"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """The decode node computes the prompt itself."""
+
+    decode: Node
+    path: str  # LOCAL or RECOMPUTED
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One node computes the prompt, the other decodes."""
+
+    decode: Node
+    prefill: Node
+    rank: int  # data-parallel rank of the prefill node
+    transfer_id: str
+    path: str = DISAGGREGATED
+
+    reason: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """How many data-parallel ranks the prefill node has."""
+        return len(self._control_addresses)
+
+    @property
+    def control_address(self) -> str:
+        """Where the decode node finds the prefill rank."""
+        return self._control_addresses[self.rank]
+
+    @property
+    def _control_addresses(self) -> list[str]:
+        assert self.prefill.info is not None
+        return self.prefill.info.control_addresses
+
+
+Plan = Alone | Pair
+Failure = DecodeFailed | PrefillFailed | PrefillRefused
+
+
+class Planner:
+    """Makes plans from the members' present state."""
+
+    def __init__(
+        self,
+        prefill: Sequence[Node],
+        decode: Sequence[Node],
+        *,
+        prefill_policy: Policy,
+        decode_policy: Policy,
+        when_no_prefill: Literal["decode_local", "refuse"],
+    ) -> None:
+        self._prefill = prefill
+        self._decode = decode
+        self._prefill_policy = prefill_policy
+        self._decode_policy = decode_policy
+        self._refuses = when_no_prefill == "refuse"
+        self._turn = 0
+
+    def first(self, request: ClientRequest, tried: Collection[Node] = ()) -> Plan:
+        """Choose nodes for a request, none of those that it already failed on.
+
+        Raises:
+            ProxyError: nobody can take it, or nobody serves the model.
+        """
+        self._turn += 1
+        work = Work(request.prompt_bytes, self._turn)
+        decode = [node for node in self._usable_decode(request.model) if node not in tried]
+        if not decode:
+            raise UnavailableError("no decode node is ready for this model")
+        reason = reason_for_local(request.fields)
+        if reason is not None:
+            return self._alone(work, decode, reason)
+        prefill = [node for node in self._prefill if node.state is State.READY and node.serves(request.model)]
+        made = {node.fingerprint for node in prefill} - {None}
+        matching = [node for node in decode if node.fingerprint in made]
+        if not matching:
+            return self._without_prefill(work, decode, any_ready=bool(prefill))
+        return self._pair(work, prefill, matching)
+
+    def after(self, failed: Plan, failure: Failure, request: ClientRequest, tried: Collection[Node]) -> Plan:
+        """Choose again after a failure before the first byte.
+
+        Raises:
+            ProxyError: the request ends here.
+        """
+        if not isinstance(failure, DecodeFailed):
+            if self._refuses:
+                raise failure.error()
+            return Alone(decode=failed.decode, path=RECOMPUTED, reason=failure.reason)
+        if len(tried) >= MAX_DECODE_NODES:
+            raise failure.error()
+        try:
+            return self.first(request, tried)
+        except ProxyError as exc:
+            raise failure.error() from exc
+
+    def _usable_decode(self, model: str) -> list[Node]:
+        ready = [node for node in self._decode if node.state is State.READY]
+        if not ready:
+            raise UnavailableError("no decode node is ready")
+        if not any(node.serves(model) for node in self._decode):
+            raise UnknownModelError(f"the model '{model}' does not exist", param="model")
+        return [node for node in ready if node.serves(model)]
+
+    def _alone(self, work: Work, decode: Sequence[Node], reason: str) -> Alone:
+        return Alone(decode=self._decode_policy.choose(work, decode), path=LOCAL, reason=reason)
+
+    def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool) -> Alone:
+        reason = NO_PREFILL_MATCHES if any_ready else NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
+        if self._refuses:
+            raise UnavailableError(reason)
+        return self._alone(work, decode, reason)
+
+    def _pair(self, work: Work, prefill: Sequence[Node], decode: Sequence[Node]) -> Pair:
+        taker = self._decode_policy.choose(work, decode)
+        makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
+        maker = self._prefill_policy.choose(work, makers)
+        assert maker.info is not None
+        rank = work.turn % len(maker.info.control_addresses)
+        return Pair(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id())

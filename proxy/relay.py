@@ -1,0 +1,53 @@
+"""The decode node's answer on its way to the client: its bytes, untouched."""
+
+from typing import Final
+
+from contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER, RECOMPUTED
+from proxy import headers
+from proxy.client import Client
+from proxy.errors import BadGatewayError, UpstreamError
+from proxy.outcome import Opened
+from proxy.upstream import Answer
+
+# The last event of every stream of the OpenAI API; a stream without it was cut, however clean its end looks.
+END_OF_STREAM: Final = b"data: [DONE]"
+_TAIL_BYTES: Final = len(END_OF_STREAM) + 4
+_RECOMPUTED_BY_NODE: Final = "the decode node computed the prompt itself"
+
+
+async def relay(opened: Opened, client: Client) -> None:
+    """Send an answer to the client; the caller closes it.
+
+    Raises:
+        BadGatewayError: the decode node's stream broke; the client has part of it.
+    """
+    answer = opened.answer
+    _note_recompute(answer, client)
+    head = headers.to_relay(answer.headers)
+    if not answer.is_stream:
+        head.append((b"content-length", b"%d" % len(opened.first)))
+    await client.start(answer.status, head, opened.first, streams=answer.is_stream)
+    if answer.is_stream:
+        await _relay_rest(answer, opened.first, client)
+        await client.end()
+
+
+async def _relay_rest(answer: Answer, chunk: bytes, client: Client) -> None:
+    tail = chunk
+    try:
+        while chunk := await answer.read_some():
+            await client.relay(chunk)
+            tail = chunk if len(chunk) >= _TAIL_BYTES else (tail + chunk)[-_TAIL_BYTES:]
+    except UpstreamError as exc:
+        raise BadGatewayError(f"the decode node failed while it was answering: {exc}") from exc
+    if not tail.rstrip().endswith(END_OF_STREAM):
+        raise BadGatewayError("the decode node's stream ended before its last event")
+
+
+def _note_recompute(answer: Answer, client: Client) -> None:
+    """Believe a decode node that says that it had to compute a prompt whose KV should have come."""
+    said = headers.find(answer.headers, PATH_HEADER.encode())
+    if client.path == DISAGGREGATED and said == RECOMPUTED.encode():
+        reason = headers.find(answer.headers, REASON_HEADER.encode()) or b""
+        client.path = RECOMPUTED
+        client.reason = reason.decode("latin-1") or _RECOMPUTED_BY_NODE

@@ -1,0 +1,139 @@
+"""Reading one request: its body once, its fields split but mostly undecoded, wrong types refused. Parsing is pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from contracts.kv_transfer import FIELD as KV_TRANSFER_PARAMS
+from proxy import headers
+from proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
+from proxy.fields import Fields, JsonKind, is_set, kind_of, split
+
+CHAT: Final = "/v1/chat/completions"
+COMPLETIONS: Final = "/v1/completions"
+
+# What a node's connectors read is never the client's to write, neither as a field nor through `vllm_xargs`.
+_CONNECTOR_FIELDS: Final = frozenset((KV_TRANSFER_PARAMS, "ec_transfer_params"))
+_XARGS: Final = "vllm_xargs"
+
+_NUMBER: Final[frozenset[JsonKind]] = frozenset(("number", "null"))
+_BOOLEAN: Final[frozenset[JsonKind]] = frozenset(("boolean", "null"))
+# Only what we look at or replace, and what everybody gets wrong; the decode node judges the rest.
+_KINDS: Final[dict[str, frozenset[JsonKind]]] = {
+    "model": frozenset(("string",)),
+    "messages": frozenset(("array",)),
+    "prompt": frozenset(("string", "array", "null")),
+    "stream": _BOOLEAN,
+    "echo": _BOOLEAN,
+    "stream_options": frozenset(("object", "null")),
+    "n": _NUMBER,
+    "best_of": _NUMBER,
+    "max_tokens": _NUMBER,
+    "max_completion_tokens": _NUMBER,
+    "min_tokens": _NUMBER,
+    "temperature": _NUMBER,
+    "top_p": _NUMBER,
+    "seed": _NUMBER,
+    _XARGS: frozenset(("object", "null")),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """One request as understood; what the client may not say has been removed."""
+
+    endpoint: str  # CHAT or COMPLETIONS
+    request_id: str
+    forwarded: list[tuple[str, str]]  # headers for both legs
+    fields: Fields
+    model: str
+    prompt_bytes: int  # size of the prompt's JSON: what routing takes for prompt work
+
+
+async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
+    """Read the request's body.
+
+    Raises:
+        BodyTooLargeError: it is, or says that it is, longer than `max_bytes`; asked before `100 Continue` is sent.
+        ClientGoneError: the client left while sending.
+    """
+    declared = headers.find(scope["headers"], b"content-length")
+    if declared is not None and declared.isdigit() and int(declared) > max_bytes:
+        raise _too_large(max_bytes)
+    parts: list[bytes] = []
+    size_bytes, more = 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        part = message.get("body", b"")
+        size_bytes += len(part)
+        if size_bytes > max_bytes:
+            raise _too_large(max_bytes)
+        parts.append(part)
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def parse(endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body: bytes) -> ClientRequest:
+    """Understand a request.
+
+    Raises:
+        BadRequestError: the body is not a JSON object, or a field is missing or of the wrong type.
+    """
+    fields = _split(body)
+    for name, kinds in _KINDS.items():
+        if name in fields and kind_of(fields[name]) not in kinds:
+            expected = " or ".join(sorted(kinds - {"null"}))
+            raise BadRequestError(f"'{name}' must be of type {expected}, not {kind_of(fields[name])}", param=name)
+    if not is_set(fields, "model"):
+        raise BadRequestError("you must provide a 'model'", param="model")
+    return ClientRequest(
+        endpoint=endpoint,
+        request_id=request_id,
+        forwarded=headers.to_forward(raw_headers),
+        fields=_without_connector_fields(fields),
+        model=_decode_model(fields["model"]),
+        prompt_bytes=_prompt_bytes(endpoint, fields),
+    )
+
+
+def _split(body: bytes) -> dict[str, msgspec.Raw]:
+    try:
+        return split(body)
+    except msgspec.ValidationError as exc:
+        raise BadRequestError("the request body must be a JSON object") from exc
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise BadRequestError(f"the request body is not valid JSON: {exc}") from exc
+
+
+def _decode_model(value: msgspec.Raw) -> str:
+    try:
+        return msgspec.json.decode(value, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise BadRequestError("'model' is not a valid string", param="model") from exc
+
+
+def _prompt_bytes(endpoint: str, fields: Fields) -> int:
+    """Return the size of the prompt, which has to be there."""
+    names = ("messages",) if endpoint == CHAT else ("prompt", "prompt_embeds")
+    for name in names:
+        if is_set(fields, name):
+            return len(memoryview(fields[name]))
+    raise BadRequestError(f"you must provide '{names[0]}'", param=names[0])
+
+
+def _without_connector_fields(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    kept = {name: value for name, value in fields.items() if name not in _CONNECTOR_FIELDS}
+    if is_set(kept, _XARGS):
+        extra = _split(bytes(kept[_XARGS]))
+        if not _CONNECTOR_FIELDS.isdisjoint(extra):
+            allowed = {name: value for name, value in extra.items() if name not in _CONNECTOR_FIELDS}
+            kept[_XARGS] = msgspec.Raw(msgspec.json.encode(allowed))
+    return kept
+
+
+def _too_large(max_bytes: int) -> BodyTooLargeError:
+    return BodyTooLargeError(f"the request body is larger than {max_bytes} bytes")

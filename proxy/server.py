@@ -1,0 +1,65 @@
+"""Runs the proxy: uvicorn on uvloop and httptools until SIGTERM or Ctrl-C, then streams are allowed to end."""
+
+import logging
+import signal
+import sys
+from contextlib import suppress
+from types import FrameType
+
+import uvicorn
+
+from contracts.configuration.schema import BatonConfig
+from contracts.secret import ClusterSecret, SecretError, read_secret
+from proxy.app import create_app
+from proxy.joined_head import HeadJoiningProtocol
+
+KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first
+
+
+class StartError(Exception):
+    """The proxy cannot start; the message says why."""
+
+
+def run(config: BatonConfig) -> None:
+    """Serve until told to stop.
+
+    Raises:
+        StartError: the configuration cannot be served.
+    """
+    settings = uvicorn.Config(
+        create_app(config, _secret(config)),
+        host=config.proxy.host,
+        port=config.proxy.port,
+        loop="uvloop",
+        http=HeadJoiningProtocol,
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        server_header=False,
+        log_level=config.proxy.log_level,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_drain_s(config),
+    )
+    logging.basicConfig(level=config.proxy.log_level.upper())
+    # uvicorn raises the signal again after its clean stop: end then with 0, not as if killed.
+    signal.signal(signal.SIGTERM, _exit)
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(settings).run()
+
+
+def _secret(config: BatonConfig) -> ClusterSecret:
+    if config.cluster.secret_file is None:
+        raise StartError("cluster.secret_file is not set: the proxy and the nodes need a common secret")
+    try:
+        return read_secret(config.cluster.secret_file)
+    except SecretError as exc:
+        raise StartError(str(exc)) from exc
+
+
+def _drain_s(config: BatonConfig) -> int:
+    """Return how long open streams may go on: a little less than the launcher waits for us."""
+    return max(1, int(config.serve.stop_timeout_s) - 2)
+
+
+def _exit(_signal: int, _frame: FrameType | None) -> None:
+    sys.exit(0)

@@ -1,0 +1,123 @@
+"""Members as probes and failures see them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_answers import MODEL
+from tests.support.fake_vllm import FINGERPRINT
+
+
+async def state_of(running: Cluster, url: str) -> dict[str, Any]:
+    """Return what `/ready` says of one node."""
+    nodes = (await running.http.get("/ready")).json()["nodes"]
+    return next(node for node in nodes if node["url"] == url)
+
+
+async def until_state(running: Cluster, url: str, state: str) -> dict[str, Any]:
+    """Wait until a node is in a state."""
+
+    async def reached() -> bool:
+        return bool((await state_of(running, url))["state"] == state)
+
+    await until_true(reached)
+    return await state_of(running, url)
+
+
+async def test_health_ready_models_metrics_and_docs_answer() -> None:
+    """What peers mostly answer with 404."""
+    async with cluster() as running:
+        head = await running.http.head("/health")
+        answers = {path: await running.http.get(path) for path in ("/health", "/ready", "/metrics", "/docs")}
+        models = (await running.http.get("/v1/models")).json()
+        paths = (await running.http.get("/openapi.json")).json()["paths"]
+
+    assert head.status_code == 200
+    assert {answer.status_code for answer in answers.values()} == {200}
+    assert 'baton_nodes{role="decode",state="ready"} 1.0' in answers["/metrics"].text
+    assert [model["id"] for model in models["data"]] == [MODEL]
+    assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/ready"} <= set(paths)
+
+
+@pytest.mark.parametrize("policy", ["decode_local", "refuse"])
+async def test_without_a_prefill_node_readiness_follows_the_policy(policy: str) -> None:
+    """`decode_local` serves and says why in the head; `refuse` is not ready and answers 503."""
+    async with cluster(ready=False, when_no_prefill=policy) as running:
+        running.prefill[0].healthy = False
+        await until_state(running, running.decode[0].url, "ready")
+        await until_state(running, running.prefill[0].url, "down")
+        ready = await running.http.get("/ready")
+        got = await running.complete()
+
+    if policy == "refuse":
+        assert (ready.status_code, ready.json()["reasons"]) == (503, ["no prefill node is ready"])
+        assert got.status_code == 503
+    else:
+        assert (ready.status_code, got.status_code) == (200, 200)
+        assert (got.headers["x-baton-path"], got.headers["x-baton-reason"]) == ("local", "no prefill node is ready")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"role": "decode"}, "says that it is a decode node"),
+        ({"state": "starting"}, "starting"),
+        ({"control_addresses": []}, "no control address"),
+    ],
+)
+async def test_a_prefill_node_that_may_not_be_used_says_why(change: dict[str, Any], reason: str) -> None:
+    """The reason is on `/ready`, and requests are served without it."""
+    async with cluster() as running:
+        running.prefill[0].change(**change)
+        described = await until_state(running, running.prefill[0].url, "unready")
+        got = await running.complete()
+
+    assert reason in described["reason"]
+    assert got.headers["x-baton-path"] == "local"
+
+
+async def test_nodes_whose_kv_differs_are_never_paired() -> None:
+    """`/ready` names the difference; the request is local."""
+    other = msgspec.structs.replace(FINGERPRINT, dtype="bfloat16")
+    async with cluster(described={"fingerprint": other}) as running:
+        got = await running.complete()
+        unpairable = (await running.http.get("/ready")).json()["unpairable"]
+
+    assert got.headers["x-baton-path"] == "local"
+    assert "'bfloat16' here, 'float32' there" in unpairable[0]["reason"]
+
+
+async def test_a_server_without_the_node_api_is_not_used() -> None:
+    """A plain vLLM behind one of the URLs is found out."""
+    async with cluster() as running:
+        running.decode[0].has_node_api = False
+        described = await until_state(running, running.decode[0].url, "unready")
+        got = await running.complete()
+
+    assert "no Baton node" in described["reason"]
+    assert got.status_code == 503
+
+
+async def test_a_restarted_node_is_used_again() -> None:
+    """Its old connections, dead meanwhile, cost nobody an error."""
+    async with cluster() as running:
+        assert (await running.complete()).status_code == 200
+        for node in (running.prefill[0], running.decode[0]):
+            await node.stop()
+            await node.start()
+        await running.until_ready()
+        got = [await running.complete() for _ in range(3)]
+
+    assert [(each.status_code, each.headers["x-baton-path"]) for each in got] == [(200, "disaggregated")] * 3
+
+
+async def test_a_connection_that_dies_as_it_is_used_again_is_replaced() -> None:
+    """The race that a keep-alive time-out or restart can always win: a second request on an old connection."""
+    async with cluster() as running:
+        assert (await running.complete()).status_code == 200
+        running.prefill[0].fault = running.decode[0].fault = "stale"
+        got = [await running.complete(stream=True) for _ in range(3)]
+
+    assert [(each.status_code, each.headers["x-baton-path"]) for each in got] == [(200, "disaggregated")] * 3

@@ -1,0 +1,120 @@
+"""`python -m proxy` as a process: one segment for head and first bytes, a clean stop, clear refusals."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from tests.support.cluster import COMPLETION, until_true
+from tests.support.fake_answers import events
+from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
+
+
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+async def spawn(*arguments: str) -> asyncio.subprocess.Process:
+    """Run `python -m proxy`."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
+    environment["BATON_SERVE_STOP_TIMEOUT_S"] = "4"  # of which streams may take 2 s to end
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "proxy", *arguments, stderr=asyncio.subprocess.PIPE, env=environment
+    )
+
+
+@asynccontextmanager
+async def running_proxy(tmp_path: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int, FakeVllm]]:
+    """Run a proxy process in front of two fake nodes; yield it, its port and the decode node."""
+    fabric = Fabric()
+    nodes = [FakeVllm("prefill", fabric), FakeVllm("decode", fabric)]
+    for node in nodes:
+        await node.start()
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET.value)
+    port = free_port()
+    addresses = ["--prefill", nodes[0].url, "--decode", nodes[1].url]
+    process = await spawn("--port", str(port), "--secret-file", str(secret), *addresses)
+    try:
+        await until_true(lambda: is_ready(port), timeout_s=20)
+        yield process, port, nodes[1]
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+        await asyncio.gather(*(node.stop() for node in nodes))
+
+
+async def is_ready(port: int) -> bool:
+    """Return whether every node of the proxy is in use."""
+    try:
+        async with httpx.AsyncClient() as http:
+            nodes = (await http.get(f"http://127.0.0.1:{port}/ready")).json()["nodes"]
+    except httpx.HTTPError:
+        return False
+    return all(node["state"] == "ready" for node in nodes)
+
+
+async def test_head_and_first_bytes_arrive_together(tmp_path: Path) -> None:
+    """One read of the socket has both, although D's second event is far away."""
+    async with running_proxy(tmp_path) as (_, port, decode):
+        decode.token_delay_s = 1.0
+        body = json.dumps({**COMPLETION, "stream": True}).encode()
+        loop = asyncio.get_running_loop()
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            sock.setblocking(False)
+            head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+            await loop.sock_sendall(sock, head + body)
+            first = await loop.sock_recv(sock, 65536)
+
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert next(events("/v1/completions", 3)) in first
+
+
+async def test_sigterm_lets_an_open_stream_end(tmp_path: Path) -> None:
+    """The stream is complete and the exit status 0."""
+    async with running_proxy(tmp_path) as (process, port, decode):
+        decode.token_delay_s = 0.3
+        async with httpx.AsyncClient(timeout=10) as http:
+            url = f"http://127.0.0.1:{port}/v1/completions"
+            request = asyncio.create_task(http.post(url, json={**COMPLETION, "stream": True}))
+            await until_true(lambda: decode.seen)
+            process.send_signal(signal.SIGTERM)
+            got = await request
+
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert got.content == b"".join(events("/v1/completions", 3))
+
+
+async def test_sigterm_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """A request that hangs is told that the proxy stops; its legs are closed."""
+    async with running_proxy(tmp_path) as (process, port, decode):
+        decode.fault = "hang"
+        async with httpx.AsyncClient(timeout=10) as http:
+            request = asyncio.create_task(http.post(f"http://127.0.0.1:{port}/v1/completions", json=COMPLETION))
+            await until_true(lambda: decode.seen)
+            process.send_signal(signal.SIGTERM)
+            got = await request
+        await until_true(lambda: decode.seen[0].cancelled)
+
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert got.status_code == 503
+    assert got.json()["error"]["message"] == "the proxy is stopping"
+
+
+async def test_a_proxy_without_a_secret_refuses_to_start() -> None:
+    """One sentence on standard error, and status 2."""
+    process = await spawn("--port", str(free_port()))
+    _, stderr = await process.communicate()
+
+    assert process.returncode == 2
+    assert b"cluster.secret_file is not set" in stderr

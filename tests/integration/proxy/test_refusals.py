@@ -1,0 +1,57 @@
+"""What the proxy itself refuses, in OpenAI's shape."""
+
+import pytest
+
+from tests.support.cluster import COMPLETION, cluster
+
+
+@pytest.mark.parametrize(
+    ("content", "status"),
+    [
+        (b"not json", 400),
+        (b"[]", 400),
+        (b'{"prompt":"a"}', 400),
+        (b'{"model":"fake-model","prompt":7}', 400),
+        (b'{"model":"unheard of","prompt":"a"}', 404),
+        (b'{"model":"fake-model","prompt":"' + b"a" * 5000 + b'"}', 413),
+    ],
+)
+async def test_a_request_that_cannot_be_served_reaches_no_node(content: bytes, status: int) -> None:
+    """The error says what is wrong; no node is bothered."""
+    async with cluster(max_body_bytes=4096) as running:
+        got = await running.http.post("/v1/completions", content=content, headers={"x-request-id": "mine"})
+
+        assert running.prefill[0].seen == running.decode[0].seen == []
+    assert got.status_code == status
+    assert got.json()["error"]["code"] == status
+    assert got.headers["x-request-id"] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/completions", 405),
+        ("DELETE", "/v1/chat/completions", 405),
+        ("POST", "/v1/unheard/of", 404),
+        ("GET", "/", 404),
+        ("GET", "/v1/models/unheard-of", 404),
+    ],
+)
+async def test_unknown_paths_and_wrong_methods_are_in_openais_shape(method: str, path: str, status: int) -> None:
+    """Routes that FastAPI refuses answer like those that we refuse."""
+    async with cluster() as running:
+        got = await running.http.request(method, path, json=COMPLETION)
+
+    assert got.status_code == status
+    assert got.json()["error"]["code"] == status
+
+
+async def test_no_decode_node_is_503_with_retry_after() -> None:
+    """A client library knows to come back."""
+    async with cluster(decode=0) as running:
+        got = await running.complete()
+        models = await running.http.get("/v1/models")
+
+    assert (got.status_code, models.status_code) == (503, 503)
+    assert got.json()["error"]["type"] == "service_unavailable_error"
+    assert got.headers["retry-after"] == "1"

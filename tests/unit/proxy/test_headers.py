@@ -1,0 +1,51 @@
+from proxy import headers
+
+
+def test_internal_and_connection_headers_are_not_forwarded() -> None:
+    """The client's own headers reach the nodes; ours, the connection's and the body's do not."""
+    sent = [
+        (b"authorization", b"Bearer k"),
+        (b"traceparent", b"00-1"),
+        (b"x-baton-path", b"local"),
+        (b"x-data-parallel-rank", b"1"),
+        (b"connection", b"keep-alive"),
+        (b"content-length", b"3"),
+        (b"content-type", b"text/plain"),
+        (b"accept-encoding", b"gzip"),
+        (b"expect", b"100-continue"),
+        (b"host", b"proxy"),
+        (b"x-request-id", b"1"),
+    ]
+
+    assert headers.to_forward(sent) == [
+        ("content-type", "application/json"),
+        ("authorization", "Bearer k"),
+        ("traceparent", "00-1"),
+    ]
+
+
+def test_only_what_is_about_the_answer_is_relayed() -> None:
+    """Hop-by-hop headers, the length and the nodes' internal headers stay behind."""
+    got = [
+        (b"Content-Type", b"text/event-stream"),
+        (b"Transfer-Encoding", b"chunked"),
+        (b"Date", b"now"),
+        (b"Server", b"uvicorn"),
+        (b"X-Baton-Path", b"recomputed"),
+        (b"X-Request-Id", b"1"),
+        (b"Cache-Control", b"no-store"),
+    ]
+
+    assert headers.to_relay(got) == [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
+
+
+def test_a_clients_request_id_is_kept_if_it_is_fit_for_logs() -> None:
+    """Otherwise one is drawn."""
+    assert headers.request_id_of([(b"x-request-id", b"abc-1")]) == "abc-1"
+    for unfit in (b"", b"a b", b"\xff", b"x" * 201):
+        assert len(headers.request_id_of([(b"x-request-id", unfit)])) == 32
+
+
+def test_a_reason_becomes_one_line_of_ascii() -> None:
+    """No text can break out of its header."""
+    assert headers.printable("a\r\nb: ü") == b"a  b: ?"

@@ -1,0 +1,75 @@
+from typing import Any
+
+import pytest
+
+from proxy.node import Node, State, unpairable_because
+from proxy.readiness import models, readiness
+from tests.unit.proxy.members import BFLOAT16, info, node
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"state": "draining"}, "draining"),
+        ({"control_addresses": []}, "no control address"),
+    ],
+)
+def test_a_node_that_may_not_be_used_says_why(changes: dict[str, Any], reason: str) -> None:
+    """An answer to a probe is not enough."""
+    probed = node("prefill", **changes)
+
+    assert probed.state is State.UNREADY
+    assert reason in probed.reason
+
+
+def test_a_node_of_the_other_role_is_not_used() -> None:
+    """A URL in the wrong list is found out."""
+    swapped = Node(url="http://n", role="prefill")
+
+    swapped.describe(info("decode"))
+
+    assert (swapped.state, swapped.reason) == (
+        State.UNREADY,
+        "it is configured as a prefill node but says that it is a decode node",
+    )
+
+
+def test_nodes_that_differ_are_not_paired() -> None:
+    """The difference is named with both values."""
+    reason = unpairable_because(node("prefill"), node("decode", fingerprint=BFLOAT16))
+
+    assert reason == "dtype: 'float32' here, 'bfloat16' there"
+
+
+def test_what_is_in_flight_is_counted_and_given_back() -> None:
+    """An exception does not leave a count behind."""
+    counted = node("decode")
+
+    def fail_while_carrying() -> None:
+        with counted.carrying(7):
+            assert (counted.requests, counted.prompt_bytes) == (1, 7)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_while_carrying()
+
+    assert (counted.requests, counted.prompt_bytes) == (0, 0)
+
+
+def test_readiness_needs_a_decode_node_and_under_refuse_a_matching_prefill_node() -> None:
+    """The reasons say what is missing."""
+    maker, taker = node("prefill"), node("decode")
+    stranger = node("prefill", fingerprint=BFLOAT16)
+
+    assert readiness([maker], [taker], needs_prefill=True)["ready"]
+    assert readiness([], [taker], needs_prefill=False)["ready"]
+    assert readiness([], [], needs_prefill=False)["reasons"] == ["no decode node is ready"]
+    assert readiness([], [taker], needs_prefill=True)["reasons"] == ["no prefill node is ready"]
+    mismatched = readiness([stranger], [taker], needs_prefill=True)
+    assert not mismatched["ready"]
+    assert "dtype" in mismatched["unpairable"][0]["reason"]
+
+
+def test_models_are_listed_once() -> None:
+    """Nodes that serve the same model are one entry."""
+    assert [entry["id"] for entry in models([node("decode"), node("decode", served_models=["m", "x"])])] == ["m", "x"]

@@ -1,0 +1,99 @@
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
+from proxy.request import CHAT, COMPLETIONS, ClientRequest, parse, read_body
+
+
+def parsed(body: bytes, endpoint: str = COMPLETIONS) -> ClientRequest:
+    """Parse a body."""
+    return parse(endpoint, "id", [], body)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b'{"model":"m","prompt":"a"} trailing', "not valid JSON"),
+        (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not valid JSON"),
+        (b"[1]", "must be a JSON object"),
+        (b'"text"', "must be a JSON object"),
+        (b'{"prompt":"a"}', "must provide a 'model'"),
+        (b'{"model":7,"prompt":"a"}', "'model' must be of type string, not number"),
+        (b'{"model":null,"prompt":"a"}', "'model' must be of type string, not null"),
+        (b'{"model":"\xff","prompt":"a"}', "'model' is not a valid string"),
+        (b'{"model":"m"}', "must provide 'prompt'"),
+        (b'{"model":"m","prompt":null}', "must provide 'prompt'"),
+        (b'{"model":"m","prompt":{}}', "'prompt' must be of type array or string, not object"),
+        (b'{"model":"m","prompt":"a","stream":"yes"}', "'stream' must be of type boolean, not string"),
+        (b'{"model":"m","prompt":"a","max_tokens":"7"}', "'max_tokens' must be of type number, not string"),
+        (b'{"model":"m","prompt":"a","n":[1]}', "'n' must be of type number, not array"),
+    ],
+)
+def test_a_malformed_body_is_refused_with_a_sentence(body: bytes, message: str) -> None:
+    """What is wrong, and with which field, is said."""
+    with pytest.raises(BadRequestError, match=message):
+        parsed(body)
+
+
+def test_a_chat_needs_messages() -> None:
+    """Messages must be there, and be a list."""
+    with pytest.raises(BadRequestError, match="must provide 'messages'"):
+        parsed(b'{"model":"m","prompt":"a"}', CHAT)
+    with pytest.raises(BadRequestError, match="'messages' must be of type array"):
+        parsed(b'{"model":"m","messages":"hello"}', CHAT)
+
+
+def test_what_connectors_read_is_removed() -> None:
+    """A client's transfer parameters vanish, wherever they are and however they are spelt."""
+    body = (
+        b'{"model":"m","prompt":"a","kv_transfer_p\\u0061rams":{"x":1},"ec_transfer_params":{},'
+        b'"vllm_xargs":{"kv_transfer_params":"x","mine":1}}'
+    )
+
+    fields = parsed(body).fields
+
+    assert msgspec.json.encode(fields) == b'{"model":"m","prompt":"a","vllm_xargs":{"mine":1}}'
+
+
+async def read(messages: Iterable[dict[str, Any]], headers: list[tuple[bytes, bytes]], max_bytes: int = 10) -> bytes:
+    """Read a body from ASGI messages."""
+    iterator = iter(messages)
+
+    async def receive() -> dict[str, Any]:
+        return next(iterator)
+
+    return await read_body({"type": "http", "headers": headers}, receive, max_bytes)
+
+
+def test_a_body_is_read_in_parts() -> None:
+    """Chunks are joined."""
+    messages: list[dict[str, Any]] = [{"type": "http.request", "body": b"ab", "more_body": True}]
+    messages.append({"type": "http.request", "body": b"c"})
+
+    assert asyncio.run(read(messages, [])) == b"abc"
+
+
+def test_a_body_that_says_it_is_too_large_is_not_read() -> None:
+    """The length is believed before the first byte is taken, so that `Expect: 100-continue` is answered with 413."""
+    with pytest.raises(BodyTooLargeError):
+        asyncio.run(read([], [(b"content-length", b"11")]))
+
+
+def test_a_body_that_becomes_too_large_is_dropped() -> None:
+    """A chunked upload is counted as it comes."""
+    part = {"type": "http.request", "body": b"123456", "more_body": True}
+
+    with pytest.raises(BodyTooLargeError):
+        asyncio.run(read([part, part], []))
+
+
+def test_a_client_that_leaves_while_sending_is_noticed() -> None:
+    """Nobody waits for the rest of the body."""
+    with pytest.raises(ClientGoneError):
+        asyncio.run(read([{"type": "http.disconnect"}], []))
