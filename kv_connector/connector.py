@@ -77,7 +77,7 @@ class BatonConnector(KVConnectorBase_V1):
         """Start the worker: the KV cache is allocated."""
         made = make_worker(self._vllm_config, self._config, kv_caches, self._num_blocks)
         self._worker, snapshot = made.worker, made.snapshot
-        self._status = StatusServer(self._config.runtime_dir / f"worker-{made.rank}.sock", snapshot)
+        self._status = StatusServer(self._config.runtime_dir / "worker-0.sock", snapshot)
         self._worker.start()
         self._status.start()
 
@@ -99,7 +99,9 @@ class BatonConnector(KVConnectorBase_V1):
         """Nothing: loads are started by the peer's pushes."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Nothing: a request is not scheduled before its KV is complete."""
+        """A layer's attention is next: P may wait for the layers so far. D's requests have all their KV already."""
+        if isinstance(self._worker, PrefillWorker):
+            self._worker.attention_begins(layer_name)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: "torch.Tensor", attn_metadata: "AttentionMetadata", **kwargs: Any
@@ -165,9 +167,7 @@ class BatonConnector(KVConnectorBase_V1):
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
         """Tell the workers about this step."""
-        if isinstance(self._scheduler, PrefillScheduler):
-            return self._scheduler.take_step(scheduler_output)
-        assert isinstance(self._scheduler, DecodeScheduler)
+        assert self._scheduler is not None  # only the scheduler's connector is asked
         return self._scheduler.take_step(scheduler_output)
 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
@@ -190,7 +190,7 @@ class BatonConnector(KVConnectorBase_V1):
         return False, None
 
     def has_pending_push_work(self) -> bool:
-        """Keep stepping while reservations outlive their requests: they are released by a step."""
+        """Keep stepping while a peer may write to some block: it is a step that gives it back."""
         return isinstance(self._scheduler, DecodeScheduler) and self._scheduler.has_open_reservations()
 
     @classmethod

@@ -33,6 +33,7 @@ class PrefillStep(KVConnectorMetadata):
     """One step on P. Voids come first: the same step may reuse the blocks."""
 
     voids: list[tuple[str, str]] = field(default_factory=list)  # request id, reason
+    abandoned: list[tuple[str, str]] = field(default_factory=list)  # transfer id, reason; never scheduled
     started: list[StartedPrompt] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     holds: list[str] = field(default_factory=list)  # finished requests whose blocks wait for `finished_sending`
@@ -68,8 +69,7 @@ class DecodeReport(KVConnectorWorkerMetadata):
     """What happened on one D worker since its last report."""
 
     started: set[str] = field(default_factory=set)  # transfer ids whose prompt is being computed
-    lost: dict[str, str] = field(default_factory=dict)  # request id → reason: failed before anything was reserved
-    failed: dict[str, str] = field(default_factory=dict)  # request id → reason: failed after that
+    failed: dict[str, str] = field(default_factory=dict)  # request id → reason: its KV will not come
     closed: list[str] = field(default_factory=list)  # request ids whose blocks nobody writes to any more
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "DecodeReport":
@@ -77,10 +77,9 @@ class DecodeReport(KVConnectorWorkerMetadata):
         assert isinstance(other, DecodeReport)  # all workers of a node run this connector
         return DecodeReport(
             started=self.started | other.started,
-            lost=self.lost | other.lost,
             failed=self.failed | other.failed,
             closed=self.closed + other.closed,
         )
 
     def __bool__(self) -> bool:
-        return bool(self.started or self.lost or self.failed or self.closed)
+        return bool(self.started or self.failed or self.closed)

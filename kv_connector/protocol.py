@@ -8,7 +8,7 @@ Read the messages in the order of a transfer's life: `Hello`, `Reserve`, `Starte
 honest, `Revoke` and `Fail` end what did not go well. All of them are idempotent; unknown keys are ignored.
 """
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -112,9 +112,9 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """What travels in one frame."""
 
     version: int
-    sender: int  # incarnation, 63 random bits
-    receiver: int  # incarnation that this is meant for; 0 only in a `Hello` to a peer not heard of yet
-    seq: int  # grows by one per message of a sender to a session
+    sender: Annotated[int, msgspec.Meta(gt=0)]  # incarnation, 63 random bits
+    receiver: Annotated[int, msgspec.Meta(ge=0)]  # who it is meant for; 0 only in a `Hello` to a peer not heard of yet
+    seq: Annotated[int, msgspec.Meta(gt=0)]  # grows by one per message of a sender to a session
     body: msgspec.Raw
 
 

@@ -40,7 +40,7 @@ class ProxyConfig:
 class TransferConfig:
     """The KV hand-off, on both kinds of node."""
 
-    layer_sync: Literal["auto", "event", "forward"] = "auto"  # when a layer may be read; see architecture.md
+    layer_sync: Literal["auto", "event", "stream", "forward"] = "auto"  # when a layer may be read; see architecture.md
     protocol: Literal["tcp", "rdma", "ascend", "nvlink"] = "tcp"  # Mooncake transport
     receive_engines: AtLeastOne = 2  # fence domains per decode rank
     beat_interval_s: Seconds = 0.5  # how often peers exchange their open transfers

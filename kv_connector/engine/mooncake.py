@@ -7,12 +7,13 @@ TCP, protocol v2 only: version 1 is refused at both ends, by `prepare_environmen
 import gc
 import threading
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kv_connector.engine.mooncake_environment import prepare_environment
 from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
 from kv_connector.engine.mooncake_sender import MooncakeSender
+from kv_connector.engine.port_memory import PortMemory
 from kv_connector.engine.spans import Spans
 from kv_connector.errors import EngineError
 from kv_connector.layout import Span
@@ -25,6 +26,7 @@ class MooncakeReceiver:
 
     def __init__(self, engine: Any, session: str) -> None:
         self._engine = engine
+        self._alive = weakref.ref(engine)
         self._session = session
         self._lock = threading.Lock()
 
@@ -42,13 +44,10 @@ class MooncakeReceiver:
             EngineError: something else holds on to the engine, so it lives on and nothing has been fenced.
         """
         with self._lock:  # a second caller returns only when the engine is gone as well
-            if self._engine is None:
-                return
-            alive = weakref.ref(self._engine)
             self._engine = None
-            if alive() is not None:
+            if self._alive() is not None:
                 gc.collect()
-            if alive() is not None:
+            if self._alive() is not None:  # also on a second call: it is not fenced until it is gone
                 raise EngineError(f"the receiving engine {self._session} is still in use and was not destroyed")
 
 
@@ -63,7 +62,7 @@ class MooncakeFactory:
         device: str = "",
         max_in_flight: int = 1024,
         push_timeout_s: float = 10.0,
-        avoid_ports: Collection[int] = (),
+        ports: PortMemory | None = None,
     ) -> None:
         """Read the environment; engines are made later.
 
@@ -73,8 +72,8 @@ class MooncakeFactory:
             device: Names of RDMA devices, comma-separated; empty for any.
             max_in_flight: Writes in flight per target, over all pushes (trap 1).
             push_timeout_s: A push that has not ended by then is given up, whatever Mooncake says of it.
-            avoid_ports: Ports that receivers must not get, such as a predecessor's: a sender that was stopped in the
-                middle of a push may still write to them (trap 11).
+            ports: Ports that receivers must not get, those of processes before this one included; a sender that was
+                stopped in the middle of a push may still write to them (trap 11). New ones are added.
 
         Raises:
             ConfigError: the environment holds a Mooncake setting that the hand-off cannot work with.
@@ -85,7 +84,8 @@ class MooncakeFactory:
         self._device = device
         self._max_in_flight = max_in_flight
         self._push_timeout_s = push_timeout_s
-        self.used_ports = set(avoid_ports)  # of every receiver so far, RPC and data
+        self._ports = ports
+        self.used_ports = ports.recent() if ports else set()  # of every receiver so far, RPC and data
         self._made: list[MooncakeSender | MooncakeReceiver] = []
 
     def sender(self, spans: Sequence[Span]) -> MooncakeSender:
@@ -104,6 +104,8 @@ class MooncakeFactory:
                 raise EngineError("this Mooncake speaks TCP protocol 1, which acknowledges writes too early; update it")
             if not ports & self.used_ports:
                 self.used_ports |= ports
+                if self._ports:
+                    self._ports.add(ports)
                 receiver = MooncakeReceiver(engine, self._session(engine))
                 self._made.append(receiver)
                 return receiver

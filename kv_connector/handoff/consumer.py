@@ -35,6 +35,8 @@ from kv_connector.protocol import (
     Started,
 )
 
+CANCELLED = "cancelled"  # the reason when nobody waits any more
+
 
 class Phase(IntEnum):
     """Where a transfer is on D."""
@@ -64,6 +66,7 @@ class Resolved(NamedTuple):
     reserved: bool  # whether blocks had been allocated, that is whether vLLM waits for us
     reason: str
     commit: Commit | None
+    wish: Wish | None = None  # what had been reserved, if anything
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +129,7 @@ class Consumer:
         self._sequence = count(1)
         self._ids: dict[str, str] = {}  # request id → transfer id
         self._next_beat = 0.0
+        self._unannounced: set[str] = set()  # peers with a transfer that they have not been told of
 
     # --- what the scheduler and the device say -------------------------------------------------------------------
 
@@ -144,7 +148,13 @@ class Consumer:
             self._resolve(self.transfers[transfer_id], f"refused by the prefill node: {session.reason}")
             self._close(self.transfers[transfer_id])
         else:
+            self._unannounced.add(peer)
+
+    def announce(self) -> None:
+        """Tell the peers of newly watched transfers, all of a step at once: a beat lists everything that is open."""
+        for peer in self._unannounced & self.sessions.keys():
             self._send_beat(peer)
+        self._unannounced.clear()
 
     def prepare(self, request_id: str, epoch: int, wish: Wish, now: float) -> None:
         """Blocks are allocated. RESERVE goes out once `zeroed` was called and the session is open."""
@@ -158,7 +168,7 @@ class Consumer:
         assert epoch > 0, "0 means that nothing is reserved"
         transfer.phase, transfer.epoch, transfer.wish, transfer.since = Phase.PREPARED, epoch, wish, now
 
-    def zeroed(self, request_ids: list[str], now: float) -> None:
+    def zeroed(self, request_ids: list[str], now: float) -> None:  # noqa: ARG002  # the shape of an event
         """Everything the device had queued when the blocks were allocated has completed (I6)."""
         for request_id in request_ids:
             if transfer := self._by_request(request_id):
@@ -168,7 +178,7 @@ class Consumer:
     def cancel(self, request_id: str, now: float) -> None:
         """Nobody waits for this KV any more, or all of it is already here."""
         if transfer := self._by_request(request_id):
-            self._resolve(transfer, "cancelled")
+            self._resolve(transfer, CANCELLED)
             self._revoke(transfer, now)
 
     # --- what the receiving engines say --------------------------------------------------------------------------
@@ -389,7 +399,9 @@ class Consumer:
             transfer.resolved = True
             reserved = transfer.phase >= Phase.PREPARED
             ok = commit is not None
-            self.resolved.append(Resolved(transfer.request_id, transfer.transfer_id, ok, reserved, reason, commit))
+            self.resolved.append(
+                Resolved(transfer.request_id, transfer.transfer_id, ok, reserved, reason, commit, transfer.wish)
+            )
 
     def _close(self, transfer: Incoming) -> None:
         del self.transfers[transfer.transfer_id]

@@ -12,7 +12,7 @@ FAIL(dirty) as soon as one push failed.
 Outputs are collected: `outbox` (messages), `released` (requests whose source blocks may be freed).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -35,6 +35,9 @@ from kv_connector.protocol import (
     Revoke,
     Started,
 )
+
+REVOKED, UNWANTED = "revoked", "no longer wanted"
+BY_DECODE_NODE = (REVOKED, UNWANTED)  # reasons that are a decision, not a failure
 
 Route = object  # how the caller reaches a peer; opaque here
 
@@ -160,6 +163,14 @@ class Producer:
         if transfer := self._by_request(request_id):
             self._end(transfer, reason, now)
 
+    def abandon(self, transfer_id: str, reason: str, now: float) -> None:
+        """The prompt will never start here: whoever waits for it is told. One that has started is another request's."""
+        if transfer_id in self.tombstones:
+            return
+        transfer = self._find_or_create(transfer_id, now)
+        if transfer.prompt is None:
+            self._end(transfer, reason, now)
+
     def hold(self, request_id: str, now: float) -> None:
         """The request has finished and its blocks are kept until `released` names it."""
         if transfer := self._by_request(request_id):
@@ -169,11 +180,15 @@ class Producer:
 
     # --- what the sender says ------------------------------------------------------------------------------------
 
-    def next_push(self, max_blocks: int) -> Push | None:
-        """Hand out the next push call of at most `max_blocks` layer blocks, and count it as under way."""
+    def next_push(self, max_blocks: int, busy: Collection[int] = ()) -> Push | None:
+        """Hand out the next push call of at most `max_blocks` layer blocks, and count it as under way.
+
+        Transfers to the decode ranks in `busy` wait, so that one rank that does not take its bytes holds up no other.
+        """
         assert max_blocks > 0
-        while self._pushable:
-            transfer_id, transfer = next(iter(self._pushable.items()))
+        for transfer_id, transfer in list(self._pushable.items()):
+            if transfer.decode in busy:
+                continue
             if self._may_push(transfer) and (pieces := transfer.coverage.take(max_blocks)):  # type: ignore[union-attr]  # _may_push saw it
                 transfer.in_flight += 1
                 return Push(transfer, transfer.epoch, pieces)
@@ -263,7 +278,7 @@ class Producer:
         if transfer is None:
             outcome = self.tombstones.answer(decode, body.transfer_id, body.epoch)
             if outcome is None:  # revoked before it arrived: remember, so that a late prompt does not hold blocks
-                outcome = _clean(body.transfer_id, body.epoch, "revoked")
+                outcome = _clean(body.transfer_id, body.epoch, REVOKED)
                 self.tombstones.bury(decode, outcome)
             self._send(decode, outcome)
         elif transfer.epoch and (transfer.decode, transfer.epoch) != (decode, body.epoch):
@@ -271,8 +286,8 @@ class Producer:
         else:
             transfer.decode = decode
             if body.epoch != transfer.epoch:  # its Reserve was lost: say at once that nothing was written
-                self._send(decode, _clean(body.transfer_id, body.epoch, "revoked"))
-            self._end(transfer, "revoked", now)
+                self._send(decode, _clean(body.transfer_id, body.epoch, REVOKED))
+            self._end(transfer, REVOKED, now)
 
     def _beat(self, decode: int, body: Beat, now: float) -> None:
         """Answer for every epoch that D counts as open; end those of ours that it no longer does."""
@@ -285,7 +300,7 @@ class Producer:
                 self._watched(decode, transfer_id, now)
         for transfer in list(self.transfers.values()):
             if transfer.decode == decode and transfer.transfer_id not in wanted:
-                self._end(transfer, "no longer wanted", now)
+                self._end(transfer, UNWANTED, now)
         mine = [OpenEpoch(t.transfer_id, t.epoch) for t in self.transfers.values() if t.decode == decode]
         self._send(decode, Beat(open=mine))
 

@@ -29,7 +29,6 @@ class Session:
         self.last_heard = now  # s
         self._sequence = sequence
         self._seen = 0
-        self._former: set[int] = set()  # incarnations that have been replaced: they do not come back
 
     def stamp(self, body: Body) -> Message:
         """Wrap an outgoing body."""
@@ -44,6 +43,9 @@ class Session:
 
         A message meant for our predecessor, from the peer's predecessor, or overtaken by a newer one is not acted
         on. A `Hello`, `Refuse` or `Introduce` may come from a stranger: it is how a new incarnation shows itself.
+        Late mail of a dead process may so bring it back for a moment; its successor's next `Introduce` ends that. (To
+        bar replaced processes would be worse: we cannot tell which of two strangers came last, and might bar the
+        living one.)
         """
         introduces = isinstance(message.body, Hello | Refuse | Introduce)
         meant_for_us = message.receiver == self.incarnation or (
@@ -51,10 +53,8 @@ class Session:
         )
         if not meant_for_us or (message.sender != self.peer and not introduces):
             return False
-        if message.sender in self._former or (message.sender == self.peer and message.seq <= self._seen):
+        if message.sender == self.peer and message.seq <= self._seen:
             return False
-        if self.is_restart(message):
-            self._former.add(self.peer)
         self.peer = message.sender
         self._seen = message.seq
         self.last_heard = now

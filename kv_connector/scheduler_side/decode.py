@@ -40,6 +40,7 @@ class _Tracked:
     since: float  # s, monotonic
     state: _State = _State.WAITING
     started: bool = False  # P computes the prompt
+    external_tokens: int = 0  # reserved for
 
 
 class DecodeScheduler:
@@ -90,10 +91,7 @@ class DecodeScheduler:
             return 0, False  # vLLM computes the last token itself in any case
         if self._may_reserve(tracked, missing):
             return missing, True
-        if time.monotonic() - tracked.since > self._config.transfer.transfer_timeout_s:
-            self._give_up(request.request_id, tracked, "the prefill node did not start the prompt in time")
-            return 0, False
-        return None, False
+        return None, False  # bounded: the worker gives up after `transfer_timeout_s` and reports it
 
     def allocated(self, request: "Request", blocks: Sequence["KVCacheBlock"], num_external_tokens: int) -> None:
         """Blocks have been allocated: `blocks` (all of the request's, in prompt order)."""
@@ -110,7 +108,7 @@ class DecodeScheduler:
         self._ledger.take(request.request_id, wanted)
         wish = Wish(prompt_tokens, first_token, [[block.block_id for block in wanted]], prompt_hash(request))
         self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))
-        self._totals["tokens_received"] += num_external_tokens
+        tracked.external_tokens = num_external_tokens
         tracked.state = _State.RESERVED
 
     def finish_request(self, request: "Request") -> None:
@@ -133,18 +131,23 @@ class DecodeScheduler:
         """Take in what the workers saw."""
         for tracked in self._requests.values() if report.started else ():
             tracked.started = tracked.started or tracked.transfer_id in report.started
-        for request_id, reason in (report.lost | report.failed).items():
+        for request_id, reason in report.failed.items():
             if (failed := self._requests.get(request_id)) and failed.state is not _State.SETTLED:
                 self._recompute(failed, reason)
         for request_id in finished_receiving:
             if (loaded := self._requests.get(request_id)) and loaded.state is _State.RESERVED:
                 loaded.state = _State.SETTLED
                 self._totals["loaded"] += 1
+                self._totals["tokens_received"] += loaded.external_tokens
         for request_id in report.closed:
             self._ledger.release(request_id)
 
     def has_open_reservations(self) -> bool:
-        """Whether blocks are held beyond their requests, so that the engine must keep stepping to free them."""
+        """Whether a peer may still write to some block.
+
+        The engine must keep stepping then, even with no request left: a step is what gives the blocks back, through
+        quarantine too, which `quarantine_max_s` bounds.
+        """
         return len(self._ledger) > 0
 
     def snapshot(self) -> dict[str, Any]:
@@ -181,10 +184,6 @@ class DecodeScheduler:
         pool = self._ledger.pool
         left = pool.get_num_free_blocks() - -(-missing // self._block_tokens)
         return tracked.started or left >= self._config.transfer.early_reserve_share * pool.num_gpu_blocks
-
-    def _give_up(self, request_id: str, tracked: _Tracked, reason: str) -> None:
-        self._recompute(tracked, reason)
-        self._step.cancelled.append(request_id)
 
     def _settle(self, request_id: str, tracked: _Tracked) -> None:
         tracked.state = _State.SETTLED

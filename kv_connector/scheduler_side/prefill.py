@@ -88,6 +88,8 @@ class PrefillScheduler:
             self._step.holds.append(request.request_id)
             self._totals["completed"] += 1
             return True
+        if tracked.state is _State.QUEUED:
+            self._step.abandoned.append((tracked.transfer_id, "aborted before it was scheduled"))
         self._void(request.request_id, "aborted")
         del self._requests[request.request_id]
         return False
@@ -139,6 +141,4 @@ class PrefillScheduler:
         if tracked is not None and tracked.state in (_State.RUNNING, _State.COMPLETE):
             self._step.voids.append((request_id, reason))
             self._totals["voided"] += 1
-            tracked.state = _State.VOID
-        elif tracked is not None and tracked.state is _State.QUEUED and reason == "aborted":
             tracked.state = _State.VOID

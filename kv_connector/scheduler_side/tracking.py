@@ -21,8 +21,8 @@ def params_of(request: "Request", role: Role, secret: ClusterSecret) -> Transfer
 
     The node's HTTP middleware has refused unsigned parameters already; this is the second lock.
     """
-    if request.kv_transfer_params is None or not request.prompt_token_ids:
-        return None
+    if request.kv_transfer_params is None or not request.prompt_token_ids or request.prompt_embeds is not None:
+        return None  # a prompt given as embeddings, in part or whole, is not named by its token ids
     try:
         params = kv_transfer.verify(request.kv_transfer_params, secret)
     except TransferParamsError as exc:
@@ -32,15 +32,13 @@ def params_of(request: "Request", role: Role, secret: ClusterSecret) -> Transfer
 
 
 class Failures:
-    """The last failures, newest last, and how many there were by reason."""
+    """The last failures, newest last."""
 
     def __init__(self) -> None:
         self._recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED_FAILURES)
-        self.count = 0
 
     def add(self, transfer_id: str, reason: str) -> None:
         """Remember and log one failure."""
-        self.count += 1
         self._recent.append({"transfer_id": transfer_id, "reason": reason})
         logger.warning("transfer %s failed: %s", transfer_id, reason)
 

@@ -10,11 +10,12 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.digest import digest_blocks
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
-from kv_connector.handoff.consumer import Consumer, Resolved, Wish
+from kv_connector.handoff.consumer import CANCELLED, Consumer, Resolved, Wish
 from kv_connector.metadata import DecodeReport, DecodeStep
 from kv_connector.protocol import decode, encode
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import Record
+from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.receiving import ReceivingEngines
 
@@ -37,7 +38,6 @@ class DecodeWorker:
         record: Record,
     ) -> None:
         caches = introduction.caches
-        self._secret = secret
         self._caches = caches
         self._record = record
         self._lock = threading.Lock()
@@ -50,11 +50,10 @@ class DecodeWorker:
         )
         self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
         self._loop = ControlLoop(self, TICK_S, secret=secret)
-        self._wishes: dict[str, Wish] = {}  # by request, for digests
         self._finished: set[str] = set()  # requests that vLLM waits for, resolved since it last asked
         self._failed: set[str] = set()  # those of them whose KV must not be used
         self._report = DecodeReport()
-        self._totals = {"loaded": 0, "failed": 0, "lost": 0, "fences": 0, "verified": 0, "mismatched": 0}
+        self._totals = {"loaded": 0, "failed": 0, "cancelled": 0, "fences": 0, "verified": 0, "mismatched": 0}
 
     def start(self) -> None:
         """Start the threads."""
@@ -78,8 +77,8 @@ class DecodeWorker:
         with self._lock:
             for transfer_id, request_id, peer in step.watched:
                 self._consumer.watch(transfer_id, request_id, peer, now)
+            self._consumer.announce()
             for request_id, epoch, wish in step.reserved:
-                self._wishes[request_id] = wish
                 self._consumer.prepare(request_id, epoch, wish, now)
             for request_id in step.cancelled:
                 self._consumer.cancel(request_id, now)
@@ -192,36 +191,30 @@ class DecodeWorker:
     def _flush(self) -> None:
         """Pass on everything that the machine has produced. Called with the lock held."""
         consumer = self._consumer
-        for peer, message in consumer.outbox:
+        for peer, message in drain(consumer.outbox):
             self._loop.send(("dial", peer), encode(message))
-        for peer in consumer.forgotten:
+        for peer in drain(consumer.forgotten):
             self._loop.forget(("dial", peer))
-        for resolved in consumer.resolved:
+        for resolved in drain(consumer.resolved):
             self._resolve(resolved)
-        self._report.started.update(consumer.started)
-        self._report.closed += consumer.closed
-        for output in (consumer.outbox, consumer.forgotten, consumer.resolved, consumer.started, consumer.closed):
-            output.clear()
-        for session in consumer.fences:
+        self._report.started.update(drain(consumer.started))
+        self._report.closed += drain(consumer.closed)
+        for session in drain(consumer.fences):
             self._engines.fence(session)
-        consumer.fences.clear()
         for domain in consumer.domains.missing():
             self._engines.want(domain)
 
     def _resolve(self, resolved: Resolved) -> None:
-        wish = self._wishes.pop(resolved.request_id, None)
-        if not resolved.reserved:
-            self._totals["lost"] += 1
-            self._report.lost[resolved.request_id] = resolved.reason
-            return
-        reason = resolved.reason
-        if resolved.ok and wish is not None and resolved.commit is not None and resolved.commit.digest:
-            reason = self._verify(wish, resolved.commit.digest)
-        self._totals["failed" if reason else "loaded"] += 1
+        commit, wish, reason = resolved.commit, resolved.wish, resolved.reason
+        if commit is not None and wish is not None and commit.digest:
+            reason = self._verify(wish, commit.digest)
+        self._totals["cancelled" if reason == CANCELLED else "failed" if reason else "loaded"] += 1
         if reason:
             self._report.failed[resolved.request_id] = reason
-            self._failed.add(resolved.request_id)
-        self._finished.add(resolved.request_id)
+        if resolved.reserved:  # vLLM waits for it
+            self._finished.add(resolved.request_id)
+            if reason:
+                self._failed.add(resolved.request_id)
 
     def _verify(self, wish: Wish, expected: bytes) -> str:
         """Compare what landed with what P read. Returns why it must not be used, or ""."""

@@ -26,7 +26,6 @@ class Made(NamedTuple):
     """A worker that has not been started."""
 
     worker: Worker
-    rank: int
     snapshot: Callable[[], dict[str, Any]]
 
 
@@ -48,6 +47,7 @@ def make_worker(
         LayoutError, ConfigError, EngineError: this node cannot hand off KV; the message says why.
     """
     from kv_connector.engine.mooncake import MooncakeFactory
+    from kv_connector.engine.port_memory import PortMemory, shared_path
 
     assert vllm_config.kv_transfer_config is not None  # we are the connector
     block_tokens = vllm_config.cache_config.block_size
@@ -62,7 +62,12 @@ def make_worker(
         config=config,
         secret=config.secret(),
         introduction=Introduction(f"{role} node {config.advertise_host}", Rank(), fingerprint, caches),
-        engines=MooncakeFactory(host=config.data_host, protocol=config.transfer.protocol),
+        engines=MooncakeFactory(
+            host=config.data_host,
+            protocol=config.transfer.protocol,
+            max_in_flight=config.transfer.in_flight_max_descriptors,
+            ports=PortMemory(shared_path()),
+        ),
         incarnation=incarnation,
         record=recorder(next(iter(kv_caches.values())).device),
     )
@@ -73,4 +78,4 @@ def make_worker(
         "num_blocks": num_blocks,
         "layer_sync": config.transfer.layer_sync,
     }
-    return Made(worker, 0, lambda: described | worker.snapshot())
+    return Made(worker, lambda: described | worker.snapshot())

@@ -1,9 +1,11 @@
 """The prefill worker: hands written layers to the sender and speaks for this rank to its decode ranks."""
 
 import logging
+import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, cast
 
 from contracts.secret import ClusterSecret
@@ -11,11 +13,12 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.digest import digest_blocks
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
-from kv_connector.handoff.producer import Outgoing, Producer
-from kv_connector.metadata import PrefillStep
+from kv_connector.handoff.producer import BY_DECODE_NODE, Outgoing, Producer
+from kv_connector.metadata import PrefillStep, Progress
 from kv_connector.protocol import Commit, decode, encode
 from kv_connector.side_channel import ControlLoop, PeerKey
-from kv_connector.sync import Record, make_layer_sync
+from kv_connector.sync import ModelStream, Record, make_layer_sync
+from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.sender import Sender
 
@@ -59,11 +62,15 @@ class PrefillWorker:
             max_descriptors=config.transfer.push_max_descriptors,
             flush=self._flush,
         )
-        self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, record)
+        stream = ModelStream.of(record)
+        self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, stream)
         self._loop = ControlLoop(self, TICK_S)
         bound = self._loop.listen(config.control_host, config.control_port, secret)
         self.address = f"tcp://{config.advertise_host}:{bound.rpartition(':')[2]}"
-        self._totals = {"committed": 0, "failed": 0, "dirty": 0, "bytes_committed": 0, "bytes_expected": 0}
+        self._totals = dict.fromkeys(
+            ("committed", "revoked", "failed", "dirty", "bytes_committed", "bytes_expected"), 0
+        )
+        self._prompts: Sequence[Progress] = ()  # of the step under way
         self._failures: deque[dict[str, Any]] = deque(maxlen=32)
         self._recent: deque[dict[str, Any]] = deque(maxlen=32)
 
@@ -93,9 +100,12 @@ class PrefillWorker:
     def begin_step(self, step: PrefillStep) -> None:
         """A step begins."""
         self.void(step)
-        if step.started or step.progress or step.holds:
+        self._prompts = step.progress
+        if step.abandoned or step.started or step.progress or step.holds:
             now = time.monotonic()
             with self._lock:
+                for transfer_id, reason in step.abandoned:
+                    self._producer.abandon(transfer_id, reason, now)
                 for transfer_id, request_id, prompt in step.started:
                     self._producer.start(transfer_id, request_id, prompt, now)
                 for request_id, blocks, _ in step.progress:
@@ -105,6 +115,12 @@ class PrefillWorker:
                 self._flush()
         self._sync.begin_step(step.progress)
 
+    def attention_begins(self, layer_name: str) -> None:
+        """Everything of this step before the layer's attention has been issued."""
+        layer = self._introduction.caches.layer_of.get(layer_name)
+        if layer is not None:
+            self._sync.attention_begins(layer)
+
     def layer_written(self, layer_name: str) -> None:
         """The layer's KV of this step has been issued."""
         layer = self._introduction.caches.layer_of.get(layer_name)
@@ -112,14 +128,17 @@ class PrefillWorker:
             self._sync.layer_written(layer)
 
     def end_step(self) -> None:
-        """The forward pass has been issued."""
-        self._sync.end_step()
+        """The forward pass has been issued, or has raised: vLLM calls this in either case."""
+        if sys.exception() is None:
+            self._sync.end_step()
+        else:
+            self.void(PrefillStep(voids=[(prompt.request_id, "the forward pass failed") for prompt in self._prompts]))
+            self._sync.begin_step(())  # forget the step: its layers were not written
 
     def take_released(self) -> set[str]:
         """Requests whose blocks may be freed, each once."""
         with self._lock:
-            released, self._producer.released = self._producer.released, []
-        return set(released)
+            return set(drain(self._producer.released))
 
     # --- control thread (ControlHandler) ---
 
@@ -179,10 +198,9 @@ class PrefillWorker:
 
     def _flush(self) -> None:
         """Send what the machine has to say, in its order, and count what has ended. Called with the lock held."""
-        for peer, message in self._producer.outbox:
+        for peer, message in drain(self._producer.outbox):
             self._loop.send(cast("PeerKey", peer), encode(message))
-        self._producer.outbox.clear()
-        for transfer, outcome in self._producer.ended:
+        for transfer, outcome in drain(self._producer.ended):
             ended = self._describe(transfer, outcome_time(transfer))
             if isinstance(outcome, Commit):
                 self._totals["committed"] += 1
@@ -190,11 +208,10 @@ class PrefillWorker:
                 self._totals["bytes_expected"] += ended["bytes_expected"]
                 self._recent.append(ended | {"state": "committed", "timings_s": outcome.timings_s})
             else:
-                self._totals["dirty" if outcome.dirty else "failed"] += 1
-                self._failures.append(
-                    ended | {"state": "dirty" if outcome.dirty else "failed", "reason": outcome.reason}
-                )
-        self._producer.ended.clear()
+                kind = "dirty" if outcome.dirty else "revoked" if outcome.reason in BY_DECODE_NODE else "failed"
+                self._totals[kind] += 1
+                if kind != "revoked":
+                    self._failures.append(ended | {"state": kind, "reason": outcome.reason})
 
     def _digest(self, transfer: Outgoing) -> bytes:
         reservation = transfer.reservation

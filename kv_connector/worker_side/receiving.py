@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 
 from kv_connector.engine.base import EngineFactory, ReceivingEngine
-from kv_connector.errors import EngineError
 from kv_connector.layout import Span
 
 logger = logging.getLogger(__name__)
@@ -61,30 +60,24 @@ class ReceivingEngines:
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:
-            if isinstance(item, int):
-                self._make(item)
-            else:
-                self._destroy(item)
+            try:
+                if isinstance(item, int):
+                    self._make(item)
+                else:
+                    self._destroy(item)
+            except Exception:  # thread boundary: without this thread nothing would ever be fenced again
+                logger.exception("receiving engine %s: trying again in %g s", item, RETRY_S)
+                self._again(item)
 
     def _make(self, domain: int) -> None:
-        try:
-            engine = self._factory.receiver(self._spans)
-        except EngineError as exc:
-            logger.error("no receiving engine for domain %d, trying again in %g s: %s", domain, RETRY_S, exc)
-            self._again(domain)
-            return
+        engine = self._factory.receiver(self._spans)
         self._engines[engine.session] = engine
-        self._making.discard(domain)
         self._added(domain, engine.session)
+        self._making.discard(domain)  # not earlier: until it is added the domain looks as if it had none
 
     def _destroy(self, session: str) -> None:
         if engine := self._engines.get(session):
-            try:
-                engine.close()
-            except EngineError as exc:  # not fenced: its blocks must stay out of the pool
-                logger.error("trying to fence again in %g s: %s", RETRY_S, exc)
-                self._again(session)
-                return
+            engine.close()  # raises if it is not gone: then its blocks stay out of the pool
             del self._engines[session]
             logger.warning("fenced receiving engine %s", session)
         self._fenced(session)

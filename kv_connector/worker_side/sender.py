@@ -8,12 +8,12 @@ import logging
 import queue
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from kv_connector.engine.base import Push as EnginePush
 from kv_connector.engine.base import SendingEngine
-from kv_connector.errors import EngineError, LayoutError
 from kv_connector.handoff.producer import Producer, Push
 from kv_connector.layout import Region
 from kv_connector.plan import Copy, plan_layers
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 MIN_SLEEP_S = 0.0002
 MAX_SLEEP_S = 0.005
-CALLS_UNDER_WAY = 2  # enough to keep the link busy; what is under way cannot be called back
+CALLS_UNDER_WAY = 2  # per decode rank: enough to keep the link busy; what is under way cannot be called back
 
 
 @dataclass(slots=True)
@@ -66,7 +66,6 @@ class Sender:
         self._regions = caches.by_layer()
         per_block = max(len(layer) for layer in self._regions)
         self._max_blocks = max(1, min(max_bytes // caches.layer_block_bytes, max_descriptors // per_block))
-        self._max_descriptors = self._max_blocks * per_block
         self._layer_block_bytes = caches.layer_block_bytes
         self._block_tokens = caches.block_tokens
         self._flush = flush
@@ -105,7 +104,7 @@ class Sender:
                 self._submit()
             except Exception:
                 # A thread boundary: whatever it is, the node must go on answering its peers.
-                logger.exception("the sender failed; the transfers concerned will time out")
+                logger.exception("the sender failed in a way that it did not foresee")
 
     def _wait(self) -> list[Handover]:
         """Sleep until something is handed over or a push should be done; return everything handed over."""
@@ -126,9 +125,13 @@ class Sender:
 
     def _take_in(self, handed: list[Handover]) -> None:
         for handover in handed:
-            if handover.done is not None:
-                handover.done.synchronize()
             now = time.monotonic()
+            if not _completed(handover):
+                with self._lock:
+                    for prompt in handover.prompts:
+                        self._producer.void(prompt.request_id, "the device failed", now)
+                    self._flush()
+                continue
             with self._lock:
                 for prompt in handover.prompts:
                     for layer in handover.layers:
@@ -136,7 +139,7 @@ class Sender:
 
     def _look_after(self) -> None:
         for item in list(self._under_way):
-            ok = item.call.poll()
+            ok = _poll(item.call)
             if ok is None:
                 continue
             self._under_way.remove(item)
@@ -148,13 +151,16 @@ class Sender:
     def _count(self, item: _UnderWay, ok: bool) -> None:
         self.totals["pushes" if ok else "failed_pushes"] += 1
         if ok:
+            self.totals["bytes"] += item.bytes
             took = max(time.monotonic() - item.since, 1e-4)
             self._bytes_per_s += 0.2 * (item.bytes / took - self._bytes_per_s)
 
     def _submit(self) -> None:
-        while len(self._under_way) < CALLS_UNDER_WAY:
+        while True:
+            calls = Counter(item.push.transfer.decode for item in self._under_way)
+            busy = {decode for decode, count in calls.items() if count >= CALLS_UNDER_WAY}
             with self._lock:
-                push = self._producer.next_push(self._max_blocks)
+                push = self._producer.next_push(self._max_blocks, busy)
             if push is None:
                 return
             self._begin(push)
@@ -165,11 +171,10 @@ class Sender:
         try:
             copies = self._plan(push)
             call = self._engine.submit(reservation.engine, copies)
-        except (EngineError, LayoutError) as exc:
-            logger.error("transfer %s cannot be pushed: %s", push.transfer.transfer_id, exc)
+        except Exception:  # whatever it is, the push has been counted as under way and must be counted as ended
+            logger.exception("transfer %s cannot be pushed", push.transfer.transfer_id)
             call, copies = _Refused(), []
         size = sum(copy.length for copy in copies)
-        self.totals["bytes"] += size
         self.totals["descriptors"] += len(copies)
         self._under_way.append(_UnderWay(push, call, size, time.monotonic()))
 
@@ -198,6 +203,25 @@ class Sender:
                 peer: pairs for peer, pairs in self._pairs.items() if peer in self._producer.sessions
             }
         return self._pairs[decode]
+
+
+def _completed(handover: Handover) -> bool:
+    """Wait until the layers are written; False if the device says that they never will be."""
+    try:
+        if handover.done is not None:
+            handover.done.synchronize()
+    except Exception:  # whatever a device raises: what it did not finish must not travel
+        logger.exception("an event of the model stream failed")
+        return False
+    return True
+
+
+def _poll(call: EnginePush) -> bool | None:
+    try:
+        return call.poll()
+    except Exception:  # a push whose state cannot be told may go on writing: it has failed, dirty
+        logger.exception("a push cannot be looked after")
+        return False
 
 
 class _Refused:

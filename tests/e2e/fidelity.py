@@ -5,8 +5,9 @@
 Reference: a plain vLLM server, one prompt at a time, float32. Then every cell of {one at a time, 16 at once} ×
 {prefill in one chunk, prefill chunked at 256 tokens} × {cold, warm prefix caches} is compared with it: token ids
 identical, top-5 logprobs within 1e-3. What travelled and what D computed is counted: bytes pushed equal bytes
-expected, and D computes one prompt token per request. A last cell runs in bfloat16, where plain vLLM differs from
-itself; there the digests of the KV on D must equal P's.
+expected, and D computes one prompt token per request. Tokens alone would hardly show a block that is missing far back in
+the prompt, so every transfer's KV digest on D is compared with P's as well. In a last cell, in bfloat16, where plain vLLM
+differs from itself, only that is compared.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from tests.e2e.stack import FLOAT32, Stack, running_stack
 AT_ONCE = (1, 16)
 CHUNKS_TOKENS = (4096, 256)
 KV_CACHE = ("--kv-cache-memory-bytes", str(1 << 30))  # every prompt fits into the prefix caches
+VERIFY = ("--kv-verify", "full")
 TIMEOUT_S = 300.0
 
 
@@ -42,13 +44,14 @@ class Cell:
     bytes_pushed: int = 0
     bytes_expected: int = 0
     computed_on_decode: int = 0  # prompt tokens
+    verified: int = 0  # transfers whose digests agree
 
     def __str__(self) -> str:
         verdict = "exact" if not self.problems else f"{len(self.problems)} PROBLEMS"
         return (
             f"{self.name:<42} {self.requests:>4} requests  {verdict:<12} worst logprob {self.worst_logprob:.1e}  "
             f"pushed {self.bytes_pushed / 2**20:8.1f} of {self.bytes_expected / 2**20:8.1f} MiB  "
-            f"computed on D {self.computed_on_decode} tokens"
+            f"computed on D {self.computed_on_decode} tokens  digests equal {self.verified}"
         )
 
 
@@ -89,8 +92,8 @@ class Pair:
     """A prefill node, a decode node and a proxy of their own."""
 
     def __init__(self, stack: Stack, prefill_flags: Sequence[str], flags: Sequence[str]) -> None:
-        self.prefill = stack.node("prefill", *flags, *KV_CACHE, *prefill_flags)
-        self.decode = stack.node("decode", *flags, *KV_CACHE)
+        self.prefill = stack.node("prefill", *flags, *KV_CACHE, *VERIFY, *prefill_flags)
+        self.decode = stack.node("decode", *flags, *KV_CACHE, *VERIFY)
         self.prefill.wait_ready()
         self.decode.wait_ready()
         self.proxy = stack.proxy([self.prefill], [self.decode])
@@ -100,7 +103,7 @@ class Pair:
     def run(self, name: str, prompts: Sequence[Sequence[int]], reference: Sequence[Answer], at_once: int) -> Cell:
         """Serve every prompt and compare."""
         cell = Cell(name=name, requests=len(prompts))
-        pushed, expected, computed = self._counters()
+        before = self.counters()
         found = asyncio.run(ask_all(self.proxy.url, self.model, prompts, at_once))
         for prompt, wanted, got in zip(prompts, reference, found, strict=True):
             if isinstance(got, httpx.HTTPError):
@@ -111,24 +114,33 @@ class Pair:
                 cell.problems.append(f"{len(prompt)} tokens: {problem}")
             if got.path != DISAGGREGATED:
                 cell.problems.append(f"{len(prompt)} tokens: served as {got.path}: {got.reason}")
-        now_pushed, now_expected, now_computed = self._counters()
-        cell.bytes_pushed, cell.bytes_expected = now_pushed - pushed, now_expected - expected
-        cell.computed_on_decode = now_computed - computed
+        self.count(cell, before)
+        return cell
+
+    def count(self, cell: Cell, before: dict[str, int]) -> None:
+        """Enter what has travelled since `before`, and check that it adds up."""
+        delta = {name: value - before[name] for name, value in self.counters().items()}
+        cell.bytes_pushed, cell.bytes_expected = delta["bytes_committed"], delta["bytes_expected"]
+        cell.computed_on_decode, cell.verified = delta["prompt_tokens_computed"], delta["verified"]
         if cell.bytes_pushed != cell.bytes_expected:
             cell.problems.append("bytes pushed differ from bytes expected")
-        if cell.computed_on_decode != len(prompts):
-            cell.problems.append(f"D computed {cell.computed_on_decode} prompt tokens for {len(prompts)} requests")
-        return cell
+        if cell.computed_on_decode != cell.requests:
+            cell.problems.append(f"D computed {cell.computed_on_decode} prompt tokens for {cell.requests} requests")
+        if delta["mismatched"] or cell.verified != delta["loaded"] or not cell.verified:
+            cell.problems.append(f"digests: {delta}")
 
     def stop(self) -> None:
         """Stop the three servers."""
         for server in (self.proxy, self.decode, self.prefill):
             server.stop()
 
-    def _counters(self) -> tuple[int, int, int]:
-        totals = self.prefill.transfers()["worker"]["totals"]
-        computed = self.decode.transfers()["scheduler"]["totals"]["prompt_tokens_computed"]
-        return totals["bytes_committed"], totals["bytes_expected"], computed
+    def counters(self) -> dict[str, int]:
+        """Totals of both nodes so far."""
+        prefill, decode = self.prefill.transfers(), self.decode.transfers()
+        counters: dict[str, int] = (
+            prefill["worker"]["totals"] | decode["worker"]["totals"] | decode["scheduler"]["totals"]
+        )
+        return counters
 
 
 def float32_cells(stack: Stack, prompts: Sequence[Sequence[int]], reference: Sequence[Answer]) -> list[Cell]:
@@ -146,16 +158,13 @@ def float32_cells(stack: Stack, prompts: Sequence[Sequence[int]], reference: Seq
 
 def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]]) -> Cell:
     """In bfloat16 the bytes on D must be P's; tokens are not compared."""
-    verify = ("--kv-verify", "full", "--dtype", "bfloat16")
-    pair = Pair(stack, ["--max-num-batched-tokens", "256"], verify)
+    pair = Pair(stack, ["--max-num-batched-tokens", "256"], ("--dtype", "bfloat16"))
     cell = Cell(name="bfloat16, 16 at once, digests", requests=len(prompts))
+    before = pair.counters()
     answers(pair.proxy.url, stack.model, prompts, at_once=16)
-    totals = pair.decode.transfers()["worker"]["totals"]
-    if totals["mismatched"] or totals["verified"] != totals["loaded"] or not totals["verified"]:
-        cell.problems.append(f"digests: {totals}")
-    cell.bytes_pushed, cell.bytes_expected, cell.computed_on_decode = pair._counters()
+    pair.count(cell, before)
     pair.stop()
-    print(cell, f"verified {totals['verified']}", flush=True)
+    print(cell, flush=True)
     return cell
 
 

@@ -101,7 +101,6 @@ class Ranks:
         self.finished: set[str] = set()
         self.failed: dict[str, str] = {}
         self.closed: list[str] = []
-        self.lost: dict[str, str] = {}
         self.started: set[str] = set()
 
     def __enter__(self) -> Self:
@@ -139,7 +138,6 @@ class Ranks:
         self.finished |= finished
         if report := self.decode.take_report():
             self.failed |= report.failed
-            self.lost |= report.lost
             self.closed += report.closed
             self.started |= report.started
 

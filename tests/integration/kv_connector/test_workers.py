@@ -1,11 +1,14 @@
 """A prefill and a decode worker talk over real sockets; only the transfer engine is in memory."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from kv_connector.metadata import DecodeStep, PrefillStep
+from kv_connector.handoff.producer import Prompt
+from kv_connector.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt
 from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, Ranks
 
 
@@ -128,11 +131,51 @@ def test_other_weights_are_refused_before_any_byte_moves(tmp_path: Path) -> None
         ranks.watch("a")
         ranks.compute("a", tokens=16, blocks=[1], ready=1)
 
-        ranks.wait_until(lambda: "d-a" in ranks.lost)
+        ranks.wait_until(lambda: "d-a" in ranks.failed)
 
-        reason = ranks.lost["d-a"]
+        reason = ranks.failed["d-a"]
         assert [word for word in ("P", "D", "weights", "'w'", "'another revision'") if word not in reason] == [], reason
         assert ranks.prefill.snapshot()["totals"]["bytes"] == 0
+
+
+@contextmanager
+def ending_step(ranks: Ranks) -> Iterator[None]:
+    """A forward pass as vLLM runs it: the step is ended whatever happens in it."""
+    try:
+        yield
+    finally:
+        ranks.prefill.end_step()
+
+
+def test_a_forward_pass_that_raises_is_never_committed(tmp_path: Path) -> None:
+    """I1: vLLM calls `wait_for_save` while the exception propagates; the layers behind it were never written."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 16, [7])
+        prompt = Prompt(16, 1, b"prompt a")
+        ranks.prefill.begin_step(
+            PrefillStep(started=[StartedPrompt("a", "p-a", prompt)], progress=[Progress("p-a", [1], 1)])
+        )
+        ranks.prefill.layer_written("layer.0")
+        with pytest.raises(MemoryError), ending_step(ranks):
+            raise MemoryError
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert ranks.failed == {"d-a": "the forward pass failed"}
+
+
+def test_a_prompt_that_will_never_start_is_told_at_once(tmp_path: Path) -> None:
+    """Aborted while it queued on P: D does not wait for its time-out."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 16, [7])
+        ranks.wait_until(lambda: bool(ranks.prefill.snapshot()["transfers"]))
+        ranks.prefill.begin_step(PrefillStep(abandoned=[("a", "aborted before it was scheduled")]))
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert ranks.failed == {"d-a": "aborted before it was scheduled"}
 
 
 def test_a_prefill_rank_that_is_gone_costs_a_recomputation(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ class FakeRequest:
     mm_features: list[Any] = field(default_factory=list)
     lora_request: Any = None
     cache_salt: str | None = None
+    prompt_embeds: Any = None
 
     @property
     def num_prompt_tokens(self) -> int:

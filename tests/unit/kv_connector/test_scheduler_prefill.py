@@ -78,6 +78,19 @@ def test_an_abort_after_the_last_chunk_was_scheduled_voids_too() -> None:
     assert side.take_step(step_output()).voids == [("r1", "aborted")]
 
 
+def test_a_prompt_aborted_while_it_queued_is_abandoned_by_name() -> None:
+    """D may have reserved blocks for it, and would wait for a prompt that never starts."""
+    side = scheduler()
+    prompt = request("prefill", 40)
+    side.add_request(prompt)
+
+    assert side.finish_request(prompt, aborted=True) is False
+
+    step = side.take_step(step_output())
+    assert [transfer_id for transfer_id, _ in step.abandoned] == ["a" * 32]
+    assert step.voids == []
+
+
 def test_a_preempted_prompt_is_voided_in_the_step_that_may_reuse_its_blocks() -> None:
     """E7: and its second run is an ordinary one, whose blocks are not pushed."""
     side = scheduler()

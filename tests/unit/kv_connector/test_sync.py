@@ -1,100 +1,270 @@
-"""When a layer is handed to the sender, and what the sender has to wait for."""
+"""When a layer is handed to the sender, and what anybody has to wait for."""
+
+from typing import Any
 
 import pytest
+import torch
 
 from kv_connector.errors import ConfigError
 from kv_connector.metadata import Progress
-from kv_connector.sync import Handover, LayerSync, make_layer_sync
+from kv_connector.sync import (
+    EventSync,
+    ForwardSync,
+    Handover,
+    LayerSync,
+    ModelStream,
+    StreamSync,
+    attention_writes_kv,
+    make_layer_sync,
+    recorder,
+)
 
 PROMPTS = [Progress("r1", [1], 1)]
 
 
-class Events:
-    """Numbers the events that a policy records."""
+class Device:
+    """Notes what is asked of the model stream, and what is handed over between."""
 
-    def __init__(self) -> None:
-        self.recorded = 0
+    def __init__(self, name: str, *, by_attention: bool = True, device_type: str = "cuda", layers: int = 3) -> None:
+        self.log: list[str | tuple[int, ...]] = []
+        self.handed: list[Handover] = []
+        stream = ModelStream(
+            device_type=device_type,
+            record=self._record,
+            synchronize=lambda: self.log.append("synchronised"),
+            attention_writes_kv=by_attention,
+        )
+        self.sync: LayerSync = make_layer_sync(name, layers, self._hand, stream)
 
-    def __call__(self) -> "Events":
-        self.recorded += 1
-        return self
+    def run_step(self, hooked: list[int]) -> None:
+        """One forward pass in which these layers' hooks fire, in this order."""
+        self.sync.begin_step(PROMPTS)
+        for layer in hooked:
+            self.sync.attention_begins(layer)
+            self.sync.layer_written(layer)
+        self.sync.end_step()
 
     def synchronize(self) -> None:
-        """Nothing runs here."""
+        """As an event: nothing runs here."""
 
+    def _record(self) -> "Device":
+        self.log.append("recorded")
+        return self
 
-def policy(name: str, layers: int = 3) -> tuple[LayerSync, list[Handover], Events]:
-    """A policy, what it hands over, and the events that it records."""
-    handed: list[Handover] = []
-    events = Events()
-    return make_layer_sync(name, layers, handed.append, events), handed, events
-
-
-def run_step(sync: LayerSync, hooked: list[int]) -> None:
-    """One forward pass in which these layers' hooks fire, in this order."""
-    sync.begin_step(PROMPTS)
-    for layer in hooked:
-        sync.layer_written(layer)
-    sync.end_step()
+    def _hand(self, handover: Handover) -> None:
+        self.handed.append(handover)
+        self.log.append(tuple(handover.layers))
 
 
 def test_event_hands_over_layer_by_layer() -> None:
-    """Each layer with an event of its own, recorded behind it."""
-    sync, handed, events = policy("event")
+    """Each layer with an event of its own, recorded behind it; the model thread never waits."""
+    device = Device("event")
 
-    run_step(sync, [0, 1, 2])
+    device.run_step([0, 1, 2])
 
-    assert [tuple(h.layers) for h in handed] == [(0,), (1,), (2,)]
-    assert all(h.done is events for h in handed)
-    assert events.recorded == 3
-
-
-def test_a_layer_without_a_hook_is_handed_over_at_the_end_of_the_step() -> None:
-    """Mamba layers and the like never fire a hook."""
-    sync, handed, _ = policy("event")
-
-    run_step(sync, [0, 2])
-
-    assert [tuple(h.layers) for h in handed] == [(0,), (2,), (1,)]
+    assert device.log == ["recorded", (0,), "recorded", (1,), "recorded", (2,)]
+    assert all(handover.done is device for handover in device.handed)
 
 
-def test_a_layer_that_is_hooked_twice_is_handed_over_once() -> None:
-    """A second hook is that of a layer which only reads shared KV."""
-    sync, handed, _ = policy("event")
+def test_stream_hands_over_the_layer_before() -> None:
+    """The attention writes the KV: a layer is complete once the next one's hook has waited, the last at the end."""
+    device = Device("stream", by_attention=True)
 
-    run_step(sync, [0, 1, 1, 2])
+    device.run_step([0, 1, 2])
 
-    assert [tuple(h.layers) for h in handed] == [(0,), (1,), (2,)]
+    assert device.log == ["synchronised", (0,), "synchronised", (1,), "synchronised", (2,)]
+    assert all(handover.done is None for handover in device.handed)
+
+
+def test_stream_waits_at_the_hook_of_the_next_layer() -> None:
+    """Not at the end of the layer itself: the device has work queued while the host waits for nothing."""
+    device = Device("stream", by_attention=True)
+    device.sync.begin_step(PROMPTS)
+
+    device.sync.attention_begins(0)
+    device.sync.layer_written(0)
+    assert device.log == []
+    device.sync.attention_begins(1)
+    assert device.log == ["synchronised", (0,)]
+
+
+def test_stream_hands_over_the_layer_itself_if_its_kv_is_written_before_the_attention() -> None:
+    """Trap 19: one layer earlier, and nothing is left for the end of the step."""
+    device = Device("stream", by_attention=False)
+    device.sync.begin_step(PROMPTS)
+
+    device.sync.attention_begins(0)
+
+    assert device.log == ["synchronised", (0,)]
+    device.run_step([0, 1, 2])
+    assert device.log[2:] == ["synchronised", (0,), "synchronised", (1,), "synchronised", (2,)]
 
 
 def test_forward_hands_over_once_per_pass() -> None:
     """The whole-prompt baseline records one event."""
-    sync, handed, events = policy("forward")
+    device = Device("forward")
 
-    run_step(sync, [0, 1, 2])
+    device.run_step([0, 1, 2])
 
-    assert [tuple(h.layers) for h in handed] == [(0, 1, 2)]
-    assert events.recorded == 1
+    assert device.log == ["recorded", (0, 1, 2)]
 
 
-@pytest.mark.parametrize("name", ["event", "forward"])
-def test_a_step_without_prompts_hands_over_nothing(name: str) -> None:
-    """Decode steps and warm-up passes run the same hooks."""
-    sync, handed, events = policy(name)
-    run_step(sync, [0, 1, 2])
-    handed.clear()
-    recorded = events.recorded
+@pytest.mark.parametrize(
+    ("name", "by_attention", "expected"),
+    [
+        ("event", True, [(0,), (2,), (1, 3)]),
+        ("stream", True, [(0,), (2, 1, 3)]),
+        ("stream", False, [(0,), (2,), (1, 3)]),
+    ],
+)
+def test_layers_without_a_hook_are_handed_over_at_the_end_of_the_step(
+    name: str, by_attention: bool, expected: list[tuple[int, ...]]
+) -> None:
+    """Mamba layers and the like never fire a hook."""
+    device = Device(name, by_attention=by_attention, layers=4)
 
-    sync.begin_step([])
-    sync.layer_written(0)
-    sync.end_step()
-    sync.end_step()
+    device.run_step([0, 2])
 
-    assert handed == []
-    assert events.recorded == recorded
+    assert [entry for entry in device.log if isinstance(entry, tuple)] == expected
+    assert device.log[-2] in ("recorded", "synchronised")
+
+
+@pytest.mark.parametrize("name", ["event", "stream"])
+@pytest.mark.parametrize("by_attention", [True, False])
+def test_a_layer_that_is_hooked_twice_is_handed_over_once(name: str, by_attention: bool) -> None:
+    """A second hook is that of a layer which only reads shared KV: nothing is waited for either."""
+    device = Device(name, by_attention=by_attention)
+
+    device.run_step([0, 1, 1, 2])
+
+    assert [entry for entry in device.log if isinstance(entry, tuple)] == [(0,), (1,), (2,)]
+    assert len(device.log) == 6
+
+
+@pytest.mark.parametrize("name", ["event", "stream", "forward"])
+def test_a_step_without_prompts_costs_nothing(name: str) -> None:
+    """Decode steps and warm-up passes run the same hooks: no event, no wait, nothing handed over."""
+    device = Device(name)
+    device.run_step([0, 1, 2])
+    device.log.clear()
+
+    device.sync.begin_step([])
+    device.sync.attention_begins(0)
+    device.sync.layer_written(0)
+    device.sync.attention_begins(1)
+    device.sync.end_step()
+    device.sync.end_step()
+
+    assert device.log == []
+
+
+@pytest.mark.parametrize(
+    ("name", "device_type", "policy"),
+    [
+        ("auto", "cuda", EventSync),
+        ("auto", "cpu", EventSync),
+        ("auto", "npu", StreamSync),
+        ("event", "npu", EventSync),
+        ("stream", "cuda", StreamSync),
+        ("forward", "npu", ForwardSync),
+    ],
+)
+def test_auto_is_stream_on_an_npu_and_event_elsewhere(name: str, device_type: str, policy: type) -> None:
+    """What the configuration names is taken at its word."""
+    assert type(Device(name, device_type=device_type).sync) is policy
 
 
 def test_an_unknown_policy_is_named() -> None:
     """A bad value stops the process with a sentence."""
-    with pytest.raises(ConfigError, match="layer_sync='soon'"):
-        policy("soon")
+    with pytest.raises(ConfigError, match="layer_sync='soon' is none of auto, event, stream, forward"):
+        Device("soon")
+
+
+class Before:
+    forward_includes_kv_cache_update = False
+
+
+class Within:
+    forward_includes_kv_cache_update = True
+
+
+class Silent:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("backends", "expected"),
+    [([Before], False), ([Before, Within], True), ([Silent], True), ([], True)],
+)
+def test_one_backend_that_writes_late_delays_all_layers(backends: list[Any], expected: bool) -> None:
+    """And so does one that does not say: a layer may be handed over later, never earlier."""
+    assert attention_writes_kv(backends) is expected
+
+
+def test_a_host_has_nothing_to_wait_for() -> None:
+    """A CPU kernel has returned when its hook runs."""
+    stream = recorder(torch.device("cpu"), attention_writes_kv=False)
+
+    assert stream() is None
+    stream.synchronize()
+    assert (stream.device_type, stream.attention_writes_kv) == ("cpu", False)
+    assert ModelStream.of(stream) is stream
+
+
+def test_a_plain_recorder_is_synchronised_through_its_events() -> None:
+    """Waiting for an event behind everything is waiting for the stream."""
+
+    class Event:
+        waits = 0
+
+        def synchronize(self) -> None:
+            self.waits += 1
+
+    event = Event()
+    stream = ModelStream.of(lambda: event)
+    stream.synchronize()
+
+    assert stream() is event
+    assert event.waits == 1
+    ModelStream.of(lambda: None).synchronize()
+
+
+class FakeAccelerator:
+    """What torch says of a device that this machine lacks."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+
+    def current_stream(self, device: torch.device) -> "FakeAccelerator":
+        self.log.append(f"current stream of {device}")
+        return self
+
+    def synchronize(self) -> None:
+        self.log.append("stream synchronised")
+
+    def event(self, *, device: torch.device, blocking: bool) -> "FakeAccelerator":
+        self.log.append(f"{'blocking' if blocking else 'spinning'} event on {device}")
+        return self
+
+    def record(self) -> None:
+        self.log.append("event recorded")
+
+
+def test_an_accelerator_is_asked_through_torchs_neutral_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is looked up when it is waited for, on our device; a waiter for an event sleeps."""
+    accelerator = FakeAccelerator()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: accelerator)
+    monkeypatch.setattr(torch, "Event", accelerator.event)
+    stream = recorder(torch.device("cuda", 1))
+
+    stream.synchronize()
+    event = stream()
+
+    assert event is accelerator
+    assert accelerator.log == [
+        "current stream of cuda:1",
+        "stream synchronised",
+        "blocking event on cuda:1",
+        "event recorded",
+    ]
+    assert (stream.device_type, stream.attention_writes_kv) == ("cuda", True)

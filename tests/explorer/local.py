@@ -1,0 +1,133 @@
+"""Runs one side, once per (state, event), and remembers what came of it.
+
+States of a side are numbered, so that the states of the world are short tuples of numbers, and the real machines run
+only for what has not been seen before.
+"""
+
+import pickle
+from collections.abc import Callable, Hashable
+from itertools import count
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from kv_connector.protocol import Body, Commit, Fail, Message, decode, encode
+from tests.explorer.decode import DecodeSide
+from tests.explorer.freeze import freeze, still
+from tests.explorer.prefill import PrefillSide
+from tests.explorer.scope import Event, Submitted
+
+NEWEST = 100  # see network.py
+Side = PrefillSide | DecodeSide
+
+
+class Outcome(NamedTuple):
+    """What one event did to one side."""
+
+    number: int  # over both sides
+    incarnation: int
+
+    state: int
+    sent: tuple[tuple[int, int, int], ...]  # sender, receiver, number of the body
+    seen: dict[int, int]  # newest sequence number accepted, by sender
+    submitted: tuple[Submitted, ...]
+    fenced: str  # engine that was destroyed, or ""
+
+
+class Facts(NamedTuple):
+    """What the world needs to know of a side's state."""
+
+    incarnation: int
+    events: tuple[Event, ...]
+    problem: str
+    at_rest: bool
+    peers: frozenset[int]  # incarnations with which there is a session
+    source: tuple[str, ...]  # P: content of the source block, per layer
+    engines: tuple[str, ...]  # D: receiving engines that are alive
+
+
+class Bodies:
+    """Numbers for message bodies and outcomes; both sides share them."""
+
+    def __init__(self) -> None:
+        self.known: list[Body] = []
+        self.outcomes = count()
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, message: Message) -> int:
+        """Return the number of a message's body."""
+        body = message.body
+        if isinstance(body, Commit):
+            body = replace(body, timings_s={})
+        elif isinstance(body, Fail):
+            body = replace(body, reason="")
+        key = encode(Message(1, 1, 1, body))
+        if key not in self._numbers:
+            self._numbers[key] = len(self.known)
+            self.known.append(body)
+        return self._numbers[key]
+
+
+class Local:
+    """All states of one side that have been reached."""
+
+    def __init__(self, make: Callable[[int], Side], bodies: Bodies) -> None:
+        self.facts: list[Facts] = []
+        self._make = make
+        self._bodies = bodies
+        self._stored: list[bytes] = []
+        self._numbers: dict[Hashable, int] = {}
+        self._outcomes: dict[tuple[int, Event], Outcome] = {}
+
+    def fresh(self, incarnation: int) -> int:
+        """A process that has just started."""
+        return self._intern(self._make(incarnation))[0]
+
+    def run(self, state: int, event: Event) -> Outcome:
+        """Let `event` happen in `state`. A delivery names its message by sender, receiver, sequence number and body."""
+        outcome = self._outcomes.get((state, event))
+        if outcome is None:
+            outcome = self._outcomes[state, event] = self._run(state, event)
+        return outcome
+
+    def _run(self, state: int, event: Event) -> Outcome:
+        side: Side = pickle.loads(self._stored[state])  # noqa: S301  # our own bytes
+        if event[0] == "deliver":
+            _, sender, receiver, seq, body = event
+            message = Message(sender, receiver, seq, self._bodies.known[body])
+            event = ("deliver", decode(encode(message)))
+        submitted = side.apply(event)
+        sent = tuple((m.sender, m.receiver, self._bodies.number(m)) for m in side.take_messages())
+        number, seen = self._intern(side)
+        fenced = event[1] if event[0] == "fence" else ""
+        return Outcome(
+            next(self._bodies.outcomes), side.machine.incarnation, number, sent, seen, tuple(submitted), fenced
+        )
+
+    def _intern(self, side: Side) -> tuple[int, dict[int, int]]:
+        seen: dict[int, int] = {}
+        for peer, session in side.sessions().items():
+            if session._seen:
+                seen[peer], session._seen = session._seen, NEWEST
+        still(side)
+        key = (freeze(side), side.key())
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._stored)
+            self._stored.append(pickle.dumps(side))
+            self.facts.append(_facts(side))
+        return number, seen
+
+
+def _facts(side: Side) -> Facts:
+    source: Any = side.source if isinstance(side, PrefillSide) else ()
+    engines: Any = side.engines if isinstance(side, DecodeSide) else ()
+    return Facts(
+        side.machine.incarnation,
+        tuple(side.events()),
+        side.problem(),
+        side.at_rest(),
+        frozenset(side.sessions()) - {0} if isinstance(side, PrefillSide) else frozenset(side.sessions()),
+        tuple(source),
+        tuple(engines),
+    )

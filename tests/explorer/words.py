@@ -1,0 +1,82 @@
+"""A trace that a person can read."""
+
+from collections.abc import Iterable
+
+from kv_connector.protocol import Beat, Body, Commit, Fail, Reserve, Revoke
+from tests.explorer.scope import Label
+from tests.explorer.writes import Stage
+
+SENTENCES = {
+    ("P", "start"): "P schedules the prompt",
+    ("P", "abandon"): "P will not compute the prompt",
+    ("P", "ready"): "P's device has written one more layer",
+    ("P", "void"): "P preempts or aborts the request: its block is reused at once",
+    ("P", "hold"): "P's request finishes; its block is kept for the connector",
+    ("P", "push"): "P's sender is told that it may push (and sleeps before it does)",
+    ("P", "orphan"): "P waits too long for a decode rank to ask for the finished prompt",
+    ("P", "silence"): "P takes the decode process {0} for dead",
+    ("P", "crash"): "P is killed",
+    ("P", "restart"): "P restarts at the same address",
+    ("D", "watch"): "D receives the request",
+    ("D", "prepare"): "D allocates a block for it",
+    ("D", "zeroed"): "D's device has zeroed the block",
+    ("D", "cancel"): "D's client leaves",
+    ("D", "beat"): "D beats",
+    ("D", "tick"): "D looks at its clock",
+    ("D", "silence"): "D takes P for dead",
+    ("D", "overdue"): "D waits too long for the commit",
+    ("D", "unanswered"): "D waits too long for an answer to its revoke",
+    ("D", "fence"): "D destroys engine {0}",
+    ("D", "crash"): "D is killed, its engines with it",
+    ("D", "restart"): "D restarts at the same address, with an empty pool",
+    ("net", "duplicate"): "{message} will arrive twice",
+    ("net", "lose"): "{message} is lost",
+    ("net", "deliver"): "{message} arrives{again}",
+    ("write", "submit"): "P ({0}) submits the write of layer {1} to engine {2}",
+    ("write", "land"): "{how} lands in layer {1} through engine {2}",
+    ("write", "succeed"): "P's call for layer {1} returns 0",
+    ("write", "fail"): "P's call for layer {1} returns -1",
+}
+WRITES = {
+    Stage.FLYING: "The write of P ({0})",
+    Stage.FAILED: "The write whose call has failed",
+    Stage.ORPHAN: "The write of the dead P ({0})",
+}
+
+
+def sentence(label: Label) -> str:
+    """Say one step in words."""
+    arguments = label.arguments
+    words = {}
+    if label.where == "net":
+        to, sender, receiver, body = arguments[:4]
+        words["message"] = (
+            f"{'D' if to == 'P' else 'P'}'s {describe(body)} ({sender} to {receiver or 'whoever listens'})"
+        )
+        words["again"] = " once more" if arguments[-1] is True else f" at {to}"
+    elif label[:2] == ("write", "land"):
+        words["how"] = WRITES[arguments[-1]].format(*arguments)
+    return SENTENCES[label[:2]].format(*arguments, **words)
+
+
+def describe(body: Body) -> str:
+    """Name a message by what matters in it."""
+    match body:
+        case Reserve():
+            return f"Reserve of epoch {body.epoch} through engine {body.engine}"
+        case Revoke():
+            return f"Revoke of epoch {body.epoch}"
+        case Commit():
+            return f"Commit of epoch {body.epoch}"
+        case Fail():
+            return f"Fail of epoch {body.epoch}, {'dirty' if body.dirty else 'clean'}"
+        case Beat():
+            return f"Beat listing {[epoch for _, epoch in body.open]}"
+        case _:
+            return type(body).__name__
+
+
+def story(trace: Iterable[Label], violation: str) -> str:
+    """Say a whole trace in words, one numbered line per step."""
+    lines = [f"{number:3}. {sentence(label)}" for number, label in enumerate(trace, 1)]
+    return "\n".join([*lines, f"  => {violation}"])

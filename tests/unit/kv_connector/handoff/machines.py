@@ -1,0 +1,140 @@
+"""A producer and a consumer on one table, with a network between them that does what a test says."""
+
+from collections.abc import Callable
+
+from contracts.node_info import Fingerprint
+from kv_connector.handoff.consumer import Consumer, Resolved, Wish
+from kv_connector.handoff.producer import Producer, Prompt, Push
+from kv_connector.handoff.settings import HandoffSettings
+from kv_connector.protocol import Body, Hello, Message, Rank
+
+P, D = 11, 21  # incarnations
+PEER = "tcp://p:1"
+SETTINGS = HandoffSettings(pool_blocks=100)
+HASH = b"prompt"
+PROMPT = Prompt(tokens=40, blocks=3, prompt_hash=HASH)
+WISH = Wish(tokens=40, first_token=0, blocks=[[4, 5, 6]], prompt_hash=HASH)
+
+
+def hello(node: str = "p") -> Hello:
+    """Make an introduction."""
+    fingerprint = Fingerprint(
+        weights="w",
+        dtype="float32",
+        kv_cache_dtype="auto",
+        quantization="",
+        rope="",
+        attention="",
+        block_size_tokens=16,
+    )
+    return Hello(node=node, rank=Rank(), fingerprint=fingerprint, regions=[])
+
+
+def make_producer(incarnation: int = P, layers: int = 2, refuse: str = "") -> Producer:
+    """Make a producer that judges every introduction with `refuse`."""
+    return Producer(
+        incarnation=incarnation, layers=layers, block_tokens=16, settings=SETTINGS, hello=hello, judge=lambda _: refuse
+    )
+
+
+def make_consumer(incarnation: int = D, domains: int = 1, refuse: str = "", pool_blocks: int = 100) -> Consumer:
+    """Make a consumer with one engine per domain: e0, e1, …."""
+    settings = HandoffSettings(pool_blocks=pool_blocks)
+    consumer = Consumer(
+        incarnation=incarnation, domains=domains, settings=settings, hello=lambda: hello("d"), judge=lambda _: refuse
+    )
+    for domain in range(domains):
+        consumer.engine_added(domain, f"e{domain}")
+    return consumer
+
+
+class Pair:
+    """One P, one D, and the mail between them, delivered in order by `talk`."""
+
+    def __init__(self, producer: Producer | None = None, consumer: Consumer | None = None) -> None:
+        self.p = producer or make_producer()
+        self.d = consumer or make_consumer()
+        self.now = 0.0
+        self.loses: Callable[[Body], bool] = lambda _: False
+        self.heard: list[Body] = []  # everything that arrived, in order
+        self.sequence = 10_000  # of messages that a test makes up
+
+    def talk(self) -> None:
+        """Deliver until nobody has anything to say."""
+        while self.p.outbox or self.d.outbox:
+            to_p, self.d.outbox = self.d.outbox, []
+            for _, message in to_p:
+                if not self.loses(message.body):
+                    self.heard.append(message.body)
+                    self.p.receive("route", message, self.now)
+            to_d, self.p.outbox = self.p.outbox, []
+            for _, message in to_d:
+                if not self.loses(message.body):
+                    self.heard.append(message.body)
+                    self.d.receive(PEER, message, self.now)
+
+    def after(self, seconds: float) -> None:
+        """Let time pass in steps of a beat, talking all the while."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += 0.5
+            self.d.tick(self.now)
+            self.p.tick(self.now)
+            self.talk()
+
+    def watch(self, name: str = "t") -> None:
+        """D receives a request."""
+        self.d.watch(name, f"d-{name}", PEER, self.now)
+        self.d.announce()
+        self.talk()
+
+    def reserve(self, name: str = "t", epoch: int = 1, wish: Wish = WISH) -> None:
+        """D allocates blocks for a request that it may not have watched yet, and they are zeroed."""
+        self.d.watch(name, f"d-{name}", PEER, self.now)
+        self.d.announce()
+        self.d.prepare(f"d-{name}", epoch, wish, self.now)
+        self.d.zeroed([f"d-{name}"], self.now)
+        self.talk()
+
+    def start(self, name: str = "t", prompt: Prompt = PROMPT) -> None:
+        """P schedules a prompt."""
+        self.p.start(name, f"p-{name}", prompt, self.now)
+        self.p.add_source_blocks(f"p-{name}", [1, 2, 3])
+        self.talk()
+
+    def write(self, name: str = "t", blocks: int = 3) -> None:
+        """P's device has written the first blocks of all layers."""
+        for layer in range(2):
+            self.p.ready(f"p-{name}", layer, blocks, self.now)
+
+    def pushes(self, max_blocks: int = 100) -> list[Push]:
+        """Everything that P may push now."""
+        pushes = []
+        while push := self.p.next_push(max_blocks):
+            pushes.append(push)
+        return pushes
+
+    def push(self, *, ok: bool = True) -> None:
+        """Push everything that may be pushed, with this outcome."""
+        for push in self.pushes():
+            self.p.push_done(push, ok, self.now)
+        self.talk()
+
+    def to_p(self, body: Body, sender: int = D, receiver: int = P) -> None:
+        """Deliver a message that D did not send."""
+        self.sequence += 1
+        self.p.receive("route", Message(sender, receiver, self.sequence, body), self.now)
+
+    def to_d(self, body: Body, sender: int = P, receiver: int = D) -> None:
+        """Deliver a message that P did not send."""
+        self.sequence += 1
+        self.d.receive(PEER, Message(sender, receiver, self.sequence, body), self.now)
+
+    def resolved(self) -> list[Resolved]:
+        """Return and forget what D's scheduler is told."""
+        resolved, self.d.resolved = self.d.resolved, []
+        return resolved
+
+    def heard_of(self, kind: type[Body]) -> list[Body]:
+        """All messages of one kind that have arrived."""
+        return [body for body in self.heard if isinstance(body, kind)]

@@ -1,0 +1,607 @@
+"""The decode rank's state machine, with a real prefill rank at the other end."""
+
+import pytest
+
+from kv_connector.handoff.consumer import Phase
+from kv_connector.handoff.session import SessionState
+from kv_connector.protocol import Beat, Body, Commit, Fail, Introduce, OpenEpoch, Refuse, Reserve, Revoke, Started
+from tests.unit.kv_connector.handoff.machines import (
+    HASH,
+    PEER,
+    WISH,
+    D,
+    P,
+    Pair,
+    hello,
+    make_consumer,
+    make_producer,
+)
+
+
+def reserved(*, layers_written: bool = True) -> Pair:
+    """P may push for one request of D."""
+    pair = Pair()
+    pair.start()
+    pair.reserve()
+    if layers_written:
+        pair.write()
+    return pair
+
+
+def dirty() -> Pair:
+    """A push has failed: D waits for the fence of e0."""
+    pair = reserved()
+    pair.push(ok=False)
+    return pair
+
+
+def two_reserved(pool_blocks: int = 100) -> Pair:
+    """Two epochs through e0, of which one has turned dirty."""
+    pair = Pair(consumer=make_consumer(pool_blocks=pool_blocks))
+    for name, epoch in (("t", 1), ("u", 2)):
+        pair.start(name)
+        pair.reserve(name, epoch)
+    pair.write("t")
+    pair.push(ok=False)
+    return pair
+
+
+def test_a_commit_resolves_the_request_and_closes_the_epoch() -> None:
+    """KV complete: the request resumes and the connector's reference goes."""
+    pair = reserved()
+
+    pair.push()
+
+    [resolved] = pair.resolved()
+    assert (resolved.request_id, resolved.ok, resolved.reserved) == ("d-t", True, True)
+    assert resolved.commit is not None
+    assert pair.d.closed == ["d-t"]
+    assert not pair.d.transfers
+    assert not pair.d.fences
+
+
+def test_nothing_is_reserved_before_the_blocks_are_zeroed() -> None:
+    """I6: RESERVE goes out when the device has done what was queued before."""
+    pair = Pair()
+    pair.watch()
+    pair.d.prepare("d-t", 1, WISH, 0.0)
+    pair.talk()
+    assert not pair.heard_of(Reserve)
+
+    pair.d.zeroed(["d-t", "unknown"], 0.0)
+    pair.talk()
+
+    assert len(pair.heard_of(Reserve)) == 1
+
+
+def test_nothing_is_reserved_without_an_engine() -> None:
+    """The reservation waits for the domain's fresh engine, and names it."""
+    pair = Pair()
+    pair.d.domains.retire("e0", 0.0)
+    pair.reserve()
+    assert not pair.heard_of(Reserve)
+
+    pair.d.engine_added(0, "fresh")
+
+    assert pair.d.transfers["t"].phase is Phase.RESERVED
+    assert pair.d.transfers["t"].engine == "fresh"
+
+
+def test_a_dirty_epoch_fails_at_once_and_keeps_its_blocks() -> None:
+    """E4: the request recomputes elsewhere while the blocks stay in quarantine until the fence (I3)."""
+    pair = dirty()
+    [resolved] = pair.resolved()
+    assert (resolved.ok, resolved.reason) == (False, "a push failed")
+    assert pair.d.closed == []
+    assert pair.d.quarantined_blocks() == 3
+
+    pair.d.tick(0.1)
+    assert pair.d.fences == ["e0"]
+    pair.d.fenced("e0")
+
+    assert pair.d.closed == ["d-t"]
+    assert pair.d.quarantined_blocks() == 0
+    assert not pair.resolved()
+
+
+def test_a_fence_is_asked_for_once() -> None:
+    """Destroying an engine takes a second; ticks go on meanwhile."""
+    pair = dirty()
+
+    for now in (0.1, 0.2, 3.0):
+        pair.d.tick(now)
+
+    assert pair.d.fences == ["e0"]
+
+
+def test_blocks_that_are_not_wanted_are_not_quarantined() -> None:
+    """Block 0 stands for none."""
+    pair = Pair()
+    pair.start()
+    pair.reserve(wish=WISH._replace(blocks=[[0, 5, 6]]))
+    pair.write()
+
+    pair.push(ok=False)
+
+    assert pair.d.quarantined_blocks() == 2
+
+
+def test_healthy_epochs_may_finish_before_the_fence() -> None:
+    """The engine is retired at once, and destroyed when its healthy epochs have ended."""
+    pair = two_reserved()
+    pair.d.engine_added(0, "e1")
+    pair.d.tick(1.0)
+    assert pair.d.fences == []
+
+    pair.write("u")
+    pair.push()
+    pair.d.tick(1.1)
+
+    assert [(r.transfer_id, r.ok) for r in pair.resolved()] == [("t", False), ("u", True)]
+    assert pair.d.fences == ["e0"]
+
+
+def test_a_fence_leaves_other_engines_alone() -> None:
+    """New reservations go through the fresh engine and are not disturbed."""
+    pair = dirty()
+    pair.d.engine_added(0, "e1")
+    pair.start("u")
+    pair.reserve("u", epoch=2)
+
+    pair.d.fenced("e0")
+
+    assert pair.d.closed == ["d-t"]
+    assert pair.d.transfers["u"].phase is Phase.RESERVED
+
+
+def test_quarantine_is_bounded_in_time() -> None:
+    """Healthy epochs of a retired engine fail when the dirty ones have waited for long enough."""
+    pair = two_reserved()
+
+    pair.d.tick(1.9)
+    assert pair.d.fences == []
+    pair.d.tick(2.0)
+    assert pair.d.fences == ["e0"]
+    pair.d.fenced("e0")
+
+    assert [(r.transfer_id, r.ok) for r in pair.resolved()] == [("t", False), ("u", False)]
+    assert pair.d.closed == ["d-t", "d-u"]
+
+
+def test_quarantine_is_bounded_in_blocks() -> None:
+    """Above a share of the pool the fence does not wait for healthy epochs."""
+    pair = two_reserved(pool_blocks=20)
+
+    pair.d.tick(0.1)
+
+    assert pair.d.fences == ["e0"]
+
+
+def test_a_commit_after_the_epoch_turned_dirty_is_not_trusted() -> None:
+    """D has failed the request already; only the fence closes the epoch."""
+    pair = dirty()
+    pair.resolved()
+
+    pair.to_d(Commit(transfer_id="t", epoch=1, tokens=40, prompt_hash=HASH))
+
+    assert not pair.resolved()
+    assert not pair.d.closed
+
+
+@pytest.mark.parametrize("change", [{"tokens": 41}, {"prompt_hash": b"another"}])
+def test_a_commit_of_another_prompt_is_not_used(change: dict[str, int | bytes]) -> None:
+    """I7: nothing more will be written, so the blocks come back, but the request recomputes."""
+    pair = reserved()
+    right: dict[str, int | bytes] = {"tokens": 40, "prompt_hash": HASH}
+
+    pair.to_d(Commit(transfer_id="t", epoch=1, **(right | change)))  # type: ignore[arg-type]  # mixed values
+
+    [resolved] = pair.resolved()
+    assert resolved.reason == "the prefill node committed another prompt"
+    assert pair.d.closed == ["d-t"]
+
+
+def test_an_answer_for_another_epoch_is_ignored() -> None:
+    """Neither a wrong number, nor an unknown id, nor one of another peer, nor one about the time before RESERVE."""
+    pair = reserved()
+    pair.d.watch("v", "d-v", "tcp://q:1", 0.0)
+
+    for transfer_id, epoch in (("t", 2), ("u", 1), ("v", 0), ("t", 0)):
+        pair.to_d(Fail(transfer_id=transfer_id, epoch=epoch, dirty=False, reason=""))
+
+    assert set(pair.d.transfers) == {"t", "v"}
+    assert not pair.d.closed
+
+
+def test_a_failure_before_the_reservation_fails_the_request() -> None:
+    """P gave up while D only watched: no blocks, nothing to close."""
+    pair = Pair()
+    pair.watch()
+    pair.start()
+
+    pair.p.void("p-t", "preempted", 0.0)
+    pair.talk()
+
+    [resolved] = pair.resolved()
+    assert (resolved.ok, resolved.reserved, resolved.reason) == (False, False, "preempted")
+    assert pair.d.closed == []
+
+
+def test_a_commit_without_a_reservation_is_a_failure() -> None:
+    """It cannot be about us."""
+    pair = Pair()
+    pair.watch()
+
+    pair.to_d(Commit(transfer_id="t", epoch=0, tokens=40, prompt_hash=HASH))
+
+    assert [resolved.ok for resolved in pair.resolved()] == [False]
+
+
+def test_a_failure_while_the_scheduler_allocates_is_reported_again() -> None:
+    """The loss crossed the allocation: vLLM waits now, so it is answered, and the blocks come back."""
+    pair = Pair()
+    pair.watch()
+    pair.to_d(Fail(transfer_id="t", epoch=0, dirty=False, reason="preempted"))
+    assert [resolved.reserved for resolved in pair.resolved()] == [False]
+
+    pair.d.prepare("d-t", 1, WISH, 0.0)
+    pair.d.zeroed(["d-t"], 0.0)
+
+    assert [resolved.reserved for resolved in pair.resolved()] == [True]
+    assert pair.d.closed == ["d-t"]
+    assert not pair.d.transfers
+
+
+def test_a_second_request_with_a_transfer_id_computes_alone() -> None:
+    """Regression: it was never told that it has no transfer, and waited for ever for P to start."""
+    pair = Pair()
+    pair.watch()
+    pair.watch()
+
+    pair.d.watch("t", "d-second", PEER, 0.0)
+
+    [resolved] = pair.resolved()
+    assert (resolved.request_id, resolved.ok, resolved.reserved) == ("d-second", False, False)
+    assert pair.d.transfers["t"].request_id == "d-t"
+
+
+def test_watched_transfers_are_announced_together() -> None:
+    """One beat per peer and step lists everything that is open."""
+    pair = Pair()
+    pair.watch("s")
+    for name in ("t", "u"):
+        pair.d.watch(name, f"d-{name}", PEER, 0.0)
+    assert not pair.d.outbox
+
+    pair.d.announce()
+    pair.d.announce()
+
+    [(_, message)] = pair.d.outbox
+    assert message.body == Beat(open=[OpenEpoch(name, 0) for name in "stu"])
+
+
+def test_a_peer_that_was_forgotten_is_not_announced_to() -> None:
+    """It fell silent between the watch and the announcement."""
+    pair = Pair()
+    pair.d.watch("t", "d-t", PEER, 0.0)
+    pair.d.tick(5.5)
+    pair.d.outbox.clear()
+
+    pair.d.announce()
+
+    assert not pair.d.outbox
+
+
+def test_started_is_reported_once() -> None:
+    """P repeats it with every beat, and may speak of what we do not know."""
+    pair = Pair()
+    pair.watch()
+    pair.start()
+    pair.after(2.0)
+    pair.to_d(Started(transfer_id="unknown", tokens=1))
+
+    assert pair.d.started == ["t"]
+
+
+def test_cancel_while_watching() -> None:
+    """Nothing was reserved: P is told, and forgets."""
+    pair = Pair()
+    pair.watch()
+    pair.start()
+
+    pair.d.cancel("d-t", 0.0)
+    pair.talk()
+
+    assert [resolved.reserved for resolved in pair.resolved()] == [False]
+    assert pair.d.closed == []
+    assert not pair.p.transfers
+
+
+def test_cancel_before_the_reservation_was_sent() -> None:
+    """Nobody can write: the blocks come back at once."""
+    pair = Pair()
+    pair.watch()
+    pair.d.prepare("d-t", 1, WISH, 0.0)
+
+    pair.d.cancel("d-t", 0.0)
+    pair.d.zeroed(["d-t"], 0.0)
+    pair.talk()
+
+    assert pair.d.closed == ["d-t"]
+    assert not pair.heard_of(Reserve)
+
+
+def test_cancel_of_a_reserved_epoch_waits_for_the_answer() -> None:
+    """I3: the request is resolved at once, the blocks come back when P has stopped."""
+    pair = reserved()
+    [push] = pair.pushes()
+
+    pair.d.cancel("d-t", 0.0)
+    pair.talk()
+    assert [resolved.reason for resolved in pair.resolved()] == ["cancelled"]
+    assert pair.d.closed == []
+    pair.d.cancel("d-t", 0.0)
+    pair.p.push_done(push, True, 0.0)
+    pair.talk()
+
+    assert pair.d.closed == ["d-t"]
+    assert not pair.resolved()
+    assert not pair.d.fences
+
+
+def test_a_commit_answers_a_revoke() -> None:
+    """It crossed the revoke: nothing more will be written."""
+    pair = reserved()
+    pair.d.cancel("d-t", 0.0)
+
+    pair.push()
+
+    assert [resolved.ok for resolved in pair.resolved()] == [False]
+    assert pair.d.closed == ["d-t"]
+
+
+def test_cancel_of_a_dirty_or_unknown_transfer_changes_nothing() -> None:
+    """Both have been resolved."""
+    pair = dirty()
+    pair.resolved()
+
+    pair.d.cancel("d-t", 0.0)
+    pair.d.cancel("unknown", 0.0)
+
+    assert not pair.resolved()
+    assert pair.d.transfers["t"].phase is Phase.DIRTY
+
+
+@pytest.mark.parametrize("lost", [Reserve, Revoke, Fail, Commit], ids=lambda kind: kind.__name__)
+def test_a_beat_repairs_a_loss(lost: type[Body]) -> None:
+    """Whatever is lost once comes again within a beat, or does no harm."""
+    pair = Pair()
+    once = [lost]
+    pair.loses = lambda body: type(body) in once and not once.clear()  # type: ignore[func-returns-value]  # by its effect
+    pair.start()
+    pair.reserve()
+    if lost in (Revoke, Fail):
+        pair.d.cancel("d-t", 0.0)
+        pair.talk()
+    pair.write()
+    pair.after(0.5)
+    pair.push()
+
+    pair.after(0.5)
+
+    assert not once
+    assert pair.d.closed == ["d-t"]
+    assert not pair.d.transfers
+    assert not pair.p.transfers
+    assert not pair.d.fences
+
+
+def test_a_transfer_that_takes_too_long_is_given_up() -> None:
+    """I5: it is revoked, and fails."""
+    pair = reserved(layers_written=False)
+
+    pair.after(120.5)
+
+    assert [resolved.reason for resolved in pair.resolved()] == ["no commit within 120 s"]
+    assert pair.d.closed == ["d-t"]
+
+
+def test_an_unanswered_revoke_ends_in_a_fence() -> None:
+    """A push hangs: P cannot answer, and time says nothing about writes."""
+    pair = reserved()
+    pair.pushes()
+    pair.d.cancel("d-t", 0.0)
+
+    pair.after(5.0)
+    assert pair.d.fences == []
+    pair.after(0.5)
+
+    assert pair.d.fences == ["e0"]
+    assert pair.d.closed == []
+
+
+def test_a_silent_peer_makes_its_epochs_dirty() -> None:
+    """E2: it may be dead with bytes in its kernel. What was not reserved is simply lost."""
+    pair = reserved()
+    pair.watch("u")
+    pair.d.watch("v", "d-v", PEER, 0.0)
+    pair.d.prepare("d-v", 2, WISH, 0.0)
+
+    pair.d.tick(5.5)
+
+    assert {r.transfer_id: r.reserved for r in pair.resolved()} == {"t": True, "u": False, "v": True}
+    assert pair.d.closed == ["d-v"]
+    assert pair.d.fences == ["e0"]
+    assert pair.d.forgotten == []
+
+
+def test_a_silent_peer_is_forgotten_when_nothing_is_left_of_it() -> None:
+    """After the fence D hangs up; the next request dials anew."""
+    pair = reserved()
+    pair.d.tick(5.5)
+    pair.d.fenced("e0")
+    pair.d.tick(5.6)
+    assert pair.d.forgotten == [PEER]
+    pair.to_d(Beat(open=[]))
+    assert not pair.d.sessions
+
+    pair.d.outbox.clear()
+    pair.now = 6.0
+    pair.watch("u")
+
+    assert pair.d.sessions[PEER].state is SessionState.OPEN
+
+
+def test_a_peer_that_comes_back_is_served_again() -> None:
+    """A partition healed before the fence: new requests go through the fresh engine, the dirty one stays dirty."""
+    pair = reserved()
+    pair.d.tick(5.5)
+    pair.d.engine_added(0, "fresh")
+    pair.now = 6.0
+    pair.talk()
+
+    pair.start("u")
+    pair.reserve("u", epoch=2)
+
+    assert pair.d.transfers["u"].engine == "fresh"
+    assert pair.d.transfers["t"].phase is Phase.DIRTY
+    assert "t" not in pair.p.transfers
+
+
+def test_a_restarted_peer_makes_reserved_epochs_dirty() -> None:
+    """Its predecessor's kernel may still be sending; what had not begun may be meant for the new process."""
+    pair = reserved()
+    pair.watch("u")
+    pair.watch("v")
+    pair.start("v")
+    pair.p = make_producer(incarnation=12)
+
+    pair.after(0.5)
+
+    assert {r.transfer_id: r.reason for r in pair.resolved()} == dict.fromkeys("tv", "the prefill node restarted")
+    assert pair.d.transfers["t"].phase is Phase.DIRTY
+    assert pair.d.transfers["u"].phase is Phase.WATCHING
+    assert pair.d.sessions[PEER].peer == 12
+    assert "u" in pair.p.transfers
+
+
+def test_a_restarted_peer_serves_again() -> None:
+    """Nothing else needs a restart."""
+    pair = reserved()
+    pair.p = make_producer(incarnation=12)
+    pair.after(0.5)
+    pair.d.engine_added(0, "fresh")
+
+    pair.start("u")
+    pair.reserve("u", epoch=2)
+    pair.write("u")
+    pair.push()
+
+    assert [(r.transfer_id, r.ok) for r in pair.resolved()] == [("t", False), ("u", True)]
+
+
+def test_a_restarted_decode_rank_is_a_new_peer() -> None:
+    """Mail for its predecessor is dropped, and it does not inherit its epochs."""
+    pair = reserved()
+    pair.push()
+    pair.d = make_consumer(incarnation=22)
+    pair.reserve()
+
+    assert [resolved.ok for resolved in pair.resolved()] == [False]
+    pair.to_d(Commit(transfer_id="t", epoch=1, tokens=40, prompt_hash=HASH), receiver=D)
+    assert pair.d.closed == ["d-t"]
+
+
+def test_an_introduction_is_repeated_until_it_is_answered() -> None:
+    """The first hello was lost."""
+    pair = Pair()
+    pair.loses = lambda _: True
+    pair.reserve()
+    pair.loses = lambda _: False
+    assert pair.d.sessions[PEER].state is SessionState.NEW
+
+    pair.after(0.5)
+
+    assert pair.d.transfers["t"].phase is Phase.RESERVED
+
+
+def test_an_introduce_is_answered_with_a_hello() -> None:
+    """P does not know us any more; what is open is asked for again afterwards."""
+    pair = reserved()
+    pair.d.receive(PEER, pair.p.sessions[D].stamp(Introduce()), 0.0)
+    assert pair.d.sessions[PEER].state is SessionState.NEW
+    pair.d.cancel("d-t", 0.0)
+
+    pair.talk()
+    pair.after(0.5)
+
+    assert pair.d.closed == ["d-t"]
+
+
+def test_a_refused_pair_computes_alone() -> None:
+    """All requests that wait for this peer are told, and later ones at once."""
+    pair = Pair(producer=make_producer(refuse="other weights"))
+    pair.watch("t")
+    pair.watch("u")
+
+    reasons = [resolved.reason for resolved in pair.resolved()]
+    assert reasons == ["refused: other weights", "refused by the prefill node: other weights"]
+    assert not pair.d.transfers
+
+
+def test_we_may_refuse_as_well() -> None:
+    """P accepted us, but its regions do not fit ours."""
+    pair = Pair(consumer=make_consumer(refuse="other layout"))
+
+    pair.reserve()
+
+    assert [(r.reason, r.reserved) for r in pair.resolved()] == [("refused: other layout", True)]
+    assert pair.d.closed == ["d-t"]
+
+
+def test_a_refusal_leaves_what_may_be_written_to_the_fence() -> None:
+    """P restarted with other weights: the epoch of its predecessor stays dirty."""
+    pair = reserved()
+
+    pair.to_d(Refuse(reason="other weights"), sender=12)
+
+    assert pair.d.transfers["t"].phase is Phase.DIRTY
+    assert pair.d.sessions[PEER].state is SessionState.REFUSED
+
+
+def test_what_p_never_heard_of_is_reserved_again() -> None:
+    """P lists the epochs that it knows."""
+    pair = reserved()
+    pair.d.outbox.clear()
+
+    pair.to_d(Beat(open=[OpenEpoch("t", 1)]))
+    assert not pair.d.outbox
+    pair.to_d(Beat(open=[]))
+
+    assert [type(message.body) for _, message in pair.d.outbox] == [Reserve]
+
+
+def test_a_message_that_d_does_not_expect_is_ignored() -> None:
+    """A newer P may say more."""
+    pair = reserved()
+
+    pair.to_d(Revoke(transfer_id="t", epoch=1))
+
+    assert pair.d.transfers["t"].phase is Phase.RESERVED
+
+
+def test_late_mail_of_a_dead_peer_costs_no_more_than_a_fence() -> None:
+    """D falls back to the dead process, hears its successor again, and serves new requests through a fresh engine."""
+    pair = reserved()
+    pair.p = make_producer(incarnation=12)
+    pair.after(0.5)
+    pair.d.engine_added(0, "fresh")
+
+    pair.to_d(hello(), sender=P)
+    pair.talk()
+    pair.start("u")
+    pair.reserve("u", epoch=2)
+    pair.write("u")
+    pair.push()
+
+    assert [(r.transfer_id, r.ok) for r in pair.resolved()] == [("t", False), ("u", True)]

@@ -1,0 +1,524 @@
+"""The prefill rank's state machine, with a real decode rank at the other end."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kv_connector.handoff.consumer import Wish
+from kv_connector.handoff.producer import Prompt
+from kv_connector.protocol import Beat, Commit, Fail, Introduce, Message, OpenEpoch, Refuse, Reserve, Revoke, Started
+from tests.unit.kv_connector.handoff.machines import HASH, PROMPT, WISH, D, P, Pair, hello, make_producer
+
+
+def outcome(pair: Pair) -> Commit | Fail:
+    """The last outcome that P reached."""
+    return pair.p.ended[-1][1]
+
+
+def reserved() -> Pair:
+    """Both sides know the transfer; nothing is written yet."""
+    pair = Pair()
+    pair.reserve()
+    pair.start()
+    return pair
+
+
+def test_commit_follows_the_last_push() -> None:
+    """Every block of every layer returned 0: the epoch is committed with what D needs to check it."""
+    pair = reserved()
+    pair.write()
+
+    pair.push()
+
+    commit = outcome(pair)
+    assert isinstance(commit, Commit)
+    assert (commit.epoch, commit.tokens, commit.prompt_hash) == (1, 40, HASH)
+    assert set(commit.timings_s) == {
+        "scheduled",
+        "reserved",
+        "first_layer",
+        "last_layer",
+        "first_push",
+        "last_push",
+        "commit",
+    }
+    assert not pair.p.transfers
+
+
+def test_reserve_may_come_before_or_after_the_prompt() -> None:
+    """Layers that were written before RESERVE are pushed as a backlog."""
+    pair = Pair()
+    pair.start()
+    pair.write()
+    assert not pair.pushes()
+
+    pair.reserve()
+    pair.push()
+
+    assert isinstance(outcome(pair), Commit)
+
+
+def test_chunks_are_pushed_as_they_are_written() -> None:
+    """Each chunk's blocks go out once."""
+    pair = reserved()
+    pair.write(blocks=1)
+    pair.push()
+    assert pair.p.transfers
+    pair.write(blocks=1)
+    assert not pair.pushes()
+
+    pair.write(blocks=3)
+    pair.push()
+
+    assert isinstance(outcome(pair), Commit)
+
+
+def test_two_transfers_are_pushed_in_turn() -> None:
+    """The one that had something to push first goes first; neither disturbs the other."""
+    pair = Pair()
+    for name in ("t", "u"):
+        pair.reserve(name, epoch=ord(name))
+        pair.start(name)
+    pair.write("u")
+    pair.write("t")
+
+    pushes = pair.pushes()
+    assert [push.transfer.transfer_id for push in pushes] == ["u", "t"]
+    pair.p.push_done(pushes[0], False, 0.0)
+    pair.p.push_done(pushes[1], True, 0.0)
+    pair.talk()
+
+    assert {r.transfer_id: r.ok for r in pair.resolved()} == {"u": False, "t": True}
+
+
+def test_a_failed_push_makes_the_epoch_dirty_at_once() -> None:
+    """E1: no retry, no commit; D is told to fence even while another push is under way."""
+    pair = reserved()
+    pair.write()
+    first, second = pair.p.next_push(3), pair.p.next_push(3)
+    assert first
+    assert second
+
+    pair.p.push_done(first, False, 0.0)
+    pair.p.push_done(second, True, 0.0)
+
+    assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=True, reason="a push failed")
+    assert len(pair.p.ended) == 1
+    assert second.transfer.in_flight == 0
+
+
+def test_a_void_epoch_is_not_committed() -> None:
+    """I2: the source blocks are gone; what was pushed is worthless, but nothing more will come."""
+    pair = reserved()
+    pair.write()
+
+    pair.p.void("p-t", "preempted", 0.0)
+
+    assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=False, reason="preempted")
+    assert not pair.pushes()
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_void_epoch_waits_for_its_pushes(ok: bool) -> None:
+    """It has failed cleanly only once all of them returned 0."""
+    pair = reserved()
+    pair.write()
+    first, second = pair.p.next_push(3), pair.p.next_push(2)
+    assert first
+    assert second
+    pair.p.void("p-t", "preempted", 0.0)
+    pair.p.void("p-t", "again", 0.0)
+    assert pair.p.next_push(3) is None
+    pair.p.push_done(first, True, 0.0)
+    assert not pair.p.ended
+
+    pair.p.push_done(second, ok, 0.0)
+
+    fail = outcome(pair)
+    assert isinstance(fail, Fail)
+    assert fail.dirty is not ok
+
+
+def test_what_happens_to_an_ended_request_is_ignored() -> None:
+    """The scheduler and the device speak of requests whose transfer has ended."""
+    pair = reserved()
+    pair.p.void("p-t", "preempted", 0.0)
+
+    pair.p.void("p-t", "preempted", 0.0)
+    pair.p.add_source_blocks("p-t", [9])
+    pair.p.ready("p-t", 0, 3, 0.0)
+    pair.start()
+
+    assert not pair.p.transfers
+    assert len(pair.p.ended) == 1
+
+
+@pytest.mark.parametrize("asks_first", [True, False])
+def test_a_prompt_that_will_not_be_computed_is_failed(asks_first: bool) -> None:
+    """Whoever waits for it is told, whether it asked before or asks afterwards."""
+    pair = Pair()
+    if asks_first:
+        pair.reserve()
+    pair.p.abandon("t", "not for us", 0.0)
+    pair.p.abandon("t", "not for us", 0.0)
+    pair.talk()
+    if not asks_first:
+        pair.reserve()
+
+    assert [resolved.reason for resolved in pair.resolved()] == ["not for us"]
+    assert pair.d.closed == ["d-t"]
+
+
+def test_a_second_request_cannot_abandon_the_first_ones_transfer() -> None:
+    """Regression: a request with the id of one that is under way, refused on arrival, failed the other one."""
+    pair = reserved()
+
+    pair.p.abandon("t", "not for us", 0.0)
+    pair.write()
+    pair.push()
+
+    assert isinstance(outcome(pair), Commit)
+
+
+def test_a_busy_decode_rank_holds_up_no_other() -> None:
+    """Transfers to it keep their turn."""
+    pair = reserved()
+    pair.write()
+    assert pair.p.next_push(3, busy={D}) is None
+
+    assert pair.p.next_push(3, busy={22}) is not None
+
+
+def test_a_held_prompt_is_released_when_it_is_committed() -> None:
+    """A finished request keeps its blocks until its pushes have ended."""
+    pair = reserved()
+    pair.write()
+    pair.p.hold("p-t", 0.0)
+    assert not pair.p.released
+
+    pair.push()
+
+    assert pair.p.released == ["p-t"]
+
+
+def test_a_prompt_held_after_its_end_is_released_at_once() -> None:
+    """Each held request is released exactly once."""
+    pair = reserved()
+    pair.write()
+    pair.push()
+
+    pair.p.hold("p-t", 0.0)
+
+    assert pair.p.released == ["p-t"]
+
+
+def test_an_orphan_is_released() -> None:
+    """No decode rank asks for a finished prompt: it is let go after a while, and a late one is told."""
+    pair = Pair()
+    pair.start()
+    pair.p.hold("p-t", 0.0)
+
+    pair.after(1.0)
+    assert not pair.p.released
+    pair.after(0.5)
+    assert pair.p.released == ["p-t"]
+    pair.reserve()
+
+    [resolved] = pair.resolved()
+    assert (resolved.ok, resolved.reserved) == (False, True)
+    assert pair.d.closed == ["d-t"]
+
+
+def test_a_watched_prompt_is_no_orphan() -> None:
+    """A decode rank that cannot allocate yet keeps the prompt alive with its beats."""
+    pair = Pair()
+    pair.start()
+    pair.watch()
+    pair.p.hold("p-t", 0.0)
+
+    pair.after(10.0)
+
+    assert not pair.p.released
+
+
+def test_started_is_told_to_who_watches() -> None:
+    """Whether the watch or the start comes first."""
+    for first, second in ((Pair.watch, Pair.start), (Pair.start, Pair.watch)):
+        pair = Pair()
+        first(pair)
+        second(pair)
+
+        assert pair.heard_of(Started)[-1] == Started(transfer_id="t", tokens=40)
+        assert pair.d.started == ["t"]
+
+
+def test_the_first_request_keeps_a_transfer_id() -> None:
+    """A second request with the same id has no transfer: its blocks are freed when it ends."""
+    pair = reserved()
+    pair.p.start("t", "p-second", PROMPT, 0.0)
+
+    pair.p.hold("p-second", 0.0)
+
+    assert pair.p.released == ["p-second"]
+    assert pair.p.transfers["t"].request_id == "p-t"
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        WISH._replace(prompt_hash=b"another"),
+        WISH._replace(tokens=41),
+        WISH._replace(first_token=8),
+        WISH._replace(first_token=-16, blocks=[[3, 4, 5, 6]]),
+        WISH._replace(first_token=48, blocks=[[]]),
+        WISH._replace(blocks=[[4, 5]]),
+        WISH._replace(blocks=[[4, 5, 6], [7, 8, 9]]),
+    ],
+    ids=["hash", "tokens", "off a block", "before the prompt", "nothing", "too few blocks", "another group"],
+)
+def test_a_reservation_that_does_not_fit_fails_cleanly(wish: Wish) -> None:
+    """I7: no byte moves for another prompt or into a list of another length."""
+    pair = Pair()
+    pair.start()
+    pair.write()
+
+    pair.reserve(wish=wish)
+
+    assert not pair.pushes()
+    [resolved] = pair.resolved()
+    assert not resolved.ok
+    assert pair.d.closed == ["d-t"]
+
+
+def test_only_missing_blocks_travel() -> None:
+    """D has the first block already."""
+    pair = Pair()
+    pair.start()
+    pair.write()
+    pair.reserve(wish=WISH._replace(first_token=16, blocks=[[5, 6]]))
+
+    [push] = pair.pushes()
+
+    assert [(piece.layer, piece.start, piece.stop) for piece in push.pieces] == [(0, 0, 2), (1, 0, 2)]
+
+
+def test_a_revoke_before_the_prompt_is_remembered() -> None:
+    """D gave up while the prompt sat in a queue: it must not hold blocks when it comes."""
+    pair = Pair()
+    pair.watch("other")
+    pair.to_p(Revoke(transfer_id="t", epoch=0))
+
+    pair.start()
+    pair.p.hold("p-t", 0.0)
+
+    assert "t" not in pair.p.transfers
+    assert pair.p.released == ["p-t"]
+
+
+def test_a_revoke_whose_reserve_was_lost_is_answered_at_once() -> None:
+    """Regression: it was answered for epoch 0, which D ignores; the blocks came back a beat later."""
+    pair = Pair()
+    pair.start()
+    pair.watch()
+    pair.loses = lambda body: isinstance(body, Reserve)
+    pair.d.prepare("d-t", 1, WISH, 0.0)
+    pair.d.zeroed(["d-t"], 0.0)
+    pair.talk()
+
+    pair.d.cancel("d-t", 0.0)
+    pair.talk()
+
+    assert pair.d.closed == ["d-t"]
+    assert not pair.p.transfers
+
+
+def test_a_revoke_is_answered_however_often_it_comes() -> None:
+    """The answer may have been lost."""
+    pair = reserved()
+    for _ in range(2):
+        pair.to_p(Revoke(transfer_id="t", epoch=1))
+
+    fails = [m.body for _, m in pair.p.outbox if isinstance(m.body, Fail)]
+    assert fails == [Fail(transfer_id="t", epoch=1, dirty=False, reason="revoked")] * 2
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda epoch: Revoke(transfer_id="t", epoch=epoch),
+        lambda epoch: Reserve(
+            transfer_id="t", epoch=epoch, engine="e9", tokens=40, first_token=0, blocks=[[7, 8, 9]], prompt_hash=HASH
+        ),
+    ],
+    ids=["revoke", "reserve"],
+)
+def test_another_epoch_does_not_touch_the_reserved_one(ask: Callable[[int], Revoke | Reserve]) -> None:
+    """It was never written to, so it may be given back; the reserved one goes on."""
+    pair = reserved()
+
+    pair.to_p(ask(2))
+    pair.to_p(ask(1))
+
+    answers = [m.body for _, m in pair.p.outbox if isinstance(m.body, Fail)]
+    assert answers[0] == Fail(transfer_id="t", epoch=2, dirty=False, reason="another epoch is reserved")
+
+
+def test_a_beat_repeats_what_was_missed() -> None:
+    """A lost commit comes with the answer to the next beat."""
+    pair = reserved()
+    pair.write()
+    pair.loses = lambda body: isinstance(body, Commit)
+    pair.push()
+    assert not pair.resolved()
+
+    pair.loses = lambda _: False
+    pair.after(0.5)
+
+    assert [resolved.ok for resolved in pair.resolved()] == [True]
+    assert pair.d.closed == ["d-t"]
+
+
+def test_what_a_beat_leaves_out_is_ended() -> None:
+    """D does not want it any more, however we missed that."""
+    pair = reserved()
+
+    pair.to_p(Beat(open=[]))
+
+    assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=False, reason="no longer wanted")
+
+
+def test_a_watch_does_not_take_over_anothers_transfer() -> None:
+    """The transfer belongs to the decode rank that asked first."""
+    pair = reserved()
+    pair.to_p(hello("d2"), sender=22, receiver=0)
+
+    pair.to_p(Beat(open=[OpenEpoch("t", 0)]), sender=22)
+
+    assert pair.p.transfers["t"].decode == D
+
+
+def test_a_silent_decode_rank_is_let_go() -> None:
+    """Its epochs fail once their pushes have ended, its held prompts are released, nothing of it is kept."""
+    pair = reserved()
+    pair.write()
+    [push] = pair.pushes()
+    pair.p.hold("p-t", 0.0)
+
+    pair.p.tick(5.5)
+    assert not pair.p.released
+    pair.p.push_done(push, True, 6.0)
+
+    assert pair.p.released == ["p-t"]
+    assert not pair.p.sessions
+    with pytest.raises(KeyError):
+        pair.p.hello_of(D)
+
+
+def test_a_decode_rank_that_comes_back_learns_what_became_of_its_epochs() -> None:
+    """P had taken it for dead: its next beat is answered with `Introduce`, its epochs with a clean failure."""
+    pair = reserved()
+    pair.p.tick(5.5)
+
+    pair.d.tick(1.0)
+    pair.talk()
+
+    assert Introduce() in pair.heard
+    assert [resolved.reason for resolved in pair.resolved()] == ["the decode node fell silent"]
+    assert pair.d.closed == ["d-t"]
+
+
+def test_a_stranger_is_asked_to_introduce_itself() -> None:
+    """Also one that means our predecessor."""
+    pair = reserved()
+    pair.p.outbox.clear()
+
+    pair.to_p(Beat(open=[]), sender=22)
+    pair.to_p(Beat(open=[]), receiver=P - 1)
+
+    assert [(m.receiver, m.body) for _, m in pair.p.outbox] == [(22, Introduce()), (D, Introduce())]
+    assert "t" in pair.p.transfers
+
+
+def test_a_pair_that_does_not_fit_is_refused() -> None:
+    """The reason goes to D; nothing else is heard from it."""
+    pair = Pair(producer=make_producer(refuse="other weights"))
+
+    pair.reserve()
+    pair.to_p(Beat(open=[OpenEpoch("t", 0)]))
+
+    assert pair.heard_of(Refuse) == [Refuse(reason="other weights")]
+    assert [resolved.reason for resolved in pair.resolved()] == ["refused: other weights"]
+    assert not pair.p.transfers
+
+
+def test_the_introduction_of_a_decode_rank_is_kept() -> None:
+    """The sender needs to know where D's blocks lie."""
+    assert reserved().p.hello_of(D).node == "d"
+
+
+def test_a_strange_hello_does_no_harm() -> None:
+    """Regression: a hello with sequence number 0 left half a session, and `tick` died of it 5 s later."""
+    producer = make_producer()
+
+    producer.receive("route", Message(D, 0, 0, hello("d")), 0.0)
+    producer.tick(100.0)
+
+    assert not producer.sessions
+
+
+def test_a_hello_that_arrives_twice_is_answered_once() -> None:
+    """The second copy is as old as what has been seen."""
+    pair = reserved()
+
+    pair.p.receive("route", Message(D, 0, 1, hello("d")), 0.0)
+
+    assert not pair.p.outbox
+
+
+def test_one_silent_decode_rank_leaves_the_others_alone() -> None:
+    """Each session has its own life."""
+    pair = reserved()
+    pair.now = 4.0
+    pair.to_p(hello("d2"), sender=22, receiver=0)
+    pair.to_p(Beat(open=[OpenEpoch("u", 0)]), sender=22)
+
+    pair.p.tick(5.5)
+
+    assert set(pair.p.sessions) == {22}
+    assert set(pair.p.transfers) == {"u"}
+
+
+def test_an_overtaken_message_changes_nothing() -> None:
+    """Sequence numbers turn reordering into loss."""
+    pair = reserved()
+
+    pair.p.receive("route", Message(D, P, 1, Revoke(transfer_id="t", epoch=1)), 0.0)
+    pair.to_p(Started(transfer_id="t", tokens=1))  # nothing that D should say
+
+    assert "t" in pair.p.transfers
+
+
+def test_a_commit_can_carry_a_digest() -> None:
+    """Asked for once, when everything has been pushed."""
+    pair = reserved()
+    pair.p._digest = lambda transfer: bytes(transfer.source_blocks)
+    pair.write()
+
+    pair.push()
+
+    commit = outcome(pair)
+    assert isinstance(commit, Commit)
+    assert commit.digest == bytes([1, 2, 3])
+
+
+def test_a_prompt_may_start_while_its_epoch_is_being_revoked() -> None:
+    """A prompt that nobody waits for any more pushes nothing."""
+    pair = Pair()
+    pair.reserve()
+    pair.d.cancel("d-t", 0.0)
+    pair.talk()
+
+    pair.start(prompt=Prompt(40, 3, HASH))
+    pair.write()
+
+    assert not pair.pushes()

@@ -1,0 +1,52 @@
+"""What P remembers of ended transfers."""
+
+from kv_connector.handoff.tombstones import Tombstones
+from kv_connector.protocol import Commit, Fail
+
+COMMIT = Commit(transfer_id="t", epoch=1, tokens=40, prompt_hash=b"")
+D = 21
+
+
+def buried(outcome: Commit | Fail = COMMIT) -> Tombstones:
+    """One transfer has ended."""
+    tombstones = Tombstones()
+    tombstones.bury(D, outcome)
+    return tombstones
+
+
+def test_an_outcome_is_repeated_to_who_asks_for_its_epoch() -> None:
+    """A lost commit is found again."""
+    assert buried().answer(D, "t", 1) is COMMIT
+    assert "t" in buried()
+
+
+def test_an_unknown_transfer_has_no_outcome() -> None:
+    """P cannot say anything about what it never heard of."""
+    assert buried().answer(D, "u", 1) is None
+
+
+def test_another_epoch_failed_cleanly() -> None:
+    """Only the committed epoch was written to, so any other one may be given back at once."""
+    dirty = Fail(transfer_id="t", epoch=1, dirty=True, reason="a push failed")
+
+    answer = buried(dirty).answer(D, "t", 2)
+
+    assert answer == Fail(transfer_id="t", epoch=2, dirty=False, reason="a push failed")
+
+
+def test_a_restarted_decode_rank_does_not_inherit_a_commit() -> None:
+    """Regression: D restarted, ran the same id with epoch 1 again, and resumed on its predecessor's commit."""
+    answer = buried().answer(D + 1, "t", 1)
+
+    assert isinstance(answer, Fail)
+    assert not answer.dirty
+
+
+def test_the_oldest_are_forgotten() -> None:
+    """The memory is bounded."""
+    tombstones = Tombstones(capacity=2)
+    for name in ("a", "b", "a", "c"):
+        tombstones.bury(D, Fail(transfer_id=name, epoch=1, dirty=False, reason=""))
+
+    assert len(tombstones) == 2
+    assert [name in tombstones for name in "abc"] == [True, False, True]
