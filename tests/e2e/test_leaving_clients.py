@@ -25,7 +25,7 @@ def missing_blocks(server: Server) -> int:
     """Blocks that are not free, by the ledger and by vLLM's own gauge; the larger."""
     scheduler = server.transfers()["scheduler"]
     by_ledger = int(scheduler["num_blocks"] - scheduler["free_blocks"])
-    by_gauge = int(round(server.metrics()["vllm:kv_cache_usage_perc"] * scheduler["num_blocks"]))
+    by_gauge = round(server.metrics()["vllm:kv_cache_usage_perc"] * int(scheduler["num_blocks"]))
     return max(by_ledger, by_gauge)
 
 

@@ -18,7 +18,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "node": {"contracts", "kv_connector", "model_runner", "vllm", "torch"},
     "prefill_node": {"contracts", "node"},
     "decode_node": {"contracts", "node"},
-    "deploy": {"contracts", "proxy", "node", "prefill_node", "decode_node", "model_runner", "kv_connector"},
+    "loadtest": {"contracts"},
+    "deploy": {"contracts", "proxy", "node", "prefill_node", "decode_node", "model_runner", "kv_connector", "loadtest"},
     "deploy/embedded_model": {"torch"},
 }
 GUARDED = {room.partition("/")[0] for room in MAY_IMPORT} | {"vllm", "torch", "torch_npu", "mooncake"}

@@ -1,0 +1,121 @@
+"""The processes of one benchmark run: forked, pinned, put into a namespace, waited for, stopped."""
+
+import asyncio
+import socket
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from deploy.forkserver import Child, ForkServer
+from deploy.logs import last_lines
+
+START_TIMEOUT_S: Final = 90.0
+STOP_TIMEOUT_S: Final = 10.0
+
+
+class RigError(Exception):
+    """A process did not come up; the message holds the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a process runs."""
+
+    netns: str = ""
+    core: int | None = None
+    data_host: str = ""  # its address on the data link
+
+    @property
+    def env(self) -> dict[str, str | None]:
+        """What vLLM and Mooncake must be told of it."""
+        return {"VLLM_HOST_IP": self.data_host, "MC_TCP_BIND_ADDRESS": self.data_host} if self.data_host else {}
+
+
+class Processes:
+    """Starts processes and stops those that are left."""
+
+    def __init__(self, forkserver: ForkServer, folder: Path, http: aiohttp.ClientSession) -> None:
+        self._forkserver = forkserver
+        self._folder = folder
+        self._http = http
+        self._children: dict[str, Child] = {}
+
+    def start(
+        self,
+        name: str,
+        target: str,
+        kwargs: Mapping[str, Any],
+        place: Place,
+        env: Mapping[str, str | None] | None = None,
+    ) -> int:
+        """Start a process and return its id. The name must be new."""
+        assert name not in self._children, name
+        cpus = () if place.core is None else (place.core,)
+        self._children[name] = self._forkserver.spawn(
+            target, kwargs=kwargs, env=place.env | dict(env or {}), log=self._log(name), cpus=cpus, netns=place.netns
+        )
+        return self._children[name].pid
+
+    async def wait_for_url(self, name: str, url: str) -> None:
+        """Wait until a process answers 200.
+
+        Raises:
+            RigError: it ended, or took too long.
+        """
+
+        async def answers() -> bool:
+            with suppress(aiohttp.ClientError, TimeoutError):
+                async with self._http.get(url) as response:
+                    return response.status == 200
+            return False
+
+        await self._wait(name, answers)
+
+    async def wait_for_file(self, name: str, path: Path) -> None:
+        """Wait until a process has made a file.
+
+        Raises:
+            RigError: it ended, or took too long.
+        """
+
+        async def is_there() -> bool:
+            return path.exists()  # noqa: ASYNC240  # one look at a temporary folder
+
+        await self._wait(name, is_there)
+
+    def stop(self, *names: str) -> None:
+        """Stop processes, all of them unless named; kill those that do not end."""
+        stopping = [self._children.pop(name) for name in names or list(self._children)]
+        for child in stopping:
+            child.terminate()
+        for child in stopping:
+            try:
+                child.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait(STOP_TIMEOUT_S)
+
+    async def _wait(self, name: str, condition: Callable[[], Awaitable[bool]]) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while not await condition():
+                    if self._children[name].poll() is not None:
+                        break
+                    await asyncio.sleep(0.05)
+                else:
+                    return
+        raise RigError(f"{name} did not come up; its last lines:\n" + "\n".join(last_lines(self._log(name), 15)))
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])

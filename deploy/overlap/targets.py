@@ -1,0 +1,81 @@
+"""What the fork server runs besides our own nodes: vLLM's server as it is, and the two ends of a raw push."""
+
+import ctypes
+import importlib
+import mmap
+import os
+import sys
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, Listener
+from typing import Final
+
+from kv_connector.engine.mooncake import MooncakeFactory
+from kv_connector.plan import Copy
+from node import environment
+
+POLL_S: Final = 0.0002
+_SERVER: Final = "vllm.entrypoints.launchers.api_server.entry"
+
+
+def vllm_server(argv: Sequence[str]) -> None:
+    """Serve with vLLM alone, in the environment that our nodes give it."""
+    environment.apply(environment.environment("cpu", list(argv), len(os.sched_getaffinity(0)), os.environ))
+    sys.argv = ["vllm", *argv]
+    importlib.import_module(_SERVER).main()
+
+
+def vllm_with_mooncake(argv: Sequence[str]) -> None:
+    """Serve with vLLM and its MooncakeConnector.
+
+    The connector of 0.32 asks torch for the current accelerator's index and dies where there is none; on a CPU the
+    index is used for nothing (`torch.cpu.set_device` ignores it), so it is answered here.
+    """
+    accelerator = importlib.import_module("torch").accelerator
+    if not accelerator.is_available():
+        accelerator.current_device_index = lambda: 0
+    vllm_server(argv)
+
+
+def raw_receiver(path: str, host: str, size: int) -> None:
+    """Offer memory to a sender: tell every caller at the Unix socket `path` the session and the address."""
+    memory = _memory(size)
+    address = _address(memory)
+    factory = MooncakeFactory(host=host)
+    receiver = factory.receiver([(address, size)])
+    with Listener(path, "AF_UNIX") as listener:
+        while True:
+            with listener.accept() as caller:
+                caller.send((receiver.session, address))
+
+
+def raw_sender(path: str, host: str, size: int, copies: int) -> None:
+    """Push on demand: a caller sends `(session, address, bytes)` and is told the seconds, or None for a failure."""
+    memory = _memory(size)
+    factory = MooncakeFactory(host=host)
+    source = _address(memory)
+    sender = factory.sender([(source, size)])
+    with Listener(path, "AF_UNIX") as listener, listener.accept() as caller:
+        while True:
+            session, target, length = caller.recv()
+            each = length // copies
+            spans = [Copy(source + i * each, target + i * each, each) for i in range(copies)]
+            began = time.monotonic()
+            push = sender.submit(session, spans)
+            while (ok := push.poll()) is None:
+                time.sleep(POLL_S)
+            _answer(caller, time.monotonic() - began if ok else None)
+
+
+def _answer(caller: "Connection[float | None, tuple[str, int, int]]", seconds: float | None) -> None:
+    caller.send(seconds)
+
+
+def _memory(size: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, size)
+    memory[:] = os.urandom(1 << 16) * (size >> 16)  # real pages, none of them shared
+    return memory
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))

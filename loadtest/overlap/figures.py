@@ -1,0 +1,149 @@
+"""From samples to figures: what a perfect overlap would take, how much of it was reached. Pure.
+
+    C  time to first token of a plain server, prefill and decode in one
+    X  the transfer alone: the same bytes through Mooncake, nothing computed
+    m  hand-overs, layers × chunks of the prompt
+
+A perfect overlap sends each hand-over while the next one is computed. Whichever of C and X takes longer is on the way
+all the time, and of the other one only the last (or first) hand-over shows: `ideal = max(C + X/m, X + C/m)`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, NamedTuple
+
+PLAIN: Final = "plain"  # gives C
+RAW: Final = "raw"  # gives X
+UPSTREAM: Final = "mooncake"  # vLLM's MooncakeConnector
+REFERENCES: Final = (PLAIN, RAW)
+
+GRACE_S: Final = 0.010  # what the hand-over may cost besides bytes: D's wake-up, its one-token step, its answer
+
+
+class Cell(NamedTuple):
+    """One combination of what is varied."""
+
+    link_mbit_s: int  # 0: unthrottled
+    tokens: int
+    chunk_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One request, or one raw push."""
+
+    seconds: float  # to the first token at the client; raw: to the last byte acknowledged
+    wire_bytes: int = 0  # left P over the data link meanwhile, headers included
+    kv_bytes: int | None = None  # the sender's own count of acknowledged bytes; None where nobody counts
+    prefill_s: float | None = None  # on P, as vLLM measures it: first scheduled to first token
+    after_commit_s: float | None = None  # COMMIT left P to first token at the client
+    commit_bound_s: float | None = None  # upper bound of the same, which includes the request's way to P's scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """All samples of one cell."""
+
+    cell: Cell
+    layers: int
+    expected_bytes: int  # KV of the prompt
+    samples: Mapping[str, Sequence[Sample]]  # by subject
+    other_cores: float  # CPU that other processes used meanwhile, in cores
+    noisy_rounds: int  # rounds that were kept although others used the CPU
+    failures: Sequence[str] = ()  # why rounds were dropped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Figures of one subject in one cell."""
+
+    subject: str
+    ttft_s: float
+    fastest_s: float
+    slowest_s: float
+    to_ideal: float | None  # ttft ÷ (ideal + grace)
+    to_upstream: float | None
+    hidden_share: float | None
+    bytes_right: bool
+    prefill_ratio: float | None  # P's prefill ÷ the plain server's
+    after_commit_s: float | None
+    commit_bound_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """One cell, computed."""
+
+    measured: Measured
+    plain_s: float | None  # C
+    raw_s: float | None  # X
+    ideal_s: float | None
+    lines: Sequence[Line]
+
+
+def handovers(layers: int, tokens: int, chunk_tokens: int) -> int:
+    """Return m."""
+    return layers * math.ceil(tokens / chunk_tokens)
+
+
+def ideal_s(plain_s: float, raw_s: float, m: int) -> float:
+    """Return how long a perfect overlap takes."""
+    return max(plain_s + raw_s / m, raw_s + plain_s / m)
+
+
+def hidden_share(plain_s: float, raw_s: float, ttft_s: float) -> float | None:
+    """Return which share of the shorter of C and X disappeared behind the other; None if there is nothing to hide."""
+    shorter = min(plain_s, raw_s)
+    return (plain_s + raw_s - ttft_s) / shorter if shorter > 0 else None
+
+
+def expected_kv_bytes(tokens: int, block_tokens: int, block_bytes: int) -> int:
+    """Return the KV bytes of a prompt; whole blocks travel. `block_bytes` is that of all regions together."""
+    return math.ceil(tokens / block_tokens) * block_bytes
+
+
+def figures(measured: Measured) -> Figures:
+    """Compute one cell."""
+    cell = measured.cell
+    seconds = {name: median(s.seconds for s in samples) for name, samples in measured.samples.items() if samples}
+    plain, raw = seconds.get(PLAIN), seconds.get(RAW)
+    both = (plain, raw) if plain is not None and raw is not None else None
+    ideal = ideal_s(*both, handovers(measured.layers, cell.tokens, cell.chunk_tokens)) if both else None
+    plain_prefill = _median(sample.prefill_s for sample in measured.samples.get(PLAIN, ()))
+    lines = []
+    for name, samples in measured.samples.items():
+        if name in REFERENCES or not samples:
+            continue
+        ttft, prefill = seconds[name], _median(sample.prefill_s for sample in samples)
+        lines.append(
+            Line(
+                subject=name,
+                ttft_s=ttft,
+                fastest_s=min(sample.seconds for sample in samples),
+                slowest_s=max(sample.seconds for sample in samples),
+                to_ideal=ttft / (ideal + GRACE_S) if ideal is not None else None,
+                to_upstream=ttft / seconds[UPSTREAM] if UPSTREAM in seconds else None,
+                hidden_share=hidden_share(*both, ttft) if both else None,
+                bytes_right=all(bytes_are_right(sample, measured.expected_bytes) for sample in samples),
+                prefill_ratio=prefill / plain_prefill if prefill and plain_prefill else None,
+                after_commit_s=_median(sample.after_commit_s for sample in samples),
+                commit_bound_s=_median(sample.commit_bound_s for sample in samples),
+            )
+        )
+    return Figures(measured=measured, plain_s=plain, raw_s=raw, ideal_s=ideal, lines=lines)
+
+
+def bytes_are_right(sample: Sample, expected_bytes: int) -> bool:
+    """Tell whether all KV was sent: by the sender's own count where there is one, and always by the link's.
+
+    A connector that pushes only the last chunk looks fast; it must fail here. The link counts headers too, so it shows
+    at least the expected bytes.
+    """
+    return sample.kv_bytes in (None, expected_bytes) and sample.wire_bytes >= expected_bytes
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

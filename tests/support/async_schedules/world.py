@@ -1,0 +1,204 @@
+"""One random schedule: the real `PrefillWorker` and `DecodeWorker` on a late device, a slow link and slow messages.
+
+Nothing runs by itself. One thread makes the model's forward passes, and between any two of its operations whatever else
+there is may get a turn, by a seeded draw: the device, the sender, the link, the control messages, D's scheduler. The same
+seed gives the same schedule. A run ends when all prompts have; it is sound if everything that D counts as loaded is what
+P's kernels finally wrote for that prompt (I1, I2), stays so (I3), and nothing else was left behind.
+"""
+
+import ctypes
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from contracts.configuration.schema import TransferConfig
+from kv_connector.config import ConnectorConfig
+from kv_connector.engine.memory import MemoryFabric
+from kv_connector.protocol import Rank
+from kv_connector.sync import ModelStream
+from kv_connector.worker_side import decode, prefill
+from kv_connector.worker_side.introduction import Introduction
+from tests.support.async_schedules.decode_side import DecodeSide
+from tests.support.async_schedules.traffic import TOKEN_BYTES, Step, Traffic, Write, content
+from tests.support.async_schedules.wire import Wire
+from tests.support.fake_device import FakeDevice, Run
+from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, SECRET, Memory
+
+PATIENCE = 400  # steps without new prompts until a schedule counts as stuck
+LONG_S = 3600.0  # no clock takes part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all schedules of a run have in common."""
+
+    layer_sync: str
+    attention_writes_kv: bool = False  # as the model's attention backend really does
+    break_stream: Callable[[ModelStream], ModelStream] = lambda stream: stream
+
+
+class World:
+    """P, D and everything between them."""
+
+    def __init__(self, plan: Plan, seed: int) -> None:
+        self._plan = plan
+        self.chance = random.Random(seed)
+        self.source, self.target = Memory(), Memory()
+        self.traffic = Traffic(self.chance, prompts=self.chance.randint(1, 4))
+        self.device = FakeDevice(seed, Run.ON_WAIT)
+        self._stream = self.device.stream()
+        self.sender_waits = 0  # for the device
+        self._fabric = MemoryFabric(automatic=self.chance.random() < 0.5)
+        self._wire = Wire()
+        self._hooked = [self.chance.random() < 0.85 for _ in range(LAYERS)]
+        self._weights = [self.chance.choice((0.2, 1, 4)) for _ in range(6)]
+        with (
+            patch.object(prefill, "ControlLoop", self._wire.loop),
+            patch.object(decode, "ControlLoop", self._wire.loop),
+        ):
+            self.prefill, self._decode = self._make_workers()
+        self._decode._engines._make(0)
+        self.decode_side = DecodeSide(self.chance, self._decode, self.target, list(self.traffic.prompts.values()))
+        self._turns: list[Callable[[], object]] = [
+            self.device.advance,
+            self._turn_of_sender,
+            lambda: self._fabric.land(self.chance.randint(1, 8)),
+            partial(self._wire.deliver, to_prefill=True),
+            partial(self._wire.deliver, to_prefill=False),
+            self.decode_side.act,
+        ]
+
+    def run(self) -> str:
+        """Run to the end; return what was wrong, or ""."""
+        for _ in range(self.chance.choice((0, 0, 10, 40))):  # how early D is
+            self.decode_side.act()
+            self._wire.deliver(to_prefill=self.chance.random() < 0.5)
+        for _ in range(PATIENCE):
+            self._forward(self.traffic.step())
+            self.traffic.release(self.prefill.take_released())
+            if self.decode_side.problem or not (self.traffic.busy or self.decode_side.unfinished()):
+                break
+        self._come_to_rest()
+        if problem := self.decode_side.check():
+            return problem
+        return "; ".join(self.decode_side.unfinished())
+
+    # --- the model thread ---
+
+    def _forward(self, step: Step) -> None:
+        self.prefill.void(step.told)
+        self._others()
+        self._begin(step)
+        self._others()
+        reserved = self.decode_side.reserved
+        for layer in range(LAYERS):
+            self._layer(step, layer)
+        if step.writes and self.decode_side.reserved > reserved:
+            self.traffic.seen["reserved between layers"] += 1
+        self.prefill.end_step()
+        self._others()
+
+    def _begin(self, step: Step) -> None:
+        self.prefill.begin_step(step.told)
+
+    def _layer(self, step: Step, layer: int) -> None:
+        """One layer's kernels and hooks, in the order in which vLLM issues them."""
+        self._others()
+        if not self._plan.attention_writes_kv:
+            self._launch(step, layer)
+        if self._hooked[layer]:
+            self.prefill.attention_begins(f"layer.{layer}")
+        self._others()
+        if self._plan.attention_writes_kv:
+            self._launch(step, layer)
+        if self._hooked[layer]:
+            self.prefill.layer_written(f"layer.{layer}")
+            if self.chance.random() < 0.1:  # an alias of it
+                self.prefill.attention_begins(f"layer.{layer}")
+                self.prefill.layer_written(f"layer.{layer}")
+
+    def _launch(self, step: Step, layer: int) -> None:
+        for writes in step.writes:
+            self._stream.launch(partial(self._write, layer, writes))
+
+    def _write(self, layer: int, writes: list[Write]) -> None:
+        for block, text, first, stop in writes:
+            region = self.source.caches.regions[layer]
+            address = region.base_addr + block * region.stride_bytes + first * TOKEN_BYTES
+            ctypes.memmove(address, content(text, layer, first, stop), (stop - first) * TOKEN_BYTES)
+
+    # --- everything else ---
+
+    def _others(self) -> None:
+        for turn in self.chance.choices(self._turns, self._weights, k=self.chance.randint(0, 2)):
+            turn()
+
+    def _turn_of_sender(self) -> None:
+        """What the sender's thread does between two sleeps."""
+        sender, waits = self.prefill._sender, self.device.waits.total()
+        sender.wake()
+        sender._take_in(sender._wait())
+        self.sender_waits += self.device.waits.total() - waits
+        sender._look_after()
+        sender._submit()
+
+    def _come_to_rest(self) -> None:
+        """Nothing more is computed: let everything arrive that is still on its way."""
+        for _ in range(20):
+            self.device.synchronize()
+            for turn in self._turns:
+                turn()
+            self._fabric.land_all()
+
+    def _make_workers(self) -> tuple[prefill.PrefillWorker, decode.DecodeWorker]:
+        stream = self._plan.break_stream(
+            ModelStream(
+                device_type="fake",
+                record=self._stream.record_event,
+                synchronize=self._stream.synchronize,
+                attention_writes_kv=self._plan.attention_writes_kv,
+            )
+        )
+        config = ConnectorConfig(
+            runtime_dir=Path(),
+            secret_file=Path(),
+            weights="w",
+            transfer=TransferConfig(
+                layer_sync=self._plan.layer_sync,  # type: ignore[arg-type]  # the schema names the choices
+                push_max_bytes=BLOCK_BYTES * self.chance.randint(1, 8),
+                peer_timeout_s=LONG_S,
+                transfer_timeout_s=LONG_S,
+                orphan_timeout_s=LONG_S,
+                receive_engines=1,
+            ),
+        )
+        common: dict[str, Any] = {"config": config, "secret": SECRET}
+        return (
+            prefill.PrefillWorker(
+                introduction=Introduction("P", Rank(), FINGERPRINT, self.source.caches),
+                engines=self._fabric.factory("p"),
+                incarnation=11,
+                record=stream,
+                **common,
+            ),
+            decode.DecodeWorker(
+                introduction=Introduction("D", Rank(), FINGERPRINT, self.target.caches),
+                engines=self._fabric.factory("d"),
+                incarnation=22,
+                record=lambda: None,
+                **common,
+            ),
+        )
+
+
+PLANS = {
+    f"{layer_sync}, KV written {'by' if by else 'before'} the attention": Plan(
+        layer_sync=layer_sync, attention_writes_kv=by
+    )
+    for layer_sync in ("event", "stream", "forward")
+    for by in (False, True)
+}
