@@ -1,7 +1,7 @@
 """Puts a worker together from what vLLM knows."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contracts.node_info import to_plain
@@ -9,7 +9,7 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.errors import ConfigError
 from kv_connector.fingerprint import fingerprint_of
 from kv_connector.protocol import Rank
-from kv_connector.sync import recorder
+from kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
 from kv_connector.worker_side.caches import describe
 from kv_connector.worker_side.decode import DecodeWorker
 from kv_connector.worker_side.introduction import Introduction
@@ -54,6 +54,7 @@ def make_worker(
     caches = describe(kv_caches, num_blocks=num_blocks, block_tokens=block_tokens)
     if config.transfer.kv_verify != "off" and not caches.on_host:
         raise ConfigError("transfer.kv_verify reads the KV cache as host memory, which this device's is not")
+    device = next(iter(kv_caches.values())).device
     fingerprint = fingerprint_of(vllm_config, config.weights)
     incarnation = secrets.randbits(63) | 1  # never 0
     role = "prefill" if vllm_config.kv_transfer_config.is_kv_producer else "decode"
@@ -69,13 +70,19 @@ def make_worker(
             ports=PortMemory(shared_path()),
         ),
         incarnation=incarnation,
-        record=recorder(next(iter(kv_caches.values())).device),
+        record=recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches))),
     )
     described = {
         "incarnation": f"{incarnation:016x}",
         "fingerprint": to_plain(fingerprint),
         "regions": [to_plain(region.to_info()) for region in caches.regions],
         "num_blocks": num_blocks,
-        "layer_sync": config.transfer.layer_sync,
+        "layer_sync": resolve_layer_sync(config.transfer.layer_sync, device.type),
     }
     return Made(worker, lambda: described | worker.snapshot())
+
+
+def _attention_backends(vllm_config: "VllmConfig", names: Iterable[str]) -> Iterator[type]:
+    """Yield the attention backend of each layer that vLLM has built."""
+    layers = vllm_config.compilation_config.static_forward_context
+    return (layers[name].get_attn_backend() for name in names)

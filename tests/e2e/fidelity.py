@@ -143,11 +143,13 @@ class Pair:
         return counters
 
 
-def float32_cells(stack: Stack, prompts: Sequence[Sequence[int]], reference: Sequence[Answer]) -> list[Cell]:
+def float32_cells(
+    stack: Stack, prompts: Sequence[Sequence[int]], reference: Sequence[Answer], sync: Sequence[str]
+) -> list[Cell]:
     """Every cell in float32."""
     cells = []
     for chunk, at_once in product(CHUNKS_TOKENS, AT_ONCE):
-        pair = Pair(stack, ["--max-num-batched-tokens", str(chunk)], FLOAT32)
+        pair = Pair(stack, ["--max-num-batched-tokens", str(chunk), *sync], FLOAT32)
         name = f"float32, {at_once} at once, chunks of {chunk}"
         for warmth in ("cold", "warm"):
             cells.append(pair.run(f"{name}, {warmth}", prompts, reference, at_once))
@@ -156,9 +158,9 @@ def float32_cells(stack: Stack, prompts: Sequence[Sequence[int]], reference: Seq
     return cells
 
 
-def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]]) -> Cell:
+def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]], sync: Sequence[str]) -> Cell:
     """In bfloat16 the bytes on D must be P's; tokens are not compared."""
-    pair = Pair(stack, ["--max-num-batched-tokens", "256"], ("--dtype", "bfloat16"))
+    pair = Pair(stack, ["--max-num-batched-tokens", "256", *sync], ("--dtype", "bfloat16"))
     cell = Cell(name="bfloat16, 16 at once, digests", requests=len(prompts))
     before = pair.counters()
     answers(pair.proxy.url, stack.model, prompts, at_once=16)
@@ -168,23 +170,25 @@ def bfloat16_cell(stack: Stack, prompts: Sequence[Sequence[int]]) -> Cell:
     return cell
 
 
-def run(stack: Stack, count: int) -> list[Cell]:
+def run(stack: Stack, count: int, layer_sync: str = "auto") -> list[Cell]:
     """Run every cell with `count` prompts."""
     prompts = choose_prompts(count)
     plain = stack.plain(*FLOAT32, *KV_CACHE, "--no-enable-prefix-caching")
     plain.wait_ready()
     reference = answers(plain.url, stack.model, prompts)
     plain.stop()
-    return [*float32_cells(stack, prompts, reference), bfloat16_cell(stack, prompts)]
+    sync = ("--layer-sync", layer_sync)
+    return [*float32_cells(stack, prompts, reference, sync), bfloat16_cell(stack, prompts, sync)]
 
 
 def main() -> int:
     """Print the table; exit with 1 if anything differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--prompts", type=int, default=24, help="prompts per cell")
+    parser.add_argument("--layer-sync", default="auto", help="policy of the prefill nodes")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="baton-fidelity-") as folder, running_stack(Path(folder)) as stack:
-        cells = run(stack, arguments.prompts)
+        cells = run(stack, arguments.prompts, arguments.layer_sync)
     problems = [f"{cell.name}: {problem}" for cell in cells for problem in cell.problems]
     print(*problems, f"{len(cells)} cells, {len(problems)} problems", sep="\n")
     return 1 if problems else 0

@@ -12,7 +12,7 @@ from kv_connector.metadata import DecodeStep, PrefillStep, Progress, StartedProm
 from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, Ranks
 
 
-@pytest.mark.parametrize("layer_sync", ["event", "forward"])
+@pytest.mark.parametrize("layer_sync", ["event", "forward", "stream"])
 def test_a_prompt_arrives_whole(tmp_path: Path, layer_sync: str) -> None:
     """Reserved before it is computed: every layer of every block arrives, then the request is finished and closed."""
     with Ranks(tmp_path, layer_sync=layer_sync) as ranks:
