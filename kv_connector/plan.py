@@ -4,7 +4,7 @@ Blocks that follow each other on both sides travel as one copy, since a descript
 Which blocks do depends on the ids alone, so `plan_layers` finds the runs once and lays them over every region.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -162,28 +162,3 @@ class _ManyRuns(NamedTuple):
             (self.blocks * src.block_bytes).tolist(),
             strict=True,
         )
-
-
-def split_calls(copies: Iterable[Copy], max_bytes: int, max_descriptors: int) -> Iterator[list[Copy]]:
-    """Cut a plan into push calls of at most `max_bytes` and `max_descriptors`, in order.
-
-    A copy that is longer than `max_bytes` is cut; any other stays whole.
-    """
-    call: list[Copy] = []
-    room_bytes = max_bytes
-    for copy in copies:
-        for piece in _cut(copy, max_bytes):
-            if piece.length > room_bytes or len(call) == max_descriptors:
-                yield call
-                call, room_bytes = [], max_bytes
-            call.append(piece)
-            room_bytes -= piece.length
-    if call:
-        yield call
-
-
-def _cut(copy: Copy, max_bytes: int) -> Iterable[Copy]:
-    if copy.length <= max_bytes:
-        return (copy,)
-    offsets = range(0, copy.length, max_bytes)
-    return (Copy(copy.src + o, copy.dst + o, min(max_bytes, copy.length - o)) for o in offsets)

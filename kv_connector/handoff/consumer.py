@@ -358,7 +358,7 @@ class Consumer:
         """Nothing more will be written. The KV may be used if it is this prompt's (I4, I7)."""
         wish = transfer.wish
         assert wish is not None  # RESERVED or REVOKING
-        if (body.tokens, body.prompt_hash) == (wish.tokens, wish.prompt_hash):
+        if (body.tokens, body.prompt_hash, body.shards) == (wish.tokens, wish.prompt_hash, 1):
             self._resolve(transfer, "", commit=body)
         else:
             self._resolve(transfer, "the prefill node committed another prompt")

@@ -1,7 +1,6 @@
 """Plans of copies, checked against one copy per block."""
 
 import random
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -9,7 +8,7 @@ import pytest
 from kv_connector import plan
 from kv_connector.errors import BlockOutOfRange, LayoutError
 from kv_connector.layout import Region
-from kv_connector.plan import Copy, plan_copies, plan_layers, split_calls
+from kv_connector.plan import Copy, plan_copies, plan_layers
 
 BLOCK_BYTES = 64
 
@@ -135,41 +134,9 @@ def test_regions_with_blocks_of_different_sizes_are_refused() -> None:
         plan_copies(region(0), other, [1], [1])
 
 
-def test_a_long_block_table_is_planned_fast() -> None:
-    """100,000 pairs of blocks in order take milliseconds (20 on a quiet machine; the bound allows a busy one)."""
+def test_a_long_block_table_in_order_is_one_copy() -> None:
+    """100,000 pairs of blocks that follow each other on both sides need one descriptor."""
     ids = list(range(100_000))
     src, dst = region(0, num_blocks=100_000), region(1 << 40, num_blocks=100_000)
 
-    began = time.perf_counter()
-    copies = plan_copies(src, dst, ids, ids)
-
-    assert len(copies) == 1
-    assert time.perf_counter() - began < 0.5
-
-
-def test_calls_respect_both_bounds_and_lose_nothing() -> None:
-    """Random plans are cut into calls that are small enough and together move the same bytes."""
-    rng = random.Random(4)
-    for _ in range(100):
-        copies = [Copy(i * 1_000, (1 << 20) + i * 1_000, rng.randint(1, 300)) for i in range(rng.randint(0, 12))]
-        max_bytes, max_descriptors = rng.randint(50, 400), rng.randint(1, 4)
-
-        calls = list(split_calls(copies, max_bytes, max_descriptors))
-
-        assert all(0 < len(call) <= max_descriptors for call in calls)
-        assert all(sum(copy.length for copy in call) <= max_bytes for call in calls)
-        assert bytes_moved([copy for call in calls for copy in call]) == bytes_moved(copies)
-
-
-def test_a_copy_that_fits_a_call_stays_whole() -> None:
-    """A copy is cut only when it is longer than a call may be; otherwise it waits for the next call."""
-    calls = list(split_calls([Copy(0, 0, 60), Copy(100, 100, 60)], 100, 8))
-
-    assert calls == [[Copy(0, 0, 60)], [Copy(100, 100, 60)]]
-
-
-def test_a_long_copy_is_cut_into_calls() -> None:
-    """The pieces follow each other on both sides."""
-    calls = list(split_calls([Copy(0, 500, 250)], 100, 8))
-
-    assert calls == [[Copy(0, 500, 100)], [Copy(100, 600, 100)], [Copy(200, 700, 50)]]
+    assert len(plan_copies(src, dst, ids, ids)) == 1

@@ -59,8 +59,9 @@ def test_the_hidden_share_runs_from_one_after_the_other_to_side_by_side(ttft_s: 
 
 
 def test_nothing_can_be_hidden_where_there_is_nothing() -> None:
-    """A transfer of no time has no share."""
+    """On an unthrottled link a share would be a thousand percent of the fixed costs."""
     assert hidden_share(0.4, 0.0, 0.4) is None
+    assert hidden_share(0.4, 0.005, 0.45) is None
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (128, 1), (129, 2), (3500, 28)])
