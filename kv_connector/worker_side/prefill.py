@@ -206,7 +206,8 @@ class PrefillWorker:
                 self._totals["committed"] += 1
                 self._totals["bytes_committed"] += ended["bytes_pushed"]
                 self._totals["bytes_expected"] += ended["bytes_expected"]
-                self._recent.append(ended | {"state": "committed", "timings_s": outcome.timings_s})
+                begun = {"scheduled_at_s": transfer.marks["scheduled"]}  # by this machine's monotonic clock
+                self._recent.append(ended | begun | {"state": "committed", "timings_s": outcome.timings_s})
             else:
                 kind = "dirty" if outcome.dirty else "revoked" if outcome.reason in BY_DECODE_NODE else "failed"
                 self._totals[kind] += 1

@@ -94,9 +94,12 @@ def ideal_s(plain_s: float, raw_s: float, m: int) -> float:
 
 
 def hidden_share(plain_s: float, raw_s: float, ttft_s: float) -> float | None:
-    """Return which share of the shorter of C and X disappeared behind the other; None if there is nothing to hide."""
+    """Return which share of the shorter of C and X disappeared behind the other.
+
+    None if there is too little to hide: below the grace the share would show the fixed costs and nothing else.
+    """
     shorter = min(plain_s, raw_s)
-    return (plain_s + raw_s - ttft_s) / shorter if shorter > 0 else None
+    return (plain_s + raw_s - ttft_s) / shorter if shorter > GRACE_S else None
 
 
 def expected_kv_bytes(tokens: int, block_tokens: int, block_bytes: int) -> int:
