@@ -28,7 +28,9 @@ async def kill_during_push(trio: Trio, prompt: list[int]) -> Answer:
         trio.prefill.kill()
         begun = time.monotonic()
         found = await answer
-        assert time.monotonic() - begun < ANSWERED_WITHIN_S
+        took_s = time.monotonic() - begun
+        print(f"answered {took_s:.2f} s after the kill")
+        assert took_s < ANSWERED_WITHIN_S
         return found
 
 
