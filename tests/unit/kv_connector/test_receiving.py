@@ -1,0 +1,133 @@
+"""The thread that makes and fences receiving engines must outlive every failure: without it nothing is ever fenced."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from kv_connector.engine.mooncake import MooncakeReceiver
+from kv_connector.errors import EngineError
+from kv_connector.worker_side import receiving
+from kv_connector.worker_side.receiving import ReceivingEngines
+
+PATIENCE_S = 10.0
+
+
+class Engine:
+    """A receiver whose fence fails a few times."""
+
+    def __init__(self, session: str, failures: int) -> None:
+        self.session = session
+        self.failures = failures
+
+    def close(self) -> None:
+        """Raise until it has failed often enough."""
+        if self.failures:
+            self.failures -= 1
+            raise EngineError("still in use")
+
+
+class Factory:
+    """Makes engines, after failing a few times."""
+
+    def __init__(self, *, failures: int = 0, close_failures: int = 0) -> None:
+        self.failures = failures
+        self.close_failures = close_failures
+        self.made: list[Engine] = []
+
+    def receiver(self, spans: object) -> Engine:
+        """One more engine."""
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("foreign code failed")
+        self.made.append(Engine(f"engine-{len(self.made)}", self.close_failures))
+        return self.made[-1]
+
+    def sender(self, spans: object) -> Engine:
+        """Not asked for here."""
+        raise AssertionError
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+@contextmanager
+def running(
+    factory: Factory, added: Callable[[int, str], None], fenced: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ReceivingEngines]:
+    """The thread, retrying at once."""
+    monkeypatch.setattr(receiving, "RETRY_S", 0.01)
+    engines = ReceivingEngines(factory, [], added=added, fenced=fenced)  # type: ignore[arg-type]  # no sender is made
+    engines.start()
+    try:
+        yield engines
+    finally:
+        engines.stop()
+
+
+def test_a_failure_of_foreign_code_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that nobody foresaw must not end the thread."""
+    added = threading.Event()
+    factory = Factory(failures=2)
+
+    with running(factory, lambda *_: added.set(), lambda _: None, monkeypatch) as engines:
+        engines.want(0)
+
+        assert added.wait(PATIENCE_S)
+    assert len(factory.made) == 1
+
+
+def test_a_domain_that_is_asked_for_while_its_engine_is_added_gets_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control thread sees the domain as missing until `added` has returned, and asks again meanwhile."""
+    factory = Factory()
+    second = threading.Event()
+
+    def added(domain: int, _: str) -> None:
+        if domain == 0:
+            engines.want(0)
+            engines.want(1)
+        else:
+            second.set()
+
+    with running(factory, added, lambda _: None, monkeypatch) as engines:
+        engines.want(0)
+
+        assert second.wait(PATIENCE_S)
+    assert len(factory.made) == 2
+
+
+def test_an_engine_that_is_not_gone_is_not_reported_as_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I3: the blocks behind it stay out of the pool until a later try has really destroyed it."""
+    made, gone = threading.Event(), threading.Event()
+    left: list[int] = []
+    factory = Factory(close_failures=2)
+
+    def fenced(_: str) -> None:
+        left.append(factory.made[0].failures)
+        gone.set()
+
+    with running(factory, lambda *_: made.set(), fenced, monkeypatch) as engines:
+        engines.want(0)
+        assert made.wait(PATIENCE_S)
+        engines.fence("engine-0")
+
+        assert gone.wait(PATIENCE_S)
+    assert left == [0]
+
+
+def test_closing_again_does_not_make_a_fence_that_failed_good() -> None:
+    """As long as something holds on to the engine, every call of `close` says so."""
+
+    class Native:
+        """Stands for Mooncake's engine."""
+
+    held = [Native()]
+    receiver = MooncakeReceiver(held[0], "127.0.0.1:1")
+
+    for _ in range(2):
+        with pytest.raises(EngineError, match="still in use"):
+            receiver.close()
+    held.clear()
+    receiver.close()
+    assert held == []
