@@ -605,3 +605,21 @@ def test_late_mail_of_a_dead_peer_costs_no_more_than_a_fence() -> None:
     pair.push()
 
     assert [(r.transfer_id, r.ok) for r in pair.resolved()] == [("t", False), ("u", True)]
+
+
+def test_the_requests_of_one_step_are_announced_in_one_beat() -> None:
+    """A beat lists everything that is open: one per request would make a burst of arrivals quadratic."""
+    pair = Pair()
+    pair.watch()
+    pair.d.outbox.clear()
+    for name in ("u", "v", "w"):
+        pair.d.watch(name, f"d-{name}", PEER, pair.now)
+
+    pair.d.announce()
+
+    (beat,) = [message.body for _, message in pair.d.outbox]
+    assert isinstance(beat, Beat)
+    assert [transfer_id for transfer_id, _ in beat.open] == ["t", "u", "v", "w"]
+    pair.d.outbox.clear()
+    pair.d.announce()
+    assert pair.d.outbox == []
