@@ -1,4 +1,4 @@
-"""The worker on a CPU: vLLM's own, plus what it lacks for pinned cores and for eager pipeline stages."""
+"""The worker on a CPU: vLLM's own, plus what it lacks for pinned cores, AMX, and eager pipeline stages."""
 
 import os
 from typing import Any
@@ -24,6 +24,7 @@ class Worker(CPUWorker):
         must be now: vLLM makes `set_num_threads` do nothing from here on.
         """
         torch.set_num_threads(min(torch.get_num_threads(), len(os.sched_getaffinity(0))))
+        ask_for_amx()
         super().init_device()
 
     def compile_or_warm_up_model(self) -> Any:
@@ -39,3 +40,14 @@ class Worker(CPUWorker):
                 batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
             )
         return result
+
+
+def ask_for_amx() -> None:
+    """Ask the kernel for AMX's tile registers, where this CPU has them; it grants them per process and on request.
+
+    vLLM's attention uses them without asking (`CPUAttentionBackendImpl`, ISA "amx"). A server that computes prompts
+    has them by then, since oneDNN asks in its first large matrix product. A decode node's first forward pass is over
+    one token, so without this it dies of an illegal instruction.
+    """
+    if torch.cpu._is_amx_tile_supported() and not torch.cpu._init_amx():
+        raise RuntimeError("this CPU has AMX, but the kernel does not grant its tile registers; vLLM needs them")

@@ -151,6 +151,7 @@ class Rig:
         ends = {"raw-receiver": (self._decode, {}), "raw-sender": (self._prefill, {"copies": copies})}
         for name, (place, more) in ends.items():
             path = self._folder / name
+            path.unlink(missing_ok=True)  # of an earlier run that kept its logs here
             kwargs = {"path": str(path), "host": place.data_host, "size": RAW_BYTES, **more}
             pid = self._processes.start(name, f"deploy.overlap.targets:{name.replace('-', '_')}", kwargs, place)
             await self._processes.wait_for_file(name, path)

@@ -29,8 +29,10 @@ def vllm_with_mooncake(argv: Sequence[str]) -> None:
     """Serve with vLLM and its MooncakeConnector.
 
     The connector of 0.32 asks torch for the current accelerator's index and dies where there is none; on a CPU the
-    index is used for nothing (`torch.cpu.set_device` ignores it), so it is answered here.
+    index is used for nothing (`torch.cpu.set_device` ignores it), so it is answered here. So is what its decode node
+    needs on a CPU with AMX (`ask_for_amx`); the engine is forked from this process and inherits the permission.
     """
+    importlib.import_module("model_runner.cpu").ask_for_amx()
     accelerator = importlib.import_module("torch").accelerator
     if not accelerator.is_available():
         accelerator.current_device_index = lambda: 0

@@ -1,0 +1,45 @@
+"""AMX tiles must be asked for before vLLM's attention uses them."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from model_runner import cpu
+
+
+def test_tiles_are_asked_for_where_the_cpu_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decode node's first pass is one token, before which nothing else would ask (illegal instruction)."""
+    asked: list[bool] = []
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: asked.append(True) or True)
+
+    cpu.ask_for_amx()
+
+    assert asked == [True]
+
+
+def test_a_cpu_without_tiles_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to ask for."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: pytest.fail("asked"))
+
+    cpu.ask_for_amx()
+
+
+def test_a_refusal_stops_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Better no start than a process that dies at its first token."""
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(torch.cpu, "_init_amx", lambda: False)
+
+    with pytest.raises(RuntimeError, match="AMX"):
+        cpu.ask_for_amx()
+
+
+@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="this CPU has no AMX")
+def test_a_process_that_asked_may_use_them() -> None:
+    """The permission holds: asking again in the same process is granted, too."""
+    code = "import torch; from model_runner.cpu import ask_for_amx; ask_for_amx(); assert torch.cpu._init_amx()"
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
