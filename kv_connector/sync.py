@@ -4,13 +4,14 @@ The model thread hands layers to the sender together with what the sender has to
 All of them obey I1: ready is a point on the model stream that the device has passed, never a token counter.
 
            what is handed over        who waits for the device
-    event    each layer               the sender, for an event recorded behind the layer
+    event    each layer               the sender, for an event recorded behind the layer's KV
     stream   each layer               the model thread, in the hook before the next layer's attention; the sender never
     forward  all layers, after the    the sender, for an event recorded behind the pass
              forward pass
 
-Layers without hooks are handed over at the end of the step, and every layer once per step. On a device without streams,
-such as a CPU, the kernel has returned when the hook runs, and there is nothing to wait for.
+Layers without hooks are handed over at the end of the step, and every layer once per step. Layers that are too small
+to be worth a push of their own are handed over several at once. On a device without streams, such as a CPU, the kernel
+has returned when the hook runs, and there is nothing to wait for.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -51,7 +52,7 @@ class ModelStream:
     device_type: str  # as torch says it: "cuda", "npu", "cpu"
     record: Record
     synchronize: Callable[[], None]  # blocks until everything issued so far has completed
-    attention_writes_kv: bool = True  # False: a layer's KV has been issued before its attention is about to be
+    attention_writes_kv: bool = True  # False: a layer's KV is issued before its attention
 
     def __call__(self) -> Awaitable | None:
         """Record an event: whoever needs no more than a `Record` may take a stream for one."""
@@ -74,8 +75,8 @@ class ModelStream:
 class LayerSync(Protocol):
     """Decides at which hook which layers are handed over."""
 
-    def begin_step(self, prompts: Sequence[Progress]) -> None:
-        """A forward pass over these prompts begins; empty: nothing to push."""
+    def begin_step(self, prompts: Sequence[Progress], at_once: int = 1) -> None:
+        """A forward pass over these prompts begins; empty: nothing to push. `at_once`: layers to hand over together."""
         ...
 
     def attention_begins(self, layer: int) -> None:
@@ -100,7 +101,7 @@ class ForwardSync:
         self._record = stream.record
         self._prompts: Sequence[Progress] = ()
 
-    def begin_step(self, prompts: Sequence[Progress]) -> None:
+    def begin_step(self, prompts: Sequence[Progress], at_once: int = 1) -> None:  # noqa: ARG002  # all are
         """See `LayerSync.begin_step`."""
         self._prompts = prompts
 
@@ -117,85 +118,88 @@ class ForwardSync:
         self._prompts = ()
 
 
-class EventSync:
-    """An event behind each layer; the sender waits for it, the model thread never does."""
+class _ByLayer:
+    """Hands over each layer as soon as its KV has been issued, at the earliest hook that says so.
 
-    def __init__(self, layers: int, hand: Hand, stream: ModelStream) -> None:
-        self._layers = layers
-        self._hand = hand
-        self._record = stream.record
-        self._prompts: Sequence[Progress] = ()
-        self._open: set[int] = set()  # layers of this step not handed over yet
-
-    def begin_step(self, prompts: Sequence[Progress]) -> None:
-        """See `LayerSync.begin_step`."""
-        self._prompts = prompts
-        self._open = set(range(self._layers)) if prompts else set()
-
-    def attention_begins(self, layer: int) -> None:
-        """Nothing: the layer's own hook comes."""
-
-    def layer_written(self, layer: int) -> None:
-        """Hand the layer over, once: a second hook is that of a layer which only reads shared KV."""
-        if layer in self._open:
-            self._open.remove(layer)
-            self._hand(Handover(self._prompts, (layer,), self._record()))
-
-    def end_step(self) -> None:
-        """See `LayerSync.end_step`."""
-        if self._open:
-            self._hand(Handover(self._prompts, sorted(self._open), self._record()))
-        self._prompts, self._open = (), set()
-
-
-class StreamSync:
-    """The model thread waits for its stream before each attention, and hands over what has then been written.
-
-    That is the layer before, whose attention has been issued, and the layer itself where the backend does not leave
-    the writing of its KV to the attention (trap 19: most of vLLM's do not; it gains a layer).
+    That is the hook before the layer's attention, unless the backend leaves the writing of KV to the attention (trap
+    19: most of vLLM's do not; it gains a layer).
     """
 
     def __init__(self, layers: int, hand: Hand, stream: ModelStream) -> None:
         self._layers = layers
         self._hand = hand
-        self._synchronize = stream.synchronize
-        self._attention_writes_kv = stream.attention_writes_kv
+        self._stream = stream
         self._prompts: Sequence[Progress] = ()
+        self._at_once = 1
         self._open: set[int] = set()  # layers of this step whose KV has not been issued, as far as we know
         self._issued: list[int] = []  # issued, perhaps not written yet, not handed over
 
-    def begin_step(self, prompts: Sequence[Progress]) -> None:
+    def begin_step(self, prompts: Sequence[Progress], at_once: int = 1) -> None:
         """See `LayerSync.begin_step`."""
-        self._prompts = prompts
+        self._prompts, self._at_once = prompts, at_once
         self._open = set(range(self._layers)) if prompts else set()
         self._issued = []
 
-    def attention_begins(self, layer: int) -> None:
-        """Wait for the stream and hand over what has been issued to it."""
-        if not self._attention_writes_kv:
-            self._issue(layer)
-        self._hand_over()
-
-    def layer_written(self, layer: int) -> None:
-        """Remember the layer, once; the next hook waits for it."""
-        self._issue(layer)
-
     def end_step(self) -> None:
-        """Wait for the last layer and for those without hooks, unless all have been handed over."""
+        """Hand over what is left: the last layers, and those without hooks."""
         self._issued += sorted(self._open)
-        self._hand_over()
+        self._hand_over(1)
         self._prompts, self._open = (), set()
 
     def _issue(self, layer: int) -> None:
+        """Take the layer, once: a second hook is that of a layer which only reads shared KV."""
         if layer in self._open:
             self._open.remove(layer)
             self._issued.append(layer)
 
-    def _hand_over(self) -> None:
-        if self._issued:
-            self._synchronize()
-            self._hand(Handover(self._prompts, tuple(self._issued), None))
+    def _hand_over(self, at_least: int) -> None:
+        if len(self._issued) >= at_least:
+            self._hand(Handover(self._prompts, tuple(self._issued), self._ready()))
             self._issued = []
+
+    def _ready(self) -> Awaitable | None:
+        """What tells that everything issued so far has been written; None: it has."""
+        raise NotImplementedError
+
+
+class EventSync(_ByLayer):
+    """An event behind the layers; the sender waits for it, the model thread never does."""
+
+    def attention_begins(self, layer: int) -> None:
+        """The layer's KV has been issued, unless its attention is what writes it."""
+        if not self._stream.attention_writes_kv:
+            self._issue(layer)
+            self._hand_over(self._at_once)
+
+    def layer_written(self, layer: int) -> None:
+        """The layer's KV has been issued in any case."""
+        self._issue(layer)
+        self._hand_over(self._at_once)
+
+    def _ready(self) -> Awaitable | None:
+        return self._stream.record()
+
+
+class StreamSync(_ByLayer):
+    """The model thread waits for its stream before an attention, so that what it hands over is complete.
+
+    That is the layer itself or, where the attention writes the KV, the layer before. The last layer is waited for at
+    the end of the step.
+    """
+
+    def attention_begins(self, layer: int) -> None:
+        """Wait for the stream and hand over what has been issued to it."""
+        if not self._stream.attention_writes_kv:
+            self._issue(layer)
+        self._hand_over(self._at_once)
+
+    def layer_written(self, layer: int) -> None:
+        """Remember the layer; the next hook waits for it."""
+        self._issue(layer)
+
+    def _ready(self) -> Awaitable | None:
+        self._stream.synchronize()
+        return None
 
 
 POLICIES: dict[str, type[ForwardSync] | type[EventSync] | type[StreamSync]] = {

@@ -1,6 +1,7 @@
 """The worker on a CPU: vLLM's own, plus what it lacks for pinned cores, AMX, and eager pipeline stages."""
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,12 +19,12 @@ class Worker(CPUWorker):
         super().__init__(*args, **kwargs)
 
     def init_device(self) -> None:
-        """Use no more threads than this process has cores.
+        """Use no more threads than this process has cores, or as many as it was told to use.
 
-        A process forked after torch was imported, and pinned after that, still counts the cores of its parent. It
-        must be now: vLLM makes `set_num_threads` do nothing from here on.
+        A process forked after torch was imported still has the thread count of its parent, whatever its own cores and
+        environment are. It must be now: vLLM makes `set_num_threads` do nothing from here on.
         """
-        torch.set_num_threads(min(torch.get_num_threads(), len(os.sched_getaffinity(0))))
+        torch.set_num_threads(compute_threads(os.environ, torch.get_num_threads(), len(os.sched_getaffinity(0))))
         ask_for_amx()
         super().init_device()
 
@@ -40,6 +41,12 @@ class Worker(CPUWorker):
                 batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
             )
         return result
+
+
+def compute_threads(environ: Mapping[str, str], current: int, cores: int) -> int:
+    """Return how many threads torch shall compute with: `OMP_NUM_THREADS` if it is set, never more than cores."""
+    asked = environ.get("OMP_NUM_THREADS", "")
+    return min(int(asked) if asked.isdecimal() and int(asked) else current, cores)
 
 
 def ask_for_amx() -> None:

@@ -44,12 +44,14 @@ def parser() -> argparse.ArgumentParser:
     add("--tokens", nargs="+", type=int, default=[128, 600, 1500, 3500], metavar="N", help="prompt lengths")
     add("--chunks", nargs="+", type=int, default=[512, 2048, 4096], metavar="N", help="P's --max-num-batched-tokens")
     add("--variants", nargs="+", choices=variants, default=variants)
+    add("--cores", choices=("free", "pinned"), default="free", help="pinned: all threads of a node share one core")
     add("--samples", type=int, default=9, help="per variant and cell")
     add("--max-other-cpu", type=float, default=0.15, metavar="CORES", help="a round with more is taken again")
     add("--extra-rounds", type=int, default=6, help="per cell, to replace such rounds")
     add("--patience-s", type=float, default=15.0, help="before each round, for the machine to become quiet")
     add("--budget-s", type=float, default=1800.0, help="no cell is begun later than this")
     add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
+    add("--mlp", type=int, default=256, help="width of the bench model's MLP: how much a token has to compute")
     add("--model-dir", type=Path, default=MODEL, help="where the bench model is, or is to be written")
     add("--json", type=Path, metavar="FILE", help="write figures and all samples there")
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
@@ -62,7 +64,14 @@ async def measure(arguments: argparse.Namespace, network: Network, forkserver: F
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as http:
         processes = Processes(forkserver, folder, http)
-        rig = Rig(network=network, processes=processes, http=http, folder=folder, model=arguments.model_dir)
+        rig = Rig(
+            network=network,
+            processes=processes,
+            http=http,
+            folder=folder,
+            model=arguments.model_dir,
+            pinned=arguments.cores == "pinned",
+        )
         try:
             kv = await rig.start(upstream=UPSTREAM in arguments.variants)
             await _cells(arguments, network, rig, kv, done)
@@ -113,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             network = stack.enter_context(Network())
             folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-overlap-")))
             folder.mkdir(parents=True, exist_ok=True)
-            _make_model(arguments.model_dir)
+            _make_model(arguments.model_dir, arguments.mlp)
             environ = zygote_environment(os.environ, offline=True)
             forkserver = stack.enter_context(ForkServer(log=folder / "zygote.log", environ=environ))
             asyncio.run(measure(arguments, network, forkserver, folder))
@@ -124,10 +133,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _make_model(directory: Path) -> None:
+def _make_model(directory: Path, mlp: int) -> None:
     from deploy.embedded_model import bench_model
 
-    bench_model.ensure(directory)
+    bench_model.ensure(directory, mlp=mlp)
 
 
 def _refuse(reason: str) -> int:

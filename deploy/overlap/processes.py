@@ -1,6 +1,7 @@
 """The processes of one benchmark run: forked, pinned, put into a namespace, waited for, stopped."""
 
 import asyncio
+import os
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,13 +28,17 @@ class Place:
     """Where a process runs."""
 
     netns: str = ""
-    core: int | None = None
+    core: int  # of the thread that computes
+    pinned: bool = True  # all other threads have that core, too; otherwise any
     data_host: str = ""  # its address on the data link
 
     @property
     def env(self) -> dict[str, str | None]:
         """What vLLM and Mooncake must be told of it."""
-        return {"VLLM_HOST_IP": self.data_host, "MC_TCP_BIND_ADDRESS": self.data_host} if self.data_host else {}
+        hosts: dict[str, str | None] = {}
+        if self.data_host:
+            hosts = {"VLLM_HOST_IP": self.data_host, "MC_TCP_BIND_ADDRESS": self.data_host}
+        return {"OMP_NUM_THREADS": "1"} | hosts
 
 
 class Processes:
@@ -44,6 +49,7 @@ class Processes:
         self._folder = folder
         self._http = http
         self._children: dict[str, Child] = {}
+        self._cores: dict[str, int] = {}
 
     def start(
         self,
@@ -55,7 +61,8 @@ class Processes:
     ) -> int:
         """Start a process and return its id. The name must be new."""
         assert name not in self._children, name
-        cpus = () if place.core is None else (place.core,)
+        cpus = (place.core,) if place.pinned else ()
+        self._cores[name] = place.core
         self._children[name] = self._forkserver.spawn(
             target, kwargs=kwargs, env=place.env | dict(env or {}), log=self._log(name), cpus=cpus, netns=place.netns
         )
@@ -88,6 +95,11 @@ class Processes:
 
         await self._wait(name, is_there)
 
+    def pin_engine(self, name: str) -> None:
+        """Give the model thread of a vLLM server, which is its engine's main thread, the core of the server's place."""
+        for engine in engines_of(self._children[name].pid):
+            os.sched_setaffinity(engine, {self._cores[name]})
+
     def stop(self, *names: str) -> None:
         """Stop processes, all of them unless named; kill those that do not end."""
         stopping = [self._children.pop(name) for name in names or list(self._children)]
@@ -113,6 +125,18 @@ class Processes:
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
+
+
+def engines_of(server: int) -> list[int]:
+    """Return the process ids of a vLLM server's engines, which are its children."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(OSError):  # it has just ended
+                name, _, rest = (folder / "stat").read_text().rpartition(") ")
+                if int(rest.split()[1]) == server and "(VLLM::Engine" in name:
+                    found.append(int(folder.name))
+    return found
 
 
 def free_port() -> int:

@@ -25,6 +25,8 @@ from loadtest.overlap.figures import PLAIN, RAW, UPSTREAM, expected_kv_bytes
 from loadtest.overlap.session import MeasureError, Subject
 from loadtest.overlap.subjects import Baton, Plain, Raw, Upstream
 
+PREFILL_CORE: Final = 0
+DECODE_CORE: Final = 1
 KV_CACHE_BYTES: Final = 256 << 20
 RAW_BYTES: Final = 64 << 20  # room for the longest prompt's KV
 FIRST_PORT: Final = 8100  # in the namespaces every port is free
@@ -55,8 +57,16 @@ class Rig:
     """Servers of one benchmark run. `start`, then `subjects` for each chunk size."""
 
     def __init__(
-        self, *, network: Network, processes: Processes, http: aiohttp.ClientSession, folder: Path, model: Path
+        self,
+        *,
+        network: Network,
+        processes: Processes,
+        http: aiohttp.ClientSession,
+        folder: Path,
+        model: Path,
+        pinned: bool,
     ) -> None:
+        """Make it; `pinned`: a node and all its threads have one core, else its model thread has one and the rest any."""
         self._processes = processes
         self._http = http
         self._folder = folder
@@ -64,8 +74,8 @@ class Rig:
         self._secret_file = folder / "secret"
         self._secret_file.write_text(generate_secret())
         self._token = read_secret(self._secret_file).node_token()
-        self._prefill = Place(netns=network.prefill, core=0, data_host=PREFILL_DATA)
-        self._decode = Place(netns=network.decode, core=1, data_host=DECODE_DATA)
+        self._prefill = Place(netns=network.prefill, core=PREFILL_CORE, pinned=pinned, data_host=PREFILL_DATA)
+        self._decode = Place(netns=network.decode, core=DECODE_CORE, pinned=pinned, data_host=DECODE_DATA)
         self._per_chunk: list[str] = []
         self._port = FIRST_PORT
         self._sender_pid = 0
@@ -112,7 +122,8 @@ class Rig:
         nodes = ("--prefill", prefill, "--decode", f"http://{DECODE_HTTP}:{DECODE_PORT}")
         argv = {"argv": ["--port", str(proxy_port), "--when-no-prefill", "refuse", *secret, *nodes]}
         env = {"BATON_PROXY_PROBE_INTERVAL_S": _SECONDS_BETWEEN_PROBES}
-        self._processes.start(self._keep(f"proxy-{port}"), "proxy.__main__:main", argv, Place(), env)
+        place = Place(core=DECODE_CORE, pinned=False)
+        self._processes.start(self._keep(f"proxy-{port}"), "proxy.__main__:main", argv, place, env)
         proxy = f"http://127.0.0.1:{proxy_port}"
         await self._processes.wait_for_url(f"proxy-{port}", proxy + "/ready")
         return Baton(
@@ -184,6 +195,7 @@ class Rig:
     async def _ready(self, name: str, host: str, port: int) -> str:
         url = f"http://{host}:{port}"
         await self._processes.wait_for_url(name, url + "/health")
+        self._processes.pin_engine(name)
         return url
 
     def _argv(self, port: int, *flags: str) -> dict[str, Any]:

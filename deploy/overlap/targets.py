@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, Listener
-from typing import Final
+from typing import Any, Final
 
 from kv_connector.engine.mooncake import MooncakeFactory
 from kv_connector.plan import Copy
@@ -20,7 +20,10 @@ _SERVER: Final = "vllm.entrypoints.launchers.api_server.entry"
 
 def vllm_server(argv: Sequence[str]) -> None:
     """Serve with vLLM alone, in the environment that our nodes give it."""
-    environment.apply(environment.environment("cpu", list(argv), len(os.sched_getaffinity(0)), os.environ))
+    cores = len(os.sched_getaffinity(0))
+    environment.apply(environment.environment("cpu", list(argv), cores, os.environ))
+    torch = importlib.import_module("torch")
+    torch.set_num_threads(worker().compute_threads(os.environ, torch.get_num_threads(), cores))
     sys.argv = ["vllm", *argv]
     importlib.import_module(_SERVER).main()
 
@@ -32,11 +35,16 @@ def vllm_with_mooncake(argv: Sequence[str]) -> None:
     index is used for nothing (`torch.cpu.set_device` ignores it), so it is answered here. So is what its decode node
     needs on a CPU with AMX (`ask_for_amx`); the engine is forked from this process and inherits the permission.
     """
-    importlib.import_module("model_runner.cpu").ask_for_amx()
+    worker().ask_for_amx()
     accelerator = importlib.import_module("torch").accelerator
     if not accelerator.is_available():
         accelerator.current_device_index = lambda: 0
     vllm_server(argv)
+
+
+def worker() -> Any:
+    """Return the module of our nodes' worker; importing it imports vLLM."""
+    return importlib.import_module("model_runner.cpu")
 
 
 def raw_receiver(path: str, host: str, size: int) -> None:

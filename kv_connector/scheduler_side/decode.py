@@ -19,6 +19,7 @@ from kv_connector.prompt import prompt_hash
 from kv_connector.scheduler_side.ledger import ReservationLedger
 from kv_connector.scheduler_side.tracking import Failures, params_of
 from kv_connector.status import OutcomeSender
+from kv_connector.wake import IdleSleep, wake_path
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool
@@ -65,10 +66,12 @@ class DecodeScheduler:
             "prompt_tokens_computed": 0,  # of all requests, as scheduled
         }
         self._outcomes = OutcomeSender(config.runtime_dir / "outcomes.sock")
+        self._idle_sleep = IdleSleep(wake_path(config.runtime_dir))
 
     def bind_pool(self, pool: "BlockPool") -> None:
-        """Name the block pool."""
+        """Name the block pool: the engine's loop is about to begin."""
         self._ledger.bind(pool)
+        self._idle_sleep.start()
 
     def add_request(self, request: "Request") -> None:
         """A request has arrived. Tell its prefill node that we care, so that it keeps the prompt for us."""
@@ -129,6 +132,8 @@ class DecodeScheduler:
 
     def update(self, report: DecodeReport, finished_receiving: set[str]) -> None:
         """Take in what the workers saw."""
+        if report or finished_receiving:
+            self._idle_sleep.skip_next()
         for tracked in self._requests.values() if report.started else ():
             tracked.started = tracked.started or tracked.transfer_id in report.started
         for request_id, reason in report.failed.items():
@@ -176,8 +181,9 @@ class DecodeScheduler:
         }
 
     def close(self) -> None:
-        """Close the channel to the node."""
+        """Close the channels to the node and to the workers."""
         self._outcomes.close()
+        self._idle_sleep.stop()
 
     def _may_reserve(self, tracked: _Tracked, missing: int) -> bool:
         """Reserve at once while enough of the pool stays free; else only for a prompt that has started (E8)."""

@@ -15,6 +15,7 @@ from kv_connector.metadata import DecodeReport, DecodeStep
 from kv_connector.protocol import decode, encode
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import Record
+from kv_connector.wake import Waker, wake_path
 from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.receiving import ReceivingEngines
@@ -50,6 +51,7 @@ class DecodeWorker:
         )
         self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
         self._loop = ControlLoop(self, TICK_S, secret=secret)
+        self._waker = Waker(wake_path(config.runtime_dir))
         self._finished: set[str] = set()  # requests that vLLM waits for, resolved since it last asked
         self._failed: set[str] = set()  # those of them whose KV must not be used
         self._report = DecodeReport()
@@ -57,6 +59,7 @@ class DecodeWorker:
 
     def start(self) -> None:
         """Start the threads."""
+        self._waker.start()
         self._engines.start()
         for domain in self._consumer.domains.missing():
             self._engines.want(domain)
@@ -66,6 +69,7 @@ class DecodeWorker:
         """Stop the threads and close the engines."""
         self._loop.stop()
         self._engines.stop()
+        self._waker.stop()
 
     # --- model thread ---
 
@@ -191,6 +195,8 @@ class DecodeWorker:
     def _flush(self) -> None:
         """Pass on everything that the machine has produced. Called with the lock held."""
         consumer = self._consumer
+        if consumer.resolved or consumer.started or consumer.closed:
+            self._waker.wake()
         for peer, message in drain(consumer.outbox):
             self._loop.send(("dial", peer), encode(message))
         for peer in drain(consumer.forgotten):

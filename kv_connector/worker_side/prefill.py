@@ -113,7 +113,8 @@ class PrefillWorker:
                 for request_id in step.holds:
                     self._producer.hold(request_id, now)
                 self._flush()
-        self._sync.begin_step(step.progress)
+        new_blocks = sum(len(prompt.new_blocks) for prompt in step.progress)
+        self._sync.begin_step(step.progress, self._sender.layers_at_once(new_blocks))
 
     def attention_begins(self, layer_name: str) -> None:
         """Everything of this step before the layer's attention has been issued."""

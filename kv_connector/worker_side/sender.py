@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 
 from kv_connector.engine.base import Push as EnginePush
 from kv_connector.engine.base import SendingEngine
@@ -19,12 +20,23 @@ from kv_connector.layout import Region
 from kv_connector.plan import Copy, plan_layers
 from kv_connector.sync import Handover
 from kv_connector.worker_side.caches import Caches
+from kv_connector.worker_side.link import FIRST_GUESS_BYTES_PER_S, Link
 
 logger = logging.getLogger(__name__)
 
-MIN_SLEEP_S = 0.0002
-MAX_SLEEP_S = 0.005
-CALLS_UNDER_WAY = 2  # per decode rank: enough to keep the link busy; what is under way cannot be called back
+# Per decode rank, so many calls or so much time of its link, whichever is more: enough to keep the link busy. What is
+# under way cannot be called back.
+CALLS_UNDER_WAY = 2
+SECONDS_UNDER_WAY = 0.005
+WORTH_S = 0.0005  # bytes that take less than this to send are not worth a call of their own
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A decode rank."""
+
+    pairs: list[list[tuple[Region, Region]]]  # per layer, ours and theirs
+    link: Link
 
 
 @dataclass(slots=True)
@@ -71,8 +83,7 @@ class Sender:
         self._flush = flush
         self._inbox: queue.SimpleQueue[Handover | None] = queue.SimpleQueue()
         self._under_way: list[_UnderWay] = []
-        self._pairs: dict[int, list[list[tuple[Region, Region]]]] = {}  # decode rank → per layer, ours and theirs
-        self._bytes_per_s = 1e9  # moving average
+        self._peers: dict[int, _Peer] = {}  # by incarnation
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="baton-sender", daemon=True)
         self.totals = {"pushes": 0, "failed_pushes": 0, "bytes": 0, "descriptors": 0}
@@ -91,6 +102,15 @@ class Sender:
     def hand(self, handover: Handover) -> None:
         """Layers have been issued (model thread)."""
         self._inbox.put(handover)
+
+    def layers_at_once(self, blocks: int) -> int:
+        """Return how many layers to hand over together in a step that writes so many blocks (model thread).
+
+        Layers too small to be worth a call go together with the next ones. They would take less than `WORTH_S` to
+        send, on the slowest link, so that is the most by which this can delay a commit.
+        """
+        rate = min((peer.link.bytes_per_s for peer in self._peers.values()), default=FIRST_GUESS_BYTES_PER_S)
+        return max(1, ceil(WORTH_S * rate / max(1, blocks * self._layer_block_bytes)))
 
     def wake(self) -> None:
         """There may be something to push (control thread)."""
@@ -119,9 +139,9 @@ class Sender:
             return handed
 
     def _sleep_s(self) -> float:
-        first = self._under_way[0]
-        left = first.bytes / self._bytes_per_s - (time.monotonic() - first.since)
-        return min(max(left, MIN_SLEEP_S), MAX_SLEEP_S)
+        now = time.monotonic()
+        oldest = {item.push.transfer.decode: item for item in reversed(self._under_way)}
+        return min(self._link(decode).sleep_s(item.bytes, item.since, now) for decode, item in oldest.items())
 
     def _take_in(self, handed: list[Handover]) -> None:
         for handover in handed:
@@ -152,22 +172,34 @@ class Sender:
         self.totals["pushes" if ok else "failed_pushes"] += 1
         if ok:
             self.totals["bytes"] += item.bytes
-            took = max(time.monotonic() - item.since, 1e-4)
-            self._bytes_per_s += 0.2 * (item.bytes / took - self._bytes_per_s)
+            self._link(item.push.transfer.decode).end(item.bytes, item.since, time.monotonic())
 
     def _submit(self) -> None:
         while True:
-            calls = Counter(item.push.transfer.decode for item in self._under_way)
-            busy = {decode for decode, count in calls.items() if count >= CALLS_UNDER_WAY}
+            busy = self._busy()
             with self._lock:
                 push = self._producer.next_push(self._max_blocks, busy)
             if push is None:
                 return
             self._begin(push)
 
+    def _busy(self) -> set[int]:
+        """Decode ranks whose links have enough to do."""
+        calls: Counter[int] = Counter()
+        sizes: Counter[int] = Counter()
+        for item in self._under_way:
+            calls[item.push.transfer.decode] += 1
+            sizes[item.push.transfer.decode] += item.bytes
+        return {
+            decode
+            for decode, peer in self._peers.items()
+            if calls[decode] >= CALLS_UNDER_WAY and sizes[decode] >= SECONDS_UNDER_WAY * peer.link.bytes_per_s
+        }
+
     def _begin(self, push: Push) -> None:
         reservation = push.transfer.reservation
         assert reservation is not None  # the machine hands out pushes of reserved transfers only
+        now = time.monotonic()
         try:
             copies = self._plan(push)
             call = self._engine.submit(reservation.engine, copies)
@@ -176,7 +208,7 @@ class Sender:
             call, copies = _Refused(), []
         size = sum(copy.length for copy in copies)
         self.totals["descriptors"] += len(copies)
-        self._under_way.append(_UnderWay(push, call, size, time.monotonic()))
+        self._under_way.append(_UnderWay(push, call, size, now))
 
     def _plan(self, push: Push) -> list[Copy]:
         """Turn pieces into copies, planning layers that share a range of blocks once."""
@@ -184,25 +216,30 @@ class Sender:
         reservation = transfer.reservation
         assert reservation is not None
         first = reservation.first_token // self._block_tokens
-        pairs = self._pairs_with(transfer.decode)
+        peer = self._peer(transfer.decode)
         ranges: dict[tuple[int, int], list[tuple[Region, Region]]] = {}
         for layer, start, stop in push.pieces:
-            ranges.setdefault((start, stop), []).extend(pairs[layer])
+            ranges.setdefault((start, stop), []).extend(peer.pairs[layer])
         copies: list[Copy] = []
         for (start, stop), regions in ranges.items():
             source = transfer.source_blocks[first + start : first + stop]
             copies += plan_layers(regions, source, reservation.blocks[0][start:stop])
         return copies
 
-    def _pairs_with(self, decode: int) -> list[list[tuple[Region, Region]]]:
-        if decode not in self._pairs:
+    def _link(self, decode: int) -> Link:
+        peer = self._peers.get(decode)
+        return peer.link if peer else Link()  # gone meanwhile, or never met: nothing is known
+
+    def _peer(self, decode: int) -> _Peer:
+        if decode not in self._peers:
             with self._lock:
                 infos = self._producer.hello_of(decode).regions
+                living = set(self._producer.sessions)
             theirs = {info.name: Region.from_info(info) for info in infos}
-            self._pairs = {decode: [[(r, theirs[r.name]) for r in layer] for layer in self._regions]} | {
-                peer: pairs for peer, pairs in self._pairs.items() if peer in self._producer.sessions
-            }
-        return self._pairs[decode]
+            pairs = [[(region, theirs[region.name]) for region in layer] for layer in self._regions]
+            known = {peer: state for peer, state in self._peers.items() if peer in living}
+            self._peers = known | {decode: _Peer(pairs, Link())}
+        return self._peers[decode]
 
 
 def _completed(handover: Handover) -> bool:

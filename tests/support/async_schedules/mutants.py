@@ -71,6 +71,10 @@ MUTANTS = [
         "stream: the attribute is not heeded",
         Plan(layer_sync="stream", attention_writes_kv=True, break_stream=with_wrong_attribute),
     ),
+    Mutant(
+        "event: the attribute is not heeded",
+        Plan(layer_sync="event", attention_writes_kv=True, break_stream=with_wrong_attribute),
+    ),
     Mutant("hits are trusted", Plan(layer_sync="event"), TrustsHits),
     Mutant("partial blocks are pushed", Plan(layer_sync="event"), PushesPartialBlocks),
     Mutant("voided prompts go on", Plan(layer_sync="event"), KeepsVoided),

@@ -61,6 +61,8 @@ class World:
             patch.object(decode, "ControlLoop", self._wire.loop),
         ):
             self.prefill, self._decode = self._make_workers()
+        at_once = self.chance.choice((1, 1, 2, LAYERS))  # as if for links of several speeds
+        self.prefill._sender.layers_at_once = lambda blocks: at_once  # type: ignore[method-assign]
         self._decode._engines._make(0)
         self.decode_side = DecodeSide(self.chance, self._decode, self.target, list(self.traffic.prompts.values()))
         self._turns: list[Callable[[], object]] = [

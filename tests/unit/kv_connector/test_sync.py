@@ -36,9 +36,9 @@ class Device:
         )
         self.sync: LayerSync = make_layer_sync(name, layers, self._hand, stream)
 
-    def run_step(self, hooked: list[int]) -> None:
+    def run_step(self, hooked: list[int], at_once: int = 1) -> None:
         """One forward pass in which these layers' hooks fire, in this order."""
-        self.sync.begin_step(PROMPTS)
+        self.sync.begin_step(PROMPTS, at_once)
         for layer in hooked:
             self.sync.attention_begins(layer)
             self.sync.layer_written(layer)
@@ -64,6 +64,40 @@ def test_event_hands_over_layer_by_layer() -> None:
 
     assert device.log == ["recorded", (0,), "recorded", (1,), "recorded", (2,)]
     assert all(handover.done is device for handover in device.handed)
+
+
+def test_event_hands_over_before_the_attention_if_the_kv_is_written_before_it() -> None:
+    """The layer's event is recorded one hook earlier, so that its attention is already overlapped."""
+    device = Device("event", by_attention=False)
+    device.sync.begin_step(PROMPTS)
+
+    device.sync.attention_begins(0)
+
+    assert device.log == ["recorded", (0,)]
+
+
+@pytest.mark.parametrize("name", ["event", "stream"])
+@pytest.mark.parametrize("by_attention", [True, False])
+def test_small_layers_are_handed_over_together(name: str, by_attention: bool) -> None:
+    """One event or one wait for all of them; what is left over goes at the end of the step."""
+    device = Device(name, by_attention=by_attention, layers=5)
+
+    device.run_step([0, 1, 2, 3, 4], at_once=2)
+
+    assert [handover.layers for handover in device.handed] == [(0, 1), (2, 3), (4,)]
+    assert device.log.count("recorded" if name == "event" else "synchronised") == 3
+
+
+def test_a_step_forgets_what_the_last_one_did_not_hand_over() -> None:
+    """A pass that failed has written nothing that may be pushed."""
+    device = Device("event")
+    device.sync.begin_step(PROMPTS, 3)
+    device.sync.layer_written(0)
+
+    device.sync.begin_step([])
+    device.sync.end_step()
+
+    assert device.handed == []
 
 
 def test_stream_hands_over_the_layer_before() -> None:

@@ -1,0 +1,163 @@
+"""The engine's pause between steps, and the word that ends it."""
+
+import inspect
+import select
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from socket import socket
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from vllm.v1.engine import core as engine_core
+
+from kv_connector.errors import ConnectorError
+from kv_connector.wake import ENGINE_CORE, IdleSleep, Waker, wake_path
+
+LONG_S = 0.009  # near the longest sleep that can be ended
+NEVER_S = 5.0
+
+
+@pytest.fixture
+def pause(tmp_path: Path) -> Iterator[IdleSleep]:
+    """The engine's end."""
+    made = IdleSleep(wake_path(tmp_path))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def waker(tmp_path: Path) -> Iterator[Waker]:
+    """The worker's end."""
+    made = Waker(wake_path(tmp_path))
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Time-outs that the sleep was begun with."""
+    real = select.select
+    timeouts: list[float] = []
+
+    def watched(read: list[socket], write: list[socket], error: list[socket], timeout: float) -> object:
+        timeouts.append(timeout)
+        return real(read, write, error, NEVER_S if timeout else 0)  # so that only a word can end it in time
+
+    monkeypatch.setattr("kv_connector.wake.select", SimpleNamespace(select=watched))
+    return timeouts
+
+
+def test_a_word_ends_the_sleep(pause: IdleSleep, waker: Waker, slept: list[float]) -> None:
+    """The engine does not sleep on when there is news."""
+    threading.Timer(0.05, waker.wake).start()
+    began = time.monotonic()
+
+    pause.sleep(LONG_S)
+
+    assert slept == [LONG_S]
+    assert time.monotonic() - began < NEVER_S
+
+
+def test_a_word_before_the_sleep_counts(pause: IdleSleep, waker: Waker, slept: list[float]) -> None:
+    """News that came while a step ran is not slept over."""
+    waker.wake()
+
+    pause.sleep(LONG_S)
+
+    assert slept == [LONG_S]  # and it returned
+
+
+def test_many_words_end_one_sleep(pause: IdleSleep, waker: Waker) -> None:
+    """They were all about what the next step takes in."""
+    for _ in range(5):
+        waker.wake()
+
+    pause.sleep(LONG_S)
+
+    assert pause._socket is not None
+    with pytest.raises(BlockingIOError):
+        pause._socket.recv(1)
+
+
+def test_a_skipped_sleep_does_not_wait(pause: IdleSleep, waker: Waker, slept: list[float]) -> None:
+    """The step after the one that took notice follows at once; the one after that sleeps again."""
+    pause.skip_next()
+
+    pause.sleep(LONG_S)
+    threading.Timer(0.05, waker.wake).start()
+    pause.sleep(LONG_S)
+
+    assert slept == [0.0, LONG_S]
+
+
+def test_a_long_sleep_is_vllms_own(pause: IdleSleep, waker: Waker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the pause between two steps is replaced."""
+    asked: list[float] = []
+    monkeypatch.setattr("kv_connector.wake.time", SimpleNamespace(sleep=asked.append))
+    waker.wake()
+
+    pause.sleep(3.0)
+
+    assert asked == [3.0]
+
+
+def test_vllms_engine_core_sleeps_through_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module's `time.sleep` is ours until `stop`; everything else of `time` is untouched."""
+    core = ModuleType(ENGINE_CORE)
+    core.time = time  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, ENGINE_CORE, core)
+
+    pause = IdleSleep(wake_path(tmp_path))
+
+    pause.start()
+
+    assert core.time.sleep == pause.sleep
+    assert core.time.monotonic is time.monotonic
+    pause.stop()
+    pause.stop()
+    assert core.time is time
+
+
+def test_vllm_does_sleep_where_we_replace_it() -> None:
+    """Fails when a new vLLM sleeps elsewhere or otherwise, so that somebody looks."""
+    assert engine_core.time is time
+    assert "time.sleep(0.001)" in inspect.getsource(engine_core.EngineCoreProc._process_engine_step)
+
+
+def test_without_the_engine_core_nothing_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The engine then looks every millisecond, as without us, and the log says so."""
+    monkeypatch.delitem(sys.modules, ENGINE_CORE, raising=False)
+
+    pause = IdleSleep(wake_path(tmp_path))
+
+    pause.start()
+    pause.stop()
+
+    assert "looks for news every millisecond" in caplog.text
+
+
+def test_nobody_listening_is_no_error(tmp_path: Path) -> None:
+    """The worker starts before the scheduler does."""
+    waker = Waker(wake_path(tmp_path))
+    waker.start()
+    waker.wake()
+    waker.stop()
+
+
+def test_an_unread_queue_does_not_block_the_worker(pause: IdleSleep, waker: Waker) -> None:
+    """An engine in a long forward pass reads nothing."""
+    for _ in range(2_000):
+        waker.wake()
+
+
+def test_a_path_that_cannot_be_bound_is_named(tmp_path: Path) -> None:
+    """The start fails with a sentence."""
+    with pytest.raises(ConnectorError, match="nowhere"):
+        IdleSleep(tmp_path / "nowhere" / "wake.sock").start()
