@@ -3,6 +3,7 @@
 These travel between vLLM's own processes by pickle; nothing here crosses to a peer (that is `protocol.py`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,6 +65,16 @@ class DecodeStep(KVConnectorMetadata):
     cancelled: list[str] = field(default_factory=list)  # request ids
 
 
+class Ending(NamedTuple):
+    """How a transfer ended on one D worker. P's clock is another: its milestones are never mixed with ours."""
+
+    at_s: float  # COMMIT received, or given up; this machine's monotonic clock
+    reserve_sent_s: float | None  # likewise; None if RESERVE never went out
+    committed: bool
+    timings_s: Mapping[str, float]  # P's milestones since it scheduled the prompt; empty unless committed
+    pushing_s: float  # on P
+
+
 @dataclass
 class DecodeReport(KVConnectorWorkerMetadata):
     """What happened on one D worker since its last report."""
@@ -71,6 +82,7 @@ class DecodeReport(KVConnectorWorkerMetadata):
     started: set[str] = field(default_factory=set)  # transfer ids whose prompt is being computed
     failed: dict[str, str] = field(default_factory=dict)  # request id → reason: its KV will not come
     closed: list[str] = field(default_factory=list)  # request ids whose blocks nobody writes to any more
+    endings: dict[str, Ending] = field(default_factory=dict)  # by request id, for timings alone
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "DecodeReport":
         """Merge with another worker's report."""
@@ -79,7 +91,13 @@ class DecodeReport(KVConnectorWorkerMetadata):
             started=self.started | other.started,
             failed=self.failed | other.failed,
             closed=self.closed + other.closed,
+            endings={
+                request_id: max(  # all is here when the last rank says so
+                    self.endings.get(request_id, ending), ending, key=lambda known: known.at_s
+                )
+                for request_id, ending in (self.endings | other.endings).items()
+            },
         )
 
     def __bool__(self) -> bool:
-        return bool(self.started or self.failed or self.closed)
+        return bool(self.started or self.failed or self.closed or self.endings)

@@ -93,6 +93,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     prompt_hash: bytes
     shards: int = 1  # how many P ranks must commit
     timings_s: dict[str, float] = {}  # seconds since the prompt was first scheduled, by milestone
+    pushing_s: float = 0.0  # time in which at least one push was under way
     digest: bytes = b""  # over the pushed blocks of all regions; empty: not computed
 
 

@@ -35,6 +35,7 @@ from kv_connector.protocol import (
     Revoke,
     Started,
 )
+from kv_connector.timings import counted_from
 
 REVOKED, UNWANTED = "revoked", "no longer wanted"
 BY_DECODE_NODE = (REVOKED, UNWANTED)  # reasons that are a decision, not a failure
@@ -76,6 +77,8 @@ class Outgoing:
     ending: str = ""  # why it drains; empty: it does not
     held_since: float | None = None  # s; the scheduler keeps the source blocks for us
     marks: dict[str, float] = field(default_factory=dict)  # s, for timings
+    pushing_since: float | None = None  # s; some push call has been under way without a gap
+    pushing_s: float = 0.0  # before that: time in which some push call was under way
 
     @property
     def epoch(self) -> int:
@@ -195,13 +198,21 @@ class Producer:
             del self._pushable[transfer_id]
         return None
 
+    def push_begun(self, push: Push, now: float) -> None:
+        """The sender sets about a push call. For timings alone."""
+        push.transfer.marks.setdefault("first_push", now)
+        if push.transfer.pushing_since is None:
+            push.transfer.pushing_since = now
+
     def push_done(self, push: Push, ok: bool, now: float) -> None:
         """A push call has ended. A failed one may go on writing (E1): its epoch is dirty and never retried."""
         transfer = push.transfer
         transfer.in_flight -= 1
+        if transfer.in_flight == 0 and transfer.pushing_since is not None:
+            transfer.pushing_s += now - transfer.pushing_since
+            transfer.pushing_since = None
         if self.transfers.get(transfer.transfer_id) is not transfer:
             return
-        transfer.marks.setdefault("first_push", now)
         transfer.marks["last_push"] = now
         if not ok:
             self._fail(transfer, "a push failed", dirty=True, now=now)
@@ -353,9 +364,7 @@ class Producer:
 
     def _commit(self, transfer: Outgoing, now: float) -> None:
         assert transfer.prompt is not None
-        begun = transfer.marks["scheduled"]
         transfer.marks["commit"] = now
-        timings = {name: at - begun for name, at in transfer.marks.items()}
         prompt = transfer.prompt
         self._close(
             transfer,
@@ -364,7 +373,8 @@ class Producer:
                 epoch=transfer.epoch,
                 tokens=prompt.tokens,
                 prompt_hash=prompt.prompt_hash,
-                timings_s=timings,
+                timings_s=counted_from("scheduled", transfer.marks),
+                pushing_s=transfer.pushing_s,
                 digest=self._digest(transfer) if self._digest else b"",
             ),
         )

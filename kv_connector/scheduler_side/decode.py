@@ -17,6 +17,7 @@ from kv_connector.handoff.consumer import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from kv_connector.prompt import prompt_hash
 from kv_connector.scheduler_side.ledger import ReservationLedger
+from kv_connector.scheduler_side.timing import DecodeTimings
 from kv_connector.scheduler_side.tracking import Failures, params_of
 from kv_connector.status import OutcomeSender
 from kv_connector.wake import IdleSleep, wake_path
@@ -57,11 +58,13 @@ class DecodeScheduler:
         self._step = DecodeStep()
         self._epochs = count(1)
         self._failures = Failures()
+        self._timings = DecodeTimings()
         self._totals = {
             "transfers": 0,
             "loaded": 0,
             "cached": 0,
             "recomputed": 0,
+            "cancelled": 0,
             "tokens_received": 0,
             "prompt_tokens_computed": 0,  # of all requests, as scheduled
         }
@@ -81,6 +84,7 @@ class DecodeScheduler:
         tracked = _Tracked(params.transfer_id, params.peer, time.monotonic())
         self._requests[request.request_id] = tracked
         self._transfer_ids.add(params.transfer_id)
+        self._timings.arrived(request.request_id, params.transfer_id, params.peer, tracked.since)
         self._totals["transfers"] += 1
         self._step.watched.append(Watched(params.transfer_id, request.request_id, params.peer))
 
@@ -103,6 +107,7 @@ class DecodeScheduler:
             return
         if num_external_tokens == 0:
             self._totals["cached"] += 1
+            self._timings.forget(request.request_id)
             self._settle(request.request_id, tracked)  # vLLM may force this whatever `match` said
             return
         prompt_tokens = request.num_prompt_tokens
@@ -111,6 +116,7 @@ class DecodeScheduler:
         self._ledger.take(request.request_id, wanted)
         wish = Wish(prompt_tokens, first_token, [[block.block_id for block in wanted]], prompt_hash(request))
         self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))
+        self._timings.reserved(request.request_id, time.monotonic())
         tracked.external_tokens = num_external_tokens
         tracked.state = _State.RESERVED
 
@@ -120,13 +126,16 @@ class DecodeScheduler:
         if tracked is None:
             return
         self._transfer_ids.discard(tracked.transfer_id)
+        self._timings.close(request.request_id, "cancelled")
         if tracked.state is not _State.SETTLED:
+            self._totals["cancelled"] += 1
             self._step.cancelled.append(request.request_id)
 
     def take_step(self, output: "SchedulerOutput") -> DecodeStep:
         """Return what has come up since the last step, for the workers."""
         for new in output.scheduled_new_reqs:
             self._totals["prompt_tokens_computed"] += len(new.prompt_token_ids or ()) - new.num_computed_tokens
+        self._timings.stepped([new.req_id for new in output.scheduled_new_reqs], time.monotonic())
         step, self._step = self._step, DecodeStep()
         return step
 
@@ -136,12 +145,14 @@ class DecodeScheduler:
             self._idle_sleep.skip_next()
         for tracked in self._requests.values() if report.started else ():
             tracked.started = tracked.started or tracked.transfer_id in report.started
+        self._timings.ended(report.endings)
         for request_id, reason in report.failed.items():
             if (failed := self._requests.get(request_id)) and failed.state is not _State.SETTLED:
-                self._recompute(failed, reason)
+                self._recompute(request_id, failed, reason)
         for request_id in finished_receiving:
             if (loaded := self._requests.get(request_id)) and loaded.state is _State.RESERVED:
                 loaded.state = _State.SETTLED
+                self._timings.loaded(request_id)
                 self._totals["loaded"] += 1
                 self._totals["tokens_received"] += loaded.external_tokens
         for request_id in report.closed:
@@ -177,8 +188,9 @@ class DecodeScheduler:
             "reservations": len(self._ledger),
             "reserved_blocks": self._ledger.total_blocks(),
             "totals": dict(self._totals),
+            "recomputed_by_reason": self._failures.by_class(),
             "failures": self._failures.recent(),
-        }
+        } | self._timings.snapshot()
 
     def close(self) -> None:
         """Close the channels to the node and to the workers."""
@@ -195,8 +207,9 @@ class DecodeScheduler:
         tracked.state = _State.SETTLED
         self._step.cancelled.append(request_id)
 
-    def _recompute(self, tracked: _Tracked, reason: str) -> None:
+    def _recompute(self, request_id: str, tracked: _Tracked, reason: str) -> None:
         tracked.state = _State.SETTLED
+        self._timings.close(request_id, "recomputed", reason)
         self._totals["recomputed"] += 1
         self._failures.add(tracked.transfer_id, reason)
         self._outcomes.send(tracked.transfer_id, "recomputed", reason)

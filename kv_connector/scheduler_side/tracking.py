@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from contracts import kv_transfer
 from contracts.kv_transfer import Role, TransferParams, TransferParamsError
 from contracts.secret import ClusterSecret
+from kv_connector.reasons import CLASSES, reason_class
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -32,16 +33,22 @@ def params_of(request: "Request", role: Role, secret: ClusterSecret) -> Transfer
 
 
 class Failures:
-    """The last failures, newest last."""
+    """The last failures, newest last, and how many there were of each kind."""
 
     def __init__(self) -> None:
         self._recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED_FAILURES)
+        self._by_class = dict.fromkeys(CLASSES, 0)
 
     def add(self, transfer_id: str, reason: str) -> None:
         """Remember and log one failure."""
         self._recent.append({"transfer_id": transfer_id, "reason": reason})
+        self._by_class[reason_class(reason)] += 1
         logger.warning("transfer %s failed: %s", transfer_id, reason)
 
     def recent(self) -> list[dict[str, Any]]:
         """Plain copies, for the node API."""
         return list(self._recent)
+
+    def by_class(self) -> dict[str, int]:
+        """How many failures there were of each class of reason."""
+        return dict(self._by_class)

@@ -11,8 +11,8 @@ from kv_connector.digest import digest_blocks
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
 from kv_connector.handoff.consumer import CANCELLED, Consumer, Resolved, Wish
-from kv_connector.metadata import DecodeReport, DecodeStep
-from kv_connector.protocol import decode, encode
+from kv_connector.metadata import DecodeReport, DecodeStep, Ending
+from kv_connector.protocol import Reserve, decode, encode
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import Record
 from kv_connector.wake import Waker, wake_path
@@ -55,6 +55,7 @@ class DecodeWorker:
         self._finished: set[str] = set()  # requests that vLLM waits for, resolved since it last asked
         self._failed: set[str] = set()  # those of them whose KV must not be used
         self._report = DecodeReport()
+        self._reserve_sent_s: dict[str, float] = {}  # transfer id → monotonic, until the transfer is resolved
         self._totals = {"loaded": 0, "failed": 0, "cancelled": 0, "fences": 0, "verified": 0, "mismatched": 0}
 
     def start(self) -> None:
@@ -199,6 +200,8 @@ class DecodeWorker:
             self._waker.wake()
         for peer, message in drain(consumer.outbox):
             self._loop.send(("dial", peer), encode(message))
+            if isinstance(message.body, Reserve):
+                self._reserve_sent_s.setdefault(message.body.transfer_id, time.monotonic())
         for peer in drain(consumer.forgotten):
             self._loop.forget(("dial", peer))
         for resolved in drain(consumer.resolved):
@@ -212,11 +215,19 @@ class DecodeWorker:
 
     def _resolve(self, resolved: Resolved) -> None:
         commit, wish, reason = resolved.commit, resolved.wish, resolved.reason
+        now = time.monotonic()  # before the digest: what that takes is D's own
         if commit is not None and wish is not None and commit.digest:
             reason = self._verify(wish, commit.digest)
         self._totals["cancelled" if reason == CANCELLED else "failed" if reason else "loaded"] += 1
         if reason:
             self._report.failed[resolved.request_id] = reason
+        self._report.endings[resolved.request_id] = Ending(
+            at_s=now,
+            reserve_sent_s=self._reserve_sent_s.pop(resolved.transfer_id, None) if resolved.reserved else None,
+            committed=commit is not None,
+            timings_s=commit.timings_s if commit else {},
+            pushing_s=commit.pushing_s if commit else 0.0,
+        )
         if resolved.reserved:  # vLLM waits for it
             self._finished.add(resolved.request_id)
             if reason:

@@ -4,7 +4,6 @@ import logging
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,11 +12,12 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.digest import digest_blocks
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
-from kv_connector.handoff.producer import BY_DECODE_NODE, Outgoing, Producer
+from kv_connector.handoff.producer import Outgoing, Producer
 from kv_connector.metadata import PrefillStep, Progress
-from kv_connector.protocol import Commit, decode, encode
+from kv_connector.protocol import decode, encode
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import ModelStream, Record, make_layer_sync
+from kv_connector.worker_side.accounts import Accounts, ended_at
 from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.sender import Sender
@@ -67,12 +67,8 @@ class PrefillWorker:
         self._loop = ControlLoop(self, TICK_S)
         bound = self._loop.listen(config.control_host, config.control_port, secret)
         self.address = f"tcp://{config.advertise_host}:{bound.rpartition(':')[2]}"
-        self._totals = dict.fromkeys(
-            ("committed", "revoked", "failed", "dirty", "bytes_committed", "bytes_expected"), 0
-        )
+        self._accounts = Accounts()
         self._prompts: Sequence[Progress] = ()  # of the step under way
-        self._failures: deque[dict[str, Any]] = deque(maxlen=32)
-        self._recent: deque[dict[str, Any]] = deque(maxlen=32)
 
     def start(self) -> None:
         """Start the threads."""
@@ -179,10 +175,7 @@ class PrefillWorker:
                 "control_address": self.address,
                 "transfers": transfers,
                 "sessions": sessions,
-                "totals": self._totals | self._sender.totals,
-                "recent": list(self._recent),
-                "failures": list(self._failures),
-            }
+            } | self._accounts.snapshot(self._sender.totals)
 
     def _describe(self, transfer: Outgoing, now: float) -> dict[str, Any]:
         coverage = transfer.coverage
@@ -202,18 +195,7 @@ class PrefillWorker:
         for peer, message in drain(self._producer.outbox):
             self._loop.send(cast("PeerKey", peer), encode(message))
         for transfer, outcome in drain(self._producer.ended):
-            ended = self._describe(transfer, outcome_time(transfer))
-            if isinstance(outcome, Commit):
-                self._totals["committed"] += 1
-                self._totals["bytes_committed"] += ended["bytes_pushed"]
-                self._totals["bytes_expected"] += ended["bytes_expected"]
-                begun = {"scheduled_at_s": transfer.marks["scheduled"]}  # by this machine's monotonic clock
-                self._recent.append(ended | begun | {"state": "committed", "timings_s": outcome.timings_s})
-            else:
-                kind = "dirty" if outcome.dirty else "revoked" if outcome.reason in BY_DECODE_NODE else "failed"
-                self._totals[kind] += 1
-                if kind != "revoked":
-                    self._failures.append(ended | {"state": kind, "reason": outcome.reason})
+            self._accounts.add(transfer, outcome, self._describe(transfer, ended_at(transfer)))
 
     def _digest(self, transfer: Outgoing) -> bytes:
         reservation = transfer.reservation
@@ -221,8 +203,3 @@ class PrefillWorker:
         caches = self._introduction.caches
         first = reservation.first_token // caches.block_tokens
         return digest_blocks(caches.regions, transfer.source_blocks[first : first + len(reservation.blocks[0])])
-
-
-def outcome_time(transfer: Outgoing) -> float:
-    """When the transfer ended, s."""
-    return transfer.marks.get("commit", transfer.marks.get("failed", transfer.since))

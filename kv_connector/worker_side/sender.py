@@ -179,8 +179,9 @@ class Sender:
             busy = self._busy()
             with self._lock:
                 push = self._producer.next_push(self._max_blocks, busy)
-            if push is None:
-                return
+                if push is None:
+                    return
+                self._producer.push_begun(push, time.monotonic())
             self._begin(push)
 
     def _busy(self) -> set[int]:

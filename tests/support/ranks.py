@@ -14,7 +14,7 @@ from kv_connector.engine.memory import MemoryFabric
 from kv_connector.handoff.consumer import Wish
 from kv_connector.handoff.producer import Prompt
 from kv_connector.layout import Region
-from kv_connector.metadata import DecodeStep, PrefillStep, Progress, Reserved, StartedPrompt, Watched
+from kv_connector.metadata import DecodeStep, Ending, PrefillStep, Progress, Reserved, StartedPrompt, Watched
 from kv_connector.protocol import Rank as RankCoordinates
 from kv_connector.worker_side.caches import Caches
 from kv_connector.worker_side.decode import DecodeWorker
@@ -102,6 +102,7 @@ class Ranks:
         self.failed: dict[str, str] = {}
         self.closed: list[str] = []
         self.started: set[str] = set()
+        self.endings: dict[str, Ending] = {}
 
     def __enter__(self) -> Self:
         self.prefill.start()
@@ -140,6 +141,7 @@ class Ranks:
             self.failed |= report.failed
             self.closed += report.closed
             self.started |= report.started
+            self.endings |= report.endings
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
         """Poll until something holds."""

@@ -200,3 +200,48 @@ def test_digests_of_both_sides_are_compared(tmp_path: Path) -> None:
         ranks.compute("a", tokens=16, blocks=[1], ready=1)
         ranks.wait_until(lambda: ranks.finished == {"d-a"})
         assert ranks.decode.snapshot()["totals"]["verified"] == 1
+
+
+def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:
+    """P keeps its milestones and sends them along; D adds when it sent RESERVE and when COMMIT came."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2, 5], ready=3)
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+
+        snapshot = ranks.prefill.snapshot()
+        (record,) = snapshot["recent"]
+        timings, ending = record["timings_s"], ranks.endings["d-a"]
+
+        assert (record["transfer_id"], record["state"]) == ("a", "committed")
+        assert timings["scheduled"] == 0.0 <= timings["first_layer"] <= timings["first_push"] < timings["last_push"]
+        assert timings["last_layer"] <= timings["last_push"] <= timings["commit"]
+        assert 0 < record["pushing_s"] <= timings["last_push"] - timings["first_push"] + 1e-6
+        assert record["exposed_push_s"] == timings["commit"] - timings["last_layer"]
+        assert sum(snapshot["histograms"]["exposed_push_s"]["counts"]) == 1
+        assert ending.committed
+        assert ending.timings_s == timings
+        assert ending.pushing_s == pytest.approx(record["pushing_s"], abs=1e-6)
+        assert ending.reserve_sent_s is not None
+        assert ending.reserve_sent_s < ending.at_s
+
+
+def test_a_failed_transfer_is_remembered_and_not_measured(tmp_path: Path) -> None:
+    """P says how far it got and why it ended; D says when it gave up. No figure is made of it."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.prefill.void(PrefillStep(voids=[("p-a", "preempted")]))
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        snapshot = ranks.prefill.snapshot()
+        (record,) = snapshot["recent"]
+
+        assert (record["state"], record["reason"]) == ("failed", "preempted")
+        assert "failed" in record["timings_s"]
+        assert record["exposed_push_s"] is None
+        assert sum(snapshot["histograms"]["exposed_push_s"]["counts"]) == 0
+        assert (snapshot["totals"]["failed"], len(snapshot["failures"])) == (1, 1)
+        assert not ranks.endings["d-a"].committed

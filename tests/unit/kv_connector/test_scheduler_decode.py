@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kv_connector.metadata import DecodeReport
+from kv_connector.metadata import DecodeReport, Ending
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, PEER, SECRET, FakePool, config, request, step_output
 
@@ -180,3 +180,49 @@ def test_a_request_that_must_not_read_the_prefix_cache_is_left_alone(engine: Eng
 
     assert engine.side.match(req, 0) == (0, False)
     assert engine.side.take_step(step_output()).watched == []
+
+
+def test_every_transfer_ends_in_exactly_one_way(engine: Engine) -> None:
+    """Loaded, recomputed, cancelled or not needed: the counts add up, and reasons are counted by class."""
+    requests = {name: request("decode", 40, request_id=name, transfer_id=name * 32) for name in "abcd"}
+    for req in requests.values():
+        engine.side.add_request(req)
+    for name in "abc":
+        engine.admit(requests[name])
+    engine.side.allocated(requests["d"], [], 0)
+
+    engine.side.update(DecodeReport(failed={"b": "no commit within 120 s"}), {"a", "b"})
+    for req in requests.values():
+        engine.side.finish_request(req)
+
+    snapshot = engine.side.snapshot()
+    assert {
+        name: snapshot["totals"][name] for name in ("transfers", "loaded", "recomputed", "cancelled", "cached")
+    } == {
+        "transfers": 4,
+        "loaded": 1,
+        "recomputed": 1,
+        "cancelled": 1,
+        "cached": 1,
+    }
+    assert {name: count for name, count in snapshot["recomputed_by_reason"].items() if count} == {"timeout": 1}
+
+
+def test_a_loaded_request_is_timed_until_the_step_that_first_schedules_it(engine: Engine) -> None:
+    """Later steps change nothing; a step before the KV came would not have counted."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    engine.admit(req)
+    engine.side.take_step(step_output(new=[("another", [9], 0, 1)]))
+    ending = Ending(at_s=1.0, reserve_sent_s=0.5, committed=True, timings_s={"commit": 0.25}, pushing_s=0.125)
+    engine.side.update(DecodeReport(endings={"r1": ending}), {"r1"})
+    assert engine.side.snapshot()["recent"] == []
+
+    engine.side.take_step(step_output(new=[("r1", [1], 39, 1)]))
+    engine.side.take_step(step_output(new=[("r1", [1], 39, 1)]))
+    engine.side.finish_request(req)
+
+    (record,) = engine.side.snapshot()["recent"]
+    assert (record["transfer_id"], record["state"], record["peer"]) == ("a" * 32, "loaded", PEER)
+    assert set(record["timings_s"]) == {"arrived", "reserved", "reserve_sent", "commit_received", "first_step"}
+    assert record["prefill"] == {"timings_s": {"commit": 0.25}, "pushing_s": 0.125}

@@ -111,6 +111,7 @@ class Pair:
         """Everything that P may push now."""
         pushes = []
         while push := self.p.next_push(max_blocks):
+            self.p.push_begun(push, self.now)
             pushes.append(push)
         return pushes
 

@@ -45,6 +45,33 @@ def test_commit_follows_the_last_push() -> None:
     assert not pair.p.transfers
 
 
+def test_a_commit_says_how_long_something_was_being_pushed() -> None:
+    """Overlapping pushes count once and pauses not at all; the first push is timed from its beginning."""
+    pair = reserved()
+    pair.write()
+    first, second = pair.p.next_push(2), pair.p.next_push(2)
+    assert first
+    assert second
+    pair.p.push_begun(first, 1.0)
+    pair.p.push_begun(second, 2.0)
+    pair.p.push_done(first, True, 3.0)
+    pair.p.push_done(second, True, 4.0)
+    third = pair.p.next_push(2)
+    assert third
+    pair.p.push_begun(third, 6.0)
+    pair.p.push_done(third, True, 6.5)
+
+    commit = outcome(pair)
+
+    assert isinstance(commit, Commit)
+    assert commit.pushing_s == 3.5
+    assert {name: commit.timings_s[name] for name in ("first_push", "last_push", "commit")} == {
+        "first_push": 1.0,
+        "last_push": 6.5,
+        "commit": 6.5,
+    }
+
+
 def test_reserve_may_come_before_or_after_the_prompt() -> None:
     """Layers that were written before RESERVE are pushed as a backlog."""
     pair = Pair()

@@ -1,0 +1,24 @@
+"""Why a transfer came to nothing, in few enough words for a metric's label. Pure.
+
+Reasons are sentences for people, some of them P's; a label needs a small, fixed set. What is not recognised, as from a
+newer peer, is "other".
+"""
+
+from typing import Final
+
+OTHER: Final = "other"
+_PHRASES: Final = (
+    ("refused", ("refused",)),
+    ("timeout", ("no commit within",)),
+    ("peer_lost", ("does not answer", "restarted", "fell silent")),
+    ("push_failed", ("a push failed",)),
+    ("fenced", ("engine was fenced",)),
+    ("prefill_lost", ("preempted", "aborted", "forward pass failed", "device failed", "no decode node asked")),
+    ("mismatch", ("different prompts", "does not fit the prompt", "another prompt", "not the KV that was sent")),
+)
+CLASSES: Final = (*(name for name, _ in _PHRASES), OTHER)
+
+
+def reason_class(reason: str) -> str:
+    """Return one of `CLASSES`."""
+    return next((name for name, phrases in _PHRASES if any(phrase in reason for phrase in phrases)), OTHER)
