@@ -4,6 +4,8 @@ from typing import Any
 
 NODE_PATH = "/baton/node"
 TRANSFERS_PATH = "/baton/transfers"
+TRACE_PATH = "/baton/transfers/trace"
+METRICS_PATH = "/metrics"
 
 PATH_HEADER = "x-baton-path"  # how the answer was made: one of the three values below
 REASON_HEADER = "x-baton-reason"  # why it was not disaggregated, in a few words

@@ -19,10 +19,11 @@ REMEMBERED_TRANSFERS = 64  # ended ones that a node can still tell about, on eac
 
 
 def counted_from(origin: str, marks: Timings) -> dict[str, float]:
-    """Return the milestones relative to one of them, s to the microsecond; empty if that one was not reached."""
+    """Return the milestones relative to one of them, in order, s to the microsecond; empty if that one is missing."""
     if origin not in marks:
         return {}
-    return {name: round(at - marks[origin], 6) for name, at in marks.items()}
+    in_order = sorted(marks.items(), key=lambda mark: mark[1])
+    return {name: round(at - marks[origin], 6) for name, at in in_order}
 
 
 def exposed_push_s(prefill: Timings) -> float | None:

@@ -1,21 +1,24 @@
 """The node API: what a node says about itself and its transfers, for the proxy and for people."""
 
 import hmac
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import parse_qs
 
 import msgspec
 
-from contracts.http import NODE_PATH, TRANSFERS_PATH
+from contracts.http import NODE_PATH, TRACE_PATH, TRANSFERS_PATH
 from contracts.kv_transfer import Role
 from contracts.node_info import Fingerprint, NodeInfo, RegionInfo, to_plain
+from kv_connector.trace import Event, trace_events
 from node.asgi import Scope, Send, header, send_error, send_json
 from node.connector_channel import SnapshotClient, Snapshots
 from node.errors import ConnectorSilentError
 from node.versions import versions
 
-PATHS = (NODE_PATH, TRANSFERS_PATH)
+PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ class NodeApi:
         elif scope["path"] == NODE_PATH:
             await send_json(send, 200, to_plain(await self._describe(engine_facts(scope))))
         else:
-            await self._answer_transfers(send)
+            await self._answer_transfers(scope, send)
 
     async def _describe(self, engine: EngineFacts) -> NodeInfo:
         try:
@@ -92,15 +95,35 @@ class NodeApi:
             versions=self._versions,
         )
 
-    async def _answer_transfers(self, send: Send) -> None:
+    async def _answer_transfers(self, scope: Scope, send: Send) -> None:
         try:
             snapshots = await self._snapshots.both()
         except ConnectorSilentError as exc:
             await send_error(send, 503, str(exc))
-        else:
+            return
+        if scope["path"] == TRANSFERS_PATH:
             await send_json(send, 200, merge(snapshots))
+            return
+        wanted = parse_qs(scope.get("query_string", b"").decode()).get("transfer_id", [])
+        events = self._trace(snapshots, wanted, scope)
+        if wanted and not any(event["ph"] == "X" for event in events):
+            await send_error(send, 404, "no such transfer among those that ended last")
+        else:
+            await send_json(send, 200, events)
+
+    def _trace(self, snapshots: Snapshots, wanted: Sequence[str], scope: Scope) -> list[Event]:
+        worker = snapshots.worker
+        host, port = scope.get("server") or ("", 0)
+        return trace_events(
+            [record for record in recent(snapshots) if not wanted or record["transfer_id"] in wanted],
+            role=self._role,
+            process=int(worker.get("incarnation") or "0", 16) & _MAX_PROCESS,
+            name=f"{self._role} node {host}:{port}",
+            wall_offset_s=time.time() - time.monotonic(),
+        )
 
 
+_MAX_PROCESS = 2**31 - 1  # what trace viewers take for a process id
 _NOTHING = _WorkerPart(incarnation="", control_address="", fingerprint=None, regions=[], num_blocks=0, layer_sync="")
 
 
@@ -116,6 +139,11 @@ def merge(snapshots: Snapshots) -> dict[str, Any]:
         "scheduler": _rest(snapshots.scheduler),
         "worker": _rest(snapshots.worker),
     }
+
+
+def recent(snapshots: Snapshots) -> list[dict[str, Any]]:
+    """Return the records of the transfers that ended last; a prefill node's worker has them, a decode node's scheduler."""
+    return [*snapshots.scheduler.get("recent", []), *snapshots.worker.get("recent", [])]
 
 
 def engine_facts(scope: Scope) -> EngineFacts:

@@ -1,7 +1,7 @@
 """The node's gate in front of vLLM's OpenAI server, as raw ASGI middleware.
 
-It answers the node API, lets nothing with unsigned `kv_transfer_params` through to vLLM, and on decode nodes names
-the path that an answer took. Everything else passes untouched, streams included.
+It answers the node API, adds Baton's series to `/metrics`, lets nothing with unsigned `kv_transfer_params` through to
+vLLM, and on decode nodes names the path that an answer took. Everything else passes untouched, streams included.
 
 vLLM imports the class by name and constructs it with nothing but the application, so what it needs is laid down
 beforehand with `configure`, in the same process.
@@ -10,11 +10,13 @@ beforehand with `configure`, in the same process.
 from dataclasses import dataclass
 from pathlib import Path
 
+from contracts.http import METRICS_PATH
 from contracts.kv_transfer import TransferParamsError
 from contracts.secret import ClusterSecret
 from node.api import PATHS, NodeApi
 from node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
 from node.connector_channel import Outcomes, SnapshotClient
+from node.metrics import ConnectorMetrics
 from node.path_header import name_path
 from node.roles import RoleTraits
 from node.transfer_params import transfer_of
@@ -48,6 +50,7 @@ class NodeMiddleware:
         self._secret = settings.secret
         self._outcomes = Outcomes(settings.runtime_dir)
         self._snapshots = SnapshotClient(settings.runtime_dir)
+        self._metrics = ConnectorMetrics(settings.traits.role, self._snapshots)
         self._api = NodeApi(
             role=settings.traits.role,
             model=settings.model,
@@ -63,6 +66,9 @@ class NodeMiddleware:
             await self._api.answer(scope, send)
         elif scope["type"] == "http" and scope["method"] == "POST":
             await self._check(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"].rstrip("/") == METRICS_PATH:
+            await self._metrics.scrape()
+            await self._app(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -85,8 +91,10 @@ class NodeMiddleware:
         async def send_after(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 self._outcomes.start()
+                self._metrics.start()
             elif message["type"] == "lifespan.shutdown.complete":
                 self._outcomes.stop()
+                self._metrics.stop()
                 self._snapshots.stop()
             await send(message)
 

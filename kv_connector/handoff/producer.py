@@ -374,7 +374,7 @@ class Producer:
                 tokens=prompt.tokens,
                 prompt_hash=prompt.prompt_hash,
                 timings_s=counted_from("scheduled", transfer.marks),
-                pushing_s=transfer.pushing_s,
+                pushing_s=round(transfer.pushing_s, 6),
                 digest=self._digest(transfer) if self._digest else b"",
             ),
         )

@@ -16,10 +16,12 @@ DECODE = {"arrived": 0.0, "commit_received": 7.0, "first_step": 7.25}
 
 
 def test_milestones_count_from_one_of_them() -> None:
-    """Earlier ones are negative; without the origin nothing can be said."""
-    marks = {"reserved": 9.5, "scheduled": 10.0, "commit": 10.1234567}
+    """They come in the order of time. Earlier ones are negative; without the origin nothing can be said."""
+    marks = {"scheduled": 10.0, "commit": 10.1234567, "reserved": 9.5}
 
-    assert counted_from("scheduled", marks) == {"reserved": -0.5, "scheduled": 0.0, "commit": 0.123457}
+    found = list(counted_from("scheduled", marks).items())
+
+    assert found == [("reserved", -0.5), ("scheduled", 0.0), ("commit", 0.123457)]
     assert counted_from("arrived", marks) == {}
 
 

@@ -1,10 +1,11 @@
 import json
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from contracts.http import NODE_PATH, TRANSFERS_PATH
+from contracts.http import NODE_PATH, TRACE_PATH, TRANSFERS_PATH
 from node.api import EngineFacts, NodeApi, engine_facts, merge
 from node.asgi import Scope
 from node.connector_channel import SnapshotClient, Snapshots
@@ -69,7 +70,7 @@ async def describe(api: NodeApi, app: object = None) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(exchange.body))
 
 
-@pytest.mark.parametrize("path", [NODE_PATH, TRANSFERS_PATH])
+@pytest.mark.parametrize("path", [NODE_PATH, TRANSFERS_PATH, TRACE_PATH])
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
 async def test_a_wrong_token_is_turned_away(path: str, token: str) -> None:
     """Nothing about the node is said; the refusal has OpenAI's shape."""
@@ -117,9 +118,10 @@ async def test_a_node_starts_until_its_connector_knows_its_cache_and_fails_when_
     assert states == ["starting", "starting", "ready", "failed", "failed", "ready"]
 
 
-async def test_transfers_of_a_silent_connector_are_unavailable() -> None:
+@pytest.mark.parametrize("path", [TRANSFERS_PATH, TRACE_PATH])
+async def test_transfers_of_a_silent_connector_are_unavailable(path: str) -> None:
     """There is nothing to make up."""
-    exchange = await ask(node_api(FakeConnector()), TRANSFERS_PATH)
+    exchange = await ask(node_api(FakeConnector()), path)
 
     assert exchange.status == 503
     assert json.loads(exchange.body)["error"]["message"] == "no snapshot"
@@ -153,6 +155,71 @@ def test_both_sides_of_a_transfer_are_joined() -> None:
         "scheduler": {},
         "worker": {"totals": {}},
     }
+
+
+RECORDS = [
+    {
+        "transfer_id": identity,
+        "scheduled_at_s": 100.0,
+        "timings_s": {"scheduled": 0.0, "last_layer": 1.0, "commit": 1.25},
+    }
+    for identity in ("a", "b")
+]
+
+
+async def trace(query: str, worker: dict[str, Any] | None = None) -> Exchange:
+    """Ask a prefill node that remembers transfers a and b."""
+    scope = http("GET", TRACE_PATH, [("Authorization", f"Bearer {TOKEN}")])
+    scope["query_string"], scope["server"] = query.encode(), ("10.0.0.5", 8100)
+    exchange = Exchange(scope)
+    await node_api(FakeConnector(worker or {**WORKER, "recent": RECORDS})).answer(scope, exchange.send)
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"), [("", {"a", "b"}), ("transfer_id=b", {"b"}), ("transfer_id=a&transfer_id=b", {"a", "b"})]
+)
+async def test_the_trace_shows_the_last_transfers_or_those_asked_for(query: str, shown: set[str]) -> None:
+    """As a plain list of events: those of several nodes, joined, are one trace."""
+    exchange = await trace(query)
+
+    events = json.loads(exchange.body)
+    assert exchange.status == 200
+    assert {event["args"]["transfer_id"] for event in events if event["ph"] == "X"} == shown
+    assert {event["pid"] for event in events} == {0xFF}
+    assert events[0]["args"]["name"].startswith("prefill node 10.0.0.5:8100")
+    now_us = time.time() * 1e6
+    began_us = min(event["ts"] for event in events if event["ph"] == "X")
+    assert began_us == pytest.approx(now_us - (time.monotonic() - 100.0) * 1e6, abs=5e6)  # wall clock
+
+
+async def test_a_transfer_that_is_not_remembered_has_no_trace() -> None:
+    """An empty trace would look like a transfer without milestones."""
+    exchange = await trace("transfer_id=c")
+
+    assert exchange.status == 404
+
+
+async def test_a_node_that_has_done_nothing_has_an_empty_trace() -> None:
+    """That is no error; it is still named."""
+    exchange = await trace("", WORKER)
+
+    assert [event["ph"] for event in json.loads(exchange.body)] == ["M"]
+
+
+async def test_a_decode_nodes_records_come_from_its_scheduler() -> None:
+    """Only there all milestones come together."""
+    record = {"transfer_id": "a", "arrived_at_s": 5.0, "timings_s": {"arrived": 0.0, "reserved": 0.5}}
+    api = NodeApi(
+        role="decode",
+        model="/m",
+        token=TOKEN,
+        snapshots=cast("SnapshotClient", FakeConnector(WORKER, {"recent": [record]})),
+    )
+
+    exchange = await ask(api, TRACE_PATH)
+
+    assert [event["name"] for event in json.loads(exchange.body) if event["ph"] == "X"] == ["allocation"]
 
 
 def vllm_app(served_model_name: list[str] | None) -> object:

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from contracts.http import NODE_PATH, PATH_HEADER, REASON_HEADER
+from contracts.http import METRICS_PATH, NODE_PATH, PATH_HEADER, REASON_HEADER
 from contracts.kv_transfer import FIELD, Role, TransferParams, sign
 from contracts.secret import ClusterSecret
 from node import middleware
-from node.asgi import App
+from node.asgi import App, Scope
 from node.connector_channel import Outcome, Outcomes
+from node.metrics import ConnectorMetrics
 from node.middleware import GateSettings, NodeMiddleware, configure
 from node.roles import TRAITS
 from tests.support.asgi import Exchange, Recorder, body_of, http
@@ -184,16 +185,34 @@ async def test_the_node_api_needs_the_token() -> None:
     assert not app.scopes
 
 
+async def test_a_scrape_is_answered_by_vllm_with_our_series_in_its_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connector is asked before vLLM renders; other requests ask nothing."""
+    calls: list[str] = []
+
+    async def scrape(_: ConnectorMetrics) -> None:
+        calls.append("asked")
+
+    async def app(scope: Scope, receive: Any, send: Any) -> None:
+        calls.append(scope["path"])
+
+    monkeypatch.setattr(ConnectorMetrics, "scrape", scrape)
+    for path in (METRICS_PATH, "/health", f"{METRICS_PATH}/"):
+        await Exchange(http("GET", path)).run(gate(app))
+
+    assert calls == ["asked", "/metrics", "/health", "asked", "/metrics/"]
+
+
 async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before that the process may still be forked; the application's own messages pass on."""
     calls: list[str] = []
-    for name in ("start", "stop"):
-        monkeypatch.setattr(Outcomes, name, lambda _, name=name: calls.append(name))
+    for kind in (Outcomes, ConnectorMetrics):
+        for name in ("start", "stop"):
+            monkeypatch.setattr(kind, name, lambda _, call=f"{kind.__name__} {name}": calls.append(call))
     starting, ended = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
 
     exchange = await Exchange({"type": "lifespan"}).run(gate(Recorder(starting, ended)))
 
-    assert calls == ["start", "stop"]
+    assert calls == ["Outcomes start", "ConnectorMetrics start", "Outcomes stop", "ConnectorMetrics stop"]
     assert exchange.sent == [starting, ended]
 
 

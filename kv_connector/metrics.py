@@ -1,0 +1,124 @@
+"""A node's snapshots as Prometheus' families. Pure: what is counted where stands in the sides themselves.
+
+`docs/metrics.md` says what each one means; `node/metrics.py` brings them onto `/metrics`.
+"""
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
+
+from contracts.kv_transfer import Role
+from kv_connector.handoff.session import SessionState
+
+PREFILL_OUTCOMES = ("committed", "revoked", "failed", "dirty")
+DECODE_OUTCOMES = ("loaded", "cached", "cancelled")  # and "recomputed", which has a reason each
+
+
+class _Values(msgspec.Struct):
+    bounds: tuple[float, ...] = ()
+    counts: tuple[int, ...] = (0,)  # one more than bounds
+    sum: float = 0.0
+
+
+class _Session(msgspec.Struct):
+    state: str
+
+
+class _Worker(msgspec.Struct):
+    totals: dict[str, int] = {}
+    histograms: dict[str, _Values] = {}
+    sessions: list[_Session] = []
+    quarantined_blocks: int = 0
+
+
+class _Scheduler(msgspec.Struct):
+    totals: dict[str, int] = {}
+    histograms: dict[str, _Values] = {}
+    recomputed_by_reason: dict[str, int] = {}
+    reservations: int = 0
+    reserved_blocks: int = 0
+
+
+def families(role: Role, scheduler: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Metric]:
+    """Return everything that a node of this role shows; empty snapshots give the same families, without counts.
+
+    Raises:
+        msgspec.ValidationError: not a snapshot of this version's connector.
+    """
+    rank = msgspec.convert(worker, _Worker)
+    is_open = SessionState.OPEN.name.lower()
+    sessions = GaugeMetricFamily(
+        "baton_open_sessions",
+        "Pairs of a prefill and a decode rank that may exchange KV, as this node sees it",
+        sum(session.state == is_open for session in rank.sessions),
+    )
+    own = _of_prefill(rank) if role == "prefill" else _of_decode(msgspec.convert(scheduler, _Scheduler), rank)
+    return [*own, sessions]
+
+
+def _of_prefill(worker: _Worker) -> list[Metric]:
+    totals = worker.totals
+    transfers = _transfers()
+    for outcome in PREFILL_OUTCOMES:
+        transfers.add_metric([outcome, ""], totals.get(outcome, 0))
+    pushes = CounterMetricFamily("baton_pushes", "Push calls that have ended, by result", labels=["result"])
+    pushes.add_metric(["ok"], totals.get("pushes", 0))
+    pushes.add_metric(["failed"], totals.get("failed_pushes", 0))
+    return [
+        transfers,
+        pushes,
+        CounterMetricFamily("baton_pushed_bytes", "KV in push calls that returned 0, bytes", totals.get("bytes", 0)),
+        _histogram(
+            "baton_exposed_push_seconds",
+            "From the last layer computed to COMMIT, per committed transfer",
+            worker.histograms.get("exposed_push_s"),
+        ),
+        _histogram(
+            "baton_hidden_share",
+            "Share of the shorter of prefill and transfer that ran behind the other, per committed transfer",
+            worker.histograms.get("hidden_share"),
+        ),
+    ]
+
+
+def _of_decode(scheduler: _Scheduler, worker: _Worker) -> list[Metric]:
+    transfers = _transfers()
+    for outcome in DECODE_OUTCOMES:
+        transfers.add_metric([outcome, ""], scheduler.totals.get(outcome, 0))
+    for reason, count in scheduler.recomputed_by_reason.items():
+        transfers.add_metric(["recomputed", reason], count)
+    return [
+        transfers,
+        CounterMetricFamily("baton_fences", "Receiving engines destroyed as a fence", worker.totals.get("fences", 0)),
+        GaugeMetricFamily("baton_reservations", "Epochs whose blocks a peer may write to", scheduler.reservations),
+        GaugeMetricFamily("baton_reserved_blocks", "Blocks that a peer may write to", scheduler.reserved_blocks),
+        GaugeMetricFamily(
+            "baton_quarantined_blocks", "Reserved blocks of dirty epochs, kept until a fence", worker.quarantined_blocks
+        ),
+        _histogram(
+            "baton_commit_to_first_step_seconds",
+            "From COMMIT's arrival to the first step that computes with the KV, per loaded transfer",
+            scheduler.histograms.get("commit_to_first_step_s"),
+        ),
+        _histogram(
+            "baton_exposed_transfer_seconds",
+            "What the hand-over added to the time to first token, on both nodes, per loaded transfer",
+            scheduler.histograms.get("exposed_transfer_s"),
+        ),
+    ]
+
+
+def _transfers() -> CounterMetricFamily:
+    help_text = "Transfers that have ended, by outcome; a recomputed one has a class of reason"
+    return CounterMetricFamily("baton_transfers", help_text, labels=["outcome", "reason"])
+
+
+def _histogram(name: str, help_text: str, values: _Values | None) -> HistogramMetricFamily:
+    values = values or _Values()
+    bounds = [*map(floatToGoString, values.bounds), "+Inf"]
+    buckets = list(zip(bounds, map(float, accumulate(values.counts)), strict=True))
+    return HistogramMetricFamily(name, help_text, buckets, values.sum)

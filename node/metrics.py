@@ -1,0 +1,65 @@
+"""Baton's series on the `/metrics` that vLLM serves.
+
+They are asked for when somebody asks us: a scrape first fetches the connector's snapshots and hands them, through the
+request's context, to a collector in the registry that vLLM renders. So a gauge shows what is true now, whether steps run
+or not, and a connector that does not answer shows no series at all but `baton_connector_up 0`.
+`docs/decisions/0003-timings.md` says why this is not vLLM's own mechanism for connectors.
+"""
+
+from collections.abc import Sequence
+from contextvars import ContextVar
+
+import msgspec
+from prometheus_client import REGISTRY
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from contracts.kv_transfer import Role
+from kv_connector.metrics import families
+from node.connector_channel import SnapshotClient
+from node.errors import ConnectorSilentError
+
+_scraped: ContextVar[Sequence[Metric]] = ContextVar("_scraped", default=())
+
+
+class ConnectorMetrics(Collector):
+    """Shows what the connector counts."""
+
+    def __init__(self, role: Role, snapshots: SnapshotClient, registry: CollectorRegistry = REGISTRY) -> None:
+        self._role = role
+        self._snapshots = snapshots
+        self._registry = registry
+        self._registered = False
+
+    def start(self) -> None:
+        """Join the registry; idempotent."""
+        if not self._registered:
+            self._registry.register(self)
+            self._registered = True
+
+    def stop(self) -> None:
+        """Leave the registry; idempotent."""
+        if self._registered:
+            self._registry.unregister(self)
+            self._registered = False
+
+    async def scrape(self) -> None:
+        """Fetch what `collect` shows in this task, and in what it starts."""
+        try:
+            snapshots = await self._snapshots.both()
+            found = families(self._role, snapshots.scheduler, snapshots.worker)
+        except (ConnectorSilentError, msgspec.ValidationError):
+            found = []
+        _scraped.set([*found, _up(bool(found))])
+
+    def describe(self) -> Sequence[Metric]:
+        """Every family that this node may show."""
+        return [*families(self._role, {}, {}), _up(False)]
+
+    def collect(self) -> Sequence[Metric]:
+        """What this task's scrape has fetched; nothing for anybody else who reads the registry."""
+        return _scraped.get()
+
+
+def _up(is_up: bool) -> Metric:
+    return GaugeMetricFamily("baton_connector_up", "Whether the connector answered this scrape", float(is_up))

@@ -1,0 +1,136 @@
+"""What the nodes say about the time that a real request took."""
+
+import asyncio
+import random
+import time
+from contextlib import suppress
+
+import httpx
+import pytest
+
+from contracts.http import DISAGGREGATED, TRACE_PATH
+from tests.e2e.client import Answer, body_for
+from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import answers
+from tests.e2e.stack import Server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+PROMPT_TOKENS = 1500  # six chunks on this prefill node
+GIVEN_BACK_WITHIN_S = 3.0
+COMMITTED, LOADED = (
+    'baton_transfers_total{outcome="committed",reason=""}',
+    'baton_transfers_total{outcome="loaded",reason=""}',
+)
+
+
+def fresh_prompt(trio: Trio, seed: int) -> list[int]:
+    """A prompt that no cache knows, of tokens that the model knows."""
+    tokens = sorted({token for prompt in trio.prompts for token in prompt})
+    return random.Random(seed).choices(tokens, k=PROMPT_TOKENS)
+
+
+def ask(trio: Trio, seed: int) -> tuple[Answer, list[dict[str, float]]]:
+    """Complete a fresh prompt; also how much each series of P and of D has grown by that."""
+    before = [server.metrics() for server in (trio.prefill, trio.decode)]
+    (answer,) = answers(trio.proxy.url, trio.model, [fresh_prompt(trio, seed)])
+    after = [server.metrics() for server in (trio.prefill, trio.decode)]
+    assert answer.path == DISAGGREGATED
+    grown = [{name: now[name] - was.get(name, 0.0) for name in now} for was, now in zip(before, after, strict=True)]
+    return answer, grown
+
+
+def test_a_request_is_timed_from_arrival_to_first_step(trio: Trio) -> None:
+    """D's record has both nodes' milestones in order; P's own record and the series of both agree with it."""
+    answer, (prefill, decode) = ask(trio, seed=1)
+
+    (there,) = (r for r in trio.prefill.transfers()["worker"]["recent"] if r["transfer_id"] == answer.transfer_id)
+    (here,) = (r for r in trio.decode.transfers()["scheduler"]["recent"] if r["transfer_id"] == answer.transfer_id)
+    ours, theirs = here["timings_s"], here["prefill"]["timings_s"]
+    print(here)
+
+    assert (here["state"], there["state"]) == ("loaded", "committed")
+    assert (
+        0.0 == ours["arrived"] < ours["reserved"] < ours["reserve_sent"] < ours["commit_received"] < ours["first_step"]
+    )
+    assert 0.0 == theirs["scheduled"] <= theirs["first_layer"] < theirs["last_layer"] <= theirs["commit"]
+    assert theirs["first_layer"] <= theirs["first_push"] < theirs["last_push"] <= theirs["commit"]
+    assert there["timings_s"] == theirs
+    assert here["exposed_transfer_s"] == there["exposed_push_s"] + here["commit_to_first_step_s"]
+
+    assert (prefill[COMMITTED], decode[LOADED]) == (1, 1)
+    assert prefill["baton_pushed_bytes_total"] == there["bytes_pushed"] > 0
+    assert prefill["baton_pushes_total"] > 0
+    assert decode["baton_exposed_transfer_seconds_count"] == 1
+    assert decode["baton_exposed_transfer_seconds_sum"] == pytest.approx(here["exposed_transfer_s"])
+    assert decode["baton_commit_to_first_step_seconds_sum"] == pytest.approx(here["commit_to_first_step_s"])
+    assert prefill["baton_exposed_push_seconds_sum"] == pytest.approx(there["exposed_push_s"])
+
+
+def test_the_traces_of_both_nodes_make_one(trio: Trio) -> None:
+    """Joined, they show one process per node, and on one machine the nodes' spans interlock."""
+    began_us = time.time() * 1e6
+    answer, _ = ask(trio, seed=2)
+    ended_us = time.time() * 1e6
+
+    joined = [event for server in (trio.prefill, trio.decode) for event in trace(server, answer.transfer_id)]
+
+    spans = {event["name"]: event for event in joined if event["ph"] == "X"}
+    assert set(spans) == {
+        "prefill",
+        "pushes",
+        "exposed push",
+        "allocation",
+        "waiting for KV",
+        "commit to first step",
+    }
+    assert len({event["pid"] for event in joined}) == 2
+    assert {event["args"]["transfer_id"] for event in spans.values()} == {answer.transfer_id}
+    assert all(began_us < event["ts"] <= event["ts"] + event["dur"] < ended_us for event in spans.values())
+    commit_us = spans["exposed push"]["ts"] + spans["exposed push"]["dur"]
+    assert commit_us <= spans["commit to first step"]["ts"] + 2  # rounding, and two reads of two clocks
+    assert spans["waiting for KV"]["ts"] < spans["pushes"]["ts"] + spans["pushes"]["dur"]
+
+
+def trace(server: Server, transfer_id: str = "") -> list[dict[str, object]]:
+    """A node's trace."""
+    response = server.http.get(
+        server.url + TRACE_PATH,
+        params={"transfer_id": transfer_id} if transfer_id else {},
+        headers={"Authorization": f"Bearer {server.token}"},
+    )
+    response.raise_for_status()
+    events: list[dict[str, object]] = response.json()
+    return events
+
+
+def test_gauges_fall_when_no_step_runs_any_more(trio: Trio) -> None:
+    """Clients that leave amid their transfers: afterwards nothing is reserved, and the series say so without new work."""
+
+    async def leave(seed: int) -> None:
+        async with httpx.AsyncClient() as client:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await client.post(
+                        f"{trio.proxy.url}/v1/completions", json=body_for(trio.model, fresh_prompt(trio, seed))
+                    )
+
+    async def storm() -> None:
+        await asyncio.gather(*(leave(seed) for seed in range(10, 18)))
+
+    before = trio.decode.metrics()
+    asyncio.run(storm())
+    deadline = time.monotonic() + GIVEN_BACK_WITHIN_S
+    while (now := trio.decode.metrics())["baton_reservations"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+    assert {
+        name: now[name] for name in ("baton_reservations", "baton_reserved_blocks", "baton_quarantined_blocks")
+    } == {
+        "baton_reservations": 0,
+        "baton_reserved_blocks": 0,
+        "baton_quarantined_blocks": 0,
+    }
+    assert now["baton_connector_up"] == now["baton_open_sessions"] == 1
+    totals = trio.decode.transfers()["scheduler"]["totals"]
+    assert now["baton_transfers_total"] == totals["transfers"] > before["baton_transfers_total"]

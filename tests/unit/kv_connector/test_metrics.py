@@ -1,0 +1,110 @@
+"""A node's snapshots in Prometheus' terms."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from contracts.kv_transfer import Role
+from kv_connector.histogram import SHARE, Histogram
+from kv_connector.metrics import families
+
+OPEN, NEW = {"peer": "a", "state": "open"}, {"peer": "b", "state": "new"}
+
+
+def samples(role: Role, scheduler: Mapping[str, Any], worker: Mapping[str, Any]) -> dict[str, float]:
+    """Value by name and labels."""
+    found = {}
+    for family in families(role, scheduler, worker):
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sample.labels.items() if value)
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+def test_a_prefill_node_counts_outcomes_pushes_and_bytes() -> None:
+    """Each outcome is there from the start, at 0, so that a rate can be computed of its first occurrence."""
+    totals = {"committed": 5, "dirty": 1, "pushes": 40, "failed_pushes": 2, "bytes": 4096, "descriptors": 99}
+
+    found = samples("prefill", {}, {"totals": totals, "sessions": [OPEN, NEW]})
+
+    assert {name: value for name, value in found.items() if "bucket" not in name and "_share" not in name} == {
+        "baton_transfers_total{outcome=committed}": 5,
+        "baton_transfers_total{outcome=revoked}": 0,
+        "baton_transfers_total{outcome=failed}": 0,
+        "baton_transfers_total{outcome=dirty}": 1,
+        "baton_pushes_total{result=ok}": 40,
+        "baton_pushes_total{result=failed}": 2,
+        "baton_pushed_bytes_total": 4096,
+        "baton_exposed_push_seconds_count": 0,
+        "baton_exposed_push_seconds_sum": 0,
+        "baton_open_sessions": 1,
+    }
+
+
+def test_a_decode_node_counts_outcomes_and_shows_what_is_held_now() -> None:
+    """Recomputed transfers are told apart by the class of their reason."""
+    scheduler = {
+        "totals": {"loaded": 7, "cancelled": 2, "cached": 3, "recomputed": 4, "transfers": 16},
+        "recomputed_by_reason": {"timeout": 3, "other": 1},
+        "reservations": 2,
+        "reserved_blocks": 9,
+    }
+
+    found = samples("decode", scheduler, {"totals": {"fences": 1}, "quarantined_blocks": 4, "sessions": [OPEN]})
+
+    assert {name: value for name, value in found.items() if "_seconds" not in name} == {
+        "baton_transfers_total{outcome=loaded}": 7,
+        "baton_transfers_total{outcome=cached}": 3,
+        "baton_transfers_total{outcome=cancelled}": 2,
+        "baton_transfers_total{outcome=recomputed,reason=timeout}": 3,
+        "baton_transfers_total{outcome=recomputed,reason=other}": 1,
+        "baton_fences_total": 1,
+        "baton_reservations": 2,
+        "baton_reserved_blocks": 9,
+        "baton_quarantined_blocks": 4,
+        "baton_open_sessions": 1,
+    }
+
+
+def test_a_histogram_is_cumulative() -> None:
+    """Prometheus counts everything up to a bound; the last bucket holds all."""
+    histogram = Histogram(SHARE)
+    for share in (0.95, 0.35, -0.2, 0.35):
+        histogram.observe(share)
+
+    found = samples("prefill", {}, {"histograms": {"hidden_share": histogram.snapshot()}})
+
+    buckets = [value for name, value in found.items() if name.startswith("baton_hidden_share_bucket")]
+    assert buckets == [1, 1, 1, 1, 3, 3, 3, 3, 3, 3, 4, 4, 4]
+    assert found["baton_hidden_share_bucket{le=0.4}"] == 3
+    assert found["baton_hidden_share_count"] == 4
+    assert found["baton_hidden_share_sum"] == pytest.approx(1.65)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_names_do_not_depend_on_what_has_happened(role: Role) -> None:
+    """A node that has just started shows what it will show, in both of Prometheus' formats."""
+
+    class Fixed(Collector):
+        def collect(self) -> list[Metric]:
+            return families(role, {}, {})
+
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(Fixed())
+
+    assert b"# TYPE baton_transfers_total counter" in generate_latest(registry)
+    openmetrics, _ = choose_encoder("application/openmetrics-text; version=1.0.0")
+    assert b"# TYPE baton_transfers counter" in openmetrics(registry)
+    assert b"baton_open_sessions 0.0" in generate_latest(registry)
+
+
+def test_what_is_no_snapshot_is_refused() -> None:
+    """Another version's snapshot must not be shown as if it were ours."""
+    with pytest.raises(msgspec.ValidationError):
+        families("prefill", {}, {"totals": [1, 2]})

@@ -1,0 +1,98 @@
+"""Baton's series on vLLM's `/metrics`."""
+
+import asyncio
+from typing import Any, cast
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from contracts.kv_transfer import Role
+from node.connector_channel import SnapshotClient, Snapshots
+from node.errors import ConnectorSilentError
+from node.metrics import ConnectorMetrics
+
+
+class FakeConnector:
+    """Answers with what it is given, or not at all."""
+
+    def __init__(self, scheduler: dict[str, Any] | None) -> None:
+        self.scheduler = scheduler
+
+    async def both(self) -> Snapshots:
+        """Return both snapshots."""
+        if self.scheduler is None:
+            raise ConnectorSilentError("no snapshot")
+        return Snapshots(self.scheduler, {})
+
+
+def metrics_of(
+    scheduler: dict[str, Any] | None, role: Role = "decode"
+) -> tuple[ConnectorMetrics, FakeConnector, CollectorRegistry]:
+    """Series of a node, in a registry of their own."""
+    connector, registry = FakeConnector(scheduler), CollectorRegistry()
+    metrics = ConnectorMetrics(role, cast("SnapshotClient", connector), registry)
+    metrics.start()
+    return metrics, connector, registry
+
+
+async def scraped(metrics: ConnectorMetrics, registry: CollectorRegistry) -> str:
+    """What a scrape shows, in a task of its own as every request has."""
+
+    async def request() -> str:
+        await metrics.scrape()
+        return await asyncio.to_thread(lambda: generate_latest(registry).decode())
+
+    return await asyncio.create_task(request())
+
+
+async def test_a_scrape_shows_what_is_true_now() -> None:
+    """A gauge falls without any step in between."""
+    metrics, connector, registry = metrics_of({"reservations": 3})
+    assert "baton_reservations 3.0" in await scraped(metrics, registry)
+
+    connector.scheduler = {"reservations": 0}
+
+    text = await scraped(metrics, registry)
+    assert "baton_reservations 0.0" in text
+    assert "baton_connector_up 1.0" in text
+
+
+async def test_a_connector_that_does_not_answer_has_no_series_but_that_one() -> None:
+    """Old values would look like true ones; likewise for an answer that is not understood."""
+    metrics, connector, registry = metrics_of({"reservations": 3})
+    await scraped(metrics, registry)
+
+    for answer in (None, {"reservations": "many"}):
+        connector.scheduler = answer
+        text = await scraped(metrics, registry)
+
+        assert "baton_connector_up 0.0" in text
+        assert "baton_reservations" not in text
+
+
+async def test_nothing_is_shown_to_who_did_not_ask() -> None:
+    """The registry is read at other times too, by vLLM; what an earlier scrape saw must not be found then."""
+    metrics, _, registry = metrics_of({})
+    await scraped(metrics, registry)
+
+    assert generate_latest(registry) == b""
+
+
+async def test_a_single_family_can_be_asked_for() -> None:
+    """Prometheus' `name[]` parameter; the names are known before the first scrape."""
+    metrics, _, registry = metrics_of({"reservations": 3})
+    await metrics.scrape()
+
+    text = generate_latest(registry.restricted_registry(["baton_reservations"])).decode()
+
+    assert "baton_reservations 3.0" in text
+    assert "baton_fences" not in text
+
+
+def test_the_registry_is_left_as_it_was_found() -> None:
+    """Joining and leaving are idempotent, so a second server in one process is no error."""
+    metrics, _, registry = metrics_of({})
+    metrics.start()
+    metrics.stop()
+    metrics.stop()
+
+    ConnectorMetrics("decode", cast("SnapshotClient", FakeConnector({})), registry).start()
