@@ -206,6 +206,8 @@ def test_every_transfer_ends_in_exactly_one_way(engine: Engine) -> None:
         "cached": 1,
     }
     assert {name: count for name, count in snapshot["recomputed_by_reason"].items() if count} == {"timeout": 1}
+    told = {record["request_id"]: record["state"] for record in snapshot["recent"]}
+    assert told == {"a": "loaded", "b": "recomputed", "c": "cancelled"}  # d had no transfer to tell of
 
 
 def test_a_loaded_request_is_timed_until_the_step_that_first_schedules_it(engine: Engine) -> None:
