@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from contextlib import suppress
+from typing import Any
 
 import httpx
 import pytest
@@ -92,7 +93,7 @@ def test_the_traces_of_both_nodes_make_one(trio: Trio) -> None:
     assert spans["waiting for KV"]["ts"] < spans["pushes"]["ts"] + spans["pushes"]["dur"]
 
 
-def trace(server: Server, transfer_id: str = "") -> list[dict[str, object]]:
+def trace(server: Server, transfer_id: str = "") -> list[dict[str, Any]]:
     """A node's trace."""
     response = server.http.get(
         server.url + TRACE_PATH,
@@ -100,7 +101,7 @@ def trace(server: Server, transfer_id: str = "") -> list[dict[str, object]]:
         headers={"Authorization": f"Bearer {server.token}"},
     )
     response.raise_for_status()
-    events: list[dict[str, object]] = response.json()
+    events: list[dict[str, Any]] = response.json()
     return events
 
 
