@@ -15,7 +15,7 @@ from pathlib import Path
 from deploy.embedded_model import tokenizer as tokens
 from deploy.embedded_model.model import Shape, new_decoder, write
 
-SHAPE = Shape(layers=8, hidden=256, mlp=256, query_heads=8, kv_heads=4, context_tokens=8192)
+SHAPE = Shape(layers=8, hidden=256, mlp=1024, query_heads=8, kv_heads=4, context_tokens=8192)
 SEED = 20
 RECIPE = "recipe.json"
 

@@ -51,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     add("--patience-s", type=float, default=15.0, help="before each round, for the machine to become quiet")
     add("--budget-s", type=float, default=1800.0, help="no cell is begun later than this")
     add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
-    add("--mlp", type=int, default=256, help="width of the bench model's MLP: how much a token has to compute")
+    add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
     add("--model-dir", type=Path, default=MODEL, help="where the bench model is, or is to be written")
     add("--json", type=Path, metavar="FILE", help="write figures and all samples there")
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
