@@ -46,7 +46,7 @@ class TransferConfig:
     beat_interval_s: Seconds = 0.5  # how often peers exchange their open transfers
     peer_timeout_s: Seconds = 5.0  # a peer silent for so long is taken for dead
     transfer_timeout_s: Seconds = 120.0  # from reservation to commit; then the decode node recomputes
-    orphan_timeout_s: Seconds = 1.25  # a finished prompt that no decode node asks for is let go
+    orphan_timeout_s: Seconds = 30.0  # a finished prompt that no decode node asks for, and no proxy cancels, is let go
     quarantine_max_s: Seconds = 2.0  # blocks of a failed transfer are fenced and freed after so long at the latest
     quarantine_max_share: Share = 0.1  # … or as soon as they exceed this share of the pool
     early_reserve_share: Share = 0.25  # below this share of free blocks, reserve only for prompts that have started

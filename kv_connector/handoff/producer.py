@@ -37,7 +37,7 @@ from kv_connector.protocol import (
 )
 from kv_connector.timings import counted_from
 
-REVOKED, UNWANTED = "revoked", "no longer wanted"
+REVOKED, UNWANTED, CANCELLED = "revoked", "no longer wanted", "cancelled by the proxy"
 BY_DECODE_NODE = (REVOKED, UNWANTED)  # reasons that are a decision, not a failure
 
 Route = object  # how the caller reaches a peer; opaque here
@@ -173,6 +173,15 @@ class Producer:
         transfer = self._find_or_create(transfer_id, now)
         if transfer.prompt is None:
             self._end(transfer, reason, now)
+
+    def cancel(self, transfer_id: str, now: float) -> bool:
+        """Whoever asked for the transfer wants it no more (any time, any number of times). Was it open here?"""
+        if transfer := self.transfers.get(transfer_id):
+            self._end(transfer, CANCELLED, now)
+            return True
+        if transfer_id not in self.tombstones:  # not begun: a late prompt or decode rank is answered at once
+            self.tombstones.bury(0, _clean(transfer_id, 0, CANCELLED))
+        return False
 
     def hold(self, request_id: str, now: float) -> None:
         """The request has finished and its blocks are kept until `released` names it."""

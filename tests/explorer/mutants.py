@@ -62,6 +62,16 @@ class CommitsTheVoid(Producer):
         """Do nothing."""
 
 
+class CancelsWhilePushing(Producer):
+    """A cancelled epoch ends like any other, once no push of it is under way (I3); here at once."""
+
+    def cancel(self, transfer_id: str, now: float) -> bool:
+        """Fail it cleanly, whatever is under way."""
+        if transfer := self.transfers.get(transfer_id):
+            self._fail(transfer, "cancelled", dirty=False, now=now)
+        return False
+
+
 class ReleasesEarly(Producer):
     """A finished prompt keeps its blocks until its pushes have ended (I2); here they are freed with the request."""
 
@@ -220,6 +230,7 @@ MUTANTS = [
     Mutant("commit on counts only", "I4", CALM, producer=CommitsOnCounts),
     Mutant("call a dirty epoch clean", "I3", CALM, producer=CallsDirtyClean),
     Mutant("answer a revoke while pushing", "I3", CALM, producer=AnswersWhilePushing),
+    Mutant("answer a cancel while pushing", "I3", CALM, producer=CancelsWhilePushing),
     Mutant("commit after a preemption", "I2", CALM, producer=CommitsTheVoid),
     Mutant("release the source early", "I2", CALM, producer=ReleasesEarly),
     Mutant("push before it is written", "I1", CALM, producer=PushesUnwritten),

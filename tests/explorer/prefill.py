@@ -51,6 +51,8 @@ class PrefillSide:
             found.append(("ready",) if "unwritten" in self.source else ("hold",))
         if self.request == "voided":
             found.append(("hold",))
+        if TRANSFER not in self.machine.tombstones:
+            found.append(("cancel",))
         if self.machine._pushable:
             found.append(("push",))
         found += [("silence", incarnation) for incarnation in self.machine.sessions]
@@ -82,6 +84,9 @@ class PrefillSide:
     def _on_abandon(self) -> None:
         self.request = "gone"
         self.machine.abandon(TRANSFER, "not a prompt for this", 0.0)
+
+    def _on_cancel(self) -> None:
+        self.machine.cancel(TRANSFER, 0.0)
 
     def _on_ready(self) -> None:
         layer = self.source.index("unwritten")

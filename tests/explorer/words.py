@@ -9,6 +9,7 @@ from tests.explorer.writes import Stage
 SENTENCES = {
     ("P", "start"): "P schedules the prompt",
     ("P", "abandon"): "P will not compute the prompt",
+    ("P", "cancel"): "the proxy tells P that nobody wants the transfer any more",
     ("P", "ready"): "P's device has written one more layer",
     ("P", "void"): "P preempts or aborts the request: its block is reused at once",
     ("P", "hold"): "P's request finishes; its block is kept for the connector",

@@ -5,9 +5,19 @@ from collections.abc import Callable
 import pytest
 
 from kv_connector.handoff.consumer import Wish
-from kv_connector.handoff.producer import Prompt
+from kv_connector.handoff.producer import CANCELLED, Prompt
 from kv_connector.protocol import Beat, Commit, Fail, Introduce, Message, OpenEpoch, Refuse, Reserve, Revoke, Started
-from tests.unit.kv_connector.handoff.machines import HASH, PROMPT, WISH, D, P, Pair, hello, make_producer
+from tests.unit.kv_connector.handoff.machines import (
+    HASH,
+    PROMPT,
+    SETTINGS,
+    WISH,
+    D,
+    P,
+    Pair,
+    hello,
+    make_producer,
+)
 
 
 def outcome(pair: Pair) -> Commit | Fail:
@@ -245,7 +255,7 @@ def test_an_orphan_is_released() -> None:
     pair.start()
     pair.p.hold("p-t", 0.0)
 
-    pair.after(1.0)
+    pair.after(SETTINGS.orphan_timeout_s)
     assert not pair.p.released
     pair.after(0.5)
     assert pair.p.released == ["p-t"]
@@ -263,9 +273,84 @@ def test_a_watched_prompt_is_no_orphan() -> None:
     pair.watch()
     pair.p.hold("p-t", 0.0)
 
-    pair.after(10.0)
+    pair.after(2 * SETTINGS.orphan_timeout_s)
 
     assert not pair.p.released
+
+
+def test_a_cancelled_prompt_is_released_at_once() -> None:
+    """The proxy knows that a client left where no decode rank ever will: nothing waits for a time-out."""
+    pair = Pair()
+    pair.start()
+    pair.p.hold("p-t", 0.0)
+
+    assert pair.p.cancel("t", 0.0)
+    assert not pair.p.cancel("t", 0.0)
+
+    assert pair.p.released == ["p-t"]
+    assert [ended.reason for _, ended in pair.p.ended if isinstance(ended, Fail)] == [CANCELLED]
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_a_cancelled_epoch_waits_for_its_pushes(ok: bool) -> None:
+    """I3: a decode rank that had reserved is told once nothing is under way, and whether that was clean."""
+    pair = reserved()
+    pair.write()
+    pair.p.hold("p-t", 0.0)
+    push = pair.p.next_push(3)
+    assert push
+
+    assert pair.p.cancel("t", 0.0)
+    assert pair.p.next_push(3) is None
+    assert not pair.p.ended
+    pair.p.push_done(push, ok, 0.0)
+    pair.talk()
+
+    fail = outcome(pair)
+    assert isinstance(fail, Fail)
+    assert fail.dirty is not ok
+    assert pair.p.released == ["p-t"]
+    assert [(resolved.ok, resolved.reserved) for resolved in pair.resolved()] == [(False, True)]
+
+
+def test_a_prompt_cancelled_before_it_started_holds_nothing() -> None:
+    """The cancel overtook the prefill leg, or the decode leg: both are answered from the tombstone."""
+    pair = Pair()
+    assert not pair.p.cancel("t", 0.0)
+
+    pair.start()
+    pair.write()
+    pair.p.hold("p-t", 0.0)
+    pair.reserve()
+
+    assert pair.p.released == ["p-t"]
+    assert not pair.p.transfers
+    assert [resolved.reason for resolved in pair.resolved()] == [CANCELLED]
+    assert pair.d.closed == ["d-t"]
+
+
+def test_a_decode_rank_that_watches_hears_of_the_cancel() -> None:
+    """It asked and could not allocate yet: it need not wait any more."""
+    pair = Pair()
+    pair.watch()
+    pair.start()
+
+    pair.p.cancel("t", 0.0)
+    pair.talk()
+
+    assert [resolved.reason for resolved in pair.resolved()] == [CANCELLED]
+
+
+def test_a_cancel_after_the_commit_changes_nothing() -> None:
+    """The decode rank may still ask for the outcome: it stays a commit."""
+    pair = reserved()
+    pair.write()
+    pair.push()
+
+    assert not pair.p.cancel("t", 0.0)
+    pair.to_p(Revoke(transfer_id="t", epoch=1))
+
+    assert isinstance(pair.p.outbox[-1][1].body, Commit)
 
 
 def test_started_is_told_to_who_watches() -> None:
