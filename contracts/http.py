@@ -6,6 +6,8 @@ NODE_PATH = "/baton/node"
 TRANSFERS_PATH = "/baton/transfers"
 TRACE_PATH = "/baton/transfers/trace"
 METRICS_PATH = "/metrics"
+CANCEL_PATH = "/baton/transfers/cancel"
+MAX_CANCELLED = 1024  # transfer ids in one call of it
 
 PATH_HEADER = "x-baton-path"  # how the answer was made: one of the three values below
 REASON_HEADER = "x-baton-reason"  # why it was not disaggregated, in a few words

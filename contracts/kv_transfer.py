@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeGuard, cast
 
 from contracts.secret import ClusterSecret
 
@@ -39,6 +39,11 @@ def new_transfer_id() -> str:
     return secrets.token_hex(16)
 
 
+def is_transfer_id(value: object) -> TypeGuard[str]:
+    """Whether a value has the form of a transfer id."""
+    return isinstance(value, str) and len(value) == 32 and all(c in "0123456789abcdef" for c in value)
+
+
 def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
     """Return the value for the request field `kv_transfer_params`."""
     return {
@@ -65,7 +70,7 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
     if version != PROTOCOL_VERSION:
         raise TransferParamsError(f"{FIELD} has protocol version {version!r}; this node speaks {PROTOCOL_VERSION}")
     transfer_id, role, peer, sig = (fields.get(name) for name in ("id", "role", "peer", "sig"))
-    if not (isinstance(transfer_id, str) and _is_transfer_id(transfer_id)):
+    if not is_transfer_id(transfer_id):
         raise TransferParamsError(f"{FIELD} has no valid transfer id")
     if role not in ("prefill", "decode") or not isinstance(peer, str) or not isinstance(sig, str):
         raise TransferParamsError(f"{FIELD} is malformed")
@@ -73,10 +78,6 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
     if not hmac.compare_digest(_signature(params, secret).encode(), sig.encode()):
         raise TransferParamsError(f"{FIELD} is not signed by this cluster's proxy")
     return params
-
-
-def _is_transfer_id(text: str) -> bool:
-    return len(text) == 32 and all(c in "0123456789abcdef" for c in text)
 
 
 def _signature(params: TransferParams, secret: ClusterSecret) -> str:

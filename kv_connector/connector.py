@@ -77,7 +77,7 @@ class BatonConnector(KVConnectorBase_V1):
         """Start the worker: the KV cache is allocated."""
         made = make_worker(self._vllm_config, self._config, kv_caches, self._num_blocks)
         self._worker, snapshot = made.worker, made.snapshot
-        self._status = StatusServer(self._config.runtime_dir / "worker-0.sock", snapshot)
+        self._status = StatusServer(self._config.runtime_dir / "worker-0.sock", snapshot, self._worker.cancel)
         self._worker.start()
         self._status.start()
 

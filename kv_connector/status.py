@@ -1,7 +1,8 @@
-"""What a connector side tells the node that runs it, over `ipc://` sockets in the node's runtime directory.
+"""What a connector side and the node that runs it say to each other, over `ipc://` sockets in the runtime directory.
 
-The node's API lives in another process. `StatusServer` answers its questions; `OutcomeSender` pushes one line per
-request that had to be recomputed, so that the node can name the path in a response header without asking.
+The node's API lives in another process. `StatusServer` answers its questions and takes its one command, to cancel
+transfers; `OutcomeSender` pushes one line per request that had to be recomputed, so that the node can name the path in
+a response header without asking.
 """
 
 import json
@@ -19,18 +20,32 @@ from kv_connector.side_channel_sockets import Wakeup
 logger = logging.getLogger(__name__)
 
 REQUEST = b"snapshot"
+CANCEL = b"cancel"  # followed by a second frame: a JSON list of transfer ids
 
+_STOP_S = 5.0  # how long a stop waits for a snapshot that is being taken
 _MAX_PATH_BYTES = 107  # of a Unix socket's address
 _HIGH_WATER = 1024
 
 
 class StatusServer:
-    """Answers `b"snapshot"` with JSON on a REP socket."""
+    """Answers `b"snapshot"` and `b"cancel"` with JSON on a REP socket."""
 
-    def __init__(self, path: Path, snapshot: Callable[[], dict[str, Any]]) -> None:
-        """`snapshot` is called in this server's thread; an exception of it is answered as `{"error": …}`."""
+    def __init__(
+        self,
+        path: Path,
+        snapshot: Callable[[], dict[str, Any]],
+        cancel: Callable[[list[str]], int] | None = None,
+    ) -> None:
+        """Make the server; `start` binds it.
+
+        Args:
+            path: Of the socket.
+            snapshot: Called in this server's thread; an exception of it is answered as `{"error": …}`.
+            cancel: Likewise; ends transfers by id and returns how many of them were open. A side that has none refuses.
+        """
         self._path = path
         self._snapshot = snapshot
+        self._cancel = cancel
         self._wakeup = Wakeup()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
@@ -64,7 +79,10 @@ class StatusServer:
             self._stopping = True
             self._wakeup.set()
             if self._thread.is_alive():
-                self._thread.join()
+                self._thread.join(timeout=_STOP_S)
+            if self._thread.is_alive():  # it still uses the socket: leave both to the end of the process
+                logger.warning("the snapshot for the node on %s did not end within %g s", self._path, _STOP_S)
+                return
             if self._socket:
                 self._socket.close()
             self._wakeup.close()
@@ -81,13 +99,15 @@ class StatusServer:
                 self._socket.send(self._answer(request))
 
     def _answer(self, request: list[bytes]) -> bytes:
-        if request != [REQUEST]:
-            return _encode({"error": "unknown request"})
         try:
-            return _encode(self._snapshot())
+            if request == [REQUEST]:
+                return _encode(self._snapshot())
+            if request[0] == CANCEL and len(request) == 2 and self._cancel is not None:
+                return _encode({"open": self._cancel(json.loads(request[1]))})
         except Exception as exc:  # thread boundary: the node must get an answer
-            logger.exception("the snapshot for the node failed")
+            logger.exception("the node's %s failed", request[0])
             return _encode({"error": f"{type(exc).__name__}: {exc}"})
+        return _encode({"error": "unknown request"})
 
 
 class OutcomeSender:
@@ -104,7 +124,7 @@ class OutcomeSender:
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)  # ms
         self._socket.connect(f"ipc://{path}")
 
-    def send(self, transfer_id: str, outcome: Literal["recomputed", "disaggregated"], reason: str) -> bool:
+    def send(self, transfer_id: str, outcome: Literal["recomputed"], reason: str) -> bool:
         """Send one outcome; False if nobody listens or the node does not keep up."""
         try:
             self._socket.send(

@@ -1,6 +1,5 @@
 """The node API: what a node says about itself and its transfers, for the proxy and for people."""
 
-import hmac
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from contracts.http import NODE_PATH, TRACE_PATH, TRANSFERS_PATH
 from contracts.kv_transfer import Role
 from contracts.node_info import Fingerprint, NodeInfo, RegionInfo, to_plain
 from kv_connector.trace import Event, trace_events
-from node.asgi import Scope, Send, header, send_error, send_json
+from node.asgi import Scope, Send, may_use_node_api, send_error, send_json, send_unauthorised
 from node.connector_channel import SnapshotClient, Snapshots
 from node.errors import ConnectorSilentError
 from node.versions import versions
@@ -56,9 +55,8 @@ class NodeApi:
 
     async def answer(self, scope: Scope, send: Send) -> None:
         """Answer one request to one of `PATHS`."""
-        if not hmac.compare_digest(header(scope, b"authorization"), f"Bearer {self._token}".encode()):
-            challenge = [(b"www-authenticate", b"Bearer")]
-            await send_error(send, 401, "the node API needs the cluster's bearer token", challenge)
+        if not may_use_node_api(scope, self._token):
+            await send_unauthorised(send)
         elif scope["method"] not in ("GET", "HEAD"):
             await send_error(send, 405, f"{scope['path']} can only be read", [(b"allow", b"GET, HEAD")])
         elif scope["path"] == NODE_PATH:

@@ -1,5 +1,6 @@
 """Small pieces of ASGI: types, a JSON answer, a body read once and given out again."""
 
+import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
@@ -29,14 +30,26 @@ async def send_error(send: Send, status: int, message: str, headers: Iterable[tu
     await send_json(send, status, error_body(message, kind=kind, code=status), headers)
 
 
-async def read_body(receive: Receive) -> bytes | None:
-    """Read a request's whole body; None if the client left first."""
+class BodyTooLargeError(Exception):
+    """A request's body is larger than its route allows."""
+
+
+async def read_body(receive: Receive, max_bytes: int | None = None) -> bytes | None:
+    """Read a request's whole body; None if the client left first.
+
+    Raises:
+        BodyTooLargeError: it is larger than `max_bytes`.
+    """
     chunks: list[bytes] = []
+    size = 0
     while True:
         message = await receive()
         if message["type"] != "http.request":
             return None
         chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if max_bytes is not None and size > max_bytes:
+            raise BodyTooLargeError
         if not message.get("more_body", False):
             return b"".join(chunks)
 
@@ -49,6 +62,16 @@ def replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return replayed
+
+
+def may_use_node_api(scope: Scope, token: str) -> bool:
+    """Whether a request carries the cluster's bearer token."""
+    return hmac.compare_digest(header(scope, b"authorization"), f"Bearer {token}".encode())
+
+
+async def send_unauthorised(send: Send) -> None:
+    """Refuse a request without it."""
+    await send_error(send, 401, "the node API needs the cluster's bearer token", [(b"www-authenticate", b"Bearer")])
 
 
 def header(scope: Scope, name: bytes) -> bytes:

@@ -1,7 +1,8 @@
 """The API process's ends of the two channels to the connector, which lives in the engine's processes.
 
-*Snapshots*: the node asks `scheduler.sock` or `worker-0.sock` and gets one JSON object. A fresh socket for each
-question: there are a few a second, and an answer that comes too late can then never be taken for the next one.
+*Questions*: the node asks `scheduler.sock` or `worker-0.sock` for a snapshot, or tells every worker to cancel transfers,
+and gets one JSON object each. A fresh socket for each question: there are a few a second, and an answer that comes too
+late can then never be taken for the next one.
 *Outcomes*: the connector pushes one line for each transfer that did not go as planned. They are read when somebody
 asks, without a task: until then they wait in ZMQ's queue.
 
@@ -11,6 +12,7 @@ No socket exists before serving starts, so the process may be forked until then.
 import asyncio
 import json
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +24,8 @@ from contracts.http import LOCAL, RECOMPUTED
 from node.errors import ConnectorSilentError
 
 SNAPSHOT_REQUEST = b"snapshot"
-SNAPSHOT_TIMEOUT_S = 1.0
+CANCEL_REQUEST = b"cancel"
+ANSWER_TIMEOUT_S = 1.0
 MAX_OUTCOMES = 4096  # of requests whose client left before the first token
 _PATHS = (RECOMPUTED, LOCAL)
 
@@ -50,11 +53,10 @@ class Snapshots(NamedTuple):
 class SnapshotClient:
     """Asks both sides of the connector for their state."""
 
-    def __init__(self, runtime_dir: Path, *, timeout_s: float = SNAPSHOT_TIMEOUT_S) -> None:
-        self._scheduler = f"ipc://{runtime_dir}/scheduler.sock"
-        self._worker = f"ipc://{runtime_dir}/worker-0.sock"
-        self._timeout_s = timeout_s
-        self._context: zmq.asyncio.Context | None = None
+    def __init__(self, runtime_dir: Path, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self._scheduler = runtime_dir / "scheduler.sock"
+        self._worker = runtime_dir / "worker-0.sock"
+        self._asker = _Asker(timeout_s)
 
     async def both(self) -> Snapshots:
         """Return both snapshots.
@@ -62,30 +64,68 @@ class SnapshotClient:
         Raises:
             ConnectorSilentError: one side did not answer in time, or not with a snapshot.
         """
+        asked = (self._asker.ask(path, SNAPSHOT_REQUEST) for path in (self._scheduler, self._worker))
+        return Snapshots(*await asyncio.gather(*asked))
+
+    def stop(self) -> None:
+        """Close everything; idempotent."""
+        self._asker.stop()
+
+
+class CancelClient:
+    """Tells every worker of this node that nobody wants some transfers any more."""
+
+    def __init__(self, runtime_dir: Path, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+        self._runtime_dir = runtime_dir
+        self._asker = _Asker(timeout_s)
+
+    async def cancel(self, transfer_ids: Sequence[str]) -> int:
+        """Return how many of them were open on some worker.
+
+        Raises:
+            ConnectorSilentError: there is no worker, or one did not take it. It may be said again.
+        """
+        workers = sorted(self._runtime_dir.glob("worker-*.sock"))
+        if not workers:
+            raise ConnectorSilentError("the connector has not started")
+        ids = json.dumps(transfer_ids).encode()
+        answers = await asyncio.gather(*(self._asker.ask(path, CANCEL_REQUEST, ids) for path in workers))
+        return max(int(answer.get("open", 0)) for answer in answers)
+
+    def stop(self) -> None:
+        """Close everything; idempotent."""
+        self._asker.stop()
+
+
+class _Asker:
+    """Asks one question on a socket of its own."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._context: zmq.asyncio.Context | None = None
+
+    async def ask(self, path: Path, *question: bytes) -> dict[str, Any]:
+        """Return the answer; raises `ConnectorSilentError` if there is none, or an error."""
         if self._context is None:
             self._context = zmq.asyncio.Context()
-        return Snapshots(*await asyncio.gather(self._ask(self._scheduler), self._ask(self._worker)))
+        with self._context.socket(zmq.REQ) as asker:
+            asker.setsockopt(zmq.LINGER, 0)
+            asker.connect(f"ipc://{path}")
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    await asker.send_multipart(question)
+                    answer = json.loads(await asker.recv())
+            except (TimeoutError, ValueError) as exc:
+                raise ConnectorSilentError(f"the connector did not answer at {path}") from exc
+        if not isinstance(answer, dict) or "error" in answer:
+            raise ConnectorSilentError(f"the connector gave no answer at {path}, but {answer}")
+        return answer
 
     def stop(self) -> None:
         """Close everything; idempotent."""
         if self._context is not None:
             self._context.destroy(linger=0)
             self._context = None
-
-    async def _ask(self, endpoint: str) -> dict[str, Any]:
-        assert self._context is not None
-        with self._context.socket(zmq.REQ) as asker:
-            asker.setsockopt(zmq.LINGER, 0)
-            asker.connect(endpoint)
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await asker.send(SNAPSHOT_REQUEST)
-                    answer = json.loads(await asker.recv())
-            except (TimeoutError, ValueError) as exc:
-                raise ConnectorSilentError(f"the connector gave no snapshot at {endpoint}") from exc
-        if not isinstance(answer, dict) or "error" in answer:
-            raise ConnectorSilentError(f"the connector gave no snapshot at {endpoint}, but {answer}")
-        return answer
 
 
 class Outcomes:

@@ -10,4 +10,4 @@ class StartRefusedError(NodeError):
 
 
 class ConnectorSilentError(NodeError):
-    """The connector in the engine's process did not answer a snapshot request in time."""
+    """The connector in the engine's process did not answer in time."""

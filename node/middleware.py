@@ -10,12 +10,13 @@ beforehand with `configure`, in the same process.
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.http import METRICS_PATH
+from contracts.http import CANCEL_PATH, METRICS_PATH
 from contracts.kv_transfer import TransferParamsError
 from contracts.secret import ClusterSecret
 from node.api import PATHS, NodeApi
 from node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
-from node.connector_channel import Outcomes, SnapshotClient
+from node.cancel import CancelApi
+from node.connector_channel import CancelClient, Outcomes, SnapshotClient
 from node.metrics import ConnectorMetrics
 from node.path_header import name_path
 from node.roles import RoleTraits
@@ -51,6 +52,8 @@ class NodeMiddleware:
         self._outcomes = Outcomes(settings.runtime_dir)
         self._snapshots = SnapshotClient(settings.runtime_dir)
         self._metrics = ConnectorMetrics(settings.traits.role, self._snapshots)
+        self._cancels = CancelClient(settings.runtime_dir)
+        self._cancel_api = CancelApi(settings.secret.node_token(), self._cancels)
         self._api = NodeApi(
             role=settings.traits.role,
             model=settings.model,
@@ -64,6 +67,8 @@ class NodeMiddleware:
             await self._app(scope, receive, self._with_channels(send))
         elif scope["type"] == "http" and scope["path"] in PATHS:
             await self._api.answer(scope, send)
+        elif scope["type"] == "http" and scope["path"] == CANCEL_PATH:
+            await self._cancel_api.answer(scope, receive, send)
         elif scope["type"] == "http" and scope["method"] == "POST":
             await self._check(scope, receive, send)
         elif scope["type"] == "http" and scope["path"].rstrip("/") == METRICS_PATH:
@@ -96,6 +101,7 @@ class NodeMiddleware:
                 self._outcomes.stop()
                 self._metrics.stop()
                 self._snapshots.stop()
+                self._cancels.stop()
             await send(message)
 
         return send_after

@@ -38,7 +38,7 @@ from kv_connector.protocol import (
 from kv_connector.timings import counted_from
 
 REVOKED, UNWANTED, CANCELLED = "revoked", "no longer wanted", "cancelled by the proxy"
-BY_DECODE_NODE = (REVOKED, UNWANTED)  # reasons that are a decision, not a failure
+DECISIONS = {REVOKED: "revoked", UNWANTED: "revoked", CANCELLED: "cancelled"}  # ends that are no failures
 
 Route = object  # how the caller reaches a peer; opaque here
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from kv_connector.handoff.producer import BY_DECODE_NODE, Outgoing
+from kv_connector.handoff.producer import DECISIONS, Outgoing
 from kv_connector.histogram import SECONDS, SHARE, Histogram
 from kv_connector.protocol import Commit, Fail
 from kv_connector.timings import REMEMBERED_TRANSFERS, counted_from, exposed_push_s, hidden_share
@@ -17,7 +17,7 @@ class Accounts:
 
     def __init__(self) -> None:
         self._totals = dict.fromkeys(
-            ("committed", "revoked", "failed", "dirty", "bytes_committed", "bytes_expected"), 0
+            ("committed", "revoked", "cancelled", "failed", "dirty", "bytes_committed", "bytes_expected"), 0
         )
         self._exposed_push_s = Histogram(SECONDS)
         self._hidden_share = Histogram(SHARE)
@@ -31,7 +31,7 @@ class Accounts:
         if isinstance(outcome, Commit):
             self._totals["bytes_committed"] += described["bytes_pushed"]
             self._totals["bytes_expected"] += described["bytes_expected"]
-        elif state != "revoked":
+        elif state in ("failed", "dirty"):
             self._failures.append({**described, "state": state, "reason": outcome.reason})
         if "scheduled" in transfer.marks:
             self._remember({**described, "state": state, **_timed(transfer)}, outcome)
@@ -65,7 +65,7 @@ def ended_at(transfer: Outgoing) -> float:
 def _state(outcome: Commit | Fail) -> str:
     if isinstance(outcome, Commit):
         return "committed"
-    return "dirty" if outcome.dirty else "revoked" if outcome.reason in BY_DECODE_NODE else "failed"
+    return "dirty" if outcome.dirty else DECISIONS.get(outcome.reason, "failed")
 
 
 def _timed(transfer: Outgoing) -> dict[str, Any]:

@@ -141,6 +141,16 @@ class DecodeWorker:
 
     # --- any thread ---
 
+    def cancel(self, transfer_ids: list[str]) -> int:
+        """Nobody wants these transfers any more; a request that still does computes its prompt. How many were open?"""
+        now = time.monotonic()
+        with self._lock:
+            known = [self._consumer.transfers[i] for i in transfer_ids if i in self._consumer.transfers]
+            for transfer in known:
+                self._consumer.cancel(transfer.request_id, now)
+            self._flush()
+        return len(known)
+
     def snapshot(self) -> dict[str, Any]:
         """State for the node API."""
         now = time.monotonic()

@@ -162,6 +162,14 @@ class PrefillWorker:
 
     # --- any thread ---
 
+    def cancel(self, transfer_ids: list[str]) -> int:
+        """Nobody wants these transfers any more. Returns how many were open; their blocks go with the next step."""
+        now = time.monotonic()
+        with self._lock:
+            were_open = sum([self._producer.cancel(transfer_id, now) for transfer_id in transfer_ids])
+            self._flush()
+        return were_open
+
     def snapshot(self) -> dict[str, Any]:
         """State for the node API."""
         now = time.monotonic()

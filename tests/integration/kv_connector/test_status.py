@@ -1,6 +1,7 @@
 """What the node's process hears from the connector."""
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 import zmq
 
+from kv_connector import status
 from kv_connector.errors import ConnectorError
-from kv_connector.status import REQUEST, OutcomeSender, StatusServer
+from kv_connector.status import CANCEL, REQUEST, OutcomeSender, StatusServer
 
 
 @pytest.fixture
@@ -20,12 +22,12 @@ def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
         yield made
 
 
-def ask(context: zmq.Context[zmq.Socket[bytes]], path: Path, request: bytes = REQUEST) -> dict[str, Any]:
-    """Ask as the node does."""
+def ask(context: zmq.Context[zmq.Socket[bytes]], path: Path, *request: bytes) -> dict[str, Any]:
+    """Ask as the node does, by default for a snapshot."""
     with context.socket(zmq.REQ) as client:
         client.linger = 0
         client.connect(f"ipc://{path}")
-        client.send(request)
+        client.send_multipart(request or (REQUEST,))
         assert client.poll(3000), "no answer"
         answer: dict[str, Any] = json.loads(client.recv())
         return answer
@@ -60,6 +62,65 @@ def test_a_failing_snapshot_is_answered(context: zmq.Context[zmq.Socket[bytes]],
     assert ask(context, tmp_path / "s") == {"fine": True}
     assert ask(context, tmp_path / "s") == {"error": "RuntimeError: broken"}
     assert ask(context, tmp_path / "s", b"something else") == {"error": "unknown request"}
+    server.stop()
+
+
+def test_a_cancel_is_passed_on_and_counted(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    """The ids reach the worker as they were sent; what goes wrong there is answered, not swallowed."""
+    asked: list[list[str]] = []
+
+    def cancel(transfer_ids: list[str]) -> int:
+        asked.append(transfer_ids)
+        return len(transfer_ids) - 1
+
+    server = StatusServer(tmp_path / "s", dict, cancel)
+    server.start()
+
+    assert ask(context, tmp_path / "s", CANCEL, b'["a", "b"]') == {"open": 1}
+    assert asked == [["a", "b"]]
+    for wrong in ((CANCEL,), (CANCEL, b"[]", b""), (REQUEST, b"[]")):
+        assert ask(context, tmp_path / "s", *wrong) == {"error": "unknown request"}
+    assert "JSONDecodeError" in ask(context, tmp_path / "s", CANCEL, b"[")["error"]
+    assert ask(context, tmp_path / "s") == {}
+    server.stop()
+
+
+def test_a_side_without_transfers_of_its_own_refuses_a_cancel(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path
+) -> None:
+    """The scheduler side hears of cancels from its workers."""
+    server = StatusServer(tmp_path / "s", dict)
+    server.start()
+
+    assert ask(context, tmp_path / "s", CANCEL, b"[]") == {"error": "unknown request"}
+    server.stop()
+
+
+def test_stop_does_not_wait_for_ever(
+    context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot that hangs (somebody keeps a lock) must not keep the engine from ending."""
+    monkeypatch.setattr(status, "_STOP_S", 0.05)
+    asked, may_end = threading.Event(), threading.Event()
+
+    def snapshot() -> dict[str, Any]:
+        asked.set()
+        may_end.wait(10)
+        return {}
+
+    server = StatusServer(tmp_path / "s", snapshot)
+    server.start()
+    with context.socket(zmq.REQ) as client:
+        client.linger = 0
+        client.connect(f"ipc://{tmp_path / 's'}")
+        client.send(REQUEST)
+        assert asked.wait(10)
+
+        server.stop()
+
+        assert not may_end.is_set()
+        may_end.set()
+        assert client.poll(3000)
     server.stop()
 
 

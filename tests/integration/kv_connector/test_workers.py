@@ -124,6 +124,54 @@ def test_a_client_that_leaves_frees_both_sides(tmp_path: Path) -> None:
         assert ranks.prefill.take_released() == {"p-a"}
 
 
+def test_a_cancel_ends_both_sides(tmp_path: Path) -> None:
+    """The proxy tells P alone: what P holds is released, and D, which waits for it, hears at once."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+
+        assert ranks.prefill.cancel(["a", "unknown"]) == 1
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert ranks.failed == {"d-a": "cancelled by the proxy"}
+        totals = ranks.prefill.snapshot()["totals"]
+        assert (totals["cancelled"], totals["failed"], totals["revoked"]) == (1, 0, 0)
+        assert ranks.prefill.snapshot()["failures"] == []
+        ranks.prefill.begin_step(PrefillStep(holds=["p-a"]))
+        assert ranks.prefill.take_released() == {"p-a"}
+
+
+def test_a_finished_prompt_that_no_decode_rank_heard_of_is_released_by_a_cancel(tmp_path: Path) -> None:
+    """I5: its blocks come back with the next step, not after `orphan_timeout_s`."""
+    with Ranks(tmp_path) as ranks:
+        ranks.compute("a", tokens=40, blocks=[1, 2, 5], ready=3)
+        ranks.prefill.begin_step(PrefillStep(holds=["p-a"]))
+        assert ranks.prefill.take_released() == set()
+
+        assert ranks.prefill.cancel(["a"]) == 1
+        assert ranks.prefill.cancel(["a"]) == 0
+
+        assert ranks.prefill.take_released() == {"p-a"}
+
+
+def test_a_cancel_on_the_decode_rank_ends_both_sides(tmp_path: Path) -> None:
+    """D stops waiting and P stops pushing; a request that still wants its answer computes the prompt."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+
+        assert ranks.decode.cancel(["unknown", "a"]) == 1
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert ranks.finished == {"d-a"}
+        assert ranks.failed == {"d-a": "cancelled"}
+        assert ranks.prefill.snapshot()["transfers"] == []
+
+
 def test_other_weights_are_refused_before_any_byte_moves(tmp_path: Path) -> None:
     """The reason names both sides and both values."""
     other = msgspec.structs.replace(FINGERPRINT, weights="another revision")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import zmq
 
-from node.connector_channel import MAX_OUTCOMES, Outcome, Outcomes, SnapshotClient
+from node.connector_channel import MAX_OUTCOMES, CancelClient, Outcome, Outcomes, SnapshotClient
 from node.errors import ConnectorSilentError
 
-Answer = Callable[[bytes], bytes]
+Answer = Callable[..., bytes]  # from a question's frames
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ class Side:
         with self._socket as socket:
             while True:
                 try:
-                    *route, request = socket.recv_multipart()
+                    peer, empty, *question = socket.recv_multipart()
                 except zmq.ContextTerminated:
                     return
-                if reply := self._answer(request):
-                    socket.send_multipart([*route, reply])
+                if reply := self._answer(*question):
+                    socket.send_multipart([peer, empty, reply])
 
     def stop(self) -> None:
         """Stop answering."""
@@ -62,9 +62,18 @@ def connector(runtime_dir: Path) -> Iterator[Callable[[Answer, Answer], None]]:
         side.stop()
 
 
+@pytest.fixture
+def workers(runtime_dir: Path) -> Iterator[Callable[[int, Answer], None]]:
+    """Starts further workers."""
+    sides: list[Side] = []
+    yield lambda rank, answer: sides.append(Side(runtime_dir / f"worker-{rank}.sock", answer))
+    for side in sides:
+        side.stop()
+
+
 def says(content: object) -> Answer:
     """An answer that is always the same."""
-    return lambda _: json.dumps(content).encode()
+    return lambda *_: json.dumps(content).encode()
 
 
 async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answer, Answer], None]) -> None:
@@ -88,7 +97,7 @@ async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answ
 
 @pytest.mark.parametrize(
     "answer",
-    [lambda _: b"", says([]), lambda _: b"{", says({"error": "KeyError: x"})],
+    [lambda *_: b"", says([]), lambda *_: b"{", says({"error": "KeyError: x"})],
     ids=["none", "a list", "no JSON", "an error"],
 )
 async def test_a_side_that_does_not_answer_properly_is_silent(
@@ -112,10 +121,57 @@ async def test_a_connector_that_is_not_there_is_silent_and_may_come(
         await client.both()
 
     numbers = iter(range(10))
-    connector(says({}), lambda _: json.dumps({"n": next(numbers)}).encode())
+    connector(says({}), lambda *_: json.dumps({"n": next(numbers)}).encode())
     await asyncio.sleep(0.2)
 
     assert (await client.both()).worker == {"n": 0}
+    client.stop()
+
+
+async def test_every_worker_is_told_to_cancel(
+    runtime_dir: Path, connector: Callable[[Answer, Answer], None], workers: Callable[[int, Answer], None]
+) -> None:
+    """Each rank holds its own part of a prompt; a transfer was open if one of them had it."""
+    asked: list[tuple[bytes, ...]] = []
+
+    def answer(*question: bytes) -> bytes:
+        asked.append(question)
+        return b'{"open": 1}'
+
+    connector(says({"error": "the scheduler is not asked"}), says({"open": 2}))
+    workers(1, answer)
+    client = CancelClient(runtime_dir)
+
+    assert await client.cancel(["a", "b", "c"]) == 2
+    client.stop()
+    client.stop()
+
+    assert asked == [(b"cancel", b'["a", "b", "c"]')]
+
+
+@pytest.mark.parametrize("answer", [lambda *_: b"", says({"error": "unknown request"})], ids=["none", "an error"])
+async def test_a_worker_that_does_not_take_a_cancel_is_silent(
+    answer: Answer,
+    runtime_dir: Path,
+    connector: Callable[[Answer, Answer], None],
+    workers: Callable[[int, Answer], None],
+) -> None:
+    """It is not enough that the others did; the wait is bounded."""
+    connector(says({}), says({"open": 1}))
+    workers(1, answer)
+    client = CancelClient(runtime_dir, timeout_s=0.2)
+
+    with pytest.raises(ConnectorSilentError, match="worker-1"):
+        await client.cancel(["a"])
+    client.stop()
+
+
+async def test_without_workers_nobody_can_be_told(runtime_dir: Path) -> None:
+    """The engine is starting; the caller says it again."""
+    client = CancelClient(runtime_dir)
+
+    with pytest.raises(ConnectorSilentError, match="not started"):
+        await client.cancel(["a"])
     client.stop()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from contracts.http import METRICS_PATH, NODE_PATH, PATH_HEADER, REASON_HEADER
+from contracts.http import CANCEL_PATH, METRICS_PATH, NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
 from contracts.kv_transfer import FIELD, Role, TransferParams, sign
 from contracts.secret import ClusterSecret
 from node import middleware
@@ -176,10 +176,11 @@ async def test_everything_but_posts_passes_without_being_read() -> None:
         assert exchange.sent == [{"type": "websocket.close"}]
 
 
-async def test_the_node_api_needs_the_token() -> None:
+@pytest.mark.parametrize(("method", "path"), [("GET", NODE_PATH), ("GET", TRANSFERS_PATH), ("POST", CANCEL_PATH)])
+async def test_the_node_api_needs_the_token(method: str, path: str) -> None:
     """It is answered by the gate, never by vLLM."""
     app = Recorder()
-    exchange = await Exchange(http("GET", NODE_PATH)).run(gate(app))
+    exchange = await Exchange(http(method, path)).run(gate(app))
 
     assert exchange.status == 401
     assert not app.scopes
