@@ -18,6 +18,7 @@ from contracts.http import error_body
 from contracts.secret import ClusterSecret
 from proxy import metrics, openapi, readiness
 from proxy.attempt import Attempts
+from proxy.cancels import Cancels
 from proxy.choose import POLICIES
 from proxy.nodes import Members
 from proxy.orchestrate import Orchestrator
@@ -47,7 +48,8 @@ def create_app(config: BatonConfig, secret: ClusterSecret) -> FrontDoor:
     members = Members(config.proxy, secret, upstream)
     counted = metrics.Metrics()
     counted.watch(members)
-    attempts = Attempts(config, secret, upstream, members, counted)
+    cancels = Cancels(secret, upstream, counted)
+    attempts = Attempts(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
     planner = Planner(
         members.prefill,
         members.decode,
@@ -65,6 +67,7 @@ def create_app(config: BatonConfig, secret: ClusterSecret) -> FrontDoor:
         finally:
             await members.stop()
             await attempts.stop()
+            await cancels.stop()
             await upstream.stop()
 
     api = FastAPI(title="Baton", lifespan=lifespan)

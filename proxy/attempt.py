@@ -1,7 +1,8 @@
 """One attempt at a request: the legs of one plan, from their start until both are settled.
 
 An attempt that the client does not see to its end (it left, the deadline passed, another plan follows) closes every
-connection at once: that is how a vLLM server learns to stop.
+connection at once: that is how a vLLM server learns to stop. It may have learned too late, or never have read the
+request; so the prefill node is told as well (`cancels.py`), unless the decode node has answered with the prompt's KV.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from contracts.configuration.schema import BatonConfig
 from contracts.kv_transfer import TransferParams, sign
 from contracts.secret import ClusterSecret
 from proxy.bodies import decode_body, prefill_body
+from proxy.cancels import Cancels
 from proxy.errors import BadGatewayError, Kind
 from proxy.legs import Call, first_to_count, open_decode, run_prefill
 from proxy.metrics import Metrics
@@ -41,13 +43,21 @@ class Attempts:
     """Runs plans."""
 
     def __init__(
-        self, config: BatonConfig, secret: ClusterSecret, upstream: Upstream, members: Members, metrics: Metrics
+        self,
+        config: BatonConfig,
+        secret: ClusterSecret,
+        *,
+        upstream: Upstream,
+        members: Members,
+        metrics: Metrics,
+        cancels: Cancels,
     ) -> None:
         self._prefill_timeout_s = config.transfer.transfer_timeout_s
         self._secret = secret
         self._upstream = upstream
         self._members = members
         self._metrics = metrics
+        self._cancels = cancels
         self._outliving: set[asyncio.Task[PrefillOutcome]] = set()
 
     async def stop(self) -> None:
@@ -80,13 +90,16 @@ class Attempts:
     async def _pair(self, plan: Pair, request: ClientRequest) -> AsyncIterator[Outcome]:
         prefill = asyncio.create_task(self._prefill(self._prefill_call(plan, request)))
         decode = asyncio.create_task(self._decode(self._decode_call(plan, request)))
-        answered = False
+        answered = taken = False
         try:
             outcome = await first_to_count(decode, prefill)
+            taken = isinstance(outcome, Opened) and not outcome.recomputed
             yield outcome
             answered = isinstance(outcome, Opened)
         finally:
             self._settle(decode, prefill, answered=answered)
+            if not taken:
+                self._cancels.add(plan.prefill, plan.transfer_id)
 
     def _settle(
         self, decode: asyncio.Task[DecodeOutcome], prefill: asyncio.Task[PrefillOutcome], *, answered: bool

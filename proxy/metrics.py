@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -46,6 +46,12 @@ class Metrics:
         self.retries = Counter(
             "baton_retries", "Attempts that followed a failed attempt of the same request", registry=self._registry
         )
+        self._cancels = Counter(
+            "baton_transfer_cancels",
+            "Transfers that nobody wants any more, by whether the prefill node could be told",
+            ("result",),
+            registry=self._registry,
+        )
         self._nodes = Gauge("baton_nodes", "Nodes by state", ("role", "state"), registry=self._registry)
 
     def watch(self, members: Members) -> None:
@@ -58,6 +64,10 @@ class Metrics:
     def leg_failed(self, role: str, kind: Kind) -> None:
         """Count a failed leg."""
         self._leg_failures.labels(role, kind).inc()
+
+    def cancelled(self, result: Literal["told", "lost"], transfers: int) -> None:
+        """Count transfers whose prefill node was told that nobody wants them, or could not be."""
+        self._cancels.labels(result).inc(transfers)
 
     @contextmanager
     def exchange(self, endpoint: str, client: Client) -> Iterator[None]:

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from contracts.http import PATH_HEADER, RECOMPUTED
 from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, ProxyError, UnavailableError
+from proxy.headers import find
 from proxy.upstream import Answer
 
 
@@ -12,6 +14,11 @@ class Opened:
 
     answer: Answer
     first: bytes
+
+    @property
+    def recomputed(self) -> bool:
+        """Whether the decode node says that it computed a prompt whose KV should have come."""
+        return find(self.answer.headers, PATH_HEADER.encode()) == RECOMPUTED.encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER, RECOMPUTED
+from contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
 from proxy import headers
 from proxy.client import Client
 from proxy.errors import BadGatewayError, UpstreamError
@@ -22,7 +22,7 @@ async def relay(opened: Opened, client: Client) -> None:
         BadGatewayError: the decode node's stream broke; the client has part of it.
     """
     answer = opened.answer
-    _note_recompute(answer, client)
+    _note_recompute(opened, client)
     head = headers.to_relay(answer.headers)
     if not answer.is_stream:
         head.append((b"content-length", b"%d" % len(opened.first)))
@@ -44,10 +44,9 @@ async def _relay_rest(answer: Answer, chunk: bytes, client: Client) -> None:
         raise BadGatewayError("the decode node's stream ended before its last event")
 
 
-def _note_recompute(answer: Answer, client: Client) -> None:
+def _note_recompute(opened: Opened, client: Client) -> None:
     """Believe a decode node that says that it had to compute a prompt whose KV should have come."""
-    said = headers.find(answer.headers, PATH_HEADER.encode())
-    if client.path == DISAGGREGATED and said == RECOMPUTED.encode():
-        reason = headers.find(answer.headers, REASON_HEADER.encode()) or b""
+    if client.path == DISAGGREGATED and opened.recomputed:
+        reason = headers.find(opened.answer.headers, REASON_HEADER.encode()) or b""
         client.path = RECOMPUTED
         client.reason = reason.decode("latin-1") or _RECOMPUTED_BY_NODE

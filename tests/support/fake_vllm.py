@@ -3,7 +3,8 @@
 It answers 400 to whatever the proxy must never send: unsigned or reused `kv_transfer_params`, internal headers, a
 prefill leg that streams or asks for more than one token. It records each request and whether its connection was
 closed before the answer was complete. A decode node waits until the prefill node of the same `Fabric` has computed
-the prompt, so that a lost prefill leg shows as what it is: a decode node that waits for ever.
+the prompt, so that a lost prefill leg shows as what it is: a decode node that waits for ever. Cancels of transfers are
+noted call by call.
 """
 
 import asyncio
@@ -14,8 +15,8 @@ from typing import Any, Literal
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from contracts.http import NODE_PATH, error_body
-from contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, verify
+from contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
+from contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
 from contracts.node_info import Fingerprint, NodeInfo
 from contracts.secret import ClusterSecret
 from tests.support.fake_answers import MODEL, answer, events
@@ -120,6 +121,10 @@ class FakeVllm:
             layer_sync="event",
             versions={},
         )
+        self.cancels: list[list[str]] = []  # transfer ids, call by call
+        self.cancel_statuses: list[int] = []  # of the next cancels, instead of 200
+        self.cancels_may_end = asyncio.Event()  # they hang until then
+        self.cancels_may_end.set()
         self._used: set[str] = set()
         self._listening = Listening(self, http=_Protocol, timeout_keep_alive=60)
 
@@ -134,6 +139,7 @@ class FakeVllm:
 
     async def stop(self) -> None:
         """Die: refuse connections, cut open ones."""
+        self.cancels_may_end.set()
         await self._listening.stop()
 
     def change(self, **changes: Any) -> None:
@@ -151,6 +157,8 @@ class FakeVllm:
         if self.fault == "stale" and scope["fake.number"] > 1:
             scope["fake.transport"].abort()
             return None
+        if scope["path"] == CANCEL_PATH:
+            return await self._cancel(headers, body, send)
         seen = Seen(scope["path"], headers, json.loads(body))
         self.seen.append(seen)
         watcher = asyncio.create_task(_cancel_when_gone(receive, seen, asyncio.current_task()))
@@ -174,6 +182,16 @@ class FakeVllm:
             await _json(send, 401, {"error": "Unauthorized"})
         else:
             await _json(send, 200, msgspec.to_builtins(self.info))
+
+    async def _cancel(self, headers: dict[str, str], body: bytes, send: Any) -> None:
+        if headers.get("authorization") != f"Bearer {SECRET.node_token()}":
+            return await _json(send, 401, {"error": "Unauthorized"})
+        ids = json.loads(body)["transfer_ids"]
+        self.cancels.append(ids)
+        await self.cancels_may_end.wait()
+        if not all(map(is_transfer_id, ids)) or not 0 < len(ids) <= MAX_CANCELLED:
+            return await _json(send, 400, {"error": "not a list of transfer ids"})
+        return await _json(send, self.cancel_statuses.pop(0) if self.cancel_statuses else 200, {})
 
     async def _post(self, seen: Seen, transport: Any, send: Any) -> None:
         if self.fault == "hang":

@@ -1,0 +1,107 @@
+"""Telling prefill nodes at once that nobody wants a transfer any more.
+
+A finished prompt keeps its blocks until a decode node has asked for it, and only the proxy knows when none will: the
+client left, or the decode node failed, before it was heard of. All ids of a node that wait are sent together, by one
+task a node that lives while there are any. No request waits for it. A node that cannot be told lets go of its prompts
+by itself, after `orphan_timeout_s`.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final
+
+import msgspec
+from yarl import URL
+
+from contracts.http import CANCEL_PATH, MAX_CANCELLED
+from contracts.secret import ClusterSecret
+from proxy.errors import Kind, UpstreamError
+from proxy.metrics import Metrics
+from proxy.node import Node
+from proxy.upstream import Upstream
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 2.0  # of one call
+TRIES: Final = 3
+PAUSE_S: Final = 0.2  # before the next try
+MAX_WAITING: Final = 8 * MAX_CANCELLED  # ids per node; the oldest go first
+
+
+class Cancels:
+    """What the prefill nodes are still to be told."""
+
+    def __init__(self, secret: ClusterSecret, upstream: Upstream, metrics: Metrics) -> None:
+        self._headers = (("authorization", f"Bearer {secret.node_token()}"), ("content-type", "application/json"))
+        self._upstream = upstream
+        self._metrics = metrics
+        self._waiting: dict[Node, deque[str]] = {}  # a key as long as its task lives
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, node: Node, transfer_id: str) -> None:
+        """Tell a prefill node soon."""
+        if node not in self._waiting:
+            self._waiting[node] = deque()
+            task = asyncio.create_task(self._tell(node))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        waiting = self._waiting[node]
+        if len(waiting) == MAX_WAITING:
+            waiting.popleft()
+            self._metrics.cancelled("lost", 1)
+        waiting.append(transfer_id)
+
+    async def stop(self) -> None:
+        """Say what is still to be said, for a moment."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=TIMEOUT_S)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _tell(self, node: Node) -> None:
+        waiting = self._waiting[node]
+        try:
+            while waiting:
+                ids = [waiting.popleft() for _ in range(min(len(waiting), MAX_CANCELLED))]
+                problem = await self._say(node, ids)
+                self._metrics.cancelled("lost" if problem else "told", len(ids))
+                if problem:
+                    fields = {"url": node.url, "transfers": len(ids), "reason": problem}
+                    logger.warning("prefill node was not told of cancelled transfers", extra=fields)
+        finally:
+            del self._waiting[node]
+
+    async def _say(self, node: Node, ids: list[str]) -> str:
+        """Send ids until they are taken; return why they were not, or ""."""
+        problem = ""
+        for attempt in range(TRIES):
+            if attempt:
+                await asyncio.sleep(PAUSE_S)
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    status = await self._post(node, ids)
+            except TimeoutError:
+                problem = "it did not answer in time"
+                continue
+            except UpstreamError as exc:
+                problem = str(exc)
+                if exc.kind is Kind.CONNECT:
+                    break  # whoever held something there is gone
+                continue
+            if status == 200:
+                return ""
+            problem = f"it answered {status}"
+            if status < 500:
+                break
+        return problem
+
+    async def _post(self, node: Node, ids: list[str]) -> int:
+        body = msgspec.json.encode({"transfer_ids": ids})
+        answer = await self._upstream.post(URL(node.url + CANCEL_PATH, encoded=True), self._headers, body)
+        try:
+            await answer.read_all()
+        finally:
+            answer.close()
+        return answer.status

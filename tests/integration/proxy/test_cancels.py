@@ -1,0 +1,260 @@
+"""A prefill node is told at once when nobody wants a transfer any more, and no client waits for that."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from contracts.http import MAX_CANCELLED
+from contracts.kv_transfer import new_transfer_id
+from proxy import cancels
+from proxy.cancels import MAX_WAITING, TRIES, Cancels
+from proxy.metrics import Metrics
+from proxy.node import Node
+from proxy.upstream import Upstream
+from tests.integration.proxy.test_disconnect import ask
+from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_vllm import SECRET, Fabric, FakeVllm, Fault
+
+
+def transfers(running: Cluster) -> list[str]:
+    """The transfers that the prefill node was asked to compute."""
+    return [seen.params.transfer_id for seen in running.prefill[0].seen if seen.params]
+
+
+def cancelled(running: Cluster) -> list[str]:
+    """The transfers that it was told to give up."""
+    return [transfer_id for call in running.prefill[0].cancels for transfer_id in call]
+
+
+async def until_all_cancelled(running: Cluster) -> None:
+    """Wait until the prefill node has heard of every transfer, and no other."""
+    await until_true(lambda: transfers(running) and sorted(cancelled(running)) == sorted(transfers(running)))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_client_that_leaves_before_the_first_byte(*, stream: bool) -> None:
+    """P has answered its leg, D has not: only the proxy knows that D may never ask."""
+    async with cluster() as running:
+        running.decode[0].fault = "hang"
+        _, writer = await ask(running, stream=stream)
+        await until_true(lambda: running.prefill[0].seen and running.prefill[0].seen[0].finished)
+        assert not running.prefill[0].cancels
+        writer.close()
+
+        await until_all_cancelled(running)
+
+        assert not running.decode[0].cancels  # closing its connection suffices
+        await writer.wait_closed()
+
+
+@pytest.mark.parametrize("fault", ["drop", "empty", "status"])
+async def test_a_decode_node_that_fails(fault: Fault) -> None:
+    """Each attempt has a transfer of its own, and each of them is given up."""
+    async with cluster(decode=2) as running:
+        for node in running.decode:
+            node.fault = fault
+        assert (await running.complete()).status_code >= 500
+
+        await until_all_cancelled(running)
+
+        assert len(transfers(running)) == 2
+
+
+async def test_a_decode_node_that_refuses() -> None:
+    """The client's own fault, which D found and P did not."""
+    async with cluster() as running:
+        running.decode[0].fault, running.decode[0].status = "status", 400
+        assert (await running.complete()).status_code == 400
+
+        await until_all_cancelled(running)
+
+
+async def test_a_decode_node_that_cannot_be_reached() -> None:
+    """It never sees the transfer."""
+    async with cluster(probe_interval_s=30.0) as running:
+        await running.decode[0].stop()
+        assert (await running.complete()).status_code == 502
+
+        await until_true(lambda: cancelled(running))
+
+
+async def test_a_deadline() -> None:
+    """The request ends, and with it the transfer."""
+    async with cluster(request_timeout_s=0.3) as running:
+        running.decode[0].fault = "hang"
+        assert (await running.complete()).status_code == 504
+
+        await until_all_cancelled(running)
+
+
+async def test_a_prefill_node_that_fails() -> None:
+    """Whatever it still has of the prompt, the decode node computes it now."""
+    async with cluster() as running:
+        running.prefill[0].fault = "status"
+        assert (await running.complete()).headers["x-baton-path"] == "recomputed"
+
+        await until_true(lambda: cancelled(running))
+
+
+async def test_a_decode_node_that_computed_the_prompt_itself() -> None:
+    """The KV that was meant for it may still be held."""
+    async with cluster() as running:
+        running.decode[0].recomputes = True
+        assert (await running.complete()).headers["x-baton-path"] == "recomputed"
+
+        await until_all_cancelled(running)
+
+
+async def test_a_good_answer_cancels_nothing() -> None:
+    """Neither does one whose client leaves later: D has the KV by then."""
+    async with cluster() as running:
+        assert (await running.complete()).status_code == 200
+        running.decode[0].token_delay_s = 1.0
+        reader, writer = await ask(running, stream=True)
+        await reader.readuntil(b"\n\n")
+        writer.close()
+        await until_true(lambda: running.decode[0].seen[1].cancelled)
+        running.decode[0].fault = "drop"
+        await running.complete()  # what comes after it comes first to the node
+
+        await until_true(lambda: cancelled(running))
+
+        assert cancelled(running) == transfers(running)[2:]
+        await writer.wait_closed()
+
+
+async def test_no_client_waits_for_it() -> None:
+    """The answer is there while the prefill node has not taken the cancel."""
+    async with cluster() as running:
+        running.prefill[0].cancels_may_end.clear()
+        running.decode[0].fault = "drop"
+        got = await running.complete()
+        await until_true(lambda: running.prefill[0].cancels)
+
+        assert got.status_code == 502
+        assert "baton_transfer_cancels_total{" not in (await running.http.get("/metrics")).text
+        running.prefill[0].cancels_may_end.set()
+        await until_true(
+            lambda: _has(running, 'baton_transfer_cancels_total{result="told"} 1.0'),
+        )
+
+
+async def _has(running: Cluster, line: str) -> bool:
+    return line in (await running.http.get("/metrics")).text
+
+
+@asynccontextmanager
+async def telling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Cancels, FakeVllm, Node, Metrics]]:
+    """The cancels of a proxy, and one prefill node."""
+    monkeypatch.setattr(cancels, "PAUSE_S", 0.01)
+    fake = FakeVllm("prefill", Fabric())
+    await fake.start()
+    upstream, metrics = Upstream(connect_timeout_s=1.0), Metrics()
+    await upstream.start()
+    made = Cancels(SECRET, upstream, metrics)
+    try:
+        yield made, fake, Node(url=fake.url, role="prefill"), metrics
+    finally:
+        await made.stop()
+        await upstream.stop()
+        await fake.stop()
+
+
+def ids(count: int) -> list[str]:
+    """Some transfer ids."""
+    return [new_transfer_id() for _ in range(count)]
+
+
+async def test_what_comes_up_together_is_sent_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call at a time and node, none with more ids than a node takes."""
+    async with telling(monkeypatch) as (made, fake, node, metrics):
+        wanted = ids(MAX_CANCELLED + 5)
+        for transfer_id in wanted:
+            made.add(node, transfer_id)
+        await until_true(lambda: sum(map(len, fake.cancels)) == len(wanted))
+        assert [transfer_id for call in fake.cancels for transfer_id in call] == wanted
+        assert [len(call) for call in fake.cancels] == [MAX_CANCELLED, 5]
+        await until_true(lambda: f'result="told"}} {len(wanted)}.0'.encode() in metrics.render())
+
+        made.add(node, wanted[0])  # the task has ended by then
+        await until_true(lambda: len(fake.cancels) == 3)
+
+
+async def test_a_node_that_does_not_answer_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each node is told by a task of its own, and what waits for a silent one is bounded."""
+    async with telling(monkeypatch) as (made, fake, node, metrics):
+        other = FakeVllm("prefill", Fabric())
+        await other.start()
+        fake.cancels_may_end.clear()
+        made.add(node, ids(1)[0])
+        await until_true(lambda: fake.cancels)
+
+        for transfer_id in ids(MAX_WAITING + 7):
+            made.add(node, transfer_id)
+        made.add(Node(url=other.url, role="prefill"), ids(1)[0])
+        await until_true(lambda: other.cancels)
+
+        assert b'result="lost"} 7.0' in metrics.render()
+        assert len(fake.cancels) == 1
+        fake.cancels_may_end.set()
+        await until_true(lambda: sum(map(len, fake.cancels)) == MAX_WAITING + 1)
+        await other.stop()
+
+
+async def test_a_node_that_could_not_take_it_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cancel may be said twice; a lost one would cost `orphan_timeout_s`."""
+    async with telling(monkeypatch) as (made, fake, node, metrics):
+        fake.cancel_statuses = [503] * (TRIES - 1)
+        made.add(node, ids(1)[0])
+
+        await until_true(lambda: b'result="told"} 1.0' in metrics.render())
+
+        assert len(fake.cancels) == TRIES
+        assert fake.cancels[0] == fake.cancels[-1]
+
+
+async def test_a_node_that_hangs_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call is given up, not the cancel."""
+    monkeypatch.setattr(cancels, "TIMEOUT_S", 0.1)
+    async with telling(monkeypatch) as (made, fake, node, metrics):
+        fake.cancels_may_end.clear()
+        made.add(node, ids(1)[0])
+        await until_true(lambda: len(fake.cancels) == TRIES)
+        await until_true(lambda: b'result="lost"} 1.0' in metrics.render())
+
+
+@pytest.mark.parametrize("status", [503, 404])
+async def test_a_node_that_never_takes_it_is_given_up(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a few tries; one that does not know the route is not asked again."""
+    async with telling(monkeypatch) as (made, fake, node, metrics):
+        fake.cancel_statuses = [status] * 9
+        made.add(node, ids(1)[0])
+
+        await until_true(lambda: b'result="lost"} 1.0' in metrics.render())
+
+        assert len(fake.cancels) == (TRIES if status == 503 else 1)
+
+
+async def test_a_node_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it held went with it."""
+    async with telling(monkeypatch) as (made, fake, node, metrics):
+        await fake.stop()
+        made.add(node, ids(1)[0])
+
+        await until_true(lambda: b'result="lost"} 1.0' in metrics.render())
+
+
+async def test_stopping_says_what_is_left_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy that is stopped ends its requests, and their transfers with them; a silent node does not keep it."""
+    monkeypatch.setattr(cancels, "TIMEOUT_S", 0.2)
+    async with telling(monkeypatch) as (made, fake, node, _):
+        made.add(node, ids(1)[0])
+        await made.stop()
+        assert len(fake.cancels) == 1
+
+        fake.cancels_may_end.clear()
+        made.add(node, ids(1)[0])
+        async with asyncio.timeout(5):
+            await made.stop()
