@@ -57,6 +57,7 @@ class ConnectorConfig:
         return HandoffSettings(
             beat_interval_s=transfer.beat_interval_s,
             peer_timeout_s=transfer.peer_timeout_s,
+            reconnect_timeout_s=transfer.reconnect_timeout_s,
             transfer_timeout_s=transfer.transfer_timeout_s,
             orphan_timeout_s=transfer.orphan_timeout_s,
             quarantine_max_s=transfer.quarantine_max_s,

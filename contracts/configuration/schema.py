@@ -45,6 +45,7 @@ class TransferConfig:
     receive_engines: AtLeastOne = 2  # fence domains per decode rank
     beat_interval_s: Seconds = 0.5  # how often peers exchange their open transfers
     peer_timeout_s: Seconds = 5.0  # a peer silent for so long is taken for dead
+    reconnect_timeout_s: Seconds = 1.0  # likewise one whose connection broke and that did not answer for so long
     transfer_timeout_s: Seconds = 120.0  # from reservation to commit; then the decode node recomputes
     orphan_timeout_s: Seconds = 30.0  # a finished prompt that no decode node asks for, and no proxy cancels, is let go
     quarantine_max_s: Seconds = 2.0  # blocks of a failed transfer are fenced and freed after so long at the latest

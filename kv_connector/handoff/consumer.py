@@ -175,10 +175,10 @@ class Consumer:
                 transfer.zeroed = True
                 self._reserve(transfer)
 
-    def cancel(self, request_id: str, now: float) -> None:
-        """Nobody waits for this KV any more, or all of it is already here."""
+    def cancel(self, request_id: str, now: float, reason: str = CANCELLED) -> None:
+        """Nobody waits for this KV any more, all of it is already here, or it cannot be received."""
         if transfer := self._by_request(request_id):
-            self._resolve(transfer, CANCELLED)
+            self._resolve(transfer, reason)
             self._revoke(transfer, now)
 
     # --- what the receiving engines say --------------------------------------------------------------------------
@@ -224,6 +224,12 @@ class Consumer:
             case Commit() | Fail():
                 self._ended(message.body, peer, now)
 
+    def disconnected(self, peer: str, now: float) -> None:
+        """The connection to a prefill rank broke. A hint: one that lives answers a beat soon, over another one."""
+        if session := self.sessions.get(peer):
+            session.broken_since = now
+            self._send_beat(peer)
+
     def tick(self, now: float) -> None:
         """Beat, give up what takes too long, and ask for fences that are due (I5)."""
         for peer, session in list(self.sessions.items()):
@@ -265,7 +271,8 @@ class Consumer:
                 self._close(transfer)
 
     def _check_peer(self, peer: str, session: Session, now: float) -> None:
-        if session.silent_for(now) <= self._settings.peer_timeout_s:
+        broken = session.broken_for(now) > self._settings.reconnect_timeout_s
+        if not broken and session.silent_for(now) <= self._settings.peer_timeout_s:
             return
         self._lose_epochs(peer, "the prefill node does not answer", now)
         if not any(self._of(peer)):

@@ -27,6 +27,7 @@ class Session:
         self.state = SessionState.NEW
         self.reason = ""  # why it was refused
         self.last_heard = now  # s
+        self.broken_since: float | None = None  # s; the connection broke, and nothing has been heard since
         self._sequence = sequence
         self._seen = 0
 
@@ -57,9 +58,13 @@ class Session:
             return False
         self.peer = message.sender
         self._seen = message.seq
-        self.last_heard = now
+        self.last_heard, self.broken_since = now, None
         return True
 
     def silent_for(self, now: float) -> float:
         """Seconds since the peer was last heard."""
         return now - self.last_heard
+
+    def broken_for(self, now: float) -> float:
+        """Seconds since the connection broke; 0 if the peer has been heard again."""
+        return 0.0 if self.broken_since is None else now - self.broken_since

@@ -19,6 +19,7 @@ from kv_connector.wake import Waker, wake_path
 from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.receiving import ReceivingEngines
+from kv_connector.worker_side.zeroing import Zeroing
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class DecodeWorker:
             judge=introduction.judge,
         )
         self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
+        self._zeroing = Zeroing(done=self._zeroed, failed=self._give_up)
         self._loop = ControlLoop(self, TICK_S, secret=secret)
         self._waker = Waker(wake_path(config.runtime_dir))
         self._finished: set[str] = set()  # requests that vLLM waits for, resolved since it last asked
@@ -64,10 +66,12 @@ class DecodeWorker:
         self._engines.start()
         for domain in self._consumer.domains.missing():
             self._engines.want(domain)
+        self._zeroing.start()
         self._loop.start()
 
     def stop(self) -> None:
         """Stop the threads and close the engines."""
+        self._zeroing.stop()
         self._loop.stop()
         self._engines.stop()
         self._waker.stop()
@@ -124,7 +128,10 @@ class DecodeWorker:
             self._flush()
 
     def on_disconnect(self, peer: PeerKey) -> None:
-        """A hint only; silence decides."""
+        """A hint: whether the peer is alive shows when it is asked."""
+        with self._lock:
+            self._consumer.disconnected(str(peer[1]), time.monotonic())
+            self._flush()
 
     # --- the engines' thread ---
 
@@ -190,17 +197,19 @@ class DecodeWorker:
         event = self._record()
         if event is None:
             self._zeroed(request_ids)
-            return
-
-        def wait() -> None:
-            event.synchronize()
-            self._zeroed(request_ids)
-
-        threading.Thread(target=wait, name="baton-zeroed", daemon=True).start()
+        else:
+            self._zeroing.after(event, request_ids)
 
     def _zeroed(self, request_ids: list[str]) -> None:
         with self._lock:
             self._consumer.zeroed(request_ids, time.monotonic())
+            self._flush()
+
+    def _give_up(self, request_ids: list[str], reason: str) -> None:
+        now = time.monotonic()
+        with self._lock:
+            for request_id in request_ids:
+                self._consumer.cancel(request_id, now, reason)
             self._flush()
 
     def _flush(self) -> None:

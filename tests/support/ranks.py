@@ -16,6 +16,7 @@ from kv_connector.handoff.producer import Prompt
 from kv_connector.layout import Region
 from kv_connector.metadata import DecodeStep, Ending, PrefillStep, Progress, Reserved, StartedPrompt, Watched
 from kv_connector.protocol import Rank as RankCoordinates
+from kv_connector.sync import Record
 from kv_connector.worker_side.caches import Caches
 from kv_connector.worker_side.decode import DecodeWorker
 from kv_connector.worker_side.introduction import Introduction
@@ -75,7 +76,14 @@ class Memory:
 class Ranks:
     """One P and one D, started."""
 
-    def __init__(self, folder: Path, *, decode_fingerprint: Fingerprint = FINGERPRINT, **transfer: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        decode_fingerprint: Fingerprint = FINGERPRINT,
+        decode_record: Record = lambda: None,
+        **transfer: Any,
+    ) -> None:
         defaults: dict[str, Any] = {"beat_interval_s": 0.05, "peer_timeout_s": 3.0, "receive_engines": 1}
         config = ConnectorConfig(
             runtime_dir=folder,
@@ -85,17 +93,19 @@ class Ranks:
         )
         self.fabric = MemoryFabric()
         self.source, self.target = Memory(), Memory()
-        shared: dict[str, Any] = {"config": config, "secret": SECRET, "record": lambda: None}
+        shared: dict[str, Any] = {"config": config, "secret": SECRET}
         self.prefill = PrefillWorker(
             introduction=Introduction("P", RankCoordinates(), FINGERPRINT, self.source.caches),
             engines=self.fabric.factory("p"),
             incarnation=11,
+            record=lambda: None,
             **shared,
         )
         self.decode = DecodeWorker(
             introduction=Introduction("D", RankCoordinates(), decode_fingerprint, self.target.caches),
             engines=self.fabric.factory("d"),
             incarnation=22,
+            record=decode_record,
             **shared,
         )
         self.finished: set[str] = set()

@@ -101,11 +101,12 @@ def test_stop_does_not_wait_for_ever(
 ) -> None:
     """A snapshot that hangs (somebody keeps a lock) must not keep the engine from ending."""
     monkeypatch.setattr(status, "_STOP_S", 0.05)
-    asked, may_end = threading.Event(), threading.Event()
+    asked, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
     def snapshot() -> dict[str, Any]:
         asked.set()
         may_end.wait(10)
+        ended.set()
         return {}
 
     server = StatusServer(tmp_path / "s", snapshot)
@@ -118,7 +119,7 @@ def test_stop_does_not_wait_for_ever(
 
         server.stop()
 
-        assert not may_end.is_set()
+        assert not ended.is_set()
         may_end.set()
         assert client.poll(3000)
     server.stop()

@@ -1,5 +1,7 @@
 """A prefill and a decode worker talk over real sockets; only the transfer engine is in memory."""
 
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +11,8 @@ import pytest
 
 from kv_connector.handoff.producer import Prompt
 from kv_connector.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt
+from kv_connector.worker_side.zeroing import DEVICE_FAILED
+from tests.support.fake_device import FakeDevice, Run
 from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, Ranks
 
 
@@ -226,9 +230,80 @@ def test_a_prompt_that_will_never_start_is_told_at_once(tmp_path: Path) -> None:
         assert ranks.failed == {"d-a": "aborted before it was scheduled"}
 
 
+def test_blocks_are_named_to_the_peer_when_the_device_has_zeroed_them(tmp_path: Path) -> None:
+    """I6: nothing is pushed before, and neither the model nor the control thread waits for the device."""
+    with FakeDevice(1, Run.ON_ADVANCE) as device, Ranks(tmp_path, decode_record=device.stream().record_event) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 16, [7])
+        ranks.compute("a", tokens=16, blocks=[1], ready=1)
+        ranks.wait_until(lambda: ranks.started == {"a"})
+        assert [transfer["epoch"] for transfer in ranks.prefill.snapshot()["transfers"]] == [0]
+
+        device.advance(9)
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+
+        assert ranks.arrived({7: 1})
+        assert set(device.waits) == {"baton-zeroed"}
+
+
+def test_a_device_that_fails_costs_a_recomputation_at_once(tmp_path: Path) -> None:
+    """Not after `transfer_timeout_s`; P hears that nothing is wanted, and the thread lives on."""
+    devices = [FakeDevice(1, Run.ON_ADVANCE), FakeDevice(2, Run.ON_WAIT)]
+    streams = [device.stream() for device in devices]
+    with Ranks(tmp_path, decode_record=lambda: streams.pop(0).record_event()) as ranks:
+        ranks.watch("a")
+        ranks.watch("b")
+        ranks.reserve("a", 16, [7])
+        ranks.wait_until(lambda: len(ranks.prefill.snapshot()["transfers"]) == 2)
+        devices[0].lose()
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert ranks.failed == {"d-a": DEVICE_FAILED}
+        assert ranks.finished == {"d-a"}
+        ranks.reserve("b", 16, [8])
+        ranks.compute("b", tokens=16, blocks=[1], ready=1)
+        ranks.wait_until(lambda: ranks.finished == {"d-a", "d-b"})
+        assert ranks.arrived({8: 1})
+        assert ranks.prefill.snapshot()["transfers"] == []
+        assert sum(thread.name == "baton-zeroed" for thread in threading.enumerate()) == 1
+    for device in devices:
+        device.close()
+
+
+def test_a_prefill_rank_that_hung_up_is_not_waited_for_as_a_silent_one(tmp_path: Path) -> None:
+    """The broken connection is a hint: D asks at once, and gives up after `reconnect_timeout_s` without an answer."""
+    with Ranks(tmp_path, peer_timeout_s=60.0, reconnect_timeout_s=0.3) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        ranks.prefill.stop()
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert "does not answer" in ranks.failed["d-a"]
+        assert ranks.decode.snapshot()["totals"]["fences"] == 1
+
+
+def test_a_broken_connection_to_a_living_prefill_rank_costs_nothing(tmp_path: Path) -> None:
+    """Liveness only: P answers over the next connection, and the transfer goes on."""
+    with Ranks(tmp_path, reconnect_timeout_s=0.3) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        ranks.decode.on_disconnect(("dial", ranks.prefill.address))
+        time.sleep(0.6)
+        ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
+
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+
+        assert ranks.failed == {}
+
+
 def test_a_prefill_rank_that_is_gone_costs_a_recomputation(tmp_path: Path) -> None:
     """Nothing waits for ever: D gives up after `peer_timeout_s`, fences, and gives the blocks back."""
-    with Ranks(tmp_path) as ranks:
+    with Ranks(tmp_path, reconnect_timeout_s=60.0) as ranks:
         ranks.watch("a")
         ranks.reserve("a", 40, [7, 3, 4])
         ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)

@@ -8,6 +8,7 @@ from kv_connector.protocol import Beat, Body, Commit, Fail, Introduce, OpenEpoch
 from tests.unit.kv_connector.handoff.machines import (
     HASH,
     PEER,
+    SETTINGS,
     WISH,
     D,
     P,
@@ -433,6 +434,63 @@ def test_a_silent_peer_makes_its_epochs_dirty() -> None:
     assert pair.d.closed == ["d-v"]
     assert pair.d.fences == ["e0"]
     assert pair.d.forgotten == []
+
+
+def test_a_peer_that_hung_up_is_asked_at_once_and_not_waited_for() -> None:
+    """I5: a broken connection is a hint, silence after it is the answer; nothing else changes (I3)."""
+    pair = Pair()
+    pair.reserve()
+    pair.loses = lambda _: True
+    pair.heard.clear()
+
+    pair.d.disconnected(PEER, 0.0)
+    assert [type(message.body) for _, message in pair.d.outbox] == [Beat]
+    pair.after(SETTINGS.reconnect_timeout_s)
+    assert pair.d.transfers["t"].phase is Phase.RESERVED
+    pair.after(0.5)
+
+    [resolved] = pair.resolved()
+    assert (resolved.ok, resolved.reason) == (False, "the prefill node does not answer")
+    assert (pair.d.transfers["t"].phase, pair.d.closed) == (Phase.DIRTY, [])
+
+
+def test_a_peer_that_answers_after_it_hung_up_is_as_good_as_before() -> None:
+    """The connection broke on the way, or another one had been made before."""
+    pair = Pair()
+    pair.reserve()
+
+    pair.d.disconnected(PEER, 0.0)
+    pair.talk()
+    pair.after(2 * SETTINGS.reconnect_timeout_s)
+    assert pair.d.transfers["t"].phase is Phase.RESERVED
+    pair.loses = lambda _: True
+    pair.after(SETTINGS.peer_timeout_s)
+
+    assert pair.d.transfers["t"].phase is Phase.RESERVED
+
+
+def test_a_stranger_may_hang_up() -> None:
+    """A peer that had been forgotten."""
+    pair = Pair()
+
+    pair.d.disconnected("tcp://somebody:1", 0.0)
+
+    assert not pair.d.outbox
+
+
+def test_a_request_may_fail_for_a_reason_of_its_own() -> None:
+    """The device that should zero its blocks is gone: P is told that nothing is wanted, nobody waits."""
+    pair = Pair()
+    pair.watch()
+    pair.d.prepare("d-t", 1, WISH, 0.0)
+
+    pair.d.cancel("d-t", 0.0, "the device failed")
+    pair.talk()
+
+    [resolved] = pair.resolved()
+    assert (resolved.ok, resolved.reserved, resolved.reason) == (False, True, "the device failed")
+    assert pair.d.closed == ["d-t"]
+    assert pair.heard_of(Revoke) == [Revoke(transfer_id="t", epoch=0)]
 
 
 def test_a_silent_peer_is_forgotten_when_nothing_is_left_of_it() -> None:
