@@ -1,0 +1,122 @@
+"""A client that leaves between the legs: P has computed its prompt, D has not asked for it yet, or never will."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import cast
+
+import httpx
+import pytest
+
+from tests.e2e.client import body_for, difference
+from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import answers
+from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.e2e.test_leaving_clients import GIVEN_BACK_WITHIN_S, missing_blocks, settle
+from tests.e2e.test_memory_pressure import TIGHT
+from tests.e2e.valve import Valve
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+PATIENCE_S = 20.0
+OCCUPANT_TOKENS, OCCUPANT_MAX_TOKENS = 2600, 1400  # 21 of 39 blocks and growing, for many seconds
+WAITING_TOKENS = 2560  # 20 blocks
+
+
+def held(server: Server) -> list[str]:
+    """Transfers whose prompt is complete and keeps its blocks for a decode node."""
+    transfers = server.transfers()["transfers"]
+    return [t["transfer_id"] for t in transfers if t.get("scheduler", {}).get("state") == "held"]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Poll, off the event loop, until something holds."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110  # the condition lives in another process
+            await asyncio.sleep(0.02)
+
+
+async def leave_when(condition: Callable[[], object], url: str, body: dict[str, object]) -> None:
+    """Start a request, and close its connection once something holds."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        request = asyncio.create_task(client.post(f"{url}/v1/completions", json=body))
+        await until(condition)
+        assert not request.done()
+        request.cancel()
+        await asyncio.wait((request,))
+
+
+def test_a_prompt_that_no_decode_node_ever_hears_of(stack: Stack, trio: Trio) -> None:
+    """I5: its decode leg was swallowed on the way, so only the proxy can tell P. Its time-out is much longer."""
+    with Valve(trio.decode.url) as valve:
+        proxy = stack.proxy([trio.prefill], [cast("Server", valve)], name="proxy-valve")
+        proxy.wait_ready()
+        before = trio.prefill.transfers()["worker"]["totals"]["cancelled"]
+        valve.shut = True
+        body = body_for(trio.model, max(trio.prompts, key=len), stream=True)
+
+        asyncio.run(leave_when(lambda: held(trio.prefill), proxy.url, body))
+
+        took_s = settle(trio.prefill, GIVEN_BACK_WITHIN_S)
+        print(f"given back after {took_s:.2f} s")
+        assert valve.swallowed == 1
+        assert trio.prefill.transfers()["worker"]["totals"]["cancelled"] == before + 1
+        assert trio.prefill.transfers()["transfers"] == []
+        valve.shut = False
+        (answer,) = answers(proxy.url, trio.model, [trio.prompts[3]])
+        assert difference(trio.reference[3], answer) == ""
+        proxy.stop()
+
+
+def test_a_prompt_whose_decode_node_was_stopped(trio: Trio) -> None:
+    """P is told while D cannot read its leg; when D goes on, the closed connection is all that it needs to know."""
+    assert trio.decode.child
+    before = trio.decode.transfers()["scheduler"]["totals"]
+    body = body_for(trio.model, [7, *max(trio.prompts, key=len)][:3500], stream=True)
+    trio.decode.child.send_signal(signal.SIGSTOP)  # its API process alone
+    try:
+        asyncio.run(leave_when(lambda: held(trio.prefill), trio.proxy.url, body))
+        settle(trio.prefill, GIVEN_BACK_WITHIN_S)
+    finally:
+        trio.decode.child.send_signal(signal.SIGCONT)
+
+    settle(trio.decode, GIVEN_BACK_WITHIN_S)
+    print(before, trio.decode.transfers()["scheduler"]["totals"])
+    assert trio.decode.transfers()["transfers"] == []
+    trio.proxy.wait_ready()  # D was lost for a moment
+    (answer,) = answers(trio.proxy.url, trio.model, [trio.prompts[4]])
+    assert difference(trio.reference[4], answer) == ""
+
+
+def test_a_prompt_that_the_decode_node_has_no_room_for(stack: Stack, trio: Trio) -> None:
+    """I5: D's pool is full, so D could not reserve; both let go of the waiting request when its client leaves."""
+    decode = stack.node("decode", *FLOAT32, *TIGHT, name="full-decode")
+    decode.wait_ready()
+    proxy = stack.proxy([trio.prefill], [decode], name="proxy-full")
+    proxy.wait_ready()
+    prompt = max(trio.prompts, key=len)
+    occupant = body_for(
+        trio.model, prompt[:OCCUPANT_TOKENS], stream=True, max_tokens=OCCUPANT_MAX_TOKENS, logprobs=None
+    )
+    waiting = body_for(trio.model, list(reversed(prompt))[:WAITING_TOKENS], stream=True)
+
+    async def leave_while_occupied() -> None:
+        async with (
+            httpx.AsyncClient(timeout=60) as client,
+            client.stream("POST", f"{decode.url}/v1/completions", json=occupant) as answer,
+        ):
+            chunks = answer.aiter_raw()
+            await anext(chunks)
+            await leave_when(lambda: held(trio.prefill), proxy.url, waiting)
+            await asyncio.to_thread(settle, trio.prefill, GIVEN_BACK_WITHIN_S)
+            await until(lambda: decode.transfers()["transfers"] == [])
+            assert decode.transfers()["scheduler"]["reservations"] == 0
+            assert missing_blocks(decode) > 0, "the occupant ended before the client left"
+            await anext(chunks)
+
+    asyncio.run(leave_while_occupied())
+
+    settle(decode, GIVEN_BACK_WITHIN_S)
+    print(decode.transfers()["scheduler"]["totals"], trio.prefill.transfers()["worker"]["totals"])
+    for server in (proxy, decode):
+        server.stop()
