@@ -130,6 +130,7 @@ class Consumer:
         self._ids: dict[str, str] = {}  # request id → transfer id
         self._next_beat = 0.0
         self._unannounced: set[str] = set()  # peers with a transfer that they have not been told of
+        self._declined: dict[str, list[str]] = {}  # peer → transfers to revoke as soon as its session is open
 
     # --- what the scheduler and the device say -------------------------------------------------------------------
 
@@ -260,11 +261,14 @@ class Consumer:
             return
         session.state = SessionState.OPEN
         self._send_beat(peer)
+        for transfer_id in self._declined.pop(peer, ()):
+            self.outbox.append((peer, session.stamp(Revoke(transfer_id=transfer_id, epoch=0))))
         for transfer in self._of(peer):
             self._reserve(transfer)
 
     def _refused(self, peer: str, session: Session, reason: str) -> None:
         session.state, session.reason = SessionState.REFUSED, reason
+        self._declined.pop(peer, None)
         for transfer in self._of(peer):
             if transfer.phase <= Phase.PREPARED:
                 self._resolve(transfer, f"refused: {reason}")
@@ -275,6 +279,7 @@ class Consumer:
         if not broken and session.silent_for(now) <= self._settings.peer_timeout_s:
             return
         self._lose_epochs(peer, "the prefill node does not answer", now)
+        self._declined.pop(peer, None)
         if not any(self._of(peer)):
             del self.sessions[peer]
             self.domains.forget(peer)
@@ -382,11 +387,19 @@ class Consumer:
 
     def _revoke(self, transfer: Incoming, now: float) -> None:
         if transfer.phase <= Phase.PREPARED:
-            self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=0))
+            self._decline(transfer)
             self._close(transfer)
         elif transfer.phase is Phase.RESERVED:
             transfer.phase, transfer.revoked_at = Phase.REVOKING, now
             self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch))
+
+    def _decline(self, transfer: Incoming) -> None:
+        """Nothing was reserved, so no answer is needed; but P keeps the prompt until it hears of it."""
+        session = self.sessions.get(transfer.peer)
+        if session is not None and session.state is SessionState.NEW:
+            self._declined.setdefault(transfer.peer, []).append(transfer.transfer_id)
+        else:
+            self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=0))
 
     def _taint(self, transfer: Incoming, now: float) -> None:
         transfer.phase = Phase.DIRTY

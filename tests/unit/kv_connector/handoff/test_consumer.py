@@ -4,10 +4,23 @@ import pytest
 
 from kv_connector.handoff.consumer import Phase
 from kv_connector.handoff.session import SessionState
-from kv_connector.protocol import Beat, Body, Commit, Fail, Introduce, OpenEpoch, Refuse, Reserve, Revoke, Started
+from kv_connector.protocol import (
+    Beat,
+    Body,
+    Commit,
+    Fail,
+    Hello,
+    Introduce,
+    OpenEpoch,
+    Refuse,
+    Reserve,
+    Revoke,
+    Started,
+)
 from tests.unit.kv_connector.handoff.machines import (
     HASH,
     PEER,
+    PROMPT,
     SETTINGS,
     WISH,
     D,
@@ -467,6 +480,44 @@ def test_a_peer_that_answers_after_it_hung_up_is_as_good_as_before() -> None:
     pair.after(SETTINGS.peer_timeout_s)
 
     assert pair.d.transfers["t"].phase is Phase.RESERVED
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_is_not_needed_at_first_contact_is_revoked_when_the_session_is_open(restarted: bool) -> None:
+    """Regression: one token, or a prefix that D had; P was never told, and kept the prompt for `orphan_timeout_s`."""
+    pair = Pair()
+    if restarted:  # D knows the address, and finds another process there
+        pair.watch("earlier")
+        pair.p = make_producer(12)
+        pair.loses = lambda body: isinstance(body, Hello)
+        pair.after(0.5)
+        pair.loses = lambda _: False
+    pair.d.watch("t", "d-t", PEER, 0.0)
+    pair.d.announce()
+    pair.d.cancel("d-t", 0.0)
+    assert "t" not in pair.d.transfers
+    pair.p.start("t", "p-t", PROMPT, 0.0)
+    pair.p.hold("p-t", 0.0)
+    assert not pair.heard_of(Revoke)
+
+    pair.after(0.5)
+
+    assert pair.p.released == ["p-t"]
+    assert pair.heard_of(Revoke) == [Revoke(transfer_id="t", epoch=0)]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_nothing_is_kept_to_be_said_to_a_peer_that_never_opens_a_session(refused: bool) -> None:
+    """It does not answer, or does not fit."""
+    pair = Pair(make_producer(refuse="other weights" if refused else ""))
+    pair.loses = lambda _: not refused
+    pair.d.watch("t", "d-t", PEER, 0.0)
+    pair.d.announce()
+    pair.d.cancel("d-t", 0.0)
+
+    pair.after(SETTINGS.peer_timeout_s + 0.5)
+
+    assert not pair.d._declined
 
 
 def test_a_stranger_may_hang_up() -> None:
