@@ -26,18 +26,18 @@ def phases(prefill: Server, decode: Server) -> Counter[str]:
     """How many requests are where."""
     found: Counter[str] = Counter()
     for transfer in prefill.transfers()["transfers"]:
-        found[f"P {transfer.get('scheduler', {}).get('state', 'unknown')}"] += 1
-        worker = transfer.get("worker", {})
-        found["pushing"] += 0 < worker.get("bytes_pushed", 0) < worker.get("bytes_expected", 0)
+        state = transfer.get("scheduler", {}).get("state", "unknown")
+        found[f"P {state}"] += 1
+        found["P held for nobody"] += state == "held" and int(transfer.get("worker", {}).get("peer", "1"), 16) == 0
     for transfer in decode.transfers()["transfers"]:
         found[f"D {transfer.get('scheduler', {}).get('state', 'unknown')}"] += 1
     return found
 
 
 def in_every_phase(prefill: Server, decode: Server) -> bool:
-    """Some prompts wait, some are computed, some are complete and kept; D waits for some and answers others."""
+    """Some prompts wait, some are computed, some are kept for a D that will never ask; D waits for some and answers others."""
     found = phases(prefill, decode)
-    wanted = ("P queued", "P running", "P held", "D reserved", "D settled")
+    wanted = ("P queued", "P running", "P held for nobody", "D reserved", "D settled")
     if all(found[name] for name in wanted):
         print(dict(found))
         return True
