@@ -14,7 +14,7 @@ from prometheus_client.utils import floatToGoString
 from contracts.kv_transfer import Role
 from kv_connector.handoff.session import SessionState
 
-PREFILL_OUTCOMES = ("committed", "revoked", "failed", "dirty")
+PREFILL_OUTCOMES = ("committed", "revoked", "cancelled", "failed", "dirty")
 DECODE_OUTCOMES = ("loaded", "cached", "cancelled")  # and "recomputed", which has a reason each
 
 

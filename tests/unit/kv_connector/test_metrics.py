@@ -36,6 +36,7 @@ def test_a_prefill_node_counts_outcomes_pushes_and_bytes() -> None:
     assert {name: value for name, value in found.items() if "bucket" not in name and "_share" not in name} == {
         "baton_transfers_total{outcome=committed}": 5,
         "baton_transfers_total{outcome=revoked}": 0,
+        "baton_transfers_total{outcome=cancelled}": 0,
         "baton_transfers_total{outcome=failed}": 0,
         "baton_transfers_total{outcome=dirty}": 1,
         "baton_pushes_total{result=ok}": 40,
