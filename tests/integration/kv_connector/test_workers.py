@@ -340,7 +340,7 @@ def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:
         assert (record["transfer_id"], record["state"]) == ("a", "committed")
         assert timings["scheduled"] == 0.0 <= timings["first_layer"] <= timings["first_push"] < timings["last_push"]
         assert timings["last_layer"] <= timings["last_push"] <= timings["commit"]
-        assert 0 < record["pushing_s"] <= timings["last_push"] - timings["first_push"] + 1e-6
+        assert 0 < record["pushing_s"] <= timings["last_push"] - timings["first_push"] + 1e-5
         assert record["exposed_push_s"] == timings["commit"] - timings["last_layer"]
         assert sum(snapshot["histograms"]["exposed_push_s"]["counts"]) == 1
         assert ending.committed
