@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tokens", nargs="+", type=int, default=[128, 600, 1500, 3500], metavar="N", help="prompt lengths")
     add("--chunks", nargs="+", type=int, default=[512, 2048, 4096], metavar="N", help="P's --max-num-batched-tokens")
     add("--variants", nargs="+", choices=variants, default=variants)
-    add("--cores", choices=("free", "pinned"), default="free", help="pinned: all threads of a node share one core")
+    add("--cores", choices=("free", "pinned"), default="pinned", help="pinned: all threads of a node share one core")
     add("--samples", type=int, default=9, help="per variant and cell")
     add("--max-other-cpu", type=float, default=0.15, metavar="CORES", help="a round with more is taken again")
     add("--extra-rounds", type=int, default=6, help="per cell, to replace such rounds")

@@ -7,6 +7,7 @@ and samples can alternate.
 
 import asyncio
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
@@ -76,6 +77,7 @@ class Rig:
         self._token = read_secret(self._secret_file).node_token()
         self._prefill = Place(netns=network.prefill, core=PREFILL_CORE, pinned=pinned, data_host=PREFILL_DATA)
         self._decode = Place(netns=network.decode, core=DECODE_CORE, pinned=pinned, data_host=DECODE_DATA)
+        os.sched_setaffinity(0, {DECODE_CORE})  # the client and the proxies stand for other machines: not on P's core
         self._per_chunk: list[str] = []
         self._port = FIRST_PORT
         self._sender_pid = 0
@@ -122,7 +124,7 @@ class Rig:
         nodes = ("--prefill", prefill, "--decode", f"http://{DECODE_HTTP}:{DECODE_PORT}")
         argv = {"argv": ["--port", str(proxy_port), "--when-no-prefill", "refuse", *secret, *nodes]}
         env = {"BATON_PROXY_PROBE_INTERVAL_S": _SECONDS_BETWEEN_PROBES}
-        place = Place(core=DECODE_CORE, pinned=False)
+        place = Place(core=DECODE_CORE)
         self._processes.start(self._keep(f"proxy-{port}"), "proxy.__main__:main", argv, place, env)
         proxy = f"http://127.0.0.1:{proxy_port}"
         await self._processes.wait_for_url(f"proxy-{port}", proxy + "/ready")
