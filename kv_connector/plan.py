@@ -2,11 +2,14 @@
 
 Blocks that follow each other on both sides travel as one copy, since a descriptor costs 40 to 70 µs whatever its size.
 Which blocks do depends on the ids alone, so `plan_layers` finds the runs once and lays them over every region.
+
+A plan is kept as columns of numbers and becomes `Copy` tuples only as somebody iterates: to make 100,000 of them takes
+longer than to plan them, and an engine takes no more at a time than may be in flight.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +19,7 @@ from kv_connector.layout import Region
 
 _Ids = npt.NDArray[np.int64]
 
-_FEW = 128  # below so many blocks a Python loop is faster than the fixed cost of numpy (about 60 µs a region)
+_FEW = 128  # below so many blocks a Python loop is faster than the fixed cost of numpy
 
 
 class Copy(NamedTuple):
@@ -27,14 +30,57 @@ class Copy(NamedTuple):
     length: int
 
 
-def plan_copies(src: Region, dst: Region, src_blocks: Sequence[int], dst_blocks: Sequence[int]) -> list[Copy]:
+_copy = partial(tuple.__new__, Copy)  # what `Copy._make` does, but in C: half the time of a long plan
+
+
+class Columns(NamedTuple):
+    """Some copies, shape `[n]` each: lists of int or memory views of int64, so that either gives plain ints."""
+
+    src: Sequence[int]
+    dst: Sequence[int]
+    length: Sequence[int]
+
+
+class CopyPlan:
+    """Copies in the order in which they are to be made; what it says of all of them is known without iterating."""
+
+    __slots__ = ("columns", "count", "total_bytes")
+
+    def __init__(self, columns: Sequence[Columns], total_bytes: int) -> None:
+        """`total_bytes` is the sum of all lengths."""
+        self.columns = columns
+        self.total_bytes = total_bytes
+        self.count = sum([len(part.src) for part in columns])
+
+    @classmethod
+    def of(cls, copies: Iterable[Copy]) -> Self:
+        """Make a plan of single copies."""
+        made = list(copies)
+        columns = Columns([c.src for c in made], [c.dst for c in made], [c.length for c in made])
+        return cls([columns], sum(columns.length))
+
+    @classmethod
+    def joined(cls, plans: Iterable["CopyPlan"]) -> Self:
+        """Make one plan of several, in their order."""
+        parts = list(plans)
+        return cls([columns for plan in parts for columns in plan.columns], sum([plan.total_bytes for plan in parts]))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Copy]:
+        for columns in self.columns:
+            yield from map(_copy, zip(*columns, strict=True))
+
+
+def plan_copies(src: Region, dst: Region, src_blocks: Sequence[int], dst_blocks: Sequence[int]) -> CopyPlan:
     """Plan the copies of blocks from `src` to `dst`; `plan_layers` for one pair of regions."""
     return plan_layers([(src, dst)], src_blocks, dst_blocks)
 
 
 def plan_layers(
     pairs: Sequence[tuple[Region, Region]], src_blocks: Sequence[int], dst_blocks: Sequence[int]
-) -> list[Copy]:
+) -> CopyPlan:
     """Plan the copies of the same blocks in several regions.
 
     Args:
@@ -55,7 +101,7 @@ def plan_layers(
     if len(src_blocks) != len(dst_blocks):
         raise LayoutError(f"{len(src_blocks)} source blocks cannot fill {len(dst_blocks)} destination blocks")
     if not len(src_blocks) or not pairs:
-        return []
+        return CopyPlan((), 0)
     runs_of = _FewRuns if len(src_blocks) < _FEW else _ManyRuns
     blocks = runs_of.single(src_blocks, dst_blocks)
     src_bounds, dst_bounds = blocks.bounds()
@@ -63,14 +109,10 @@ def plan_layers(
         _check_range(src_bounds, src)
         _check_range(dst_bounds, dst)
         _check_sizes(src, dst)
-    runs = blocks.coalesce() if any(src.is_dense and dst.is_dense for src, dst in pairs) else blocks
-    copies: list[Copy] = []
-    for src, dst in pairs:
-        copies += map(_copy, (runs if src.is_dense and dst.is_dense else blocks).lay(src, dst))
-    return copies
-
-
-_copy = partial(tuple.__new__, Copy)  # what `Copy._make` does, but in C: half the time of a large plan
+    dense = [src.is_dense and dst.is_dense for src, dst in pairs]
+    runs = blocks.coalesce() if any(dense) else blocks
+    columns = [(runs if joins else blocks).lay(*pair) for pair, joins in zip(pairs, dense, strict=True)]
+    return CopyPlan(columns, len(src_blocks) * sum([src.block_bytes for src, _ in pairs]))
 
 
 class _Bounds(NamedTuple):
@@ -123,11 +165,13 @@ class _FewRuns(NamedTuple):
         """The extremes of the first blocks, source and destination."""
         return _Bounds(min(self.src), max(self.src)), _Bounds(min(self.dst), max(self.dst))
 
-    def lay(self, src: Region, dst: Region) -> Iterator[tuple[int, int, int]]:
-        """Place the runs into two regions: source address, destination address, bytes."""
-        return (
-            (src.base_addr + s * src.stride_bytes, dst.base_addr + d * dst.stride_bytes, n * src.block_bytes)
-            for s, d, n in zip(self.src, self.dst, self.blocks, strict=True)
+    def lay(self, src: Region, dst: Region) -> Columns:
+        """Place the runs into two regions."""
+        src_addr, src_stride, dst_addr, dst_stride = src.base_addr, src.stride_bytes, dst.base_addr, dst.stride_bytes
+        return Columns(
+            [src_addr + block * src_stride for block in self.src],
+            [dst_addr + block * dst_stride for block in self.dst],
+            [blocks * src.block_bytes for blocks in self.blocks],
         )
 
 
@@ -154,11 +198,10 @@ class _ManyRuns(NamedTuple):
         src, dst = self.src, self.dst
         return _Bounds(int(src.min()), int(src.max())), _Bounds(int(dst.min()), int(dst.max()))
 
-    def lay(self, src: Region, dst: Region) -> Iterator[tuple[int, int, int]]:
-        """Place the runs into two regions: source address, destination address, bytes."""
-        return zip(
-            (src.base_addr + self.src * src.stride_bytes).tolist(),
-            (dst.base_addr + self.dst * dst.stride_bytes).tolist(),
-            (self.blocks * src.block_bytes).tolist(),
-            strict=True,
+    def lay(self, src: Region, dst: Region) -> Columns:
+        """Place the runs into two regions."""
+        return Columns(
+            (src.base_addr + self.src * src.stride_bytes).data,
+            (dst.base_addr + self.dst * dst.stride_bytes).data,
+            (self.blocks * src.block_bytes).data,
         )

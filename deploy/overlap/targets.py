@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, Listener
 from typing import Any, Final
 
 from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.plan import Copy
+from kv_connector.plan import Copy, CopyPlan
 from node import environment
 
 POLL_S: Final = 0.0002
@@ -71,7 +71,7 @@ def raw_sender(path: str, host: str, size: int, copies: int) -> None:
             each = length // copies
             spans = [Copy(source + i * each, target + i * each, each) for i in range(copies)]
             began = time.monotonic()
-            push = sender.submit(session, spans)
+            push = sender.submit(session, CopyPlan.of(spans))
             while (ok := push.poll()) is None:
                 time.sleep(POLL_S)
             _answer(caller, time.monotonic() - began if ok else None)

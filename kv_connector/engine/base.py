@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from kv_connector.layout import Span
-from kv_connector.plan import Copy
+from kv_connector.plan import CopyPlan
 
 
 class Push(Protocol):
@@ -27,8 +27,8 @@ class Push(Protocol):
 class SendingEngine(Protocol):
     """The prefill rank's end. Not thread-safe beyond what each engine says: one sender thread owns it."""
 
-    def submit(self, target: str, copies: Sequence[Copy]) -> Push:
-        """Start writing `copies` into the memory of `target`, a receiver's `session`.
+    def submit(self, target: str, plan: CopyPlan) -> Push:
+        """Start writing the copies of `plan` into the memory of `target`, a receiver's `session`.
 
         Never raises for the peer's faults: a submission that failed gives a push whose `poll()` is False.
 

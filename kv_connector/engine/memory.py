@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from kv_connector.engine.spans import Spans
 from kv_connector.layout import Span
-from kv_connector.plan import Copy
+from kv_connector.plan import Copy, CopyPlan
 
 
 class MemoryPush:
@@ -115,11 +115,11 @@ class MemoryFabric:
             self._fail(lost)
             self._on_the_way = deque(write for write in self._on_the_way if write.target != session)
 
-    def submit(self, sender: object, target: str, copies: Sequence[Copy]) -> MemoryPush:
+    def submit(self, sender: object, target: str, plan: CopyPlan) -> MemoryPush:
         """Put the writes of one push on the way."""
         with self._lock:
-            push = MemoryPush(sender, len(copies))
-            writes = [_Write(target, copy, push) for copy in copies]
+            push = MemoryPush(sender, len(plan))
+            writes = [_Write(target, copy, push) for copy in plan]
             receiver = self._receivers.get(target)
             if receiver is None:
                 push.failed = True
@@ -166,10 +166,10 @@ class MemorySender:
         self._max_in_flight = max_in_flight
         self._closed = False
 
-    def submit(self, target: str, copies: Sequence[Copy]) -> MemoryPush:
+    def submit(self, target: str, plan: CopyPlan) -> MemoryPush:
         """See `SendingEngine.submit`."""
-        self._spans.check_sources(copies)
-        return self._fabric.submit(self, "" if self._closed else target, copies)
+        self._spans.check_sources(plan)
+        return self._fabric.submit(self, "" if self._closed else target, plan)
 
     def capacity(self, target: str) -> int:
         """See `SendingEngine.capacity`."""

@@ -10,11 +10,10 @@ since. A status is never asked for again once it was final, since Mooncake frees
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kv_connector.engine.spans import Spans
-from kv_connector.plan import Copy
+from kv_connector.plan import Copy, CopyPlan
 
 _RUNNING, _DONE = 0, 1  # `transfer_check_status`; -1 failed, -2 timed out
 _NOT_SUBMITTED = (0, (1 << 64) - 1)  # `transfer_submit_write` has an unsigned result; older versions return -1
@@ -23,12 +22,13 @@ _NOT_SUBMITTED = (0, (1 << 64) - 1)  # `transfer_submit_write` has an unsigned r
 class MooncakePush:
     """Writes of one push call. Poll it from one thread at a time."""
 
-    __slots__ = ("_deadline", "_engine", "_result", "_running", "_target", "_waiting")
+    __slots__ = ("_copies", "_deadline", "_engine", "_result", "_running", "_target", "_waiting")
 
-    def __init__(self, engine: "MooncakeSender", target: str, copies: Iterable[Copy], deadline: float) -> None:
+    def __init__(self, engine: "MooncakeSender", target: str, plan: CopyPlan, deadline: float) -> None:
         self._engine = engine
         self._target = target
-        self._waiting = deque(copies)
+        self._copies = iter(plan)
+        self._waiting = len(plan)  # copies that have not been begun
         self._running: deque[int] = deque()
         self._deadline = deadline
         self._result: bool | None = None
@@ -39,7 +39,6 @@ class MooncakePush:
             self._result = self._advance()
             if self._result is False:
                 self._engine.abandon(self._target, self._running)
-                self._waiting.clear()
         return self._result
 
     def _advance(self) -> bool | None:
@@ -49,7 +48,8 @@ class MooncakePush:
             if status != _DONE:
                 return False
         while self._waiting and self._engine.begin(self._target):
-            if (write := self._engine.write(self._target, self._waiting.popleft())) is None:
+            self._waiting -= 1
+            if (write := self._engine.write(self._target, next(self._copies))) is None:
                 self._engine.ended(self._target)
                 return False
             self._running.append(write)
@@ -71,11 +71,11 @@ class MooncakeSender:
         self._in_flight: dict[str, int] = {}  # writes that Mooncake holds, per target
         self._abandoned: list[tuple[str, deque[int]]] = []  # writes of failed pushes, which may be going on
 
-    def submit(self, target: str, copies: Sequence[Copy]) -> MooncakePush:
+    def submit(self, target: str, plan: CopyPlan) -> MooncakePush:
         """See `SendingEngine.submit`. Copies beyond the target's capacity are begun by later polls."""
-        self._spans.check_sources(copies)
+        self._spans.check_sources(plan)
         self._reap()
-        push = MooncakePush(self, target, copies, self.now() + self._push_timeout_s)
+        push = MooncakePush(self, target, plan, self.now() + self._push_timeout_s)
         push.poll()
         return push
 

@@ -17,7 +17,7 @@ from kv_connector.engine.base import Push as EnginePush
 from kv_connector.engine.base import SendingEngine
 from kv_connector.handoff.producer import Producer, Push
 from kv_connector.layout import Region
-from kv_connector.plan import Copy, plan_layers
+from kv_connector.plan import CopyPlan, plan_layers
 from kv_connector.sync import Handover
 from kv_connector.worker_side.caches import Caches
 from kv_connector.worker_side.link import FIRST_GUESS_BYTES_PER_S, Link
@@ -202,16 +202,15 @@ class Sender:
         assert reservation is not None  # the machine hands out pushes of reserved transfers only
         now = time.monotonic()
         try:
-            copies = self._plan(push)
-            call = self._engine.submit(reservation.engine, copies)
+            plan = self._plan(push)
+            call = self._engine.submit(reservation.engine, plan)
         except Exception:  # whatever it is, the push has been counted as under way and must be counted as ended
             logger.exception("transfer %s cannot be pushed", push.transfer.transfer_id)
-            call, copies = _Refused(), []
-        size = sum(copy.length for copy in copies)
-        self.totals["descriptors"] += len(copies)
-        self._under_way.append(_UnderWay(push, call, size, now))
+            call, plan = _Refused(), CopyPlan((), 0)
+        self.totals["descriptors"] += len(plan)
+        self._under_way.append(_UnderWay(push, call, plan.total_bytes, now))
 
-    def _plan(self, push: Push) -> list[Copy]:
+    def _plan(self, push: Push) -> CopyPlan:
         """Turn pieces into copies, planning layers that share a range of blocks once."""
         transfer = push.transfer
         reservation = transfer.reservation
@@ -221,11 +220,11 @@ class Sender:
         ranges: dict[tuple[int, int], list[tuple[Region, Region]]] = {}
         for layer, start, stop in push.pieces:
             ranges.setdefault((start, stop), []).extend(peer.pairs[layer])
-        copies: list[Copy] = []
+        plans = []
         for (start, stop), regions in ranges.items():
             source = transfer.source_blocks[first + start : first + stop]
-            copies += plan_layers(regions, source, reservation.blocks[0][start:stop])
-        return copies
+            plans.append(plan_layers(regions, source, reservation.blocks[0][start:stop]))
+        return CopyPlan.joined(plans)
 
     def _link(self, decode: int) -> Link:
         peer = self._peers.get(decode)

@@ -13,7 +13,7 @@ from kv_connector.engine.memory import MemoryFabric
 from kv_connector.engine.mooncake import MooncakeFactory
 from kv_connector.errors import EngineError
 from kv_connector.layout import Span
-from kv_connector.plan import Copy
+from kv_connector.plan import Copy, CopyPlan
 
 MIB = 1 << 20
 
@@ -82,10 +82,10 @@ def finish(push: Push, timeout_s: float = 8.0) -> bool:
     return result
 
 
-def pieces(src: Buffer, dst: Buffer, count: int) -> list[Copy]:
+def pieces(src: Buffer, dst: Buffer, count: int) -> CopyPlan:
     """The whole buffer in `count` copies."""
     size = src.size // count
-    return [Copy(src.addr + i * size, dst.addr + i * size, size) for i in range(count)]
+    return CopyPlan.of(Copy(src.addr + i * size, dst.addr + i * size, size) for i in range(count))
 
 
 def test_a_write_lands(rig: Rig) -> None:
@@ -93,7 +93,7 @@ def test_a_write_lands(rig: Rig) -> None:
     src, dst = Buffer(MIB, 7), Buffer(MIB)
     target = rig.decode.receiver(dst.spans).session
 
-    push = rig.prefill.sender(src.spans).submit(target, [Copy(src.addr + 100, dst.addr + 200, 1000)])
+    push = rig.prefill.sender(src.spans).submit(target, CopyPlan.of([Copy(src.addr + 100, dst.addr + 200, 1000)]))
 
     assert finish(push) is True
     assert push.poll() is True
@@ -115,7 +115,7 @@ def test_a_push_of_nothing_is_done(rig: Rig) -> None:
     """A rank with nothing to send still gets its answer."""
     src, dst = Buffer(64), Buffer(64)
 
-    assert finish(rig.prefill.sender(src.spans).submit(rig.decode.receiver(dst.spans).session, [])) is True
+    assert finish(rig.prefill.sender(src.spans).submit(rig.decode.receiver(dst.spans).session, CopyPlan.of([]))) is True
 
 
 def test_an_unknown_target_fails(rig: Rig) -> None:
@@ -135,7 +135,7 @@ def test_a_source_outside_the_spans_is_refused(rig: Rig) -> None:
 
     for copy in (Copy(src.addr + 32, dst.addr, 33), Copy(src.addr - 1, dst.addr, 1), Copy(src.addr, dst.addr, 0)):
         with pytest.raises(EngineError, match="not registered"):
-            sender.submit(receiver.session, [copy])
+            sender.submit(receiver.session, CopyPlan.of([copy]))
 
     assert dst.read() == bytes(64)
 
@@ -146,12 +146,12 @@ def test_a_destination_outside_the_spans_fails(rig: Rig) -> None:
     sender = rig.prefill.sender(src.spans)
     target = rig.decode.receiver([(memory.addr, 64)]).session
 
-    assert finish(sender.submit(target, [Copy(src.addr, memory.addr + 32, 64)])) is False
-    assert finish(sender.submit(target, [Copy(src.addr, 0x1000, 64)])) is False
+    assert finish(sender.submit(target, CopyPlan.of([Copy(src.addr, memory.addr + 32, 64)]))) is False
+    assert finish(sender.submit(target, CopyPlan.of([Copy(src.addr, 0x1000, 64)]))) is False
 
     rig.settle()
     assert memory.read() == bytes(128)
-    assert finish(sender.submit(target, [Copy(src.addr, memory.addr, 64)])) is True
+    assert finish(sender.submit(target, CopyPlan.of([Copy(src.addr, memory.addr, 64)]))) is True
 
 
 def test_no_memory_is_no_engine(rig: Rig) -> None:
@@ -164,7 +164,7 @@ def test_close_is_a_fence(rig: Rig) -> None:
     """A push is under way, the receiver is closed: from then on the memory does not change (I3)."""
     src, dst = Buffer(48 * MIB, 1), Buffer(48 * MIB)
     sender, receiver = rig.prefill.sender(src.spans), rig.decode.receiver(dst.spans)
-    assert finish(sender.submit(receiver.session, [Copy(src.addr, dst.addr, 1)])) is True
+    assert finish(sender.submit(receiver.session, CopyPlan.of([Copy(src.addr, dst.addr, 1)]))) is True
     rig.hold()
     push = sender.submit(receiver.session, pieces(src, dst, 48))
     assert push.poll() is None
@@ -215,12 +215,13 @@ def test_threads_may_push_at_once(rig: Rig) -> None:
     """Four threads with one sender: every byte lands, and the count of writes in flight comes back to none."""
     src, dst = Buffer(400 * 8192, 6), Buffer(400 * 8192)
     sender, receiver = rig.prefill.sender(src.spans), rig.decode.receiver(dst.spans)
-    copies = pieces(src, dst, 400)
+    copies = list(pieces(src, dst, 400))
     results: list[bool] = []
     threads = [
         threading.Thread(
             target=lambda i=i: results.extend(
-                finish(sender.submit(receiver.session, copies[j : j + 20])) for j in range(i * 100, i * 100 + 100, 20)
+                finish(sender.submit(receiver.session, CopyPlan.of(copies[j : j + 20])))
+                for j in range(i * 100, i * 100 + 100, 20)
             )
         )
         for i in range(4)

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 
 from kv_connector.engine.memory import MemoryFabric, MemoryReceiver, MemorySender
-from kv_connector.plan import Copy
+from kv_connector.plan import Copy, CopyPlan
 
 SIZE = 8
 
@@ -19,7 +19,8 @@ class World:
         self.src, self.dst = ctypes.addressof(self._src), ctypes.addressof(self._dst)
         self.sender: MemorySender = self.fabric.factory("p", max_in_flight=10).sender([(self.src, SIZE)])
         self.receiver: MemoryReceiver = self.fabric.factory("d").receiver([(self.dst, SIZE)])
-        self.copies = [Copy(self.src + i, self.dst + i, 1) for i in range(SIZE)]
+        self.plan = CopyPlan.of(Copy(self.src + i, self.dst + i, 1) for i in range(SIZE))
+        self.first = CopyPlan.of([next(iter(self.plan))])
 
     @property
     def received(self) -> list[int]:
@@ -39,7 +40,7 @@ def world() -> World:
 
 def test_writes_land_one_by_one(world: World) -> None:
     """The test decides when, and the push is done with its last write."""
-    push = world.sender.submit(world.receiver.session, world.copies)
+    push = world.sender.submit(world.receiver.session, world.plan)
 
     assert world.fabric.land(3) == 3
     assert world.received == [1, 2, 3, 0, 0, 0, 0, 0]
@@ -54,7 +55,7 @@ def test_a_failed_push_lands_later(world: World) -> None:
     """E1: failure is reported at once, the bytes come when the receiver may have given the block away."""
     world.fabric.fail_next()
 
-    push = world.sender.submit(world.receiver.session, world.copies)
+    push = world.sender.submit(world.receiver.session, world.plan)
 
     assert push.poll() is False
     assert world.received == [0] * SIZE
@@ -66,7 +67,7 @@ def test_a_failed_push_lands_later(world: World) -> None:
 def test_only_as_many_pushes_fail_as_asked(world: World) -> None:
     """The push after the failing one is fine."""
     world.fabric.fail_next()
-    pushes = [world.sender.submit(world.receiver.session, world.copies[:1]) for _ in range(2)]
+    pushes = [world.sender.submit(world.receiver.session, world.first) for _ in range(2)]
     world.fabric.land_all()
 
     assert [push.poll() for push in pushes] == [False, True]
@@ -74,7 +75,7 @@ def test_only_as_many_pushes_fail_as_asked(world: World) -> None:
 
 def test_a_running_push_reads_its_source_when_it_lands(world: World) -> None:
     """I2: a source that is overwritten too early shows in what arrives."""
-    world.sender.submit(world.receiver.session, world.copies)
+    world.sender.submit(world.receiver.session, world.plan)
     world.overwrite_source()
     world.fabric.land_all()
 
@@ -83,25 +84,25 @@ def test_a_running_push_reads_its_source_when_it_lands(world: World) -> None:
 
 def test_cut_fails_what_is_under_way_and_what_comes(world: World) -> None:
     """E2: behind a cut link the bytes wait in socket buffers and land when it heals."""
-    push = world.sender.submit(world.receiver.session, world.copies)
+    push = world.sender.submit(world.receiver.session, world.plan)
     world.fabric.land(2)
 
     world.fabric.cut(world.receiver.session)
-    later = world.sender.submit(world.receiver.session, world.copies[:1])
+    later = world.sender.submit(world.receiver.session, world.first)
     world.overwrite_source()
 
     assert (push.poll(), later.poll()) == (False, False)
     world.fabric.land_all()
     assert world.received == list(range(1, 9))
     world.fabric.heal(world.receiver.session)
-    healed = world.sender.submit(world.receiver.session, world.copies[:1])
+    healed = world.sender.submit(world.receiver.session, world.first)
     world.fabric.land_all()
     assert healed.poll() is True
 
 
 def test_a_dead_sender_leaves_its_bytes(world: World) -> None:
     """E2: the kernel goes on sending for a process that is no more."""
-    push = world.sender.submit(world.receiver.session, world.copies)
+    push = world.sender.submit(world.receiver.session, world.plan)
 
     world.sender.close()
     world.overwrite_source()
@@ -114,7 +115,7 @@ def test_a_dead_sender_leaves_its_bytes(world: World) -> None:
 def test_nothing_lands_in_a_closed_receiver(world: World) -> None:
     """The fence holds for bytes of a dirty push as well."""
     world.fabric.fail_next()
-    world.sender.submit(world.receiver.session, world.copies)
+    world.sender.submit(world.receiver.session, world.plan)
 
     world.receiver.close()
 

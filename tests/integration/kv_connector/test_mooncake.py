@@ -14,7 +14,7 @@ from kv_connector.engine import mooncake, mooncake_listener
 from kv_connector.engine.mooncake import MooncakeFactory
 from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
 from kv_connector.errors import EngineError
-from kv_connector.plan import Copy
+from kv_connector.plan import Copy, CopyPlan
 
 SIZE = 1 << 20
 
@@ -130,7 +130,7 @@ def test_a_push_beyond_its_deadline_fails(memory: Any) -> None:
     sender, receiver = factory.sender(spans(memory)), factory.receiver(spans(memory))
     sender.now = lambda: time.monotonic() + 100  # the clock of the deadline alone
     address = ctypes.addressof(memory)
-    push = sender.submit(receiver.session, [Copy(address, address + SIZE // 2, 64)] * 8)
+    push = sender.submit(receiver.session, CopyPlan.of([Copy(address, address + SIZE // 2, 64)] * 8))
     sender.now = lambda: time.monotonic() + 200
 
     assert push.poll() is False

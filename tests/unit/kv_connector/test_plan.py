@@ -1,14 +1,14 @@
 """Plans of copies, checked against one copy per block."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import pytest
 
 from kv_connector import plan
 from kv_connector.errors import BlockOutOfRange, LayoutError
 from kv_connector.layout import Region
-from kv_connector.plan import Copy, plan_copies, plan_layers
+from kv_connector.plan import Copy, CopyPlan, plan_copies, plan_layers
 
 BLOCK_BYTES = 64
 
@@ -25,7 +25,7 @@ def region(base_addr: int, *, stride_bytes: int = BLOCK_BYTES, num_blocks: int =
     )
 
 
-def bytes_moved(copies: Sequence[Copy]) -> list[tuple[int, int]]:
+def bytes_moved(copies: Iterable[Copy]) -> list[tuple[int, int]]:
     """Each byte's way, sorted: `(source, destination)`."""
     return sorted((c.src + i, c.dst + i) for c in copies for i in range(c.length))
 
@@ -42,7 +42,7 @@ def test_neighbouring_blocks_travel_as_one_copy() -> None:
     """A run that is contiguous on both sides needs one descriptor, not three."""
     copies = plan_copies(region(1_000), region(5_000), [2, 3, 4], [7, 8, 9])
 
-    assert copies == [Copy(1_000 + 2 * 64, 5_000 + 7 * 64, 3 * 64)]
+    assert list(copies) == [Copy(1_000 + 2 * 64, 5_000 + 7 * 64, 3 * 64)]
 
 
 @pytest.mark.usefixtures("size")
@@ -61,7 +61,7 @@ def test_blocks_with_gaps_between_them_are_never_joined(src_stride: int, dst_str
 
     copies = plan_copies(src, dst, [1, 2], [3, 4])
 
-    assert copies == [Copy(i * src_stride, (1 << 20) + (i + 2) * dst_stride, 64) for i in (1, 2)]
+    assert list(copies) == [Copy(i * src_stride, (1 << 20) + (i + 2) * dst_stride, 64) for i in (1, 2)]
 
 
 @pytest.mark.usefixtures("size")
@@ -89,7 +89,8 @@ def test_random_plans_move_the_same_bytes_as_one_copy_per_block() -> None:
         copies = plan_layers(pairs, src, dst)
 
         assert bytes_moved(copies) == bytes_moved(naive)
-        assert len(copies) <= len(naive)
+        assert len(copies) == len(list(copies)) <= len(naive)
+        assert copies.total_bytes == sum(copy.length for copy in copies)
         assert all(type(copy) is Copy and all(type(value) is int for value in copy) for copy in copies)
 
 
@@ -98,7 +99,7 @@ def test_the_runs_of_one_block_table_serve_every_layer() -> None:
     """Each pair of regions gets its copies, in the order of the pairs."""
     pairs = [(region(0), region(1 << 20)), (region(1 << 16), region(1 << 24))]
 
-    assert plan_layers(pairs, [1, 2], [5, 6]) == [
+    assert list(plan_layers(pairs, [1, 2], [5, 6])) == [
         Copy(64, (1 << 20) + 320, 128),
         Copy((1 << 16) + 64, (1 << 24) + 320, 128),
     ]
@@ -106,8 +107,8 @@ def test_the_runs_of_one_block_table_serve_every_layer() -> None:
 
 def test_nothing_to_copy_is_no_copy() -> None:
     """Empty block tables and empty lists of regions are fine."""
-    assert plan_layers([(region(0), region(0))], [], []) == []
-    assert plan_layers([], [1], [1]) == []
+    for plan_of_nothing in (plan_layers([(region(0), region(0))], [], []), plan_layers([], [1], [1])):
+        assert (list(plan_of_nothing), len(plan_of_nothing), plan_of_nothing.total_bytes) == ([], 0, 0)
 
 
 @pytest.mark.usefixtures("size")
@@ -140,3 +141,36 @@ def test_a_long_block_table_in_order_is_one_copy() -> None:
     src, dst = region(0, num_blocks=100_000), region(1 << 40, num_blocks=100_000)
 
     assert len(plan_copies(src, dst, ids, ids)) == 1
+
+
+def test_a_long_scattered_block_table_is_one_copy_per_block() -> None:
+    """None is lost or joined by mistake where no two blocks follow each other."""
+    src, dst = list(range(0, 10_000, 2)), list(range(9_998, -2, -2))
+
+    copies = plan_copies(region(0, num_blocks=10_000), region(1 << 30, num_blocks=10_000), src, dst)
+
+    assert len(copies) == 5_000
+    assert list(copies) == [Copy(i * 64, (1 << 30) + j * 64, 64) for i, j in zip(src, dst, strict=True)]
+
+
+@pytest.mark.usefixtures("size")
+def test_plans_are_joined_in_their_order() -> None:
+    """Layers that have different blocks ready travel in one push."""
+    one = plan_copies(region(0), region(1 << 20), [1, 4], [5, 5])
+    other = plan_copies(region(1 << 16), region(1 << 24), [2], [7])
+
+    both = CopyPlan.joined([one, other])
+
+    assert list(both) == [*one, *other]
+    assert (len(both), both.total_bytes) == (3, 192)
+
+
+def test_a_plan_can_be_made_of_single_copies() -> None:
+    """For those who have no block tables."""
+    copies = [Copy(1, 2, 3), Copy(4, 5, 6)]
+
+    made = CopyPlan.of(iter(copies))
+
+    assert list(made) == copies
+    assert list(made) == copies, "it can be read again"
+    assert (len(made), made.total_bytes) == (2, 9)

@@ -1,0 +1,104 @@
+"""How Mooncake is fed, against one that does what the test says. The real one: tests/integration."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from kv_connector.engine.mooncake_sender import MooncakeSender
+from kv_connector.engine.spans import Spans
+from kv_connector.errors import EngineError
+from kv_connector.plan import Copy, CopyPlan
+
+COPIES = [Copy(1_000 + i, 5_000 + i, 1) for i in range(10)]
+
+
+class FakeMooncake:
+    """Writes end when the test says how."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[Any, ...]] = []
+        self.statuses: dict[int, int] = {}
+
+    def transfer_submit_write(self, *write: Any) -> int:
+        """Take a write; ids begin at 1."""
+        self.writes.append(write)
+        self.statuses[len(self.writes)] = 0
+        return len(self.writes)
+
+    def transfer_check_status(self, write: int) -> int:
+        """Where it stands."""
+        return self.statuses[write]
+
+    def end(self, count: int, status: int = 1) -> None:
+        """Let the oldest running writes end."""
+        for write in [write for write, status in self.statuses.items() if status == 0][:count]:
+            self.statuses[write] = status
+
+
+class CountingPlan(CopyPlan):
+    """Counts the copies that were made of it."""
+
+    made = 0
+
+    def __iter__(self) -> Iterator[Copy]:
+        for copy in super().__iter__():
+            self.made += 1
+            yield copy
+
+
+@pytest.fixture
+def mooncake() -> FakeMooncake:
+    """One that has nothing to do."""
+    return FakeMooncake()
+
+
+@pytest.fixture
+def sender(mooncake: FakeMooncake) -> MooncakeSender:
+    """At most four writes in flight to a target."""
+    return MooncakeSender(mooncake, Spans([(1_000, 10)]), max_in_flight=4, push_timeout_s=100)
+
+
+def test_copies_are_taken_from_the_plan_as_they_may_be_begun(sender: MooncakeSender, mooncake: FakeMooncake) -> None:
+    """A long plan is never made into tuples at once; in the end each copy has been written once, in order."""
+    plan = CountingPlan.of(COPIES)
+
+    push = sender.submit("d", plan)
+    assert (len(mooncake.writes), plan.made, sender.capacity("d")) == (4, 4, 0)
+    mooncake.end(3)
+    assert push.poll() is None
+    assert (len(mooncake.writes), plan.made) == (7, 7)
+    while push.poll() is None:
+        mooncake.end(4)
+
+    assert push.poll() is True
+    assert mooncake.writes == [("d", *copy) for copy in COPIES]
+    assert sender.capacity("d") == 4
+
+
+def test_a_failed_push_begins_no_further_copy(sender: MooncakeSender, mooncake: FakeMooncake) -> None:
+    """What is in flight may go on; what is not stays where it is."""
+    push = sender.submit("d", CopyPlan.of(COPIES))
+    mooncake.end(1, status=-1)
+
+    assert push.poll() is False
+    mooncake.end(3)
+    assert push.poll() is False
+    assert len(mooncake.writes) == 4
+    assert sender.capacity("d") == 4
+
+
+def test_another_target_has_its_own_bound(sender: MooncakeSender, mooncake: FakeMooncake) -> None:
+    """A decode rank that takes nothing holds up no other."""
+    sender.submit("d", CopyPlan.of(COPIES))
+    sender.submit("e", CopyPlan.of(COPIES))
+
+    assert [write[0] for write in mooncake.writes] == ["d"] * 4 + ["e"] * 4
+
+
+def test_a_plan_with_a_foreign_source_begins_nothing(sender: MooncakeSender, mooncake: FakeMooncake) -> None:
+    """Not even the copies before it."""
+    with pytest.raises(EngineError, match="not registered"):
+        sender.submit("d", CopyPlan.of([*COPIES, Copy(999, 0, 1)]))
+
+    assert mooncake.writes == []
