@@ -1,0 +1,91 @@
+"""From samples to figures, and how a figure is shown. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+from typing import Any, Final, Literal, NamedTuple
+
+_SIGNS: Final = {"at most": "≤", "at least": "≥"}
+
+
+class Target(NamedTuple):
+    """What a figure ought to reach."""
+
+    kind: Literal["at most", "at least"]
+    bound: float
+
+    def is_met(self, value: float) -> bool:
+        """Whether `value` reaches it."""
+        return value <= self.bound if self.kind == "at most" else value >= self.bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One number, and others that help to read it."""
+
+    part: str
+    name: str
+    value: float
+    unit: str  # empty: a ratio
+    target: Target | None = None
+    details: dict[str, float] = field(default_factory=dict)  # name with unit → value
+
+
+def line(figure: Figure) -> str:
+    """Return the figure as one line of text."""
+    shown = f"{figure.name:<52} {number(figure.value):>7} {figure.unit or '×':<7}"
+    if (target := figure.target) is not None:
+        met = "met" if target.is_met(figure.value) else "MISSED"
+        shown += f" {_SIGNS[target.kind]} {number(target.bound)} {met}"
+    if figure.details:
+        shown += "  (" + ", ".join(f"{name} {number(value)}" for name, value in figure.details.items()) + ")"
+    return shown.rstrip()
+
+
+def number(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:.{digits}f}"
+
+
+def to_plain(figure: Figure) -> dict[str, Any]:
+    """Return the figure as it stands in the JSON file."""
+    target = figure.target
+    return {
+        "part": figure.part,
+        "name": figure.name,
+        "value": figure.value,
+        "unit": figure.unit,
+        "target": {"kind": target.kind, "bound": target.bound} if target else None,
+        "met": target.is_met(figure.value) if target else None,
+        "details": figure.details,
+    }
+
+
+def from_plain(plain: dict[str, Any]) -> Figure:
+    """Undo `to_plain`."""
+    target = plain["target"]
+    return Figure(
+        part=plain["part"],
+        name=plain["name"],
+        value=plain["value"],
+        unit=plain["unit"],
+        target=Target(target["kind"], target["bound"]) if target else None,
+        details=plain["details"],
+    )
+
+
+class Spread(NamedTuple):
+    """What is said of a set of samples."""
+
+    mean: float
+    median: float
+    p99: float
+    maximum: float
+
+
+def spread(samples: Sequence[float], scale: float = 1.0) -> Spread:
+    """Return mean, median, 99th percentile (nearest rank) and maximum, each times `scale`."""
+    ordered = sorted(samples)
+    p99 = ordered[-(-99 * len(ordered) // 100) - 1]
+    return Spread(mean(ordered) * scale, median(ordered) * scale, p99 * scale, ordered[-1] * scale)

@@ -1,0 +1,193 @@
+"""A prefill rank as it is in production, opposite a decode rank that is only played.
+
+The worker, its state machine, sender thread and control thread are the real ones, and so is the transfer engine. The
+decode rank's part is a few messages, handed to the worker as its control thread would, and memory that some other
+process offers: so nothing of it uses the CPU of the process that is measured.
+"""
+
+import ctypes
+import itertools
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from contracts.configuration.schema import TransferConfig
+from contracts.node_info import Fingerprint
+from contracts.secret import ClusterSecret
+from kv_connector.config import ConnectorConfig
+from kv_connector.engine.base import EngineFactory
+from kv_connector.handoff.producer import Prompt
+from kv_connector.layout import Region
+from kv_connector.metadata import Progress, StartedPrompt
+from kv_connector.protocol import Body, Hello, Message, Rank, Reserve, encode
+from kv_connector.worker_side.caches import Caches
+from kv_connector.worker_side.introduction import Introduction
+from kv_connector.worker_side.prefill import PrefillWorker
+
+BLOCK_TOKENS: Final = 16
+PATIENCE_S: Final = 30.0
+_PREFILL, _DECODE = 11, 22  # incarnations
+_PEER: Final = ("accept", b"played")  # where answers go: nobody reads them
+_FINGERPRINT: Final = Fingerprint(
+    weights="w",
+    dtype="d",
+    kv_cache_dtype="k",
+    quantization="q",
+    rope="r",
+    attention="a",
+    block_size_tokens=BLOCK_TOKENS,
+)
+
+
+class RankError(Exception):
+    """A transfer did not end in a commit; the message says what the worker saw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvShape:
+    """How a KV cache is laid out: layer by layer, without gaps."""
+
+    layers: int
+    blocks: int  # of the pool
+    block_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Of the whole cache."""
+        return self.layers * self.blocks * self.block_bytes
+
+    def regions(self, base_addr: int) -> tuple[Region, ...]:
+        """Return the cache's regions, the first one at `base_addr`."""
+        size = self.blocks * self.block_bytes
+        return tuple(
+            Region(
+                name=f"model.layers.{i}.self_attn.attn",
+                layer=i,
+                base_addr=base_addr + i * size,
+                block_bytes=self.block_bytes,
+                stride_bytes=self.block_bytes,
+                num_blocks=self.blocks,
+            )
+            for i in range(self.layers)
+        )
+
+
+class Target(NamedTuple):
+    """Memory of another process that may be written to."""
+
+    session: str
+    address: int
+
+
+class PlayedTransfer(NamedTuple):
+    """One prompt and where it goes: block i of the prompt is `source[i]` here and `destination[i]` there."""
+
+    name: str
+    source: Sequence[int]
+    destination: Sequence[int]
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt fills its last block."""
+        return Prompt(len(self.source) * BLOCK_TOKENS, len(self.source), self.name.encode())
+
+    def started(self) -> StartedPrompt:
+        """What the scheduler says when it is scheduled first."""
+        return StartedPrompt(self.name, self.name, self.prompt)
+
+    def progress(self, first: int, stop: int) -> Progress:
+        """What the scheduler says when a step computes blocks `[first, stop)`."""
+        return Progress(self.name, list(self.source[first:stop]), stop)
+
+
+class PrefillRank:
+    """A started prefill worker that knows one decode rank."""
+
+    def __init__(
+        self, *, shape: KvShape, address: int, engines: EngineFactory, target: Target, folder: Path, **transfer: Any
+    ) -> None:
+        """`address` is that of our KV cache; `transfer` changes settings of `TransferConfig`."""
+        self._target = target
+        self._sequence = itertools.count(1)
+        caches = Caches(
+            layer_of={region.name: region.layer for region in shape.regions(address)},
+            regions=shape.regions(address),
+            num_blocks=shape.blocks,
+            block_tokens=BLOCK_TOKENS,
+            on_host=True,
+        )
+        self.layer_names = list(caches.layer_of)
+        patient: dict[str, Any] = {"peer_timeout_s": 3600.0, "transfer_timeout_s": 3600.0, "orphan_timeout_s": 3600.0}
+        self.worker = PrefillWorker(
+            config=ConnectorConfig(
+                runtime_dir=folder,
+                secret_file=folder / "secret",
+                weights="w",
+                transfer=TransferConfig(**patient | transfer),
+            ),
+            secret=ClusterSecret(os.urandom(32)),
+            introduction=Introduction("P", Rank(), _FINGERPRINT, caches),
+            engines=engines,
+            incarnation=_PREFILL,
+            record=lambda: None,  # as on a CPU: what has been issued is complete
+        )
+        self.worker.start()
+        regions = [region.to_info() for region in shape.regions(target.address)]
+        self._say(0, Hello(node="D", rank=Rank(), fingerprint=_FINGERPRINT, regions=regions))
+
+    def stop(self) -> None:
+        """Stop the worker and its engine."""
+        self.worker.stop()
+
+    def reserve(self, transfer: PlayedTransfer) -> None:
+        """The decode rank asks for a prompt."""
+        self._say(
+            _PREFILL,
+            Reserve(
+                transfer_id=transfer.name,
+                epoch=1,
+                engine=self._target.session,
+                tokens=transfer.prompt.tokens,
+                first_token=0,
+                blocks=[list(transfer.destination)],
+                prompt_hash=transfer.prompt.prompt_hash,
+            ),
+        )
+
+    @property
+    def committed(self) -> int:
+        """Transfers that have been committed so far."""
+        committed: int = self.worker.snapshot()["totals"]["committed"]
+        return committed
+
+    def wait_for_commits(self, count: int, poll_s: float = 0.005) -> dict[str, Any]:
+        """Wait until so many transfers in all have been committed; return the worker's snapshot.
+
+        Raises:
+            RankError: one failed, or it took too long.
+        """
+        give_up = time.monotonic() + PATIENCE_S
+        while True:
+            snapshot = self.worker.snapshot()
+            if snapshot["totals"]["committed"] >= count:
+                return snapshot
+            if snapshot["failures"] or time.monotonic() > give_up:
+                raise RankError(f"{snapshot['totals']['committed']} of {count} transfers: {snapshot}")
+            time.sleep(poll_s)
+
+    def _say(self, receiver: int, body: Body) -> None:
+        self.worker.on_payload(_PEER, encode(Message(_DECODE, receiver, next(self._sequence), body)))
+
+
+class HostMemory:
+    """A KV cache: real pages, none of them shared."""
+
+    def __init__(self, size: int) -> None:
+        self._memory = mmap.mmap(-1, size)
+        self._memory[:] = os.urandom(1 << 16) * (size >> 16)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.size = size
