@@ -2,7 +2,8 @@
 
 A step of a made-up model: in each layer, some Python, as in an eager forward pass, then work without the GIL. The hooks
 go through the facade that vLLM calls. Opposite them a live sender takes every hand-over in and pushes it through
-Mooncake. So what is measured contains waking the sender and waiting for the GIL where a hook has to.
+Mooncake. So what is measured contains waking the sender and waiting for the GIL where a hook has to. Small layers would
+go together, several with one hand-over; here each goes alone, which is what large ones cost.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from kv_connector.connector import BatonConnector
 from kv_connector.engine.mooncake import MooncakeFactory
 from kv_connector.metadata import PrefillStep
 from kv_connector.sync import POLICIES
+from kv_connector.worker_side import sender
 
 SHAPE: Final = KvShape(layers=32, blocks=256, block_bytes=4096)
 AT_MOST_US: Final = {1: 30.0, 16: 60.0}  # requests in a step → time in the hooks of one layer
@@ -107,6 +109,7 @@ def facade(worker: Any) -> BatonConnector:
 
 def measure(target: Sequence[Any]) -> Iterator[Figure]:
     """Time the hooks for each policy, taking turns."""
+    sender.WORTH_S = 0.0  # no layer is too small to be handed over alone
     memory = HostMemory(SHAPE.total_bytes)
     with tempfile.TemporaryDirectory() as folder:
         ranks = {policy: _rank(policy, memory, Target(*target), Path(folder)) for policy in POLICIES}
