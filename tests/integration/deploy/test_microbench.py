@@ -70,8 +70,9 @@ def test_a_played_prompt_arrives(world: World) -> None:
             assert world.block(world.target, layer, theirs) == world.block(world.source, layer, mine)
 
 
-def test_a_transfer_that_fails_is_no_sample(world: World) -> None:
-    """Its time would look like a fast one."""
+def test_a_transfer_that_fails_is_no_sample(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told at once; its time would look like a fast one."""
+    monkeypatch.setattr("deploy.microbench.rank.PATIENCE_S", 3600.0)
     world.fabric.fail_next()
     prompt = PlayedTransfer("a", [1], [2])
 
