@@ -78,10 +78,14 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag="reserve"):
 
 
 class Revoke(msgspec.Struct, frozen=True, kw_only=True, tag="revoke"):
-    """D to P: stop writing, or (epoch 0) I need nothing of this transfer. Answered by `Commit` or `Fail`."""
+    """D to P: stop writing, or (epoch 0) I need nothing of this transfer. Answered by `Commit` or `Fail`.
+
+    With a `mismatch` it comes after the commit: what was committed is not what arrived. That needs no answer.
+    """
 
     transfer_id: str
     epoch: int
+    mismatch: str = ""  # regions and blocks whose digests differ
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
@@ -94,7 +98,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     shards: int = 1  # how many P ranks must commit
     timings_s: dict[str, float] = {}  # seconds since the prompt was first scheduled, by milestone
     pushing_s: float = 0.0  # time in which at least one push was under way
-    digest: bytes = b""  # over the pushed blocks of all regions; empty: not computed
+    digests: bytes = b""  # of the pushed blocks, 8 bytes per region in the order of `Hello`; empty: not verified
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, tag="fail"):

@@ -1,5 +1,6 @@
 """Kinds of settings: a type and the values of it that make sense, for `schema.py` to name and `values.py` to check."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -22,6 +23,18 @@ class Range:
         return f"between {self.low:g} and {self.high:g}"
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The texts that a setting accepts."""
+
+    pattern: str  # regular expression of the whole text
+    expected: str  # the same for people
+
+    def holds(self, text: str) -> bool:
+        """Say whether `text` is one of them."""
+        return re.fullmatch(self.pattern, text) is not None
+
+
 class ShellWords:
     """Mark of a list whose text form is split as a shell splits words, not at commas."""
 
@@ -32,3 +45,4 @@ Share = Annotated[float, Range(0, 1)]
 AtLeastOne = Annotated[int, Range(1)]
 Number = Annotated[int, Range(0)]
 Words = Annotated[tuple[str, ...], ShellWords]
+Verify = Annotated[str, Form(r"off|full|sample:[1-9][0-9]*", "off, full or sample:N (every N-th transfer)")]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from contracts.configuration.kinds import AtLeastOne, Number, Port, Seconds, Share, Words
+from contracts.configuration.kinds import AtLeastOne, Number, Port, Seconds, Share, Verify, Words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class TransferConfig:
     push_max_bytes: AtLeastOne = 8 * 1024 * 1024  # one push call
     push_max_descriptors: AtLeastOne = 256  # copies in one push call
     in_flight_max_descriptors: AtLeastOne = 1024  # per peer, over all calls
-    kv_verify: Literal["off", "full"] = "off"  # compare digests of sent and received KV (host memory only)
+    kv_verify: Verify = "off"  # compare digests of sent and received KV: full, or sample:N; the prefill node decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from contracts.configuration.kinds import Range, ShellWords
+from contracts.configuration.kinds import Form, Range, ShellWords
 
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")
@@ -42,6 +42,8 @@ def convert(value: object, hint: Any) -> object:
         return _words(value, by_shell=ShellWords in marks)
     if hint in (int, float):
         return _number(value, hint, [mark for mark in marks if isinstance(mark, Range)])
+    if forms := [mark for mark in marks if isinstance(mark, Form)]:
+        return _text(value, forms)
     return _plain(value, hint)
 
 
@@ -78,6 +80,14 @@ def _number(value: object, kind: type[int] | type[float], ranges: Sequence[Range
     if not math.isfinite(number) or not all(r.holds(number) for r in ranges):
         raise ValueError(expected)
     return number
+
+
+def _text(value: object, forms: Sequence[Form]) -> str:
+    text = "off" if value is False else value  # YAML reads a bare `off` as false
+    for form in forms:
+        if not (isinstance(text, str) and form.holds(text)):
+            raise ValueError(form.expected)
+    return str(text)
 
 
 def _plain(value: object, kind: type) -> object:

@@ -1,6 +1,7 @@
 """The decode rank's side of every transfer.
 
     watch ─► WATCHING ─ prepare ─► PREPARED ─ zeroed, session open ─► RESERVED ─ Commit ──────► closed
+                                                   │                     ├─ Commit with digests ─► VERIFYING ─► closed
                                                    │                     ├─ Fail(clean) ──────► closed
                                                    │                     ├─ cancel, time-out ─► REVOKING ─ answer ─► closed
                                                    │                     └─ Fail(dirty), peer lost ─► DIRTY ─ fence ─► closed
@@ -8,7 +9,8 @@
 
 Two things are told apart. The *request* is resolved once (`resolved`: KV complete, or failed so that it recomputes, or
 nobody waits any more), as early as possible. The *blocks* are given back once (`closed`), only when no write can come
-any more (I3). Further outputs: `outbox`, `started`, `fences` (engines to destroy), `forgotten` (peers to hang up on).
+any more (I3). Further outputs: `outbox`, `started`, `fences` (engines to destroy), `forgotten` (peers to hang up on),
+`to_verify` (committed transfers whose digests are to be compared).
 """
 
 from collections.abc import Callable
@@ -46,6 +48,7 @@ class Phase(IntEnum):
     RESERVED = 2  # RESERVE may have been sent
     REVOKING = 3  # given up; P has not said yet that it stopped
     DIRTY = 4  # writes may come until the fence
+    VERIFYING = 5  # committed, so nobody writes any more; not used before its digests have been compared
 
 
 class Wish(NamedTuple):
@@ -66,7 +69,6 @@ class Resolved(NamedTuple):
     reserved: bool  # whether blocks had been allocated, that is whether vLLM waits for us
     reason: str
     commit: Commit | None
-    wish: Wish | None = None  # what had been reserved, if anything
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +87,7 @@ class Incoming:
     engine: str = ""
     resolved: bool = False
     revoked_at: float = 0.0
+    commit: Commit | None = None  # while it is being verified
 
     @property
     def num_blocks(self) -> int:
@@ -123,6 +126,7 @@ class Consumer:
         self.started: list[str] = []  # transfer ids
         self.fences: list[str] = []
         self.forgotten: list[str] = []
+        self.to_verify: list[Incoming] = []
         self._settings = settings
         self._hello = hello
         self._judge = judge
@@ -181,6 +185,20 @@ class Consumer:
         if transfer := self._by_request(request_id):
             self._resolve(transfer, reason)
             self._revoke(transfer, now)
+
+    def verified(self, transfer: Incoming, problem: str = "", *, mismatch: bool = False) -> bool:
+        """The digests have been compared: there is no problem, or the KV must not be used. P hears of a mismatch.
+
+        Returns:
+            False if whoever waited had left before: the blocks may have been somebody else's when they were read.
+        """
+        if self.transfers.get(transfer.transfer_id) is not transfer:
+            return False
+        if mismatch:  # for P's logs: lost with the session, repeated by nobody
+            self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch, mismatch=problem))
+        self._resolve(transfer, problem, commit=transfer.commit)
+        self._close(transfer)
+        return True
 
     # --- what the receiving engines say --------------------------------------------------------------------------
 
@@ -290,6 +308,8 @@ class Consumer:
         for transfer in self._of(peer):
             if restarted and transfer.phase <= Phase.PREPARED and not transfer.started:
                 continue
+            if transfer.phase is Phase.VERIFYING:
+                continue  # committed: P is done with it
             self._resolve(transfer, reason)
             if transfer.phase <= Phase.PREPARED:
                 self._close(transfer)
@@ -301,7 +321,7 @@ class Consumer:
         if session.state is not SessionState.OPEN:
             self.outbox.append((peer, session.stamp(self._hello())))
             return
-        listed = [t for t in self._of(peer) if t.phase is not Phase.DIRTY]
+        listed = [t for t in self._of(peer) if t.phase not in (Phase.DIRTY, Phase.VERIFYING)]
         self.outbox.append((peer, session.stamp(Beat(open=[OpenEpoch(t.transfer_id, _on_wire(t)) for t in listed]))))
         for transfer in listed:
             if transfer.phase is Phase.REVOKING:
@@ -355,8 +375,8 @@ class Consumer:
             # P gave up before it heard of a reservation: nothing was written.
             self._resolve(transfer, body.reason if isinstance(body, Fail) else "committed without a reservation")
             self._close(transfer)
-        elif body.epoch == 0 or transfer.phase is Phase.DIRTY:
-            pass  # about the time before the reservation; or no longer to be trusted
+        elif body.epoch == 0 or transfer.phase in (Phase.DIRTY, Phase.VERIFYING):
+            pass  # about the time before the reservation; no longer to be trusted; said once more
         elif isinstance(body, Commit):
             self._committed(transfer, body)
         elif body.dirty:
@@ -370,10 +390,14 @@ class Consumer:
         """Nothing more will be written. The KV may be used if it is this prompt's (I4, I7)."""
         wish = transfer.wish
         assert wish is not None  # RESERVED or REVOKING
-        if (body.tokens, body.prompt_hash, body.shards) == (wish.tokens, wish.prompt_hash, 1):
-            self._resolve(transfer, "", commit=body)
-        else:
+        if (body.tokens, body.prompt_hash, body.shards) != (wish.tokens, wish.prompt_hash, 1):
             self._resolve(transfer, "the prefill node committed another prompt")
+        elif body.digests and not transfer.resolved:
+            transfer.phase, transfer.commit, transfer.engine = Phase.VERIFYING, body, ""  # a fence is no concern of it
+            self.to_verify.append(transfer)
+            return
+        else:
+            self._resolve(transfer, "", commit=body)
         self._close(transfer)
 
     def _check_transfer(self, transfer: Incoming, now: float) -> None:
@@ -382,13 +406,16 @@ class Consumer:
             if now - transfer.revoked_at > self._settings.peer_timeout_s:
                 self._taint(transfer, now)
         elif transfer.phase is not Phase.DIRTY and waited > self._settings.transfer_timeout_s:
-            self._resolve(transfer, f"no commit within {self._settings.transfer_timeout_s:g} s")
+            what = "not verified" if transfer.phase is Phase.VERIFYING else "no commit"
+            self._resolve(transfer, f"{what} within {self._settings.transfer_timeout_s:g} s")
             self._revoke(transfer, now)
 
     def _revoke(self, transfer: Incoming, now: float) -> None:
         if transfer.phase <= Phase.PREPARED:
             self._decline(transfer)
             self._close(transfer)
+        elif transfer.phase is Phase.VERIFYING:
+            self._close(transfer)  # whoever compares still reads the blocks, which harms nobody
         elif transfer.phase is Phase.RESERVED:
             transfer.phase, transfer.revoked_at = Phase.REVOKING, now
             self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch))
@@ -418,10 +445,8 @@ class Consumer:
         if not transfer.resolved:
             transfer.resolved = True
             reserved = transfer.phase >= Phase.PREPARED
-            ok = commit is not None
-            self.resolved.append(
-                Resolved(transfer.request_id, transfer.transfer_id, ok, reserved, reason, commit, transfer.wish)
-            )
+            ok = commit is not None and not reason
+            self.resolved.append(Resolved(transfer.request_id, transfer.transfer_id, ok, reserved, reason, commit))
 
     def _close(self, transfer: Incoming) -> None:
         del self.transfers[transfer.transfer_id]

@@ -5,11 +5,12 @@ Blocks may be pushed when both are true. It ends exactly once: COMMIT, or FAIL o
 FAIL(dirty) as soon as one push failed.
 
     start ─┐
-           ├─► pushing ──► every block acknowledged ──────────────► COMMIT
+           ├─► pushing ──► every block acknowledged ─► digest, if verified ─► COMMIT
     Reserve┘      └─ void, Revoke, peer lost, mismatch ─► draining ─► FAIL(clean)
                   └─ a push failed ──────────────────────────────► FAIL(dirty)
 
-Outputs are collected: `outbox` (messages), `released` (requests whose source blocks may be freed).
+Outputs are collected: `outbox` (messages), `released` (requests whose source blocks may be freed), `to_digest`
+(complete transfers whose digests are wanted), `complaints` (committed transfers that arrived wrong).
 """
 
 from collections.abc import Callable, Collection
@@ -43,6 +44,11 @@ DECISIONS = {REVOKED: "revoked", UNWANTED: "revoked", CANCELLED: "cancelled"}  #
 Route = object  # how the caller reaches a peer; opaque here
 
 
+def verify_none(transfer_id: str) -> bool:  # noqa: ARG001  # the shape of a choice
+    """No transfer's commit carries digests."""
+    return False
+
+
 class Prompt(NamedTuple):
     """What the scheduler says of a prompt when it is first scheduled."""
 
@@ -57,6 +63,14 @@ class Push(NamedTuple):
     transfer: "Outgoing"
     epoch: int
     pieces: tuple[Piece, ...]
+
+
+class Complaint(NamedTuple):
+    """A decode rank found other KV than we had committed."""
+
+    transfer_id: str
+    decode: int
+    mismatch: str
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +89,7 @@ class Outgoing:
     coverage: Coverage | None = None  # exists once both prompt and reservation do
     in_flight: int = 0  # push calls
     ending: str = ""  # why it drains; empty: it does not
+    digests: bytes | None = None  # of the source blocks; None: not computed, b"": being computed
     held_since: float | None = None  # s; the scheduler keeps the source blocks for us
     marks: dict[str, float] = field(default_factory=dict)  # s, for timings
     pushing_since: float | None = None  # s; some push call has been under way without a gap
@@ -84,6 +99,12 @@ class Outgoing:
     def epoch(self) -> int:
         """The reserved epoch; 0 while nothing is reserved."""
         return self.reservation.epoch if self.reservation else 0
+
+    def pushed_blocks(self, block_tokens: int) -> list[int]:
+        """Our ids of the blocks that the reservation asks for, in prompt order."""
+        assert self.reservation is not None
+        first = self.reservation.first_token // block_tokens
+        return self.source_blocks[first : first + len(self.reservation.blocks[0])]
 
 
 class Producer:
@@ -98,7 +119,7 @@ class Producer:
         settings: HandoffSettings,
         hello: Callable[[], Hello],
         judge: Callable[[Hello], str],
-        digest: Callable[[Outgoing], bytes] | None = None,
+        verify: Callable[[str], bool] = verify_none,
     ) -> None:
         """Make the machine; it knows no peer yet.
 
@@ -109,7 +130,7 @@ class Producer:
             settings: Time-outs.
             hello: Makes our introduction.
             judge: Returns why a peer's introduction cannot be accepted, or "".
-            digest: Names the content of a complete transfer's source blocks; `None`: commits carry no digest.
+            verify: Whether the commit of a transfer (by id) shall carry digests of its source blocks.
         """
         self.incarnation = incarnation
         self.sessions: dict[int, Session] = {}
@@ -118,6 +139,8 @@ class Producer:
         self.outbox: list[tuple[Route, Message]] = []
         self.released: list[str] = []
         self.ended: list[tuple[Outgoing, Commit | Fail]] = []
+        self.to_digest: list[Outgoing] = []
+        self.complaints: list[Complaint] = []
         self._sequence = count(1)
         self._routes: dict[int, Route] = {}
         self._hellos: dict[int, Hello] = {}
@@ -126,7 +149,7 @@ class Producer:
         self._settings = settings
         self._hello = hello
         self._judge = judge
-        self._digest = digest
+        self._verify = verify
         self._ids: dict[str, str] = {}  # request id → transfer id, while live
         self._pushable: dict[str, Outgoing] = {}  # in the order in which they got something to push
 
@@ -230,6 +253,21 @@ class Producer:
         transfer.coverage.acknowledge(push.pieces)
         self._settle(transfer, now)
 
+    def digested(self, transfer: Outgoing, digests: bytes, now: float) -> None:
+        """The digests of a complete transfer's source blocks; empty if they cannot be had.
+
+        The blocks may have been taken away while they were read (I2): the epoch is void then, and the digests are
+        those of somebody else's KV.
+        """
+        if self.transfers.get(transfer.transfer_id) is not transfer:
+            return
+        transfer.marks["digested"] = now
+        if digests:
+            transfer.digests = digests
+            self._settle(transfer, now)
+        else:
+            self._end(transfer, "the digests could not be computed", now)
+
     # --- what the network and the clock say ----------------------------------------------------------------------
 
     def receive(self, route: Route, message: Message, now: float) -> None:
@@ -294,6 +332,9 @@ class Producer:
         self._pair(transfer, now)
 
     def _revoke(self, decode: int, body: Revoke, now: float) -> None:
+        if body.mismatch:
+            self.complaints.append(Complaint(body.transfer_id, decode, body.mismatch))
+            return
         transfer = self.transfers.get(body.transfer_id)
         if transfer is None:
             outcome = self.tombstones.answer(decode, body.transfer_id, body.epoch)
@@ -369,7 +410,11 @@ class Producer:
             if transfer.in_flight == 0:
                 self._fail(transfer, transfer.ending, dirty=False, now=now)
         elif transfer.coverage is not None and transfer.coverage.complete:
-            self._commit(transfer, now)
+            if transfer.digests or not self._verify(transfer.transfer_id):
+                self._commit(transfer, now)
+            elif transfer.digests is None:
+                transfer.digests = b""
+                self.to_digest.append(transfer)
 
     def _commit(self, transfer: Outgoing, now: float) -> None:
         assert transfer.prompt is not None
@@ -384,7 +429,7 @@ class Producer:
                 prompt_hash=prompt.prompt_hash,
                 timings_s=counted_from("scheduled", transfer.marks),
                 pushing_s=round(transfer.pushing_s, 6),
-                digest=self._digest(transfer) if self._digest else b"",
+                digests=transfer.digests or b"",
             ),
         )
 

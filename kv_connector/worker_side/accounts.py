@@ -17,7 +17,8 @@ class Accounts:
 
     def __init__(self) -> None:
         self._totals = dict.fromkeys(
-            ("committed", "revoked", "cancelled", "failed", "dirty", "bytes_committed", "bytes_expected"), 0
+            ("committed", "revoked", "cancelled", "failed", "dirty", "mismatched", "bytes_committed", "bytes_expected"),
+            0,
         )
         self._exposed_push_s = Histogram(SECONDS)
         self._hidden_share = Histogram(SHARE)
@@ -35,6 +36,11 @@ class Accounts:
             self._failures.append({**described, "state": state, "reason": outcome.reason})
         if "scheduled" in transfer.marks:
             self._remember({**described, "state": state, **_timed(transfer)}, outcome)
+
+    def add_mismatch(self, transfer_id: str, reason: str) -> None:
+        """A transfer that had been committed arrived wrong."""
+        self._totals["mismatched"] += 1
+        self._failures.append({"transfer_id": transfer_id, "state": "mismatched", "reason": reason})
 
     def snapshot(self, sender_totals: Mapping[str, int]) -> dict[str, Any]:
         """Plain data, for the node API."""

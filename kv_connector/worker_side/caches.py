@@ -19,7 +19,6 @@ class Caches:
     regions: tuple[Region, ...]  # each buffer once, in layer order
     num_blocks: int  # scheduler blocks in the pool
     block_tokens: int
-    on_host: bool  # host memory, readable through a plain address
 
     @property
     def num_layers(self) -> int:
@@ -77,5 +76,4 @@ def describe(kv_caches: Mapping[str, "torch.Tensor"], *, num_blocks: int, block_
         regions=unique_regions(found),
         num_blocks=num_blocks,
         block_tokens=block_tokens,
-        on_host=all(tensor.device.type == "cpu" for tensor in kv_caches.values()),
     )

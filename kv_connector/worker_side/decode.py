@@ -7,15 +7,17 @@ from typing import Any
 
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
-from kv_connector.digest import digest_blocks
+from kv_connector.digest import BlockDigests
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
-from kv_connector.handoff.consumer import CANCELLED, Consumer, Resolved, Wish
+from kv_connector.handoff.consumer import CANCELLED, Consumer, Incoming, Resolved
 from kv_connector.metadata import DecodeReport, DecodeStep, Ending
 from kv_connector.protocol import Reserve, decode, encode
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import Record
+from kv_connector.verification import differences, mismatch
 from kv_connector.wake import Waker, wake_path
+from kv_connector.worker_side.digesting import DigestThread
 from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.receiving import ReceivingEngines
@@ -38,6 +40,7 @@ class DecodeWorker:
         engines: EngineFactory,
         incarnation: int,
         record: Record,
+        digests: BlockDigests,
     ) -> None:
         caches = introduction.caches
         self._caches = caches
@@ -50,6 +53,7 @@ class DecodeWorker:
             hello=introduction.hello,
             judge=introduction.judge,
         )
+        self._digests: DigestThread[Incoming] = DigestThread(digests, self._compared)
         self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
         self._zeroing = Zeroing(done=self._zeroed, failed=self._give_up)
         self._loop = ControlLoop(self, TICK_S, secret=secret)
@@ -58,7 +62,10 @@ class DecodeWorker:
         self._failed: set[str] = set()  # those of them whose KV must not be used
         self._report = DecodeReport()
         self._reserve_sent_s: dict[str, float] = {}  # transfer id → monotonic, until the transfer is resolved
-        self._totals = {"loaded": 0, "failed": 0, "cancelled": 0, "fences": 0, "verified": 0, "mismatched": 0}
+        self._committed_s: dict[str, float] = {}  # the same for the commit of a transfer that is being verified
+        self._totals = dict.fromkeys(
+            ("loaded", "failed", "cancelled", "fences", "verified", "mismatched", "unverifiable"), 0
+        )
 
     def start(self) -> None:
         """Start the threads."""
@@ -67,6 +74,7 @@ class DecodeWorker:
         for domain in self._consumer.domains.missing():
             self._engines.want(domain)
         self._zeroing.start()
+        self._digests.start()
         self._loop.start()
 
     def stop(self) -> None:
@@ -74,6 +82,7 @@ class DecodeWorker:
         self._zeroing.stop()
         self._loop.stop()
         self._engines.stop()
+        self._digests.stop()
         self._waker.stop()
 
     # --- model thread ---
@@ -223,6 +232,10 @@ class DecodeWorker:
                 self._reserve_sent_s.setdefault(message.body.transfer_id, time.monotonic())
         for peer in drain(consumer.forgotten):
             self._loop.forget(("dial", peer))
+        for transfer in drain(consumer.to_verify):
+            assert transfer.wish is not None  # committed
+            self._committed_s[transfer.transfer_id] = time.monotonic()
+            self._digests.ask(transfer, transfer.wish.blocks[0])
         for resolved in drain(consumer.resolved):
             self._resolve(resolved)
         self._report.started.update(drain(consumer.started))
@@ -233,15 +246,12 @@ class DecodeWorker:
             self._engines.want(domain)
 
     def _resolve(self, resolved: Resolved) -> None:
-        commit, wish, reason = resolved.commit, resolved.wish, resolved.reason
-        now = time.monotonic()  # before the digest: what that takes is D's own
-        if commit is not None and wish is not None and commit.digest:
-            reason = self._verify(wish, commit.digest)
+        commit, reason = resolved.commit, resolved.reason
         self._totals["cancelled" if reason == CANCELLED else "failed" if reason else "loaded"] += 1
         if reason:
             self._report.failed[resolved.request_id] = reason
         self._report.endings[resolved.request_id] = Ending(
-            at_s=now,
+            at_s=self._committed_s.pop(resolved.transfer_id, time.monotonic()),  # what verifying takes is D's own
             reserve_sent_s=self._reserve_sent_s.pop(resolved.transfer_id, None) if resolved.reserved else None,
             committed=commit is not None,
             timings_s=commit.timings_s if commit else {},
@@ -252,10 +262,17 @@ class DecodeWorker:
             if reason:
                 self._failed.add(resolved.request_id)
 
-    def _verify(self, wish: Wish, expected: bytes) -> str:
-        """Compare what landed with what P read. Returns why it must not be used, or ""."""
-        if digest_blocks(self._caches.regions, wish.blocks[0]) == expected:
-            self._totals["verified"] += 1
-            return ""
-        self._totals["mismatched"] += 1
-        return "the KV that arrived is not the KV that was sent"
+    def _compared(self, transfer: Incoming, digests: bytes) -> None:
+        """The digests of what arrived are there (their own thread): compare them with those of what P read."""
+        commit, wish = transfer.commit, transfer.wish
+        assert commit is not None  # it is being verified
+        assert wish is not None
+        regions = differences([region.name for region in self._caches.regions], digests, commit.digests)
+        problem = mismatch(regions, wish.blocks[0]) if digests else "the digests could not be computed"
+        verdict = "verified" if not regions else "mismatched" if digests else "unverifiable"
+        with self._lock:
+            waited_for = self._consumer.verified(transfer, problem if regions else "", mismatch=verdict == "mismatched")
+            self._totals[verdict] += waited_for
+            self._flush()
+        if waited_for and regions:
+            logger.error("transfer %s of %s: %s", transfer.transfer_id, transfer.peer, problem)

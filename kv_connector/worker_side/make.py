@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contracts.node_info import to_plain
 from kv_connector.config import ConnectorConfig
-from kv_connector.errors import ConfigError
+from kv_connector.digest import RegionDigests
 from kv_connector.fingerprint import fingerprint_of
 from kv_connector.protocol import Rank
 from kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
@@ -52,8 +52,6 @@ def make_worker(
     assert vllm_config.kv_transfer_config is not None  # we are the connector
     block_tokens = vllm_config.cache_config.block_size
     caches = describe(kv_caches, num_blocks=num_blocks, block_tokens=block_tokens)
-    if config.transfer.kv_verify != "off" and not caches.on_host:
-        raise ConfigError("transfer.kv_verify reads the KV cache as host memory, which this device's is not")
     device = next(iter(kv_caches.values())).device
     fingerprint = fingerprint_of(vllm_config, config.weights)
     incarnation = secrets.randbits(63) | 1  # never 0
@@ -71,6 +69,7 @@ def make_worker(
         ),
         incarnation=incarnation,
         record=recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches))),
+        digests=RegionDigests(kv_caches.values(), caches.regions),
     )
     described = {
         "incarnation": f"{incarnation:016x}",

@@ -4,20 +4,23 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
-from kv_connector.digest import digest_blocks
+from kv_connector.digest import BlockDigests
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
-from kv_connector.handoff.producer import Outgoing, Producer
+from kv_connector.handoff.producer import Complaint, Outgoing, Producer
 from kv_connector.metadata import PrefillStep, Progress
 from kv_connector.protocol import decode, encode
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import ModelStream, Record, make_layer_sync
+from kv_connector.verification import Sampling
 from kv_connector.worker_side.accounts import Accounts, ended_at
+from kv_connector.worker_side.digesting import DigestThread
 from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.sender import Sender
@@ -39,6 +42,7 @@ class PrefillWorker:
         engines: EngineFactory,
         incarnation: int,
         record: Record,
+        digests: BlockDigests,
     ) -> None:
         caches = introduction.caches
         self._introduction = introduction
@@ -51,7 +55,7 @@ class PrefillWorker:
             settings=config.handoff(caches.num_blocks),
             hello=introduction.hello,
             judge=introduction.judge,
-            digest=self._digest if config.transfer.kv_verify == "full" else None,
+            verify=Sampling.of(config.transfer.kv_verify),
         )
         self._sender = Sender(
             producer=self._producer,
@@ -62,6 +66,8 @@ class PrefillWorker:
             max_descriptors=config.transfer.push_max_descriptors,
             flush=self._flush,
         )
+        self._digests: DigestThread[Outgoing] = DigestThread(digests, self._digested)
+        self._read_from: deque[tuple[str, list[int]]] = deque(maxlen=256)  # verified transfers and their source blocks
         stream = ModelStream.of(record)
         self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, stream)
         self._loop = ControlLoop(self, TICK_S)
@@ -73,12 +79,14 @@ class PrefillWorker:
     def start(self) -> None:
         """Start the threads."""
         self._sender.start()
+        self._digests.start()
         self._loop.start()
 
     def stop(self) -> None:
         """Stop the threads and close the engine."""
         self._loop.stop()
         self._sender.stop()
+        self._digests.stop()
         self._engines.close()
 
     # --- model thread ---
@@ -202,12 +210,25 @@ class PrefillWorker:
         """Send what the machine has to say, in its order, and count what has ended. Called with the lock held."""
         for peer, message in drain(self._producer.outbox):
             self._loop.send(cast("PeerKey", peer), encode(message))
+        for transfer in drain(self._producer.to_digest):
+            blocks = transfer.pushed_blocks(self._introduction.caches.block_tokens)
+            self._read_from.append((transfer.transfer_id, blocks))
+            self._digests.ask(transfer, blocks)
+        for complaint in drain(self._producer.complaints):
+            self._hear(complaint)
         for transfer, outcome in drain(self._producer.ended):
             self._accounts.add(transfer, outcome, self._describe(transfer, ended_at(transfer)))
 
-    def _digest(self, transfer: Outgoing) -> bytes:
-        reservation = transfer.reservation
-        assert reservation is not None  # asked for at commit
-        caches = self._introduction.caches
-        first = reservation.first_token // caches.block_tokens
-        return digest_blocks(caches.regions, transfer.source_blocks[first : first + len(reservation.blocks[0])])
+    def _digested(self, transfer: Outgoing, digests: bytes) -> None:
+        """The digests of a transfer's source blocks are there (their own thread)."""
+        with self._lock:
+            self._producer.digested(transfer, digests, time.monotonic())
+            self._flush()
+
+    def _hear(self, complaint: Complaint) -> None:
+        transfer_id, peer, mismatch = complaint
+        blocks = dict(self._read_from).get(transfer_id, [])
+        self._accounts.add_mismatch(transfer_id, mismatch)
+        logger.error(
+            "transfer %s did not arrive at %016x as it was sent from blocks %s: %s", transfer_id, peer, blocks, mismatch
+        )

@@ -10,6 +10,8 @@ from contracts.configuration.schema import TransferConfig
 from contracts.node_info import Fingerprint
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
+from kv_connector.digest import RegionDigests
+from kv_connector.engine.base import EngineFactory
 from kv_connector.engine.memory import MemoryFabric
 from kv_connector.handoff.consumer import Wish
 from kv_connector.handoff.producer import Prompt
@@ -57,8 +59,13 @@ class Memory:
             ),
             num_blocks=BLOCKS,
             block_tokens=BLOCK_TOKENS,
-            on_host=True,
         )
+
+    def digests(self, blocks: Sequence[int]) -> bytes:
+        """The digests of some blocks, computed as a worker computes them."""
+        import torch
+
+        return RegionDigests([torch.frombuffer(self._bytes, dtype=torch.uint8)], self.caches.regions)(blocks)
 
     def read(self, layer: int, block: int) -> bytes:
         """One block of one layer."""
@@ -82,6 +89,7 @@ class Ranks:
         *,
         decode_fingerprint: Fingerprint = FINGERPRINT,
         decode_record: Record = lambda: None,
+        engines: Callable[[MemoryFabric, str], EngineFactory] = MemoryFabric.factory,
         **transfer: Any,
     ) -> None:
         defaults: dict[str, Any] = {"beat_interval_s": 0.05, "peer_timeout_s": 3.0, "receive_engines": 1}
@@ -96,16 +104,18 @@ class Ranks:
         shared: dict[str, Any] = {"config": config, "secret": SECRET}
         self.prefill = PrefillWorker(
             introduction=Introduction("P", RankCoordinates(), FINGERPRINT, self.source.caches),
-            engines=self.fabric.factory("p"),
+            engines=engines(self.fabric, "p"),
             incarnation=11,
             record=lambda: None,
+            digests=lambda blocks: self.source.digests(blocks),  # noqa: PLW0108  # a test may replace it
             **shared,
         )
         self.decode = DecodeWorker(
             introduction=Introduction("D", RankCoordinates(), decode_fingerprint, self.target.caches),
-            engines=self.fabric.factory("d"),
+            engines=engines(self.fabric, "d"),
             incarnation=22,
             record=decode_record,
+            digests=lambda blocks: self.target.digests(blocks),  # noqa: PLW0108  # a test may replace it
             **shared,
         )
         self.finished: set[str] = set()

@@ -315,16 +315,6 @@ def test_a_prefill_rank_that_is_gone_costs_a_recomputation(tmp_path: Path) -> No
         assert "does not answer" in ranks.failed["d-a"]
 
 
-def test_digests_of_both_sides_are_compared(tmp_path: Path) -> None:
-    """`kv_verify: full`: a transfer counts as verified when what landed is what P read."""
-    with Ranks(tmp_path, kv_verify="full") as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 16, [7])
-        ranks.compute("a", tokens=16, blocks=[1], ready=1)
-        ranks.wait_until(lambda: ranks.finished == {"d-a"})
-        assert ranks.decode.snapshot()["totals"]["verified"] == 1
-
-
 def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:
     """P keeps its milestones and sends them along; D adds when it sent RESERVE and when COMMIT came."""
     with Ranks(tmp_path) as ranks:

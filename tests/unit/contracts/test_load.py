@@ -112,6 +112,9 @@ def test_an_unknown_section_names_the_nearest_right_one(tmp_path: Path) -> None:
         ("transfer.beat_interval_s", float("nan"), "a number above 0"),
         ("transfer.quarantine_max_share", 1.5, "a number between 0 and 1"),
         ("transfer.push_max_bytes", 0, "an integer at least 1"),
+        ("transfer.kv_verify", "sample:0", "off, full or sample:N (every N-th transfer)"),
+        ("transfer.kv_verify", "sample", "off, full or sample:N (every N-th transfer)"),
+        ("transfer.kv_verify", True, "off, full or sample:N (every N-th transfer)"),
         ("serve.prefill", -1, "an integer at least 0"),
         ("serve.decode", 0, "an integer at least 1"),
         ("serve.pin_cores", "maybe", "true or false"),
@@ -202,6 +205,15 @@ def test_lists_are_read_from_text() -> None:
 
     assert config.proxy.prefill == ("http://a:1", "http://b:2")
     assert config.prefill_node.vllm_args == ("--override", '{"a": 1, "b": 2}')
+
+
+@pytest.mark.parametrize("word", ["off", "full", "sample:1", "sample:250"])
+def test_verification_is_off_full_or_a_sample(tmp_path: Path, word: str) -> None:
+    """As written, without quotes: YAML takes a bare `off` for false."""
+    file = tmp_path / "baton.yaml"
+    file.write_text(f"transfer:\n  kv_verify: {word}\n")
+
+    assert load({}, {}, file).config.transfer.kv_verify == word
 
 
 def test_paths_follow_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:

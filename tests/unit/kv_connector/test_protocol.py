@@ -44,7 +44,7 @@ BODIES: list[Body] = [
     Reserve(transfer_id="t", epoch=1, engine="h:1", tokens=40, first_token=16, blocks=[[2, 0]], prompt_hash=b"\0\xff"),
     Revoke(transfer_id="t", epoch=1),
     Commit(
-        transfer_id="t", epoch=1, tokens=40, prompt_hash=b"h", timings_s={"commit": 0.5}, pushing_s=0.25, digest=b"d"
+        transfer_id="t", epoch=1, tokens=40, prompt_hash=b"h", timings_s={"commit": 0.5}, pushing_s=0.25, digests=b"d"
     ),
     Fail(transfer_id="t", epoch=1, dirty=True, reason="a push failed"),
 ]

@@ -11,6 +11,7 @@ from kv_connector.protocol import (
     Fail,
     Hello,
     Introduce,
+    Message,
     OpenEpoch,
     Refuse,
     Reserve,
@@ -732,3 +733,127 @@ def test_the_requests_of_one_step_are_announced_in_one_beat() -> None:
     pair.d.outbox.clear()
     pair.d.announce()
     assert pair.d.outbox == []
+
+
+def verifying() -> Pair:
+    """Everything has arrived, with digests that nobody has compared yet."""
+    pair = reserved()
+    pair.p._verify = lambda _: True
+    pair.push()
+    pair.p.digested(pair.p.to_digest[0], b"digests!", 0.0)
+    pair.talk()
+    return pair
+
+
+def test_a_commit_with_digests_is_used_once_they_agree() -> None:
+    """The request waits, with its blocks held, until somebody has compared."""
+    pair = verifying()
+    [transfer] = pair.d.to_verify
+    assert transfer.commit is not None
+    assert transfer.commit.digests == b"digests!"
+    assert (pair.resolved(), pair.d.closed) == ([], [])
+
+    pair.d.verified(transfer)
+
+    [resolved] = pair.resolved()
+    assert (resolved.ok, resolved.commit) == (True, transfer.commit)
+    assert pair.d.closed == ["d-t"]
+
+
+def test_a_mismatch_fails_the_transfer_cleanly_and_p_hears_of_it() -> None:
+    """D recomputes; nobody writes any more, so there is nothing to fence."""
+    pair = verifying()
+    [transfer] = pair.d.to_verify
+
+    assert pair.d.verified(transfer, "layer.3", mismatch=True)
+    pair.after(3.0)
+
+    [resolved] = pair.resolved()
+    assert (resolved.ok, resolved.reserved, resolved.reason) == (False, True, "layer.3")
+    assert pair.d.closed == ["d-t"]
+    assert not pair.d.fences
+    assert [complaint.mismatch for complaint in pair.p.complaints] == ["layer.3"]
+
+
+def test_cancel_while_verifying_gives_the_blocks_back_at_once() -> None:
+    """Nobody waits and nobody writes; the comparison that comes later finds nothing to do."""
+    pair = verifying()
+    [transfer] = pair.d.to_verify
+
+    pair.d.cancel("d-t", 0.0)
+    assert not pair.d.verified(transfer, "layer.3", mismatch=True)
+    pair.talk()
+
+    assert pair.p.complaints == []
+    assert [resolved.reason for resolved in pair.resolved()] == ["cancelled"]
+    assert pair.d.closed == ["d-t"]
+    assert not pair.d.transfers
+
+
+def test_a_request_that_nobody_waits_for_is_not_verified() -> None:
+    """Cancelled before the commit came: its KV is not used whatever it is."""
+    pair = reserved()
+    pair.p._verify = lambda _: True
+    pair.push()
+    pair.loses = lambda body: isinstance(body, Revoke)
+    pair.d.cancel("d-t", 0.0)
+    pair.talk()
+
+    pair.p.digested(pair.p.to_digest[0], b"digests!", 0.0)
+    pair.talk()
+
+    assert not pair.d.to_verify
+    assert pair.d.closed == ["d-t"]
+
+
+@pytest.mark.parametrize("what", ["silent", "restarted", "fenced"])
+def test_what_happens_to_the_peer_while_verifying_changes_nothing(what: str) -> None:
+    """All of it has arrived: there is nothing left that could land late."""
+    pair = verifying()
+    if what == "fenced":
+        pair.d.fenced("e0")
+    elif what == "restarted":
+        pair.d.receive(PEER, Message(P + 1, D, 1, Introduce()), 1.0)
+    else:
+        pair.loses = lambda _: True
+        pair.after(8.0)
+    assert pair.resolved() == []
+
+    pair.d.verified(pair.d.to_verify[0])
+
+    assert [resolved.ok for resolved in pair.resolved()] == [True]
+    assert pair.d.closed == ["d-t"]
+    assert not pair.d.fences
+
+
+def test_a_repeated_commit_is_verified_once() -> None:
+    """P answers every beat that lists an epoch which it has committed."""
+    pair = verifying()
+    pair.to_p(Beat(open=[OpenEpoch("t", 1)]))
+    pair.talk()
+
+    assert len(pair.heard_of(Commit)) == 2
+    assert len(pair.d.to_verify) == 1
+    assert "t" in pair.d.transfers
+
+
+def test_an_epoch_that_is_verified_is_not_announced() -> None:
+    """P has nothing to answer about it any more."""
+    pair = verifying()
+
+    pair.after(0.5)
+
+    beats = pair.heard_of(Beat)
+    assert isinstance(beats[-1], Beat)
+    assert beats[-1].open == []
+
+
+def test_verifying_is_bounded() -> None:
+    """I5: a device that does not answer costs a recomputation, not a request that hangs."""
+    pair = verifying()
+
+    pair.after(130.0)
+
+    [resolved] = pair.resolved()
+    assert resolved.reason == "not verified within 120 s"
+    assert pair.d.closed == ["d-t"]

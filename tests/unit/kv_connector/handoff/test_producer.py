@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from kv_connector.handoff.consumer import Wish
-from kv_connector.handoff.producer import CANCELLED, Prompt
+from kv_connector.handoff.producer import CANCELLED, Complaint, Prompt
 from kv_connector.protocol import Beat, Commit, Fail, Introduce, Message, OpenEpoch, Refuse, Reserve, Revoke, Started
 from tests.unit.kv_connector.handoff.machines import (
     HASH,
@@ -610,17 +610,110 @@ def test_an_overtaken_message_changes_nothing() -> None:
     assert "t" in pair.p.transfers
 
 
-def test_a_commit_can_carry_a_digest() -> None:
-    """Asked for once, when everything has been pushed."""
+def complete() -> Pair:
+    """Everything has been pushed of a transfer that is to be verified."""
     pair = reserved()
-    pair.p._digest = lambda transfer: bytes(transfer.source_blocks)
+    pair.p._verify = lambda _: True
+    pair.write()
+    pair.push()
+    return pair
+
+
+def test_a_commit_waits_for_its_digests() -> None:
+    """Asked for once, when everything has been pushed; what was computed travels with the commit."""
+    pair = complete()
+    pair.after(0.5)
+    [transfer] = pair.p.to_digest
+    assert transfer.pushed_blocks(16) == [1, 2, 3]
+    assert not pair.heard_of(Commit)
+
+    pair.p.digested(transfer, b"digests!", pair.now)
+    pair.talk()
+
+    [commit] = pair.heard_of(Commit)
+    assert isinstance(commit, Commit)
+    assert commit.digests == b"digests!"
+    assert len(pair.p.to_digest) == 1
+
+
+def test_only_chosen_transfers_are_verified() -> None:
+    """A sample is drawn by transfer id; the others are committed at once and carry nothing."""
+    pair = reserved()
+    pair.p._verify = lambda transfer_id: transfer_id != "t"
     pair.write()
 
     pair.push()
 
-    commit = outcome(pair)
+    [commit] = pair.heard_of(Commit)
     assert isinstance(commit, Commit)
-    assert commit.digest == bytes([1, 2, 3])
+    assert commit.digests == b""
+    assert not pair.p.to_digest
+
+
+def test_only_pushed_blocks_are_digested() -> None:
+    """What D has already is not compared: P's blocks begin with the first one that D wants."""
+    pair = Pair()
+    pair.p._verify = lambda _: True
+    pair.start()
+    pair.reserve(wish=WISH._replace(first_token=16, blocks=[[5, 6]]))
+    pair.write()
+
+    pair.push()
+
+    assert pair.p.to_digest[0].pushed_blocks(16) == [2, 3]
+
+
+@pytest.mark.parametrize("reason", ["aborted", "preempted"])
+def test_a_void_while_the_digest_is_computed_is_not_committed(reason: str) -> None:
+    """I2: the digest may be that of somebody else's KV. D is told at once, and the late digest changes nothing."""
+    pair = complete()
+    [transfer] = pair.p.to_digest
+
+    pair.p.void("p-t", reason, 0.0)
+    pair.talk()
+    pair.p.digested(transfer, b"digests!", 0.0)
+    pair.talk()
+
+    assert outcome(pair) == Fail(transfer_id="t", epoch=1, dirty=False, reason=reason)
+    assert not pair.heard_of(Commit)
+
+
+def test_a_held_prompt_is_kept_while_its_digest_is_computed() -> None:
+    """Its source blocks must not be given to anybody else meanwhile."""
+    pair = complete()
+    pair.p.hold("p-t", 0.0)
+    pair.after(2.0)
+    assert not pair.p.released
+
+    pair.p.digested(pair.p.to_digest[0], b"digests!", 0.0)
+
+    assert pair.p.released == ["p-t"]
+
+
+def test_a_digest_that_cannot_be_computed_fails_the_transfer() -> None:
+    """What was to be verified and cannot be is not used; nothing is on its way, so it fails cleanly."""
+    pair = complete()
+
+    pair.p.digested(pair.p.to_digest[0], b"", 0.0)
+    pair.talk()
+
+    failed = outcome(pair)
+    assert isinstance(failed, Fail)
+    assert (failed.dirty, failed.reason) == (False, "the digests could not be computed")
+
+
+def test_a_mismatch_is_heard_of_and_not_answered() -> None:
+    """P counts and logs it; the transfer has ended long ago."""
+    pair = complete()
+    pair.p.digested(pair.p.to_digest[0], b"digests!", 0.0)
+    pair.talk()
+    heard = len(pair.heard)
+
+    pair.to_p(Revoke(transfer_id="t", epoch=1, mismatch="layer.3 in blocks 4-6"))
+    pair.talk()
+
+    assert pair.p.complaints == [Complaint("t", D, "layer.3 in blocks 4-6")]
+    assert len(pair.heard) == heard
 
 
 def test_a_prompt_may_start_while_its_epoch_is_being_revoked() -> None:
