@@ -6,7 +6,7 @@ resumed) writes there, so a write that lands from then on destroys something (I3
 
 from typing import Any
 
-from kv_connector.handoff.consumer import Consumer, Wish
+from kv_connector.handoff.consumer import Consumer, Incoming, Wish
 from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.protocol import Message
 from tests.explorer.scope import (
@@ -22,6 +22,7 @@ from tests.explorer.scope import (
     Scope,
     Submitted,
     accept_all,
+    digests,
 )
 
 
@@ -42,6 +43,8 @@ class DecodeSide:
         self.watched = self.prepared = self.zeroed = self.cancelled = False
         self.open = False  # between allocation and close: the peer may write here
         self.content: list[str] = []
+        self.verifying: list[Incoming] = []
+        self.may_flip = scope.verify
         self.outcomes: list[str] = []  # what the scheduler has been told
         self.trouble = ""
         self._make_engines()
@@ -59,6 +62,10 @@ class DecodeSide:
                 found.append(("prepare",))
         if self.prepared and not self.zeroed:
             found.append(("zeroed",))
+        if self.verifying:
+            found.append(("verify",))
+        if self.may_flip and "right" in self.content:
+            found.append(("flip",))
         found += [("fence", engine) for engine in self.fences]
         machine = self.machine
         if machine.sessions:
@@ -85,7 +92,13 @@ class DecodeSide:
     def at_rest(self) -> bool:
         """Whether the scheduler has its answer and nothing is kept for anybody any more."""
         answered = not self.watched or bool(self.outcomes)
-        return answered and not self.open and not self.machine.transfers and not self.machine.domains.retired
+        return (
+            answered
+            and not self.open
+            and not self.verifying
+            and not self.machine.transfers
+            and not self.machine.domains.retired
+        )
 
     def _on_watch(self) -> None:
         self.watched = True
@@ -117,6 +130,16 @@ class DecodeSide:
             self.content[layer] = content
         else:
             self.trouble = "I3: a write landed in a block that had been given back"
+
+    def _on_verify(self) -> None:
+        transfer = self.verifying.pop(0)
+        assert transfer.commit is not None
+        wrong = transfer.commit.digests != digests(self.content)
+        self.machine.verified(transfer, "wrong" if wrong else "", mismatch=wrong)
+
+    def _on_flip(self) -> None:
+        self.may_flip = False
+        self.content[self.content.index("right")] = "flipped"
 
     def _on_deliver(self, message: Message) -> None:
         self.machine.receive(PEER, message, 0.0)
@@ -155,6 +178,8 @@ class DecodeSide:
     def _hear(self) -> None:
         machine = self.machine
         self.fences += machine.fences
+        self.verifying += machine.to_verify
+        machine.to_verify.clear()
         for resolved in machine.resolved:
             self._resolve(resolved.ok, "loaded" if resolved.ok else "failed" if resolved.reserved else "lost")
         for request_id in machine.closed:
@@ -175,6 +200,8 @@ class DecodeSide:
             self.trouble = "I4: the request resumed before every layer had arrived"
         elif ok and "garbage" in self.content:
             self.trouble = "I2: the request resumed on a source block that P no longer held, or on another prompt"
+        elif ok and "flipped" in self.content:
+            self.trouble = "digest: the request resumed on a flipped byte"
 
     def _forget(self) -> None:
         """Once the scheduler has its answer, a cancel makes no difference, nor does a block that was given back."""

@@ -6,6 +6,8 @@ Each class says which guard it lacks.
 from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
+
 from kv_connector.handoff.consumer import Consumer, Incoming, Phase, Wish
 from kv_connector.handoff.producer import Outgoing, Producer, Push
 from kv_connector.handoff.tombstones import Tombstones
@@ -196,6 +198,13 @@ class TakesAnyCommit(Consumer):
         self._close(transfer)
 
 
+class ResumesUnverified(Consumer):
+    """A commit with digests is used once they have been compared; here at once."""
+
+    def _committed(self, transfer: Incoming, body: Commit) -> None:
+        super()._committed(transfer, replace_digests(body))
+
+
 class WaitsForEver(Consumer):
     """A transfer that takes too long is given up (I5); here it is waited for."""
 
@@ -210,6 +219,11 @@ class NeverFences(Consumer):
         pass
 
 
+def replace_digests(body: Commit) -> Commit:
+    """The same commit without digests."""
+    return msgspec.structs.replace(body, digests=b"")
+
+
 class Mutant(NamedTuple):
     """A pair of machines, the scope in which it is caught, and the invariant that it breaks."""
 
@@ -221,6 +235,7 @@ class Mutant(NamedTuple):
 
 
 CALM = Scope(faults=0)
+VERIFIED = Scope(faults=0, verify=True)
 P_DIES = Scope(faults=1, losses=0, duplicates=0, silences=0, crashes_d=0)
 D_DIES = Scope(faults=1, losses=0, duplicates=0, silences=0, crashes_p=0, asks_again=False)
 D_ASKS_AGAIN = replace(D_DIES, asks_again=True)
@@ -242,6 +257,7 @@ MUTANTS = [
     Mutant("let a restarted P inherit epochs", "I3", P_DIES, consumer=IgnoresRestart),
     Mutant("ignore incarnations", "I4", D_ASKS_AGAIN, consumer=IgnoresIncarnations),
     Mutant("reserve before zeroing", "I4", CALM, consumer=ReservesBeforeZeroing),
+    Mutant("resume unverified", "digest", VERIFIED, consumer=ResumesUnverified),
     Mutant("wait for ever", "I5", CALM, consumer=WaitsForEver),
     Mutant("never fence", "I5", CALM, consumer=NeverFences),
     Mutant("resume on another prompt", "I2", replace(CALM, other_prompt=True), TakesAnyPrompt, TakesAnyCommit),

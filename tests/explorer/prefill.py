@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kv_connector.handoff.producer import Producer, Prompt, Push
+from kv_connector.handoff.producer import Outgoing, Producer, Prompt, Push, verify_none
 from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.protocol import Message
 from tests.explorer.scope import (
@@ -16,7 +16,11 @@ from tests.explorer.scope import (
     Scope,
     Submitted,
     accept_all,
+    digests,
+    verify_all,
 )
+
+NO_HANDLE = -1
 
 
 class PrefillSide:
@@ -30,12 +34,14 @@ class PrefillSide:
             settings=HandoffSettings(),
             hello=HELLO,
             judge=accept_all,
+            verify=verify_all if scope.verify else verify_none,
         )
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
         self.prompt = Prompt(16, 1, b"another" if scope.other_prompt else PROMPT_HASH)
         self.request = "none"  # gone, running, voided, held, released
         self.source = ["unwritten"] * scope.layers
         self.pushes: dict[int, Push] = {}
+        self.digesting: list[Outgoing] = []
         self.wrong_prompt = scope.other_prompt
         self.trouble = ""
 
@@ -55,6 +61,8 @@ class PrefillSide:
             found.append(("cancel",))
         if self.machine._pushable:
             found.append(("push",))
+        if self.digesting:
+            found.append(("digest",))
         found += [("silence", incarnation) for incarnation in self.machine.sessions]
         if any(transfer.held_since is not None for transfer in self.machine.transfers.values()):
             found.append(("orphan",))
@@ -74,7 +82,12 @@ class PrefillSide:
 
     def at_rest(self) -> bool:
         """Whether nothing is kept for anybody any more."""
-        return not self.machine.transfers and not self.pushes and self.request not in ("running", "held")
+        return (
+            not self.machine.transfers
+            and not self.pushes
+            and not self.digesting
+            and self.request not in ("running", "held")
+        )
 
     def _on_start(self) -> None:
         self.request = "running"
@@ -113,6 +126,9 @@ class PrefillSide:
     def _on_done(self, handle: int, ok: bool) -> None:
         self.machine.push_done(self.pushes.pop(handle), ok, 0.0)
 
+    def _on_digest(self) -> None:
+        self.machine.digested(self.digesting.pop(0), digests(self.source), 0.0)  # of what is there by now
+
     def _on_deliver(self, message: Message) -> None:
         self.machine.receive("to the decode node", message, 0.0)
 
@@ -131,12 +147,20 @@ class PrefillSide:
             if request_id != REQUEST_P or self.request != "held":
                 self.trouble = "the source block was released twice, or was never held"
             self.request, self.source = "released", ["garbage"] * len(self.source)
+        self.digesting += self.machine.to_digest
+        self.machine.to_digest.clear()
+        self.machine.complaints.clear()
         self.machine.released.clear()
         self.machine.ended.clear()
 
     def _forget(self) -> None:
         """Once nothing is left of the transfer, what its request does next makes no difference but for its end."""
-        if self.request == "running" and not self.pushes and TRANSFER not in self.machine._ids.values():
+        if (
+            self.request == "running"
+            and not self.pushes
+            and not self.digesting
+            and TRANSFER not in self.machine._ids.values()
+        ):
             self.request, self.source = "voided", ["garbage"] * len(self.source)
 
     # --- for local.py --------------------------------------------------------------------------------------------
@@ -154,4 +178,5 @@ class PrefillSide:
     def key(self) -> tuple[Any, ...]:
         """What else tells two states apart: which pushes belong to a transfer that has ended."""
         live = self.machine.transfers.get(TRANSFER)
-        return tuple((handle, push.transfer is live) for handle, push in self.pushes.items())
+        pushes = ((handle, push.transfer is live) for handle, push in self.pushes.items())
+        return *pushes, *((NO_HANDLE, transfer is live) for transfer in self.digesting)

@@ -23,6 +23,8 @@ URGENT: tuple[tuple[str, str], ...] = (
     ("write", "succeed"),
     ("write", "fail"),
     ("P", "push"),
+    ("P", "digest"),
+    ("D", "verify"),
     ("D", "fence"),
     ("P", "ready"),
     ("P", "hold"),

@@ -43,6 +43,7 @@ class Scope:
     asks_again: bool = True  # a restarted D runs the same transfer once more, with the epoch of its predecessor
     layers: int = 1
     other_prompt: bool = False  # the two nodes see different prompts
+    verify: bool = False  # commits carry digests, and a byte on D may flip once
     engine_names_return: bool = False  # a restarted D gives its engines the names that they had before
 
 
@@ -71,6 +72,16 @@ def HELLO() -> Hello:  # noqa: N802  # a constant, in the shape in which the mac
         weights="", dtype="", kv_cache_dtype="", quantization="", rope="", attention="", block_size_tokens=16
     )
     return Hello(node="", rank=Rank(), fingerprint=fingerprint, regions=[])
+
+
+def verify_all(transfer_id: str) -> bool:
+    """Every commit carries digests."""
+    return True
+
+
+def digests(content: list[str]) -> bytes:
+    """What stands for the digests of a block, per layer."""
+    return ",".join(content).encode()
 
 
 def accept_all(hello: Hello) -> str:

@@ -6,6 +6,7 @@ QUICK = {
     "network": Scope(faults=2, crashes_p=0, crashes_d=0, silences=0),
     "crash": Scope(faults=2, losses=1, duplicates=0, silences=0, asks_again=False),
     "silence": Scope(faults=1, losses=0, duplicates=0, crashes_p=0, crashes_d=0),
+    "digests": Scope(faults=1, losses=0, duplicates=0, verify=True, asks_again=False),
 }
 DEFAULT = {
     "network": Scope(faults=3, crashes_p=0, crashes_d=0, silences=0),
