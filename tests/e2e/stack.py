@@ -3,10 +3,11 @@
 import os
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -131,7 +132,16 @@ class Stack:
         argv += ["--host", "127.0.0.1", "--kv-cache-memory-bytes", str(256 << 20), *QUIET, *flags]
         return self._spawn(name, "tests.e2e.targets:plain_vllm", argv, port, cpus=cpus)
 
-    def node(self, role: str, *flags: str, name: str = "", host: str = "127.0.0.1", cpus: Sequence[int] = ()) -> Server:
+    def node(
+        self,
+        role: str,
+        *flags: str,
+        name: str = "",
+        host: str = "127.0.0.1",
+        cpus: Sequence[int] = (),
+        target: str = "",
+        env: Mapping[str, str | None] = MappingProxyType({}),
+    ) -> Server:
         """A prefill or decode node; prefill nodes get the first core, decode nodes the last, unless told otherwise."""
         cores = sorted(os.sched_getaffinity(0))
         cpus = cpus or (cores[:1] if role == "prefill" else cores[-1:])
@@ -140,7 +150,8 @@ class Stack:
         if role == "prefill":
             argv += ["--control-port", str(free_port())]
         argv += ["--enable-prompt-tokens-details", *QUIET, *flags]
-        return self._spawn(name or role, f"{role}_node.__main__:main", argv, port, token=self.token, cpus=cpus)
+        target = target or f"{role}_node.__main__:main"
+        return self._spawn(name or role, target, argv, port, token=self.token, cpus=cpus, env=dict(env))
 
     def proxy(self, prefill: Sequence[Server], decode: Sequence[Server], *flags: str, name: str = "proxy") -> Server:
         """The proxy in front of some nodes."""
