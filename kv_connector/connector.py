@@ -64,6 +64,7 @@ class BatonConnector(KVConnectorBase_V1):
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         self._worker: Worker | None = None
         self._status: StatusServer | None = None
+        self._integrity: StatusServer | None = None
         if role is KVConnectorRole.SCHEDULER:
             secret, block_tokens = self._config.secret(), vllm_config.cache_config.block_size
             if transfer_config.is_kv_producer:
@@ -130,7 +131,7 @@ class BatonConnector(KVConnectorBase_V1):
 
     def shutdown(self) -> None:
         """Stop all threads; the engines are closed, so no peer can write any more."""
-        for part in (self._status, self._worker):
+        for part in (self._status, self._integrity, self._worker):
             if part is not None:
                 part.stop()
         if isinstance(self._scheduler, DecodeScheduler):
@@ -141,9 +142,11 @@ class BatonConnector(KVConnectorBase_V1):
     def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
         """The scheduler has its block pool."""
         if self._scheduler is not None:
-            self._scheduler.bind_pool(gpu_block_pool)
+            self._scheduler.bind_pool(gpu_block_pool, getattr(self, "_kv_cache_manager", None))  # None: an older vLLM
             self._status = StatusServer(self._config.runtime_dir / "scheduler.sock", self._scheduler.snapshot)
+            self._integrity = StatusServer(self._config.runtime_dir / "integrity.sock", self._scheduler.integrity.ask)
             self._status.start()
+            self._integrity.start()
 
     def on_new_request(self, request: "Request") -> None:
         """A request has arrived."""
@@ -199,5 +202,7 @@ class BatonConnector(KVConnectorBase_V1):
         return bool(extra_config.get("layerwise", False))
 
     def take_events(self) -> Iterable[Any]:
-        """No cache events of our own."""
+        """No cache events of our own; but this is the last that vLLM asks of us in a step, when all blocks are back."""
+        if self._scheduler is not None:
+            self._scheduler.integrity.step_ends()
         return ()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from kv_connector.block_ids import runs
 from kv_connector.errors import ConfigError
 
 DIGEST_BYTES = 8  # per region
@@ -50,20 +51,9 @@ def differences(names: Sequence[str], ours: bytes, theirs: bytes) -> list[str]:
 
 def mismatch(regions: Sequence[str], blocks: Sequence[int]) -> str:
     """Say what does not agree: the regions, and the blocks in which they were compared."""
-    return f"the KV that arrived is not the KV that was sent: {_some(regions)} in blocks {_some(_runs(blocks))}"
+    return f"the KV that arrived is not the KV that was sent: {_some(regions)} in blocks {_some(runs(blocks))}"
 
 
 def _some(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_NAMED])
     return f"{shown} and {len(names) - _NAMED} more" if len(names) > _NAMED else shown
-
-
-def _runs(blocks: Sequence[int]) -> list[str]:
-    """Write consecutive ids as one range."""
-    runs: list[list[int]] = []
-    for block in blocks:
-        if runs and runs[-1][1] + 1 == block:
-            runs[-1][1] = block
-        else:
-            runs.append([block, block])
-    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]

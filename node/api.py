@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from contracts.http import NODE_PATH, TRACE_PATH, TRANSFERS_PATH
+from contracts.http import INTEGRITY_PATH, NODE_PATH, TRACE_PATH, TRANSFERS_PATH
 from contracts.kv_transfer import Role
 from contracts.node_info import Fingerprint, NodeInfo, RegionInfo, to_plain
 from kv_connector.trace import Event, trace_events
@@ -17,7 +17,7 @@ from node.connector_channel import SnapshotClient, Snapshots
 from node.errors import ConnectorSilentError
 from node.versions import versions
 
-PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH)
+PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH, INTEGRITY_PATH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,8 @@ class NodeApi:
             await send_error(send, 405, f"{scope['path']} can only be read", [(b"allow", b"GET, HEAD")])
         elif scope["path"] == NODE_PATH:
             await send_json(send, 200, to_plain(await self._describe(engine_facts(scope))))
+        elif scope["path"] == INTEGRITY_PATH:
+            await self._answer_integrity(send)
         else:
             await self._answer_transfers(scope, send)
 
@@ -119,6 +121,14 @@ class NodeApi:
             name=f"{self._role} node {host}:{port}",
             wall_offset_s=time.time() - time.monotonic(),
         )
+
+    async def _answer_integrity(self, send: Send) -> None:
+        try:
+            found = await self._snapshots.integrity()
+        except ConnectorSilentError as exc:
+            await send_error(send, 503, str(exc))
+        else:
+            await send_json(send, 200, found)
 
 
 _MAX_PROCESS = 2**31 - 1  # what trace viewers take for a process id

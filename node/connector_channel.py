@@ -26,6 +26,7 @@ from node.errors import ConnectorSilentError
 SNAPSHOT_REQUEST = b"snapshot"
 CANCEL_REQUEST = b"cancel"
 ANSWER_TIMEOUT_S = 1.0
+INTEGRITY_TIMEOUT_S = 5.0  # the scheduler looks several times before it reports anything
 MAX_OUTCOMES = 4096  # of requests whose client left before the first token
 _PATHS = (RECOMPUTED, LOCAL)
 
@@ -56,7 +57,9 @@ class SnapshotClient:
     def __init__(self, runtime_dir: Path, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self._scheduler = runtime_dir / "scheduler.sock"
         self._worker = runtime_dir / "worker-0.sock"
+        self._integrity = runtime_dir / "integrity.sock"
         self._asker = _Asker(timeout_s)
+        self._patient_asker = _Asker(INTEGRITY_TIMEOUT_S)
 
     async def both(self) -> Snapshots:
         """Return both snapshots.
@@ -67,9 +70,18 @@ class SnapshotClient:
         asked = (self._asker.ask(path, SNAPSHOT_REQUEST) for path in (self._scheduler, self._worker))
         return Snapshots(*await asyncio.gather(*asked))
 
+    async def integrity(self) -> dict[str, Any]:
+        """Have the block pool checked; return what was found.
+
+        Raises:
+            ConnectorSilentError: the scheduler did not answer in time.
+        """
+        return await self._patient_asker.ask(self._integrity, SNAPSHOT_REQUEST)
+
     def stop(self) -> None:
         """Close everything; idempotent."""
         self._asker.stop()
+        self._patient_asker.stop()
 
 
 class CancelClient:

@@ -16,6 +16,7 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.handoff.consumer import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from kv_connector.prompt import prompt_hash
+from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.ledger import ReservationLedger
 from kv_connector.scheduler_side.timing import DecodeTimings
 from kv_connector.scheduler_side.tracking import Failures, params_of
@@ -55,6 +56,7 @@ class DecodeScheduler:
         self._requests: dict[str, _Tracked] = {}
         self._transfer_ids: set[str] = set()
         self._ledger = ReservationLedger()
+        self.integrity = IntegrityCheck(self._ledger.reservations)
         self._step = DecodeStep()
         self._epochs = count(1)
         self._failures = Failures()
@@ -71,13 +73,15 @@ class DecodeScheduler:
         self._outcomes = OutcomeSender(config.runtime_dir / "outcomes.sock")
         self._idle_sleep = IdleSleep(wake_path(config.runtime_dir))
 
-    def bind_pool(self, pool: "BlockPool") -> None:
-        """Name the block pool: the engine's loop is about to begin."""
+    def bind_pool(self, pool: "BlockPool", cache_manager: Any = None) -> None:
+        """Name the block pool and, where vLLM hands it out, its cache manager: the engine's loop is about to begin."""
         self._ledger.bind(pool)
+        self.integrity.bind(pool, cache_manager)
         self._idle_sleep.start()
 
     def add_request(self, request: "Request") -> None:
         """A request has arrived. Tell its prefill node that we care, so that it keeps the prompt for us."""
+        self.integrity.request_arrived(request.request_id)
         params = params_of(request, "decode", self._secret)
         if params is None or request.skip_reading_prefix_cache or params.transfer_id in self._transfer_ids:
             return  # an ordinary request; one that must compute its prompt itself; a second use of the same transfer
@@ -115,6 +119,7 @@ class DecodeScheduler:
         wanted = blocks[first_token // self._block_tokens : -(-prompt_tokens // self._block_tokens)]
         self._ledger.take(request.request_id, wanted)
         wish = Wish(prompt_tokens, first_token, [[block.block_id for block in wanted]], prompt_hash(request))
+        self.integrity.history.note("reserved for the peer of", request.request_id, wish.blocks[0])
         self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))
         self._timings.reserved(request.request_id, time.monotonic())
         tracked.external_tokens = num_external_tokens
@@ -122,6 +127,7 @@ class DecodeScheduler:
 
     def finish_request(self, request: "Request") -> None:
         """The engine is done with a request, whatever the reason."""
+        self.integrity.request_ended(request.request_id)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
             return
@@ -133,6 +139,7 @@ class DecodeScheduler:
 
     def take_step(self, output: "SchedulerOutput") -> DecodeStep:
         """Return what has come up since the last step, for the workers."""
+        self.integrity.step_begins(output)
         for new in output.scheduled_new_reqs:
             self._totals["prompt_tokens_computed"] += len(new.prompt_token_ids or ()) - new.num_computed_tokens
         self._timings.stepped([new.req_id for new in output.scheduled_new_reqs], time.monotonic())
@@ -156,7 +163,7 @@ class DecodeScheduler:
                 self._totals["loaded"] += 1
                 self._totals["tokens_received"] += loaded.external_tokens
         for request_id in report.closed:
-            self._ledger.release(request_id)
+            self.integrity.history.note("let go by the peer of", request_id, self._ledger.release(request_id))
 
     def has_open_reservations(self) -> bool:
         """Whether a peer may still write to some block.
@@ -187,7 +194,7 @@ class DecodeScheduler:
             ],
             "reservations": len(self._ledger),
             "reserved_blocks": self._ledger.total_blocks(),
-            "totals": dict(self._totals),
+            "totals": self._totals | self.integrity.totals,
             "recomputed_by_reason": self._failures.by_class(),
             "failures": self._failures.recent(),
         } | self._timings.snapshot()

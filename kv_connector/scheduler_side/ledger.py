@@ -38,10 +38,15 @@ class ReservationLedger:
         self._held[request_id] = list(blocks)
         self.pool.touch(blocks)
 
-    def release(self, request_id: str) -> None:
-        """Drop the reference: no write can come any more. A request without one is ignored."""
-        if blocks := self._held.pop(request_id, None):
-            self.pool.free_blocks(reversed(blocks))  # tail first, as vLLM does: the head is worth more in its cache
+    def release(self, request_id: str) -> list[int]:
+        """Drop the reference: no write can come any more. Returns the block ids; none for a request without one."""
+        blocks = self._held.pop(request_id, [])
+        self.pool.free_blocks(reversed(blocks))  # tail first, as vLLM does: the head is worth more in its cache
+        return [block.block_id for block in blocks]
+
+    def reservations(self) -> dict[str, list[int]]:
+        """Request → block ids, for the integrity check; from any thread."""
+        return {request_id: [block.block_id for block in blocks] for request_id, blocks in list(self._held.items())}
 
     def blocks_held(self, request_id: str) -> int:
         """How many blocks are held for a request."""

@@ -12,6 +12,7 @@ from contracts.secret import ClusterSecret
 from kv_connector.handoff.producer import Prompt
 from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
 from kv_connector.prompt import prompt_hash
+from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.tracking import params_of
 
 if TYPE_CHECKING:
@@ -46,14 +47,17 @@ class PrefillScheduler:
         self._held: dict[str, _Tracked] = {}
         self._step = PrefillStep()
         self._pool: BlockPool | None = None
+        self.integrity = IntegrityCheck(dict)
         self._totals = {"transfers": 0, "completed": 0, "voided": 0}
 
-    def bind_pool(self, pool: "BlockPool") -> None:
-        """Name the block pool."""
+    def bind_pool(self, pool: "BlockPool", cache_manager: Any = None) -> None:
+        """Name the block pool and, where vLLM hands it out, its cache manager."""
         self._pool = pool
+        self.integrity.bind(pool, cache_manager)
 
     def add_request(self, request: "Request") -> None:
         """A request has arrived."""
+        self.integrity.request_arrived(request.request_id)
         params = params_of(request, "prefill", self._secret)
         if params is None:
             return
@@ -64,6 +68,7 @@ class PrefillScheduler:
 
     def take_step(self, output: "SchedulerOutput") -> PrefillStep:
         """Describe this step to the workers."""
+        self.integrity.step_begins(output)
         for request_id in output.preempted_req_ids or ():
             self._void(request_id, "preempted")
         for new in output.scheduled_new_reqs:
@@ -81,9 +86,11 @@ class PrefillScheduler:
     def finish_request(self, request: "Request", *, aborted: bool) -> bool:
         """The engine is done with a request. Returns whether to keep its blocks until `finished_sending`."""
         tracked = self._requests.get(request.request_id)
+        keeps_blocks = tracked is not None and tracked.state is _State.COMPLETE and not aborted
+        self.integrity.request_ended(request.request_id, keeps_blocks=keeps_blocks)
         if tracked is None:
             return False
-        if tracked.state is _State.COMPLETE and not aborted:
+        if keeps_blocks:
             self._held[request.request_id] = self._requests.pop(request.request_id)
             self._step.holds.append(request.request_id)
             self._totals["completed"] += 1
@@ -98,6 +105,7 @@ class PrefillScheduler:
         """The workers let go of these requests' blocks."""
         for request_id in finished_sending:
             self._held.pop(request_id, None)
+            self.integrity.request_ended(request_id)
 
     def snapshot(self) -> dict[str, Any]:
         """State for the node API; called from another thread."""
@@ -120,7 +128,7 @@ class PrefillScheduler:
                 }
                 for request_id, tracked, state in held + live
             ],
-            "totals": dict(self._totals),
+            "totals": self._totals | self.integrity.totals,
         }
 
     def _advance(self, request_id: str, new_blocks: list[int], computed_tokens: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from contracts.http import NODE_PATH, TRANSFERS_PATH
+from contracts.http import INTEGRITY_PATH, NODE_PATH, TRANSFERS_PATH
 from contracts.secret import generate_secret, read_secret
 from deploy.embedded_model import WEIGHTS
 from deploy.forkserver import Child, ForkServer
@@ -98,6 +98,10 @@ class Server:
     def transfers(self) -> dict[str, Any]:
         """`GET /baton/transfers`."""
         return self.get(TRANSFERS_PATH)
+
+    def integrity(self) -> dict[str, Any]:
+        """`GET /baton/integrity`."""
+        return self.get(INTEGRITY_PATH)
 
     def metrics(self) -> dict[str, float]:
         """Sum of each Prometheus metric over its labels, and each labelled sample by its full name."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FLIP_FILE = "FLIP_FILE"  # environment: while this file exists, the next push damages one byte, and removes it
+LEAK_FILE = "LEAK_FILE"  # environment: while this file exists, the next reservation keeps one block, and removes it
 
 
 def plain_vllm(argv: Sequence[str]) -> None:
@@ -28,15 +29,33 @@ def flipping_prefill_node(argv: Sequence[str]) -> None:
 
     real, order = mooncake.MooncakeFactory, Path(os.environ[FLIP_FILE])
 
-    def flip() -> bool:
-        try:
-            order.unlink()
-        except FileNotFoundError:
-            return False
-        return True
-
     def make(**settings: Any) -> FlippingFactory:
-        return FlippingFactory(real(**settings), flip)
+        return FlippingFactory(real(**settings), lambda: _taken(order))
 
     mooncake.MooncakeFactory = make  # type: ignore[assignment,misc]  # in this process and those that it forks
     main(argv)
+
+
+def leaking_decode_node(argv: Sequence[str]) -> None:
+    """A decode node whose connector can be told to forget one reference that it holds."""
+    from decode_node.__main__ import main
+    from kv_connector.scheduler_side.ledger import ReservationLedger
+
+    real, order = ReservationLedger.release, Path(os.environ[LEAK_FILE])
+
+    def release(self: ReservationLedger, request_id: str) -> list[int]:
+        if request_id in self._held and _taken(order):
+            self._held[request_id].pop()
+        return real(self, request_id)
+
+    ReservationLedger.release = release  # type: ignore[method-assign]  # in this process and those that it forks
+    main(argv)
+
+
+def _taken(order: Path) -> bool:
+    """Whether there was an order; each is carried out once."""
+    try:
+        order.unlink()
+    except FileNotFoundError:
+        return False
+    return True

@@ -2,6 +2,7 @@ import asyncio
 import json
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,6 +75,22 @@ def workers(runtime_dir: Path) -> Iterator[Callable[[int, Answer], None]]:
 def says(content: object) -> Answer:
     """An answer that is always the same."""
     return lambda *_: json.dumps(content).encode()
+
+
+async def test_the_integrity_check_has_time_of_its_own(runtime_dir: Path) -> None:
+    """It looks several times before it answers, on a socket where no snapshot waits behind it."""
+
+    def later(_: bytes) -> bytes:
+        time.sleep(0.3)
+        return b'{"ok": true}'
+
+    side = Side(runtime_dir / "integrity.sock", later)
+    client = SnapshotClient(runtime_dir, timeout_s=0.05)
+    try:
+        assert await client.integrity() == {"ok": True}
+    finally:
+        client.stop()
+        side.stop()
 
 
 async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answer, Answer], None]) -> None:

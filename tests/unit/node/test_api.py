@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from contracts.http import NODE_PATH, TRACE_PATH, TRANSFERS_PATH
+from contracts.http import INTEGRITY_PATH, NODE_PATH, TRACE_PATH, TRANSFERS_PATH
 from node.api import EngineFacts, NodeApi, engine_facts, merge
 from node.asgi import Scope
 from node.connector_channel import SnapshotClient, Snapshots
@@ -48,6 +48,12 @@ class FakeConnector:
             raise ConnectorSilentError("no snapshot")
         return Snapshots(self.scheduler, self.worker)
 
+    async def integrity(self) -> dict[str, Any]:
+        """Return what the check found."""
+        if self.worker is None:
+            raise ConnectorSilentError("no answer")
+        return {"ok": False, "findings": [{"blocks": ["2-3"]}]}
+
 
 def node_api(connector: FakeConnector) -> NodeApi:
     """The API of a prefill node."""
@@ -70,7 +76,7 @@ async def describe(api: NodeApi, app: object = None) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(exchange.body))
 
 
-@pytest.mark.parametrize("path", [NODE_PATH, TRANSFERS_PATH, TRACE_PATH])
+@pytest.mark.parametrize("path", [NODE_PATH, TRANSFERS_PATH, TRACE_PATH, INTEGRITY_PATH])
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
 async def test_a_wrong_token_is_turned_away(path: str, token: str) -> None:
     """Nothing about the node is said; the refusal has OpenAI's shape."""
@@ -244,3 +250,16 @@ async def test_what_vllm_knows_best_comes_from_vllm(names: list[str] | None, ser
 def test_an_application_without_state_gives_defaults(scope: Scope) -> None:
     """Another version of vLLM may keep it elsewhere; the node still answers."""
     assert engine_facts(scope) == EngineFacts()
+
+
+async def test_what_the_integrity_check_finds_is_passed_on() -> None:
+    """With status 200 whether or not something was found: the node answered."""
+    exchange = await ask(node_api(FakeConnector(WORKER)), INTEGRITY_PATH)
+
+    assert exchange.status == 200
+    assert json.loads(exchange.body) == {"ok": False, "findings": [{"blocks": ["2-3"]}]}
+
+
+async def test_a_check_that_is_not_answered_is_no_clean_bill() -> None:
+    """A scheduler that is silent has not been checked."""
+    assert (await ask(node_api(FakeConnector()), INTEGRITY_PATH)).status == 503

@@ -1,0 +1,49 @@
+"""What happened to each block last: who got it, who wrote to it, who let go of it.
+
+Written all the time, read only when something is wrong. Bounded: a few events per block, and an event is one object for
+all blocks that it is about.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+EVENTS_PER_BLOCK = 6
+ENDED_REQUESTS = 4096
+
+
+class _Event(NamedTuple):
+    at_s: float  # monotonic
+    what: str
+    request_id: str
+
+
+class BlockHistory:
+    """The last events of every block of the pool."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._events: list[tuple[_Event, ...]] = [()] * num_blocks
+        self._ended: OrderedDict[str, float] = OrderedDict()  # request → when, s
+
+    def note(self, what: str, request_id: str, blocks: Iterable[int]) -> None:
+        """Something happened to some blocks."""
+        event = _Event(time.monotonic(), what, request_id)
+        events = self._events
+        for block in blocks:
+            events[block] = (*events[block][1 - EVENTS_PER_BLOCK :], event)
+
+    def ended(self, request_id: str) -> None:
+        """A request has ended: from now on its blocks should be somebody else's, or free."""
+        self._ended[request_id] = time.monotonic()
+        if len(self._ended) > ENDED_REQUESTS:
+            self._ended.popitem(last=False)
+
+    def of(self, block: int, now: float) -> list[str]:
+        """Tell a block's history, oldest first."""
+        return [self._tell(event, now) for event in self._events[block]]
+
+    def _tell(self, event: _Event, now: float) -> str:
+        text = f"{now - event.at_s:.1f} s ago {event.what} {event.request_id}"
+        ended = self._ended.get(event.request_id)
+        return text if ended is None else f"{text}, which ended {now - ended:.1f} s ago"

@@ -1,0 +1,72 @@
+"""Pool, scheduler and ledger of real nodes agree; a block that is lost on purpose is found."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.client import difference
+from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import answers, ask_all
+from tests.e2e.stack import FLOAT32, Stack
+from tests.e2e.targets import LEAK_FILE
+from tests.e2e.test_leaving_clients import GIVEN_BACK_WITHIN_S, leave_early, settle
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+
+async def checked_meanwhile(trio: Trio) -> list[dict[str, object]]:
+    """Serve all prompts, 8 at once, and have both nodes checked again and again until they are done."""
+    serving = asyncio.create_task(ask_all(trio.proxy.url, trio.model, trio.prompts, at_once=8))
+    found = []
+    while not serving.done():
+        found += [await asyncio.to_thread(server.integrity) for server in (trio.prefill, trio.decode)]
+    assert not any(isinstance(answer, httpx.HTTPError) for answer in await serving)
+    return found
+
+
+def test_the_views_agree_under_load_and_before_idling(trio: Trio) -> None:
+    """Ordinary requests, then clients that leave at any moment; nothing is found, and it was looked."""
+    found = asyncio.run(checked_meanwhile(trio))
+    asyncio.run(leave_early(trio, seed=11))
+    for server in (trio.prefill, trio.decode):
+        settle(server, GIVEN_BACK_WITHIN_S + 1)
+
+    print(f"{len(found)} checks under load")
+    assert found
+    assert [answer for answer in found if not answer["ok"]] == []
+    for server in (trio.prefill, trio.decode):
+        answer = server.integrity()
+        assert (answer["ok"], answer["owners_known"], answer["findings"]) == (True, True, [])
+        assert (answer["integrity_findings"], bool(answer["idle_checks"])) == (0, True)
+
+
+def test_a_block_that_nobody_owns_is_reported_with_its_history(stack: Stack, trio: Trio, tmp_path: Path) -> None:
+    """A reference that the connector forgets is found before the engine idles; the API and the log tell whose it was."""
+    order = tmp_path / "leak"
+    target, env = "tests.e2e.targets:leaking_decode_node", {LEAK_FILE: str(order)}
+    decode = stack.node("decode", *FLOAT32, name="leaking", target=target, env=env)
+    decode.wait_ready()
+    proxy = stack.proxy([trio.prefill], [decode])
+    proxy.wait_ready()
+    (first,) = answers(proxy.url, stack.model, trio.prompts[9:10])
+    settle(decode, GIVEN_BACK_WITHIN_S)
+    assert decode.integrity()["ok"] is True
+
+    order.touch()
+    (answer,) = answers(proxy.url, stack.model, trio.prompts[10:11])
+
+    assert difference(trio.reference[9], first) == difference(trio.reference[10], answer) == ""
+    found = decode.integrity()
+    assert (found["ok"], found["settled"], found["integrity_findings"]) == (False, True, 1)
+    [finding] = found["findings"]
+    assert (finding["what"], finding["references"]) == ("is in use, but nobody owns it", 1)
+    history = [re.sub(r"[0-9.]+ s ago|cmpl-\S+", "…", event) for event in finding["history"]]
+    print(finding)
+    assert history[:2] == ["… reserved for the peer of … which ended …", "… given to … which ended …"]
+    assert "integrity: " in decode.tail(200)
+    assert finding["blocks"][0] in decode.tail(200)
+    for server in (proxy, decode):
+        server.stop()
