@@ -1,0 +1,90 @@
+"""What both processes have in common."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from contracts.configuration.schema import TransferConfig
+from contracts.node_info import Fingerprint
+from contracts.secret import ClusterSecret
+from kv_connector.config import ConnectorConfig
+from kv_connector.layout import Region
+from kv_connector.protocol import Rank
+from kv_connector.worker_side.caches import Caches
+from kv_connector.worker_side.introduction import Introduction
+
+SECRET = ClusterSecret(b"a secret for late writes")
+LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS = 2, 81, 512 * 1024, 16
+PROMPT_BLOCKS = 32  # 32 MiB to push
+SENT, RECOMPUTED, SUCCESSOR = 0x11, 0xAA, 0xBB  # what fills a block, by who wrote it
+FINGERPRINT = Fingerprint(
+    weights="w",
+    dtype="float32",
+    kv_cache_dtype="auto",
+    quantization="none",
+    rope="r",
+    attention="a",
+    block_size_tokens=BLOCK_TOKENS,
+)
+
+
+def config(folder: Path, host: str) -> ConnectorConfig:
+    """Settings with short time-outs, and push calls that hold a whole prompt."""
+    return ConnectorConfig(
+        runtime_dir=folder,
+        secret_file=folder / "secret",
+        weights="w",
+        control_host=host,
+        advertise_host=host,
+        transfer=TransferConfig(
+            beat_interval_s=0.1,
+            peer_timeout_s=1.5,
+            receive_engines=1,
+            push_max_bytes=1 << 30,
+            push_max_descriptors=4096,
+        ),
+    )
+
+
+class Memory:
+    """The KV cache of one node: `[layers, blocks, bytes]`."""
+
+    def __init__(self, fill: int = 0) -> None:
+        self.content: npt.NDArray[np.uint8] = np.full((LAYERS, BLOCKS, BLOCK_BYTES), fill, np.uint8)
+        base = self.content.ctypes.data
+        self.caches = Caches(
+            layer_of={f"layer.{i}": i for i in range(LAYERS)},
+            regions=tuple(
+                Region(
+                    name=f"layer.{i}",
+                    layer=i,
+                    base_addr=base + i * BLOCKS * BLOCK_BYTES,
+                    block_bytes=BLOCK_BYTES,
+                    stride_bytes=BLOCK_BYTES,
+                    num_blocks=BLOCKS,
+                )
+                for i in range(LAYERS)
+            ),
+            num_blocks=BLOCKS,
+            block_tokens=BLOCK_TOKENS,
+        )
+
+    def fill(self, blocks: Sequence[int], value: int) -> None:
+        """Write some blocks, as their new owner."""
+        self.content[:, list(blocks)] = value
+
+    def count(self, blocks: Sequence[int], value: int) -> int:
+        """How many bytes of some blocks hold `value`."""
+        return sum(int(np.count_nonzero(self.content[:, block] == value)) for block in blocks)
+
+
+def introduction(name: str, memory: Memory) -> Introduction:
+    """How a node introduces itself."""
+    return Introduction(name, Rank(), FINGERPRINT, memory.caches)
+
+
+def no_digests(blocks: Sequence[int]) -> bytes:
+    """Nothing is verified here."""
+    raise NotImplementedError(blocks)
