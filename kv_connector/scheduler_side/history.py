@@ -22,8 +22,8 @@ class _Event(NamedTuple):
 class BlockHistory:
     """The last events of every block of the pool."""
 
-    def __init__(self, num_blocks: int) -> None:
-        self._events: list[tuple[_Event, ...]] = [()] * num_blocks
+    def __init__(self) -> None:
+        self._events: dict[int, tuple[_Event, ...]] = {}  # block → oldest first
         self._ended: OrderedDict[str, float] = OrderedDict()  # request → when, s
 
     def note(self, what: str, request_id: str, blocks: Iterable[int]) -> None:
@@ -31,7 +31,7 @@ class BlockHistory:
         event = _Event(time.monotonic(), what, request_id)
         events = self._events
         for block in blocks:
-            events[block] = (*events[block][1 - EVENTS_PER_BLOCK :], event)
+            events[block] = (*events.get(block, ())[1 - EVENTS_PER_BLOCK :], event)
 
     def ended(self, request_id: str) -> None:
         """A request has ended: from now on its blocks should be somebody else's, or free."""
@@ -41,7 +41,7 @@ class BlockHistory:
 
     def of(self, block: int, now: float) -> list[str]:
         """Tell a block's history, oldest first."""
-        return [self._tell(event, now) for event in self._events[block]]
+        return [self._tell(event, now) for event in self._events.get(block, ())]
 
     def _tell(self, event: _Event, now: float) -> str:
         text = f"{now - event.at_s:.1f} s ago {event.what} {event.request_id}"

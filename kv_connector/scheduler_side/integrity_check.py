@@ -42,13 +42,12 @@ class IntegrityCheck:
         self._reported: set[Finding] = set()
         self._begun = self._ended = 0  # steps
         self._looked = True  # since something was last done
-        self.history = BlockHistory(0)
+        self.history = BlockHistory()
         self.totals = {"idle_checks": 0, "integrity_findings": 0}
 
     def bind(self, pool: "BlockPool", cache_manager: Any) -> None:
         """Name vLLM's pool and, where it is known, its cache manager."""
         self._views = PoolViews(pool, cache_manager)
-        self.history = BlockHistory(pool.num_gpu_blocks)
 
     # --- the scheduler's thread ---
 

@@ -188,7 +188,7 @@ def test_a_step_that_does_not_end_leaves_the_answer_open(engine: Engine, monkeyp
 
 def test_a_history_is_short(engine: Engine) -> None:
     """Always on, so it must not grow: a few events per block, and a few thousand ended requests."""
-    history = BlockHistory(4)
+    history = BlockHistory()
     for number in range(EVENTS_PER_BLOCK + 5):
         history.note("given to", f"r{number}", [2])
     for number in range(ENDED_REQUESTS + 5):
