@@ -89,7 +89,7 @@ class Outgoing:
     coverage: Coverage | None = None  # exists once both prompt and reservation do
     in_flight: int = 0  # push calls
     ending: str = ""  # why it drains; empty: it does not
-    digests: bytes | None = None  # of the source blocks; None: not computed, b"": being computed
+    digests: bytes = b""  # of the source blocks; empty: not computed
     held_since: float | None = None  # s; the scheduler keeps the source blocks for us
     marks: dict[str, float] = field(default_factory=dict)  # s, for timings
     pushing_since: float | None = None  # s; some push call has been under way without a gap
@@ -412,8 +412,7 @@ class Producer:
         elif transfer.coverage is not None and transfer.coverage.complete:
             if transfer.digests or not self._verify(transfer.transfer_id):
                 self._commit(transfer, now)
-            elif transfer.digests is None:
-                transfer.digests = b""
+            else:
                 self.to_digest.append(transfer)
 
     def _commit(self, transfer: Outgoing, now: float) -> None:
@@ -429,7 +428,7 @@ class Producer:
                 prompt_hash=prompt.prompt_hash,
                 timings_s=counted_from("scheduled", transfer.marks),
                 pushing_s=round(transfer.pushing_s, 6),
-                digests=transfer.digests or b"",
+                digests=transfer.digests,
             ),
         )
 
