@@ -118,7 +118,6 @@ class PrefillRank:
             regions=shape.regions(address),
             num_blocks=shape.blocks,
             block_tokens=BLOCK_TOKENS,
-            on_host=True,
         )
         self.layer_names = list(caches.layer_of)
         patient: dict[str, Any] = {"peer_timeout_s": 3600.0, "transfer_timeout_s": 3600.0, "orphan_timeout_s": 3600.0}
@@ -134,6 +133,7 @@ class PrefillRank:
             engines=engines,
             incarnation=_PREFILL,
             record=lambda: None,  # as on a CPU: what has been issued is complete
+            digests=lambda _: b"",  # `kv_verify` is off
         )
         self.worker.start()
         regions = [region.to_info() for region in shape.regions(target.address)]
