@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from kv_connector.engine.base import EngineFactory, Push, ReceivingEngine, SendingEngine
 from kv_connector.layout import Span
-from kv_connector.plan import Copy
+from kv_connector.plan import Copy, CopyPlan
 
 SCRATCH_BYTES = 4096
 FLIPPED_BIT = 0x40  # of the highest byte of a float32: its exponent
@@ -44,25 +44,25 @@ class FlippingSender:
         self._scratch = scratch
         self._flip = flip
 
-    def submit(self, target: str, copies: Sequence[Copy]) -> "FlippingPush":
+    def submit(self, target: str, copies: CopyPlan) -> "FlippingPush":
         """See `SendingEngine.submit`."""
-        damage = self._damage(copies[-1]) if self._flip() else None
+        damage = self._damage(list(copies)[-1]) if self._flip() else None
         return FlippingPush(self._inner, target, self._inner.submit(target, copies), damage)
 
     def capacity(self, target: str) -> int:
         """See `SendingEngine.capacity`."""
         return self._inner.capacity(target)
 
-    def _damage(self, copy: Copy) -> Copy:
+    def _damage(self, copy: Copy) -> CopyPlan:
         offset = copy.length // 2 // 4 * 4 + 3
         self._scratch[0] = ctypes.string_at(copy.src + offset, 1)[0] ^ FLIPPED_BIT
-        return Copy(ctypes.addressof(self._scratch), copy.dst + offset, 1)
+        return CopyPlan.of([Copy(ctypes.addressof(self._scratch), copy.dst + offset, 1)])
 
 
 class FlippingPush:
     """One push call, and the write that damages what it has delivered."""
 
-    def __init__(self, sender: SendingEngine, target: str, push: Push, damage: Copy | None) -> None:
+    def __init__(self, sender: SendingEngine, target: str, push: Push, damage: CopyPlan | None) -> None:
         self._sender = sender
         self._target = target
         self._push = push
@@ -72,6 +72,6 @@ class FlippingPush:
         """See `Push.poll`."""
         ended = self._push.poll()
         if ended and self._damage is not None:
-            self._push, self._damage = self._sender.submit(self._target, [self._damage]), None
+            self._push, self._damage = self._sender.submit(self._target, self._damage), None
             return None
         return ended

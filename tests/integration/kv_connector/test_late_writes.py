@@ -17,7 +17,7 @@ from deploy.overlap.network import Network, NetworkError
 from kv_connector.engine.base import Push
 from kv_connector.engine.mooncake import MooncakeFactory
 from kv_connector.layout import Span
-from kv_connector.plan import Copy
+from kv_connector.plan import Copy, CopyPlan
 from tests.support.late_writes.stage import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -125,7 +125,8 @@ class Bench:
         self.receivers = [self._factory.receiver([self.span]) for _ in range(2)]
         self._sender = self._factory.sender([(self._source.ctypes.data, HALF)])
         for receiver in self.receivers:  # the first write to a peer asks it for its addresses
-            assert self.end(self._sender.submit(receiver.session, [Copy(self._source.ctypes.data, self.span[0], 1)]))
+            copy = Copy(self._source.ctypes.data, self.span[0], 1)
+            assert self.end(self._sender.submit(receiver.session, CopyPlan.of([copy])))
 
     @property
     def span(self) -> Span:
@@ -135,7 +136,7 @@ class Bench:
     def push(self, receiver: int, half: int) -> Push:
         """Begin to fill one half through one receiver, in one write."""
         copy = Copy(self._source.ctypes.data, self.span[0] + half * HALF, HALF)
-        return self._sender.submit(self.receivers[receiver].session, [copy])
+        return self._sender.submit(self.receivers[receiver].session, CopyPlan.of([copy]))
 
     def end(self, push: Push) -> bool:
         """Wait until a push has ended."""
