@@ -16,6 +16,7 @@ from kv_connector.handoff.session import SessionState
 
 PREFILL_OUTCOMES = ("committed", "revoked", "cancelled", "failed", "dirty")
 DECODE_OUTCOMES = ("loaded", "cached", "cancelled")  # and "recomputed", which has a reason each
+VERIFIED = {"ok": "verified", "mismatch": "mismatched", "failed": "unverifiable"}  # result → the worker's total
 
 
 class _Values(msgspec.Struct):
@@ -56,8 +57,24 @@ def families(role: Role, scheduler: Mapping[str, Any], worker: Mapping[str, Any]
         "Pairs of a prefill and a decode rank that may exchange KV, as this node sees it",
         sum(session.state == is_open for session in rank.sessions),
     )
-    own = _of_prefill(rank) if role == "prefill" else _of_decode(msgspec.convert(scheduler, _Scheduler), rank)
-    return [*own, sessions]
+    pool = msgspec.convert(scheduler, _Scheduler)
+    own = _of_prefill(rank) if role == "prefill" else _of_decode(pool, rank)
+    return [*own, *_of_pool(pool.totals), sessions]
+
+
+def _of_pool(totals: Mapping[str, int]) -> list[Metric]:
+    return [
+        CounterMetricFamily(
+            "baton_idle_checks",
+            "Comparisons of block pool, scheduler and ledger before the engine idled",
+            totals.get("idle_checks", 0),
+        ),
+        CounterMetricFamily(
+            "baton_integrity_findings",
+            "Blocks that were wrong in such a comparison",
+            totals.get("integrity_findings", 0),
+        ),
+    ]
 
 
 def _of_prefill(worker: _Worker) -> list[Metric]:
@@ -72,6 +89,7 @@ def _of_prefill(worker: _Worker) -> list[Metric]:
         transfers,
         pushes,
         CounterMetricFamily("baton_pushed_bytes", "KV in push calls that returned 0, bytes", totals.get("bytes", 0)),
+        _verified({"mismatch": totals.get("mismatched", 0)}),
         _histogram(
             "baton_exposed_push_seconds",
             "From the last layer computed to COMMIT, per committed transfer",
@@ -93,6 +111,7 @@ def _of_decode(scheduler: _Scheduler, worker: _Worker) -> list[Metric]:
         transfers.add_metric(["recomputed", reason], count)
     return [
         transfers,
+        _verified({result: worker.totals.get(total, 0) for result, total in VERIFIED.items()}),
         CounterMetricFamily("baton_fences", "Receiving engines destroyed as a fence", worker.totals.get("fences", 0)),
         GaugeMetricFamily("baton_reservations", "Epochs whose blocks a peer may write to", scheduler.reservations),
         GaugeMetricFamily("baton_reserved_blocks", "Blocks that a peer may write to", scheduler.reserved_blocks),
@@ -115,6 +134,14 @@ def _of_decode(scheduler: _Scheduler, worker: _Worker) -> list[Metric]:
 def _transfers() -> CounterMetricFamily:
     help_text = "Transfers that have ended, by outcome; a recomputed one has a class of reason"
     return CounterMetricFamily("baton_transfers", help_text, labels=["outcome", "reason"])
+
+
+def _verified(counts: Mapping[str, int]) -> CounterMetricFamily:
+    help_text = "Transfers whose digests the decode node compared, by result"
+    verified = CounterMetricFamily("baton_verified_transfers", help_text, labels=["result"])
+    for result, count in counts.items():
+        verified.add_metric([result], count)
+    return verified
 
 
 def _histogram(name: str, help_text: str, values: _Values | None) -> HistogramMetricFamily:

@@ -39,6 +39,10 @@ def _pushes(children: Children) -> Iterator[Figure]:
         yield from children.figures("deploy.microbench.pushes:measure", {"target": target, "host": here.host})
 
 
+def _digests(children: Children) -> Iterator[Figure]:
+    return children.figures("deploy.microbench.digests:measure", {})
+
+
 def _sender_cpu(children: Children) -> Iterator[Figure]:
     with Network() as network:
         network.throttle(LINK_MBIT_S)
@@ -53,6 +57,7 @@ PARTS: Final[dict[str, Part]] = {
     "hooks": _hooks,
     "pushes": _pushes,
     "sender-cpu": _sender_cpu,
+    "digests": _digests,
 }
 
 

@@ -56,7 +56,7 @@ def measure() -> Iterator[Figure]:
     regions = list(zip(shape.regions(1 << 32), shape.regions(1 << 42), strict=True))
     for kind, tables in kinds.items():
         copies = len(plan_layers(regions, *tables))
-        seconds = spread(_time(partial(plan_layers, regions, *tables), REPETITIONS), 1e3)
+        seconds = spread(timed(partial(plan_layers, regions, *tables), REPETITIONS), 1e3)
         yield Figure(
             part="planner",
             name=f"{PAIRS:,} pairs, {kind}",
@@ -72,8 +72,8 @@ def _small(rng: random.Random) -> Iterator[Figure]:
     shape = KvShape(layers=SMALL_LAYERS, blocks=1_000, block_bytes=_BLOCK_BYTES)
     regions = list(zip(shape.regions(1 << 32), shape.regions(1 << 42), strict=True))
     for kind, tables in {"contiguous": contiguous(SMALL_BLOCKS), "scattered": in_runs(SMALL_BLOCKS, 1, rng)}.items():
-        plan = _time(partial(plan_layers, regions, *tables), SMALL_REPETITIONS)
-        both = _time(partial(_plan_and_read, regions, tables), SMALL_REPETITIONS)
+        plan = timed(partial(plan_layers, regions, *tables), SMALL_REPETITIONS)
+        both = timed(partial(_plan_and_read, regions, tables), SMALL_REPETITIONS)
         yield Figure(
             part="planner",
             name=f"{SMALL_BLOCKS} blocks × {SMALL_LAYERS} layers, {kind}",
@@ -88,7 +88,8 @@ def _plan_and_read(regions: Sequence[tuple[Region, Region]], tables: BlockTables
         pass
 
 
-def _time(function: Callable[[], object], repetitions: int) -> list[float]:
+def timed(function: Callable[[], object], repetitions: int) -> list[float]:
+    """Return the seconds of each of some calls."""
     samples = []
     for _ in range(repetitions):
         began = time.perf_counter()

@@ -29,9 +29,9 @@ def samples(role: Role, scheduler: Mapping[str, Any], worker: Mapping[str, Any])
 
 def test_a_prefill_node_counts_outcomes_pushes_and_bytes() -> None:
     """Each outcome is there from the start, at 0, so that a rate can be computed of its first occurrence."""
-    totals = {"committed": 5, "dirty": 1, "pushes": 40, "failed_pushes": 2, "bytes": 4096, "descriptors": 99}
+    totals = {"committed": 5, "dirty": 1, "pushes": 40, "failed_pushes": 2, "bytes": 4096, "mismatched": 3}
 
-    found = samples("prefill", {}, {"totals": totals, "sessions": [OPEN, NEW]})
+    found = samples("prefill", {"totals": {"idle_checks": 6}}, {"totals": totals, "sessions": [OPEN, NEW]})
 
     assert {name: value for name, value in found.items() if "bucket" not in name and "_share" not in name} == {
         "baton_transfers_total{outcome=committed}": 5,
@@ -44,6 +44,9 @@ def test_a_prefill_node_counts_outcomes_pushes_and_bytes() -> None:
         "baton_pushed_bytes_total": 4096,
         "baton_exposed_push_seconds_count": 0,
         "baton_exposed_push_seconds_sum": 0,
+        "baton_verified_transfers_total{result=mismatch}": 3,
+        "baton_idle_checks_total": 6,
+        "baton_integrity_findings_total": 0,
         "baton_open_sessions": 1,
     }
 
@@ -51,13 +54,15 @@ def test_a_prefill_node_counts_outcomes_pushes_and_bytes() -> None:
 def test_a_decode_node_counts_outcomes_and_shows_what_is_held_now() -> None:
     """Recomputed transfers are told apart by the class of their reason."""
     scheduler = {
-        "totals": {"loaded": 7, "cancelled": 2, "cached": 3, "recomputed": 4, "transfers": 16},
+        "totals": {"loaded": 7, "cancelled": 2, "cached": 3, "recomputed": 4, "integrity_findings": 2},
         "recomputed_by_reason": {"timeout": 3, "other": 1},
         "reservations": 2,
         "reserved_blocks": 9,
     }
 
-    found = samples("decode", scheduler, {"totals": {"fences": 1}, "quarantined_blocks": 4, "sessions": [OPEN]})
+    totals = {"fences": 1, "verified": 8, "mismatched": 3, "unverifiable": 5}
+
+    found = samples("decode", scheduler, {"totals": totals, "quarantined_blocks": 4, "sessions": [OPEN]})
 
     assert {name: value for name, value in found.items() if "_seconds" not in name} == {
         "baton_transfers_total{outcome=loaded}": 7,
@@ -69,6 +74,11 @@ def test_a_decode_node_counts_outcomes_and_shows_what_is_held_now() -> None:
         "baton_reservations": 2,
         "baton_reserved_blocks": 9,
         "baton_quarantined_blocks": 4,
+        "baton_verified_transfers_total{result=ok}": 8,
+        "baton_verified_transfers_total{result=mismatch}": 3,
+        "baton_verified_transfers_total{result=failed}": 5,
+        "baton_idle_checks_total": 0,
+        "baton_integrity_findings_total": 2,
         "baton_open_sessions": 1,
     }
 
