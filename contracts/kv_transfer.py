@@ -17,12 +17,28 @@ from contracts.secret import ClusterSecret
 PROTOCOL_VERSION = 1
 FIELD = "kv_transfer_params"  # vLLM's name for the request field
 KEY = "baton"  # our object inside it
+MAX_PEER_CHARS = 512
+_PURPOSE = "kv-transfer-params"
 
 Role = Literal["prefill", "decode"]
 
 
 class TransferParamsError(ValueError):
     """The parameters are malformed, of another version, or not signed by this cluster's proxy."""
+
+    kind = "malformed_params"  # under which it is counted
+
+
+class ParamsVersionError(TransferParamsError):
+    """They are of another protocol version."""
+
+    kind = "params_version"
+
+
+class SignatureError(TransferParamsError):
+    """They are not signed by this cluster's proxy."""
+
+    kind = "bad_signature"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +68,7 @@ def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
             "id": params.transfer_id,
             "role": params.role,
             "peer": params.peer,
-            "sig": _signature(params, secret),
+            "sig": _signature(params, secret.derive(_PURPOSE)),
         }
     }
 
@@ -67,19 +83,31 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
         raise TransferParamsError(f"{FIELD} carries no {KEY!r} object")
     fields = cast("dict[str, object]", value[KEY])
     version = fields.get("v")
-    if version != PROTOCOL_VERSION:
-        raise TransferParamsError(f"{FIELD} has protocol version {version!r}; this node speaks {PROTOCOL_VERSION}")
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        named = version if version in range(1_000) else "?"  # nothing long of the sender's making in our sentence
+        raise ParamsVersionError(f"{FIELD} has protocol version {named}; this node speaks {PROTOCOL_VERSION}")
     transfer_id, role, peer, sig = (fields.get(name) for name in ("id", "role", "peer", "sig"))
     if not is_transfer_id(transfer_id):
         raise TransferParamsError(f"{FIELD} has no valid transfer id")
-    if role not in ("prefill", "decode") or not isinstance(peer, str) or not isinstance(sig, str):
+    if role not in ("prefill", "decode") or not _is_address(peer) or not isinstance(sig, str):
         raise TransferParamsError(f"{FIELD} is malformed")
     params = TransferParams(transfer_id=transfer_id, role=role, peer=peer)
-    if not hmac.compare_digest(_signature(params, secret).encode(), sig.encode()):
-        raise TransferParamsError(f"{FIELD} is not signed by this cluster's proxy")
+    if not _is_signed(params, sig, secret):
+        raise SignatureError(f"{FIELD} is not signed by this cluster's proxy")
     return params
 
 
-def _signature(params: TransferParams, secret: ClusterSecret) -> str:
+def _is_address(text: object) -> TypeGuard[str]:
+    return isinstance(text, str) and len(text) <= MAX_PEER_CHARS and text.isascii() and text.isprintable()
+
+
+def _is_signed(params: TransferParams, sig: str, secret: ClusterSecret) -> bool:
+    """Whether either secret made this signature."""
+    given = sig.encode(errors="replace")  # JSON may hold half a surrogate pair, which is no text
+    keys = secret.accepted(_PURPOSE)
+    return any(hmac.compare_digest(_signature(params, key).encode(), given) for key in keys)
+
+
+def _signature(params: TransferParams, key: bytes) -> str:
     message = "\n".join((str(PROTOCOL_VERSION), params.transfer_id, params.role, params.peer))
-    return hmac.new(secret.derive("kv-transfer-params"), message.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()

@@ -1,6 +1,7 @@
 """The node API: what a node says about itself and its transfers, for the proxy and for people."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,8 +12,10 @@ import msgspec
 from contracts.http import INTEGRITY_PATH, NODE_PATH, TRACE_PATH, TRANSFERS_PATH
 from contracts.kv_transfer import Role
 from contracts.node_info import Fingerprint, NodeInfo, RegionInfo, to_plain
+from kv_connector.refusals import Refusals
 from kv_connector.trace import Event, trace_events
-from node.asgi import Scope, Send, may_use_node_api, send_error, send_json, send_unauthorised
+from node.asgi import Scope, Send, send_error, send_json
+from node.bearer import BearerGate
 from node.connector_channel import SnapshotClient, Snapshots
 from node.errors import ConnectorSilentError
 from node.versions import versions
@@ -45,19 +48,22 @@ class _WorkerPart(msgspec.Struct):
 class NodeApi:
     """Answers the routes under `/baton/`."""
 
-    def __init__(self, *, role: Role, model: str, token: str, snapshots: SnapshotClient) -> None:
+    def __init__(
+        self, *, role: Role, model: str, gate: BearerGate, snapshots: SnapshotClient, refusals: Refusals
+    ) -> None:
         self._role = role
         self._model = model
-        self._token = token
+        self._gate = gate
         self._snapshots = snapshots
+        self._refusals = refusals
         self._versions = versions()
         self._was_ready = False
 
     async def answer(self, scope: Scope, send: Send) -> None:
         """Answer one request to one of `PATHS`."""
-        if not may_use_node_api(scope, self._token):
-            await send_unauthorised(send)
-        elif scope["method"] not in ("GET", "HEAD"):
+        if not await self._gate.lets_in(scope, send):
+            return
+        if scope["method"] not in ("GET", "HEAD"):
             await send_error(send, 405, f"{scope['path']} can only be read", [(b"allow", b"GET, HEAD")])
         elif scope["path"] == NODE_PATH:
             await send_json(send, 200, to_plain(await self._describe(engine_facts(scope))))
@@ -102,7 +108,7 @@ class NodeApi:
             await send_error(send, 503, str(exc))
             return
         if scope["path"] == TRANSFERS_PATH:
-            await send_json(send, 200, merge(snapshots))
+            await send_json(send, 200, merge(snapshots) | {"refused": self._refused(snapshots)})
             return
         wanted = parse_qs(scope.get("query_string", b"").decode()).get("transfer_id", [])
         events = self._trace(snapshots, wanted, scope)
@@ -121,6 +127,11 @@ class NodeApi:
             name=f"{self._role} node {host}:{port}",
             wall_offset_s=time.time() - time.monotonic(),
         )
+
+    def _refused(self, snapshots: Snapshots) -> dict[str, int]:
+        """Everything that any part of this node refused, by kind."""
+        sides = (snapshots.scheduler.get("refused", {}), snapshots.worker.get("refused", {}))
+        return dict(sum(map(Counter, sides), Counter(self._refusals.snapshot())))
 
     async def _answer_integrity(self, send: Send) -> None:
         try:

@@ -1,6 +1,5 @@
 """Small pieces of ASGI: types, a JSON answer, a body read once and given out again."""
 
-import hmac
 import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
@@ -62,16 +61,6 @@ def replay(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return replayed
-
-
-def may_use_node_api(scope: Scope, token: str) -> bool:
-    """Whether a request carries the cluster's bearer token."""
-    return hmac.compare_digest(header(scope, b"authorization"), f"Bearer {token}".encode())
-
-
-async def send_unauthorised(send: Send) -> None:
-    """Refuse a request without it."""
-    await send_error(send, 401, "the node API needs the cluster's bearer token", [(b"www-authenticate", b"Bearer")])
 
 
 def header(scope: Scope, name: bytes) -> bytes:

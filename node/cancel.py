@@ -14,12 +14,11 @@ from node.asgi import (
     Receive,
     Scope,
     Send,
-    may_use_node_api,
     read_body,
     send_error,
     send_json,
-    send_unauthorised,
 )
+from node.bearer import BearerGate
 from node.connector_channel import CancelClient
 from node.errors import ConnectorSilentError
 
@@ -29,15 +28,15 @@ MAX_BODY_BYTES = 64 * MAX_CANCELLED
 class CancelApi:
     """Answers that one route."""
 
-    def __init__(self, token: str, connector: CancelClient) -> None:
-        self._token = token
+    def __init__(self, gate: BearerGate, connector: CancelClient) -> None:
+        self._gate = gate
         self._connector = connector
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if not may_use_node_api(scope, self._token):
-            await send_unauthorised(send)
-        elif scope["method"] != "POST":
+        if not await self._gate.lets_in(scope, send):
+            return
+        if scope["method"] != "POST":
             await send_error(send, 405, f"{scope['path']} takes POST", [(b"allow", b"POST")])
         else:
             await self._cancel(receive, send)

@@ -7,20 +7,25 @@ vLLM imports the class by name and constructs it with nothing but the applicatio
 beforehand with `configure`, in the same process.
 """
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.http import CANCEL_PATH, METRICS_PATH
 from contracts.kv_transfer import TransferParamsError
 from contracts.secret import ClusterSecret
+from kv_connector.refusals import Refusals
 from node.api import PATHS, NodeApi
 from node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
+from node.bearer import BearerGate
 from node.cancel import CancelApi
 from node.connector_channel import CancelClient, Outcomes, SnapshotClient
 from node.metrics import ConnectorMetrics
 from node.path_header import name_path
 from node.roles import RoleTraits
 from node.transfer_params import transfer_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,12 +58,15 @@ class NodeMiddleware:
         self._snapshots = SnapshotClient(settings.runtime_dir)
         self._metrics = ConnectorMetrics(settings.traits.role, self._snapshots)
         self._cancels = CancelClient(settings.runtime_dir)
-        self._cancel_api = CancelApi(settings.secret.node_token(), self._cancels)
+        self._refusals = Refusals(logger)
+        gate = BearerGate(settings.secret, self._refusals)
+        self._cancel_api = CancelApi(gate, self._cancels)
         self._api = NodeApi(
             role=settings.traits.role,
             model=settings.model,
-            token=settings.secret.node_token(),
+            gate=gate,
             snapshots=self._snapshots,
+            refusals=self._refusals,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,6 +92,7 @@ class NodeMiddleware:
         try:
             transfer = transfer_of(body, self._traits.role, self._secret)
         except TransferParamsError as exc:
+            self._refusals.count(exc.kind, exc)
             await send_error(send, 403, str(exc))
             return
         if transfer is not None and self._traits.names_path:

@@ -33,7 +33,7 @@ class Cancels:
     """What the prefill nodes are still to be told."""
 
     def __init__(self, secret: ClusterSecret, upstream: Upstream, metrics: Metrics) -> None:
-        self._headers = (("authorization", f"Bearer {secret.node_token()}"), ("content-type", "application/json"))
+        self._secret = secret
         self._upstream = upstream
         self._metrics = metrics
         self._waiting: dict[Node, deque[str]] = {}  # a key as long as its task lives
@@ -99,7 +99,9 @@ class Cancels:
 
     async def _post(self, node: Node, ids: list[str]) -> int:
         body = msgspec.json.encode({"transfer_ids": ids})
-        answer = await self._upstream.post(URL(node.url + CANCEL_PATH, encoded=True), self._headers, body)
+        token = ("authorization", f"Bearer {self._secret.node_token()}")
+        headers = (token, ("content-type", "application/json"))
+        answer = await self._upstream.post(URL(node.url + CANCEL_PATH, encoded=True), headers, body)
         try:
             await answer.read_all()
         finally:

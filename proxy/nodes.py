@@ -30,7 +30,7 @@ class Members:
         self.decode = _nodes(config.decode, "decode")
         self._interval_s = config.probe_interval_s
         self._timeout_s = config.probe_timeout_s
-        self._token_header = (("authorization", f"Bearer {secret.node_token()}"),)
+        self._secret = secret
         self._upstream = upstream
         self._wake = {node: asyncio.Event() for node in self.all()}
         self._tasks: list[asyncio.Task[None]] = []
@@ -78,7 +78,8 @@ class Members:
             if health != 200:
                 node.lose(State.DOWN, f"GET /health answered {health}")
                 return
-            status, body = await self._get(node, NODE_PATH, self._token_header)
+            token = (("authorization", f"Bearer {self._secret.node_token()}"),)
+            status, body = await self._get(node, NODE_PATH, token)
         except UpstreamError as exc:
             node.lose(State.DOWN, f"a probe failed: {exc}")
             return

@@ -1,11 +1,24 @@
+import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from contracts.kv_transfer import KEY, Role, TransferParams, TransferParamsError, new_transfer_id, sign, verify
+from contracts.kv_transfer import (
+    KEY,
+    Role,
+    SignatureError,
+    TransferParams,
+    TransferParamsError,
+    new_transfer_id,
+    sign,
+    verify,
+)
 from contracts.secret import ClusterSecret
+from tests.fuzz.values import HALF_A_PAIR, mutate
 
 SECRET = ClusterSecret(b"0123456789abcdef")
+A, B = b"secret A, in use", b"secret B, to come"
 PARAMS = TransferParams(transfer_id="ab" * 16, role="decode", peer="tcp://10.0.0.1:9100")
 
 
@@ -79,3 +92,57 @@ def test_transfer_ids_are_random() -> None:
 def changed(**fields: Any) -> dict[str, Any]:
     """Return signed parameters with some fields replaced afterwards."""
     return {KEY: sign(PARAMS, SECRET)[KEY] | fields}
+
+
+@pytest.mark.parametrize(
+    ("proxy", "node"),
+    [((A,), (A, B)), ((A, B), (A,)), ((A, B), (B, A)), ((B, A), (A, B)), ((B, A), (B,)), ((B,), (B, A))],
+)
+def test_parameters_pass_between_neighbouring_steps_of_a_rotation(
+    proxy: tuple[bytes, ...], node: tuple[bytes, ...]
+) -> None:
+    """Processes take the new secret one by one; no request is refused meanwhile."""
+    assert verify(sign(PARAMS, ClusterSecret(*proxy)), ClusterSecret(*node)) == PARAMS
+
+
+def test_a_secret_that_has_been_removed_signs_nothing_any_more() -> None:
+    """The end of a rotation: what the old secret signed is refused."""
+    with pytest.raises(SignatureError):
+        verify(sign(PARAMS, ClusterSecret(A)), ClusterSecret(B))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"v": True}, {"v": 1.0}, {"v": 10**5000}, {"peer": HALF_A_PAIR}, {"sig": HALF_A_PAIR}, {"peer": "x" * 600}],
+)
+def test_values_that_only_a_parser_could_make_are_refused(fields: dict[str, Any]) -> None:
+    """Regression: half a surrogate pair in `peer` or `sig` was an exception of another kind, which no caller expects."""
+    with pytest.raises(TransferParamsError) as caught:
+        verify(changed(**fields), SECRET)
+
+    assert len(str(caught.value)) < 200
+
+
+def test_whatever_is_accepted_is_what_was_signed() -> None:
+    """30,000 mutations: an error of the one kind, or the very parameters that the proxy signed."""
+    random_ = random.Random(4)
+    signed = sign(PARAMS, SECRET)
+    verdicts = Counter[str]()
+    for _ in range(30_000):
+        value = signed
+        for _ in range(random_.randint(1, 3)):
+            value = mutate(value, random_)
+        verdicts[verdict(value)] += 1
+
+    assert set(verdicts) == {"accepted", "malformed_params", "params_version", "bad_signature"}
+    assert min(verdicts.values()) > 100, verdicts
+
+
+def verdict(value: object) -> str:
+    """Verify something, and say what came of it."""
+    try:
+        params = verify(value, SECRET)
+    except TransferParamsError as exc:
+        return exc.kind
+    assert params == PARAMS
+    return "accepted"

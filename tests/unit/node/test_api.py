@@ -1,4 +1,5 @@
 import json
+import logging
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -6,13 +7,18 @@ from typing import Any, cast
 import pytest
 
 from contracts.http import INTEGRITY_PATH, NODE_PATH, TRACE_PATH, TRANSFERS_PATH
+from contracts.secret import ClusterSecret
+from kv_connector.refusals import Refusals
 from node.api import EngineFacts, NodeApi, engine_facts, merge
 from node.asgi import Scope
+from node.bearer import BearerGate
 from node.connector_channel import SnapshotClient, Snapshots
 from node.errors import ConnectorSilentError
 from tests.support.asgi import Exchange, http
 
-TOKEN = "t0ken"
+OLD, NEW = b"a secret to be replaced", b"the secret that replaces it"
+SECRET = ClusterSecret(OLD, NEW)
+TOKEN = SECRET.node_token()
 FINGERPRINT = {
     "weights": "w",
     "dtype": "float32",
@@ -57,7 +63,14 @@ class FakeConnector:
 
 def node_api(connector: FakeConnector) -> NodeApi:
     """The API of a prefill node."""
-    return NodeApi(role="prefill", model="/m", token=TOKEN, snapshots=cast("SnapshotClient", connector))
+    refusals = Refusals(logging.getLogger(__name__))
+    return NodeApi(
+        role="prefill",
+        model="/m",
+        gate=BearerGate(SECRET, refusals),
+        snapshots=cast("SnapshotClient", connector),
+        refusals=refusals,
+    )
 
 
 async def ask(api: NodeApi, path: str, method: str = "GET", token: str = TOKEN, app: object = None) -> Exchange:
@@ -263,3 +276,23 @@ async def test_what_the_integrity_check_finds_is_passed_on() -> None:
 async def test_a_check_that_is_not_answered_is_no_clean_bill() -> None:
     """A scheduler that is silent has not been checked."""
     assert (await ask(node_api(FakeConnector()), INTEGRITY_PATH)).status == 503
+
+
+@pytest.mark.parametrize("secret", [OLD, NEW])
+async def test_either_secrets_token_opens_the_api(secret: bytes) -> None:
+    """While the secret is being replaced, proxies that have only one of the two keep reading this node."""
+    token = ClusterSecret(secret).node_token()
+
+    assert (await ask(node_api(FakeConnector(WORKER)), NODE_PATH, token=token)).status == 200
+
+
+async def test_refusals_of_all_parts_are_added_up() -> None:
+    """One mapping tells what this node turned away, wherever it did."""
+    worker = WORKER | {"refused": {"malformed": 2, "bad_signature": 1}}
+    api = node_api(FakeConnector(worker, {"refused": {"bad_signature": 3}}))
+    await ask(api, NODE_PATH, token="wrong")
+
+    content = json.loads((await ask(api, TRANSFERS_PATH)).body)
+
+    assert content["refused"] == {"bad_token": 1, "bad_signature": 4, "malformed": 2}
+    assert content["worker"]["refused"] == worker["refused"]

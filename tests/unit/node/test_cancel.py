@@ -1,16 +1,21 @@
 import json
+import logging
 from typing import Any, cast
 
 import pytest
 
 from contracts.http import CANCEL_PATH, MAX_CANCELLED
+from contracts.secret import ClusterSecret
+from kv_connector.refusals import Refusals
 from node.asgi import Message
+from node.bearer import BearerGate
 from node.cancel import MAX_BODY_BYTES, CancelApi
 from node.connector_channel import CancelClient
 from node.errors import ConnectorSilentError
 from tests.support.asgi import Exchange, body_of, http
 
-TOKEN = "t0ken"
+SECRET = ClusterSecret(b"the secret of this cluster")
+TOKEN = SECRET.node_token()
 A, B = "a" * 32, "b" * 32
 
 
@@ -35,7 +40,8 @@ async def ask(
     """Send one request to the route."""
     exchange = Exchange(http(method, CANCEL_PATH, [("Authorization", f"Bearer {token}")]), messages)
     exchange.disconnect()
-    await CancelApi(TOKEN, cast("CancelClient", connector)).answer(exchange.scope, exchange.receive, exchange.send)
+    gate = BearerGate(SECRET, Refusals(logging.getLogger(__name__)))
+    await CancelApi(gate, cast("CancelClient", connector)).answer(exchange.scope, exchange.receive, exchange.send)
     return exchange
 
 

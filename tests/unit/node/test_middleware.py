@@ -1,12 +1,15 @@
 import asyncio
 import json
+import random
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from contracts.http import CANCEL_PATH, METRICS_PATH, NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
-from contracts.kv_transfer import FIELD, Role, TransferParams, sign
+from contracts.kv_transfer import FIELD, Role, TransferParams, sign, verify
 from contracts.secret import ClusterSecret
 from node import middleware
 from node.asgi import App, Scope
@@ -14,6 +17,7 @@ from node.connector_channel import Outcome, Outcomes
 from node.metrics import ConnectorMetrics
 from node.middleware import GateSettings, NodeMiddleware, configure
 from node.roles import TRAITS
+from tests.fuzz.values import flip_bits, mutate
 from tests.support.asgi import Exchange, Recorder, body_of, http
 
 SECRET = ClusterSecret(b"the secret of this cluster")
@@ -226,3 +230,51 @@ def test_vllm_constructs_the_gate_with_the_application_alone(monkeypatch: pytest
     configure(settings("prefill"))
     NodeMiddleware(Recorder())
     assert middleware._configured == [settings("prefill")]
+
+
+async def test_refused_parameters_are_counted_by_kind() -> None:
+    """The operator sees on `/baton/transfers` that somebody tries, and what."""
+    node = gate(Recorder())
+    forged = sign(TransferParams(transfer_id=TRANSFER, role="decode", peer=""), ClusterSecret(b"of another cluster"))
+    for value in (forged, "x"):
+        await Exchange(http("POST", COMPLETIONS), body_of(json.dumps({FIELD: value}).encode())).run(node)
+
+    assert node._refusals.snapshot() == {"bad_signature": 1, "malformed_params": 1}
+
+
+async def test_whatever_passes_the_gate_carries_nothing_unsigned() -> None:
+    """3,000 mutated bodies: refused with 403, or passed on unchanged and with the proxy's own parameters or none."""
+    random_ = random.Random(5)
+    params = TransferParams(transfer_id=TRANSFER, role="prefill", peer="")
+    fields = {"prompt": "x", "n": 1, FIELD: sign(params, SECRET), "extra": {"deep": [{"a": 1}]}}
+    verdicts = Counter[int]()
+    for _ in range(3_000):
+        body = json.dumps(mutate(mutate(fields, random_), random_), default=repr).encode()
+        if random_.random() < 0.5:
+            body = flip_bits(body, random_)
+        app = Recorder()
+        exchange = await Exchange(http("POST", COMPLETIONS), body_of(body)).run(gate(app, "prefill"))
+        verdicts[exchange.status] += 1
+        if exchange.status == 200:
+            assert app.received == body_of(body)
+            assert all(verify(value, SECRET) == params for value in parameters_in(body))
+        else:
+            assert not app.scopes
+
+    assert set(verdicts) == {200, 403}
+    assert min(verdicts.values()) > 200, verdicts
+
+
+def parameters_in(body: bytes) -> list[object]:
+    """Every value under the name of the parameters, as vLLM's JSON parser would find them."""
+    found: list[object] = []
+
+    def look(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        item = dict(pairs)
+        if item.get(FIELD) is not None:
+            found.append(item[FIELD])
+        return item
+
+    with suppress(ValueError):
+        json.loads(body, object_pairs_hook=look)
+    return found

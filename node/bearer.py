@@ -1,0 +1,23 @@
+"""Who may use the node API: those who show the cluster's bearer token, of either secret while one is being replaced."""
+
+from contracts.secret import ClusterSecret
+from kv_connector.refusals import Refusals, Refused
+from node.asgi import Scope, Send, header, send_error
+
+
+class BearerGate:
+    """Stands before every route of the node API."""
+
+    def __init__(self, secret: ClusterSecret, refusals: Refusals) -> None:
+        self._secret = secret
+        self._refusals = refusals
+
+    async def lets_in(self, scope: Scope, send: Send) -> bool:
+        """Whether a request carries the token; one that does not is counted and answered."""
+        scheme, _, token = header(scope, b"authorization").partition(b" ")
+        if scheme.lower() == b"bearer" and self._secret.accepts_node_token(token):
+            return True
+        self._refusals.count(Refused.BAD_TOKEN, scope["path"])
+        challenge = [(b"www-authenticate", b"Bearer")]
+        await send_error(send, 401, "the node API needs the cluster's bearer token", challenge)
+        return False
