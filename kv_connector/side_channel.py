@@ -2,10 +2,11 @@
 
 A prefill rank *listens* (one ROUTER), a decode rank *dials* (one DEALER per peer). A message is one frame of bytes.
 Nothing is queued for a peer that is not there: what cannot be sent soon is dropped, and the hand-off's `Beat` makes up
-for it. Frames are at most 16 MiB.
+for it. Frames are at most 2 MiB.
 
 Only peers with the cluster secret can talk: the server's and the clients' Curve25519 keys are derived from it, and a
-client must know the server's public key, which is never sent or shown anywhere.
+client must know the server's public key, which is never sent or shown anywhere. When the first of two secrets changes,
+the listener opens anew with its key: its peers lose their connections for a moment, as on any bad line.
 
 ZeroMQ sockets belong to one thread. `ControlLoop` is that thread; all others hand it messages through a queue.
 """
@@ -16,12 +17,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from types import TracebackType
 from typing import Literal, Protocol
 
 import zmq
 
 from contracts.secret import ClusterSecret
 from kv_connector.errors import ConnectorError, ProtocolError
+from kv_connector.refusals import LOG_EVERY_S, Refusals
 from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
 
 logger = logging.getLogger(__name__)
@@ -57,6 +60,7 @@ class ControlLoop:
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         *,
         secret: ClusterSecret | None = None,
+        refusals: Refusals | None = None,
     ) -> None:
         """Allocate; `listen` binds, `start` starts the thread.
 
@@ -65,13 +69,17 @@ class ControlLoop:
             tick_s: Longest time between two calls of `on_tick`, s.
             context: ZeroMQ's; by default one of its own.
             secret: For dialling. A loop that only listens gets it with `listen`.
+            refusals: Counts what is refused before it becomes a message.
         """
         self._handler = handler
         self._tick_s = tick_s
         self._context = context or zmq.Context()
         self._owns_context = context is None
         self._secret = secret
+        self._refusals = refusals or Refusals(logger)
         self._server: ControlServer | None = None
+        self._endpoint: tuple[str, int] | None = None  # where to listen: host and port
+        self._logged: dict[tuple[str, int], float] = {}  # place in the code that failed → when that was told, s
         self._clients: dict[str, ControlClient] = {}
         self._poller = zmq.Poller()
         self._wakeup = Wakeup()
@@ -90,7 +98,8 @@ class ControlLoop:
             ConnectorError: the address cannot be bound.
         """
         self._secret = secret
-        self._server = ControlServer(host, port, secret, self._context)
+        self._server = ControlServer(host, port, secret, self._context, self._refusals)
+        self._endpoint = host, self._server.port
         return self._server.address
 
     def start(self) -> None:
@@ -145,6 +154,7 @@ class ControlLoop:
             self._receive(ready)
             if self._ticks_wanted or time.monotonic() >= next_tick:
                 self._ticks_wanted = False
+                self._call(self._keep_listening)
                 self._call(self._handler.on_tick)
                 next_tick = time.monotonic() + self._tick_s
             self._act()
@@ -153,7 +163,10 @@ class ControlLoop:
         if self._server and self._server.socket in ready:
             for identity, payload in self._server.receive(_BURST):
                 self._call(self._handler.on_payload, ("accept", identity), payload)
+                self._act()  # or the answers to a burst would pile up
         for address, client in list(self._clients.items()):
+            if self._clients.get(address) is not client:
+                continue  # forgotten meanwhile
             if client.socket in ready:
                 for payload in client.receive(_BURST):
                     self._call(self._handler.on_payload, ("dial", address), payload)
@@ -161,6 +174,7 @@ class ControlLoop:
             if client.monitor in ready and client.lost_connection():
                 self._call(self._handler.on_disconnect, ("dial", address))
             self._watch(client)
+            self._act()
 
     def _act(self) -> None:
         while self._actions:
@@ -169,8 +183,28 @@ class ControlLoop:
     def _call(self, function: Callable[..., None], *args: object) -> None:
         try:
             function(*args)
-        except Exception:
-            logger.exception("control loop: a callback failed")  # thread boundary: the peers still need this thread
+        except Exception as exc:  # thread boundary: the peers still need this thread
+            place, now = _place(exc.__traceback__), time.monotonic()
+            if (
+                now >= self._logged.get(place, -LOG_EVERY_S) + LOG_EVERY_S
+            ):  # a peer may make it fail as often as it likes
+                self._logged[place] = now
+                logger.exception("control loop: a callback failed")
+
+    def _keep_listening(self) -> None:
+        """Follow the secret, and try again where that failed: what listened there before may need a moment to go."""
+        if self._endpoint is None or self._secret is None:
+            return
+        if self._server is not None:
+            self._server.count_refused()
+            if self._server.key == self._secret.derive("control-channel/server"):
+                return
+            self._poller.unregister(self._server.socket)
+            self._server.close()
+            self._server = None
+        self._server = ControlServer(*self._endpoint, self._secret, self._context, self._refusals)
+        self._poller.register(self._server.socket, zmq.POLLIN)
+        logger.info("listening for control messages with another secret on %s", self._server.address)
 
     def _send(self, peer: PeerKey, payload: bytes) -> None:
         if peer[0] == "accept":
@@ -184,7 +218,7 @@ class ControlLoop:
     def _dial(self, address: str) -> ControlClient:
         if self._secret is None:
             raise ConnectorError("this control loop was made without a secret and cannot dial")
-        client = self._clients[address] = ControlClient(address, self._secret, self._context)
+        client = self._clients[address] = ControlClient(address, self._secret, self._context, self._refusals)
         self._poller.register(client.monitor, zmq.POLLIN)
         return client
 
@@ -207,3 +241,10 @@ class ControlLoop:
         self._wakeup.close()
         if self._owns_context:
             self._context.destroy(linger=0)
+
+
+def _place(traceback: TracebackType | None) -> tuple[str, int]:
+    """Where in our code an exception was raised."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return (traceback.tb_frame.f_code.co_filename, traceback.tb_lineno) if traceback else ("", 0)

@@ -1,4 +1,9 @@
-"""The two kinds of control socket, and how another thread wakes the one that polls them."""
+"""The two kinds of control socket, and how another thread wakes the one that polls them.
+
+With two cluster secrets (see `contracts/secret.py`) a listener holds the keys of the first, and a dialler tries its own
+one after the other: so two processes meet if the dialler knows what the listener uses. That is the rule for everything
+else that a secret makes, and the steps of a rotation keep it.
+"""
 
 import os
 import threading
@@ -12,12 +17,17 @@ from zmq.utils import z85
 
 from contracts.secret import ClusterSecret
 from kv_connector.errors import ConfigError, ConnectorError
+from kv_connector.refusals import Refusals, Refused
+from kv_connector.side_channel_monitor import HANDSHAKE_S, Handshakes, Monitor
 
-MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
+MAX_PAYLOAD_BYTES = 2 * 1024 * 1024  # a list of 16,000 open transfers, or of 260,000 blocks, takes less than 1.4 MiB
 
-_HIGH_WATER = 1024  # messages per peer and direction
+_MAX_FRAME_BYTES = 2 * MAX_PAYLOAD_BYTES  # libzmq hangs up on larger ones before it has read them
+_SEND_HIGH_WATER = 1024  # messages per peer
+_RECEIVE_HIGH_WATER = 64  # … here few, since a hostile peer's may all be of the largest size
 _HOLD_S = 1.0  # how long a message waits for a connection that is being made
 _HELD = 256  # … and how many do
+_PATIENCE_S = (0.05, 1.0)  # how long a dialler stays with a key that fails: the first and the longest time
 
 Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
@@ -28,50 +38,58 @@ class _Keys(NamedTuple):
     secret: bytes  # Z85
 
 
-def _keys(secret: ClusterSecret, side: str) -> _Keys:
+def _keys(secret: bytes) -> _Keys:
     if not zmq.has("curve"):
         raise ConfigError("this build of libzmq has no CURVE encryption, which the control channel needs")
-    private = z85.encode(secret.derive(f"control-channel/{side}"))
+    private = z85.encode(secret)
     return _Keys(zmq.curve_public(private), private)
 
 
 def _socket(context: Context, kind: int) -> Socket:
     socket = context.socket(kind)
     socket.linger = 0
-    socket.sndhwm = socket.rcvhwm = _HIGH_WATER
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_PAYLOAD_BYTES)
-    socket.setsockopt(zmq.HANDSHAKE_IVL, 5_000)  # ms
-    socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    socket.sndhwm, socket.rcvhwm = _SEND_HIGH_WATER, _RECEIVE_HIGH_WATER
+    socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1_000))  # ms
+    for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 30), (zmq.TCP_KEEPALIVE_INTVL, 10)):
+        socket.setsockopt(option, value)  # s: the descriptor of a peer whose machine has vanished comes back
     return socket
 
 
 class ControlServer:
     """A ROUTER that peers dial. Use it from one thread at a time."""
 
-    def __init__(self, bind_host: str, port: int, secret: ClusterSecret, context: Context) -> None:
+    def __init__(
+        self, bind_host: str, port: int, secret: ClusterSecret, context: Context, refusals: Refusals | None = None
+    ) -> None:
         """Bind; port 0 picks a free one.
 
         Raises:
             ConnectorError: the address cannot be bound.
         """
-        keys = _keys(secret, "server")
+        self._refusals = refusals
+        self._handshakes = Handshakes()
+        self.key = secret.derive("control-channel/server")
+        keys = _keys(self.key)
         self.socket = _socket(context, zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an unknown identity is an error, which we count as a loss
         self.socket.curve_secretkey, self.socket.curve_publickey = keys.secret, keys.public
         self.socket.curve_server = True
+        self._monitor = Monitor(self.socket, Monitor.ACCEPTING)
         try:
             self.socket.bind(f"tcp://{bind_host}:{port or '*'}")
         except zmq.ZMQError as exc:
-            self.socket.close()
+            self.close()
             raise ConnectorError(f"cannot listen for control messages on tcp://{bind_host}:{port}: {exc}") from exc
         endpoint = self.socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(endpoint, bytes)  # pyzmq's type covers every option
-        self.address = f"tcp://{bind_host}:{endpoint.rstrip(bytes(1)).rpartition(b':')[2].decode()}"
+        self.port = int(endpoint.rstrip(bytes(1)).rpartition(b":")[2])
+        self.address = f"tcp://{bind_host}:{self.port}"
 
     def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
         """Yield up to `limit` waiting messages: identity of the peer, payload."""
         for frames in _receive(self.socket, limit):
-            if len(frames) == 2:
+            if _is_message(frames[1:], self._refusals):
                 yield frames[0], frames[1]
 
     def send(self, identity: bytes, payload: bytes) -> bool:
@@ -82,30 +100,46 @@ class ControlServer:
             return False
         return True
 
+    def count_refused(self) -> None:
+        """Count the connections that came to nothing. Call it now and then."""
+        now = time.monotonic()
+        for event in self._monitor.events():
+            self._handshakes.note(event, now)
+        if (failed := self._handshakes.failed(now)) and self._refusals:
+            self._refusals.count(Refused.HANDSHAKE, "no peer of this cluster, or one with another secret", failed)
+
     def close(self) -> None:
         """Close. Idempotent."""
-        self.socket.close()
+        if not self.socket.closed:
+            self._monitor.close()
+            self.socket.close()
 
 
 class ControlClient:
     """A DEALER that dials one peer, and dials again for as long as it lives. Use it from one thread at a time."""
 
-    def __init__(self, address: str, secret: ClusterSecret, context: Context) -> None:
+    def __init__(self, address: str, secret: ClusterSecret, context: Context, refusals: Refusals | None = None) -> None:
         """Begin to connect to `address`, `tcp://host:port`.
 
         Raises:
             ConnectorError: that is no address.
         """
-        keys = _keys(secret, "client")
+        self._address = address
+        self._secret = secret
+        self._refusals = refusals
+        self._key = secret.derive("control-channel/server")  # that we try; the listener's, if it lets us in
+        self._patience_s = 0.0
+        self._next_key_at = 0.0  # s, monotonic
+        keys = _keys(secret.derive("control-channel/client"))
         self.socket = _socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IMMEDIATE, 1)  # queue nothing for a connection that is not there
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)  # ms, doubling up to the next
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         self.socket.curve_secretkey, self.socket.curve_publickey = keys.secret, keys.public
-        self.socket.curve_serverkey = _keys(secret, "server").public
-        self.monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = Monitor(self.socket, Monitor.DIALLING)
+        self.monitor = self._monitor.pair
         try:
-            self.socket.connect(address)
+            self._connect()
         except zmq.ZMQError as exc:
             self.close()
             raise ConnectorError(f"cannot dial {address}: {exc}") from exc
@@ -119,7 +153,7 @@ class ControlClient:
     def receive(self, limit: int) -> Iterator[bytes]:
         """Yield up to `limit` waiting messages."""
         for frames in _receive(self.socket, limit):
-            if len(frames) == 1:
+            if _is_message(frames, self._refusals):
                 yield frames[0]
 
     def send(self, payload: bytes) -> None:
@@ -140,15 +174,51 @@ class ControlClient:
             self._held.popleft()
 
     def lost_connection(self) -> bool:
-        """Whether a connection has broken since the last call."""
-        return bool(list(_receive(self.monitor, _HIGH_WATER)))
+        """Take in what happened to the connection; return whether one has broken since the last call."""
+        lost = False
+        for event in self._monitor.events():
+            if event.kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._patience_s = 0.0
+            elif event.kind == zmq.EVENT_DISCONNECTED:
+                lost = True
+            elif event.is_failed_handshake:
+                self._try_another_key(time.monotonic())
+        return lost
 
     def close(self) -> None:
         """Close. Idempotent."""
         if not self.socket.closed:
-            self.socket.disable_monitor()
-            self.monitor.close()  # pyzmq leaves this to the garbage collector; until then the context cannot end
+            self._monitor.close()  # pyzmq leaves this to the garbage collector; until then the context cannot end
             self.socket.close()
+
+    def _try_another_key(self, now: float) -> None:
+        """The peer does not use this key: try the next one, in turn, ever more slowly.
+
+        libzmq dials again by itself, so a key that stays gets further attempts, and the next failure calls us again.
+        """
+        keys = self._secret.accepted("control-channel/server")
+        if now < self._next_key_at or keys == (self._key,):
+            return
+        at = keys.index(self._key) + 1 if self._key in keys else 0
+        if at >= len(keys):
+            at, first = 0, _PATIENCE_S[0]
+            self._patience_s = min(max(2 * self._patience_s, first), _PATIENCE_S[1])
+        self._next_key_at = now + self._patience_s
+        self._key = keys[at]
+        self.socket.disconnect(self._address)
+        self._connect()
+
+    def _connect(self) -> None:
+        self.socket.curve_serverkey = _keys(self._key).public  # counts for connections made from now on
+        self.socket.connect(self._address)
+
+
+def _is_message(frames: list[bytes], refusals: Refusals | None) -> bool:
+    """Whether these are one frame of an allowed size."""
+    kind = Refused.MULTIPART if len(frames) != 1 else Refused.OVERSIZED if len(frames[0]) > MAX_PAYLOAD_BYTES else None
+    if kind and refusals:
+        refusals.count(kind, f"{len(frames)} frames, {sum(map(len, frames))} B")
+    return kind is None
 
 
 def _receive(socket: Socket, limit: int) -> Iterator[list[bytes]]:

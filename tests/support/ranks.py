@@ -90,6 +90,8 @@ class Ranks:
         decode_fingerprint: Fingerprint = FINGERPRINT,
         decode_record: Record = lambda: None,
         engines: Callable[[MemoryFabric, str], EngineFactory] = MemoryFabric.factory,
+        prefill_secret: ClusterSecret = SECRET,
+        decode_secret: ClusterSecret = SECRET,
         **transfer: Any,
     ) -> None:
         defaults: dict[str, Any] = {"beat_interval_s": 0.05, "peer_timeout_s": 3.0, "receive_engines": 1}
@@ -101,22 +103,23 @@ class Ranks:
         )
         self.fabric = MemoryFabric()
         self.source, self.target = Memory(), Memory()
-        shared: dict[str, Any] = {"config": config, "secret": SECRET}
         self.prefill = PrefillWorker(
+            config=config,
+            secret=prefill_secret,
             introduction=Introduction("P", RankCoordinates(), FINGERPRINT, self.source.caches),
             engines=engines(self.fabric, "p"),
             incarnation=11,
             record=lambda: None,
             digests=lambda blocks: self.source.digests(blocks),  # noqa: PLW0108  # a test may replace it
-            **shared,
         )
         self.decode = DecodeWorker(
+            config=config,
+            secret=decode_secret,
             introduction=Introduction("D", RankCoordinates(), decode_fingerprint, self.target.caches),
             engines=engines(self.fabric, "d"),
             incarnation=22,
             record=decode_record,
             digests=lambda blocks: self.target.digests(blocks),  # noqa: PLW0108  # a test may replace it
-            **shared,
         )
         self.finished: set[str] = set()
         self.failed: dict[str, str] = {}

@@ -203,16 +203,16 @@ def test_a_message_too_large_is_refused(loops: MakeLoop) -> None:
 
 
 def test_a_large_message_passes(loops: MakeLoop) -> None:
-    """A table of regions and block ids may be megabytes long."""
+    """A table of regions or of block ids may be as long as a frame."""
     (prefill, p), (decode, _) = loops(), loops()
     address = prefill.listen("127.0.0.1", 0, SECRET)
     prefill.start()
     decode.start()
 
-    decode.send(("dial", address), bytes(8 << 20))
+    decode.send(("dial", address), bytes(MAX_PAYLOAD_BYTES))
 
     wait_for(lambda: p.got)
-    assert len(p.payloads[0]) == 8 << 20
+    assert len(p.payloads[0]) == MAX_PAYLOAD_BYTES
 
 
 def test_a_broken_connection_is_told(loops: MakeLoop) -> None:

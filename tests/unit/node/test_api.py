@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 
 from contracts.http import INTEGRITY_PATH, NODE_PATH, TRACE_PATH, TRANSFERS_PATH
+from contracts.kv_transfer import Role
 from contracts.secret import ClusterSecret
 from kv_connector.refusals import Refusals
 from node.api import EngineFacts, NodeApi, engine_facts, merge
@@ -61,11 +62,11 @@ class FakeConnector:
         return {"ok": False, "findings": [{"blocks": ["2-3"]}]}
 
 
-def node_api(connector: FakeConnector) -> NodeApi:
-    """The API of a prefill node."""
+def node_api(connector: FakeConnector, role: Role = "prefill") -> NodeApi:
+    """A node's API."""
     refusals = Refusals(logging.getLogger(__name__))
     return NodeApi(
-        role="prefill",
+        role=role,
         model="/m",
         gate=BearerGate(SECRET, refusals),
         snapshots=cast("SnapshotClient", connector),
@@ -229,12 +230,7 @@ async def test_a_node_that_has_done_nothing_has_an_empty_trace() -> None:
 async def test_a_decode_nodes_records_come_from_its_scheduler() -> None:
     """Only there all milestones come together."""
     record = {"transfer_id": "a", "arrived_at_s": 5.0, "timings_s": {"arrived": 0.0, "reserved": 0.5}}
-    api = NodeApi(
-        role="decode",
-        model="/m",
-        token=TOKEN,
-        snapshots=cast("SnapshotClient", FakeConnector(WORKER, {"recent": [record]})),
-    )
+    api = node_api(FakeConnector(WORKER, {"recent": [record]}), role="decode")
 
     exchange = await ask(api, TRACE_PATH)
 
