@@ -4,15 +4,18 @@ The proxy reads it to learn roles, control addresses and whether two nodes may b
 why two nodes were not.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Word = Annotated[str, msgspec.Meta(max_length=512)]
 
 
 class RegionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block."""
 
-    name: str
+    name: Name
     layer: int
     base_addr: int
     block_bytes: int
@@ -23,12 +26,12 @@ class RegionInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """What must be equal on both sides for KV bytes to mean the same thing."""
 
-    weights: str  # digest of configuration and weight files, or the hub revision
-    dtype: str
-    kv_cache_dtype: str
-    quantization: str
-    rope: str  # digest of the RoPE settings
-    attention: str  # attention backend, with its instruction set on CPU
+    weights: Word  # digest of configuration and weight files, or the hub revision
+    dtype: Word
+    kv_cache_dtype: Word
+    quantization: Word
+    rope: Word  # digest of the RoPE settings
+    attention: Word  # attention backend, with its instruction set on CPU
     block_size_tokens: int
 
 

@@ -22,4 +22,12 @@ class EngineError(ConnectorError):
 
 
 class ProtocolError(ConnectorError):
-    """A peer's message is malformed or of another version."""
+    """A peer's message is malformed."""
+
+    kind = "malformed"  # under which it is counted
+
+
+class VersionError(ProtocolError):
+    """A peer speaks another version of the protocol."""
+
+    kind = "version"

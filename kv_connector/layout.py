@@ -190,8 +190,7 @@ def check_compatible(mine: Sequence[Region], theirs: Sequence[Region]) -> None:
     Raises:
         LayoutError: they do not; the message gives the first difference, with both values.
     """
-    if len(mine) != len(theirs):
-        raise LayoutError(f"{len(mine)} KV regions here, {len(theirs)} there")
+    check_count(mine, theirs)
     for ours, other in zip(mine, theirs, strict=True):
         here, there = (ours.name, ours.layer, ours.block_bytes), (other.name, other.layer, other.block_bytes)
         if here != there:
@@ -199,3 +198,13 @@ def check_compatible(mine: Sequence[Region], theirs: Sequence[Region]) -> None:
                 f"KV region {here[0]!r} (layer {here[1]}, {here[2]} B a block) here, "
                 f"{there[0]!r} (layer {there[1]}, {there[2]} B a block) there"
             )
+
+
+def check_count(mine: Sequence[object], theirs: Sequence[object]) -> None:
+    """Check that two ranks have as many regions, whatever these are.
+
+    Raises:
+        LayoutError: they do not.
+    """
+    if len(mine) != len(theirs):
+        raise LayoutError(f"{len(mine)} KV regions here, {len(theirs)} there")

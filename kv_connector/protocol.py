@@ -6,6 +6,9 @@ address never acts on its predecessor's mail, and an overtaken message is droppe
 
 Read the messages in the order of a transfer's life: `Hello`, `Reserve`, `Started`, `Commit`; `Beat` keeps both sides
 honest, `Revoke` and `Fail` end what did not go well. All of them are idempotent; unknown keys are ignored.
+
+Every text, list and number has a bound, far beyond what any deployment needs: what a peer sends costs no more memory
+than these allow, and the decoder refuses the rest before anybody sees it.
 """
 
 from typing import Annotated, NamedTuple
@@ -14,38 +17,56 @@ import msgspec
 
 from contracts.kv_transfer import PROTOCOL_VERSION
 from contracts.node_info import Fingerprint, RegionInfo
-from kv_connector.errors import ProtocolError
+from kv_connector.errors import ProtocolError, VersionError
+from kv_connector.verification import DIGEST_BYTES
+
+MAX_OPEN = 16_384  # transfers between one P rank and one D rank; a D that has more computes the rest itself
+MAX_BLOCKS = 262_144  # in one reservation and KV group: a prompt of 4 million tokens
+MAX_REASON_CHARS = 2_000
+MAX_REGIONS = 4_096
+
+_MAX_INT = (1 << 63) - 1
+Incarnation = Annotated[int, msgspec.Meta(gt=0, le=_MAX_INT)]
+TransferId = Annotated[str, msgspec.Meta(max_length=64)]
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=_MAX_INT)]
+Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+BlockId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)]
+Digest = Annotated[bytes, msgspec.Meta(max_length=64)]
+Coordinate = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+Seconds = Annotated[float, msgspec.Meta(ge=-1e9, le=1e9)]  # finite, and a number
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """Coordinates of a worker in its node."""
 
-    tp: int = 0
-    tp_size: int = 1
-    pp: int = 0
-    pp_size: int = 1
+    tp: Coordinate = 0
+    tp_size: Coordinate = 1
+    pp: Coordinate = 0
+    pp_size: Coordinate = 1
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     """Both ways: who I am and where my KV lies. D speaks first; P answers with its own `Hello` or a `Refuse`."""
 
-    node: str  # how the logs of the peer should call me
+    node: Name  # how the logs of the peer should call me
     rank: Rank
     fingerprint: Fingerprint
-    regions: list[RegionInfo]
+    regions: Annotated[list[RegionInfo], msgspec.Meta(max_length=MAX_REGIONS)]
 
 
 class Refuse(msgspec.Struct, frozen=True, kw_only=True, tag="refuse"):
     """P to D: this pair must not exchange KV, and why. No byte has moved."""
 
-    reason: str
+    reason: Reason
 
 
 class OpenEpoch(NamedTuple):
     """One epoch that the sender of a `Beat` still counts as open. Epoch 0: watched, nothing reserved."""
 
-    transfer_id: str
-    epoch: int
+    transfer_id: TransferId
+    epoch: Epoch
 
 
 class Introduce(msgspec.Struct, frozen=True, kw_only=True, tag="introduce"):
@@ -55,26 +76,27 @@ class Introduce(msgspec.Struct, frozen=True, kw_only=True, tag="introduce"):
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """D to P: everything of mine that is open with you. P answers with its own list and repeats what D missed."""
 
-    open: list[OpenEpoch]
+    open: Annotated[list[OpenEpoch], msgspec.Meta(max_length=MAX_OPEN)]
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     """P to D: the prompt of this transfer is being computed."""
 
-    transfer_id: str
-    tokens: int
+    transfer_id: TransferId
+    tokens: Tokens
 
 
 class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag="reserve"):
     """D to P: write the prompt's KV here. Blocks are scheduler blocks, in prompt order, one list per KV group."""
 
-    transfer_id: str
-    epoch: int
-    engine: str  # session name of the receiving engine: the fence domain of this epoch
-    tokens: int  # prompt length that D wants, tokens
-    first_token: int  # D has everything before it; a multiple of the block size
-    blocks: list[list[int]]  # destination block ids from `first_token` on; 0: not wanted
-    prompt_hash: bytes
+    transfer_id: TransferId
+    epoch: Epoch
+    engine: Name  # session name of the receiving engine: the fence domain of this epoch
+    tokens: Tokens  # prompt length that D wants, tokens
+    first_token: Tokens  # D has everything before it; a multiple of the block size
+    # destination block ids from `first_token` on; 0: not wanted
+    blocks: Annotated[list[Annotated[list[BlockId], msgspec.Meta(max_length=MAX_BLOCKS)]], msgspec.Meta(max_length=16)]
+    prompt_hash: Digest
 
 
 class Revoke(msgspec.Struct, frozen=True, kw_only=True, tag="revoke"):
@@ -83,31 +105,33 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, tag="revoke"):
     With a `mismatch` it comes after the commit: what was committed is not what arrived. That needs no answer.
     """
 
-    transfer_id: str
-    epoch: int
-    mismatch: str = ""  # regions and blocks whose digests differ
+    transfer_id: TransferId
+    epoch: Epoch
+    mismatch: Reason = ""  # regions and blocks whose digests differ
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     """P to D: every push of this epoch returned 0 and every wanted block was pushed."""
 
-    transfer_id: str
-    epoch: int
-    tokens: int
-    prompt_hash: bytes
-    shards: int = 1  # how many P ranks must commit
-    timings_s: dict[str, float] = {}  # seconds since the prompt was first scheduled, by milestone
-    pushing_s: float = 0.0  # time in which at least one push was under way
-    digests: bytes = b""  # of the pushed blocks, 8 bytes per region in the order of `Hello`; empty: not verified
+    transfer_id: TransferId
+    epoch: Epoch
+    tokens: Tokens
+    prompt_hash: Digest
+    shards: Coordinate = 1  # how many P ranks must commit
+    # seconds since the prompt was first scheduled, by milestone
+    timings_s: Annotated[dict[Annotated[str, msgspec.Meta(max_length=32)], Seconds], msgspec.Meta(max_length=64)] = {}
+    pushing_s: Seconds = 0.0  # time in which at least one push was under way
+    # of the pushed blocks, 8 bytes per region in the order of `Hello`; empty: not verified
+    digests: Annotated[bytes, msgspec.Meta(max_length=DIGEST_BYTES * MAX_REGIONS)] = b""
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, tag="fail"):
     """P to D: this epoch will not be committed. Dirty: some bytes may still be on their way (E1); fence."""
 
-    transfer_id: str
-    epoch: int
+    transfer_id: TransferId
+    epoch: Epoch
     dirty: bool
-    reason: str
+    reason: Reason
 
 
 Body = Hello | Refuse | Introduce | Beat | Started | Reserve | Revoke | Commit | Fail
@@ -117,9 +141,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """What travels in one frame."""
 
     version: int
-    sender: Annotated[int, msgspec.Meta(gt=0)]  # incarnation, 63 random bits
-    receiver: Annotated[int, msgspec.Meta(ge=0)]  # who it is meant for; 0 only in a `Hello` to a peer not heard of yet
-    seq: Annotated[int, msgspec.Meta(gt=0)]  # grows by one per message of a sender to a session
+    sender: Incarnation  # 63 random bits
+    # who it is meant for; 0 only in a `Hello` to a peer not heard of yet
+    receiver: Annotated[int, msgspec.Meta(ge=0, le=_MAX_INT)]
+    seq: Annotated[int, msgspec.Meta(gt=0, le=_MAX_INT)]  # grows by one per message of a sender to a session
     body: msgspec.Raw
 
 
@@ -138,14 +163,17 @@ _bodies = msgspec.msgpack.Decoder(Body)
 
 
 def encode(message: Message) -> bytes:
-    """Return the frame for a message."""
+    """Return the frame for a message; a reason that is too long for the peer is cut."""
+    body = message.body
+    if isinstance(body, Refuse | Fail) and len(body.reason) > MAX_REASON_CHARS:
+        body = msgspec.structs.replace(body, reason=body.reason[: MAX_REASON_CHARS - 1] + "…")
     return _encoder.encode(
         Envelope(
             version=PROTOCOL_VERSION,
             sender=message.sender,
             receiver=message.receiver,
             seq=message.seq,
-            body=msgspec.Raw(_encoder.encode(message.body)),
+            body=msgspec.Raw(_encoder.encode(body)),
         )
     )
 
@@ -154,12 +182,13 @@ def decode(frame: bytes) -> Message:
     """Parse a frame.
 
     Raises:
-        ProtocolError: not our format, or another protocol version; the message names both versions.
+        ProtocolError: not our format, or a value out of bounds.
+        VersionError: another protocol version; the message names both.
     """
     try:
         envelope = _envelopes.decode(frame)
         if envelope.version != PROTOCOL_VERSION:
-            raise ProtocolError(f"the peer speaks protocol {envelope.version}, this node speaks {PROTOCOL_VERSION}")
+            raise VersionError(f"the peer speaks protocol {envelope.version}, this node speaks {PROTOCOL_VERSION}")
         return Message(envelope.sender, envelope.receiver, envelope.seq, _bodies.decode(envelope.body))
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, RecursionError) as exc:  # the latter for what is nested too deeply
         raise ProtocolError(f"malformed control message: {exc}") from exc

@@ -39,7 +39,7 @@ class Refused(StrEnum):
     NOT_THEIRS = "not_theirs"  # another peer has this transfer
     BLOCKS = "blocks"  # ids that the peer's pool does not have
     ENGINE = "engine"  # another peer writes through this engine
-    REUSED_ID = "reused_id"  # a second request with the transfer id of the first
+    REUSED_ID = "reused_id"  # a second request with the transfer id of the first: n > 1, or a replay
     # requests
     MALFORMED_PARAMS = "malformed_params"
     PARAMS_VERSION = "params_version"
@@ -77,3 +77,7 @@ class Refusals:
 
 def _one_line(detail: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in str(detail)[:MAX_DETAIL_CHARS])
+
+
+def uncounted(kind: Refused) -> None:
+    """For a machine of whose refusals nobody keeps count."""

@@ -23,6 +23,7 @@ from kv_connector.handoff.fencing import FenceDomains
 from kv_connector.handoff.session import Session, SessionState
 from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.protocol import (
+    MAX_OPEN,
     Beat,
     Body,
     Commit,
@@ -36,6 +37,7 @@ from kv_connector.protocol import (
     Revoke,
     Started,
 )
+from kv_connector.refusals import Refused, uncounted
 
 CANCELLED = "cancelled"  # the reason when nobody waits any more
 
@@ -106,6 +108,7 @@ class Consumer:
         settings: HandoffSettings,
         hello: Callable[[], Hello],
         judge: Callable[[Hello], str],
+        refused: Callable[[Refused], None] = uncounted,
     ) -> None:
         """Make the machine; it knows no peer yet.
 
@@ -115,6 +118,7 @@ class Consumer:
             settings: Time-outs.
             hello: Makes our introduction.
             judge: Returns why a peer's introduction cannot be accepted, or "".
+            refused: Told of each message that is not acted on.
         """
         self.incarnation = incarnation
         self.sessions: dict[str, Session] = {}
@@ -130,6 +134,7 @@ class Consumer:
         self._settings = settings
         self._hello = hello
         self._judge = judge
+        self._count = refused
         self._sequence = count(1)
         self._ids: dict[str, str] = {}  # request id → transfer id
         self._next_beat = 0.0
@@ -142,9 +147,13 @@ class Consumer:
         """A request that wants this transfer's KV has arrived."""
         if known := self.transfers.get(transfer_id):
             if known.request_id != request_id:
+                self._count(Refused.REUSED_ID)
                 self.resolved.append(
                     Resolved(request_id, transfer_id, False, False, "another request has this transfer id", None)
                 )
+            return
+        if len(self.transfers) >= MAX_OPEN:
+            self.resolved.append(Resolved(request_id, transfer_id, False, False, "too many transfers are open", None))
             return
         self.transfers[transfer_id] = Incoming(transfer_id, request_id, peer, now)
         self._ids[request_id] = transfer_id
@@ -222,10 +231,13 @@ class Consumer:
         """Act on one message of a prefill rank."""
         session = self.sessions.get(peer)
         if session is None:
+            self._count(Refused.STRANGER)
             return
         restarted = session.is_restart(message) and isinstance(message.body, Hello | Refuse | Introduce)
-        if not session.accept(message, now):
+        if refusal := session.refusal(message):
+            self._count(refusal)
             return
+        session.accept(message, now)
         if restarted:
             self._lose_epochs(peer, "the prefill node restarted", now, restarted=True)
         match message.body:
@@ -242,6 +254,8 @@ class Consumer:
                 self._started(message.body.transfer_id, peer)
             case Commit() | Fail():
                 self._ended(message.body, peer, now)
+            case _:
+                self._count(Refused.UNEXPECTED)
 
     def disconnected(self, peer: str, now: float) -> None:
         """The connection to a prefill rank broke. A hint: one that lives answers a beat soon, over another one."""
@@ -275,6 +289,7 @@ class Consumer:
 
     def _greeted(self, peer: str, session: Session, hello: Hello) -> None:
         if reason := self._judge(hello):
+            self._count(Refused.INTRODUCTION)
             self._refused(peer, session, reason)
             return
         session.state = SessionState.OPEN

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
+from kv_connector.handoff.claims import MAX_BLOCKS_EACH, MAX_PEERS, MAX_UNSTARTED, Claims
 from kv_connector.handoff.pushing import Coverage, Piece
 from kv_connector.handoff.session import Session, SessionState
 from kv_connector.handoff.settings import HandoffSettings
@@ -36,6 +37,7 @@ from kv_connector.protocol import (
     Revoke,
     Started,
 )
+from kv_connector.refusals import Refused, uncounted
 from kv_connector.timings import counted_from
 
 REVOKED, UNWANTED, CANCELLED = "revoked", "no longer wanted", "cancelled by the proxy"
@@ -120,6 +122,7 @@ class Producer:
         hello: Callable[[], Hello],
         judge: Callable[[Hello], str],
         verify: Callable[[str], bool] = verify_none,
+        refused: Callable[[Refused], None] = uncounted,
     ) -> None:
         """Make the machine; it knows no peer yet.
 
@@ -131,6 +134,7 @@ class Producer:
             hello: Makes our introduction.
             judge: Returns why a peer's introduction cannot be accepted, or "".
             verify: Whether the commit of a transfer (by id) shall carry digests of its source blocks.
+            refused: Told of each message that is not acted on, or not as its sender wishes.
         """
         self.incarnation = incarnation
         self.sessions: dict[int, Session] = {}
@@ -150,6 +154,8 @@ class Producer:
         self._hello = hello
         self._judge = judge
         self._verify = verify
+        self._count = refused
+        self._claims = Claims()
         self._ids: dict[str, str] = {}  # request id → transfer id, while live
         self._pushable: dict[str, Outgoing] = {}  # in the order in which they got something to push
 
@@ -276,10 +282,15 @@ class Producer:
         if isinstance(message.body, Hello) and message.receiver in (0, self.incarnation):
             self._greet(route, message, message.body, now)
         elif session is None or message.receiver != self.incarnation:
+            self._count(Refused.STRANGER if session is None else Refused.FOREIGN_RECEIVER)
             self.outbox.append((route, Message(self.incarnation, message.sender, next(self._sequence), Introduce())))
+        elif refusal := session.refusal(message):
+            self._count(refusal)
         elif session.accept(message, now) and session.state is SessionState.OPEN:
             self._routes[message.sender] = route
             self._act(message.sender, message.body, now)
+        else:
+            self._count(Refused.NOT_OPEN)
 
     def tick(self, now: float) -> None:
         """Let go of peers that fell silent and of prompts that nobody asks for (I5)."""
@@ -299,13 +310,21 @@ class Producer:
 
     def _greet(self, route: Route, message: Message, hello: Hello, now: float) -> None:
         session = self.sessions.get(message.sender) or Session(self.incarnation, self._sequence, now)
-        if not session.accept(message, now):
+        crowded = message.sender not in self.sessions and len(self.sessions) >= MAX_PEERS
+        if refusal := Refused.TOO_MANY_PEERS if crowded else session.refusal(message):
+            self._count(refusal)
             return
+        session.accept(message, now)
         self.sessions[message.sender], self._routes[message.sender] = session, route
-        self._hellos[message.sender] = hello
         session.reason = self._judge(hello)
-        session.state = SessionState.REFUSED if session.reason else SessionState.OPEN
-        self._send(message.sender, Refuse(reason=session.reason) if session.reason else self._hello())
+        if session.reason:
+            session.state = SessionState.REFUSED
+            self._count(Refused.INTRODUCTION)
+            self._send(message.sender, Refuse(reason=session.reason))
+        else:
+            session.state = SessionState.OPEN
+            self._hellos[message.sender] = hello
+            self._send(message.sender, self._hello())
 
     def _act(self, decode: int, body: Body, now: float) -> None:
         match body:
@@ -316,18 +335,24 @@ class Producer:
             case Beat():
                 self._beat(decode, body, now)
             case _:
-                pass  # a newer peer's message that we do not need
+                self._count(Refused.UNEXPECTED)  # a newer peer's message that we do not need
 
     def _reserve(self, decode: int, body: Reserve, now: float) -> None:
         if outcome := self.tombstones.answer(decode, body.transfer_id, body.epoch):
             self._send(decode, outcome)
             return
-        transfer = self._find_or_create(body.transfer_id, now)
-        if transfer.reservation is not None:
+        transfer = self.transfers.get(body.transfer_id)
+        if transfer is not None and transfer.reservation is not None:
             if (transfer.decode, transfer.epoch) != (decode, body.epoch):
                 self._send(decode, _clean(body.transfer_id, body.epoch, "another epoch is reserved"))
             return
-        transfer.decode, transfer.reservation = decode, body
+        if refusal := self._objection(decode, body.transfer_id) or self._objection_to(body, decode):
+            self._count(refusal)
+            self._send(decode, _clean(body.transfer_id, body.epoch, f"the reservation was refused: {refusal}"))
+            return
+        transfer = self._own(decode, body.transfer_id, now)
+        transfer.reservation = body
+        self._claims.take(decode, blocks=_num_blocks(body), engine=body.engine)
         transfer.marks["reserved"] = now
         self._pair(transfer, now)
 
@@ -342,10 +367,13 @@ class Producer:
                 outcome = _clean(body.transfer_id, body.epoch, REVOKED)
                 self.tombstones.bury(decode, outcome)
             self._send(decode, outcome)
-        elif transfer.epoch and (transfer.decode, transfer.epoch) != (decode, body.epoch):
+        elif transfer.decode not in (0, decode):
+            self._count(Refused.NOT_THEIRS)
+            self._send(decode, _clean(body.transfer_id, body.epoch, "another decode node has this transfer"))
+        elif transfer.epoch and transfer.epoch != body.epoch:
             self._send(decode, _clean(body.transfer_id, body.epoch, "another epoch is reserved"))
         else:
-            transfer.decode = decode
+            self._own(decode, body.transfer_id, now)
             if body.epoch != transfer.epoch:  # its Reserve was lost: say at once that nothing was written
                 self._send(decode, _clean(body.transfer_id, body.epoch, REVOKED))
             self._end(transfer, REVOKED, now)
@@ -366,14 +394,40 @@ class Producer:
         self._send(decode, Beat(open=mine))
 
     def _watched(self, decode: int, transfer_id: str, now: float) -> None:
-        transfer = self._find_or_create(transfer_id, now)
-        if transfer.decode not in (0, decode):
+        if refusal := self._objection(decode, transfer_id):
+            self._count(refusal)
             return
-        transfer.decode = decode
+        transfer = self._own(decode, transfer_id, now)
         if transfer.held_since is not None:
             transfer.held_since = now  # a decode rank that says it will ask keeps the prompt alive
         if transfer.prompt is not None:
             self._send(decode, Started(transfer_id=transfer_id, tokens=transfer.prompt.tokens))
+
+    def _objection(self, decode: int, transfer_id: str) -> Refused | None:
+        """Why a decode rank may not have this transfer: the first one that asks has it, and none has too many."""
+        transfer = self.transfers.get(transfer_id)
+        if transfer is not None and transfer.decode:
+            return None if transfer.decode == decode else Refused.NOT_THEIRS
+        unstarted = len(self.transfers) - len(self._ids)
+        crowded = transfer is None and unstarted >= MAX_UNSTARTED
+        return Refused.TOO_MUCH if crowded or not self._claims.may_have_another(decode) else None
+
+    def _objection_to(self, wish: Reserve, decode: int) -> Refused | None:
+        """Why nothing may be written where this decode rank says."""
+        pool = min((region.num_blocks for region in self._hellos[decode].regions), default=MAX_BLOCKS_EACH)
+        if max((max(group, default=0) for group in wish.blocks), default=0) >= pool:
+            return Refused.BLOCKS
+        if not self._claims.may_use(decode, wish.engine):
+            return Refused.ENGINE
+        return None if self._claims.may_reserve(decode, _num_blocks(wish)) else Refused.TOO_MUCH
+
+    def _own(self, decode: int, transfer_id: str, now: float) -> Outgoing:
+        """Make a decode rank the one that a transfer is for; nobody else is."""
+        transfer = self._find_or_create(transfer_id, now)
+        if not transfer.decode:
+            transfer.decode = decode
+            self._claims.take(decode, transfers=1)
+        return transfer
 
     def _pair(self, transfer: Outgoing, now: float) -> None:
         """Both sides are known: check that they mean the same prompt (I7), then pushing may begin."""
@@ -441,6 +495,8 @@ class Producer:
         del self.transfers[transfer.transfer_id]
         self._pushable.pop(transfer.transfer_id, None)
         self._ids.pop(transfer.request_id, None)
+        if transfer.decode:
+            self._claims.give(transfer.decode, transfers=1, blocks=_num_blocks(transfer.reservation))
         self.tombstones.bury(transfer.decode, outcome)
         self.ended.append((transfer, outcome))
         self._send(transfer.decode, outcome)
@@ -448,7 +504,9 @@ class Producer:
             self.released.append(transfer.request_id)
 
     def _lose(self, decode: int, reason: str, now: float) -> None:
-        del self.sessions[decode], self._routes[decode], self._hellos[decode]  # before ending: nothing can be sent
+        del self.sessions[decode], self._routes[decode]  # before ending: nothing can be sent
+        self._hellos.pop(decode, None)
+        self._claims.forget(decode)
         for transfer in list(self.transfers.values()):
             if transfer.decode == decode:
                 self._end(transfer, reason, now)
@@ -470,3 +528,7 @@ class Producer:
 
 def _clean(transfer_id: str, epoch: int, reason: str) -> Fail:
     return Fail(transfer_id=transfer_id, epoch=epoch, dirty=False, reason=reason)
+
+
+def _num_blocks(wish: Reserve | None) -> int:
+    return sum(map(len, wish.blocks)) if wish else 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 
 from kv_connector.protocol import Body, Hello, Introduce, Message, Refuse
+from kv_connector.refusals import Refused
 
 
 class SessionState(IntEnum):
@@ -40,7 +41,16 @@ class Session:
         return self.peer not in (0, message.sender)
 
     def accept(self, message: Message, now: float) -> bool:
-        """Whether to act on a message; updates liveness.
+        """Whether to act on a message; updates liveness."""
+        if self.refusal(message) is not None:
+            return False
+        self.peer = message.sender
+        self._seen = message.seq
+        self.last_heard, self.broken_since = now, None
+        return True
+
+    def refusal(self, message: Message) -> Refused | None:
+        """Why a message is not acted on; `None` if it is.
 
         A message meant for our predecessor, from the peer's predecessor, or overtaken by a newer one is not acted
         on. A `Hello`, `Refuse` or `Introduce` may come from a stranger: it is how a new incarnation shows itself.
@@ -52,14 +62,11 @@ class Session:
         meant_for_us = message.receiver == self.incarnation or (
             isinstance(message.body, Hello) and message.receiver == 0
         )
-        if not meant_for_us or (message.sender != self.peer and not introduces):
-            return False
-        if message.sender == self.peer and message.seq <= self._seen:
-            return False
-        self.peer = message.sender
-        self._seen = message.seq
-        self.last_heard, self.broken_since = now, None
-        return True
+        if not meant_for_us:
+            return Refused.FOREIGN_RECEIVER
+        if message.sender != self.peer:
+            return None if introduces else Refused.STRANGER
+        return Refused.OVERTAKEN if message.seq <= self._seen else None
 
     def silent_for(self, now: float) -> float:
         """Seconds since the peer was last heard."""

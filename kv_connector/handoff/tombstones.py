@@ -1,21 +1,25 @@
 """What became of transfers that have ended on P.
 
 A decode rank may ask late (its `Reserve` was overtaken, our `Commit` was lost) and a prompt may start late (its leg sat
-in a queue while D gave up). Both are answered from here. The memory is bounded: the oldest ids go first.
+in a queue while D gave up). Both are answered from here. The memory is bounded: the oldest ids go first, those of the
+rank that has the most, so that one that ends transfers without end pushes out nobody else's.
 """
 
 from collections import OrderedDict
+from itertools import islice
 
 from kv_connector.protocol import Commit, Fail
 
 CAPACITY = 65_536
+_COMPARED = 1_024  # ranks among which the one with the most is sought
 
 
 class Tombstones:
     """The last outcome of each ended transfer id, and the decode rank that it was meant for."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self._outcomes: OrderedDict[str, tuple[int, Commit | Fail]] = OrderedDict()
+        self._outcomes: dict[str, tuple[int, Commit | Fail]] = {}
+        self._by_owner: dict[int, OrderedDict[str, None]] = {}  # oldest first
         self._capacity = capacity
 
     def __len__(self) -> int:
@@ -26,10 +30,12 @@ class Tombstones:
 
     def bury(self, decode: int, outcome: Commit | Fail) -> None:
         """Remember how a transfer ended; `decode` is the incarnation of its decode rank."""
+        self._forget(outcome.transfer_id)
         self._outcomes[outcome.transfer_id] = decode, outcome
-        self._outcomes.move_to_end(outcome.transfer_id)
+        self._by_owner.setdefault(decode, OrderedDict())[outcome.transfer_id] = None
         while len(self._outcomes) > self._capacity:
-            self._outcomes.popitem(last=False)
+            richest = max(islice(self._by_owner.values(), _COMPARED), key=len)
+            self._forget(next(iter(richest)))
 
     def answer(self, decode: int, transfer_id: str, epoch: int) -> Commit | Fail | None:
         """Return what to tell a decode rank that asks for an epoch of `transfer_id`; `None` if the id is not known.
@@ -45,3 +51,11 @@ class Tombstones:
             return outcome
         reason = outcome.reason if isinstance(outcome, Fail) else "the transfer has ended"
         return Fail(transfer_id=transfer_id, epoch=epoch, dirty=False, reason=reason)
+
+    def _forget(self, transfer_id: str) -> None:
+        known = self._outcomes.pop(transfer_id, None)
+        if known is not None:
+            owned = self._by_owner[known[0]]
+            del owned[transfer_id]
+            if not owned:
+                del self._by_owner[known[0]]

@@ -4,6 +4,7 @@ A request is *waiting* until blocks are allocated for it, *reserved* while a pee
 its KV is here, has failed, or is not needed. From then on it is vLLM's alone: every later call answers `(0, False)`.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.handoff.consumer import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from kv_connector.prompt import prompt_hash
+from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.ledger import ReservationLedger
 from kv_connector.scheduler_side.timing import DecodeTimings
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
 
 
 class _State(IntEnum):
@@ -53,6 +57,7 @@ class DecodeScheduler:
         self._config = config
         self._secret = secret
         self._block_tokens = block_tokens
+        self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
         self._transfer_ids: set[str] = set()
         self._ledger = ReservationLedger()
@@ -82,9 +87,12 @@ class DecodeScheduler:
     def add_request(self, request: "Request") -> None:
         """A request has arrived. Tell its prefill node that we care, so that it keeps the prompt for us."""
         self.integrity.request_arrived(request.request_id)
-        params = params_of(request, "decode", self._secret)
-        if params is None or request.skip_reading_prefix_cache or params.transfer_id in self._transfer_ids:
-            return  # an ordinary request; one that must compute its prompt itself; a second use of the same transfer
+        params = params_of(request, "decode", self._secret, self._refusals)
+        if params is None or request.skip_reading_prefix_cache:
+            return  # an ordinary request; one that must compute its prompt itself
+        if params.transfer_id in self._transfer_ids:
+            self._refusals.count(Refused.REUSED_ID, params.transfer_id)
+            return
         tracked = _Tracked(params.transfer_id, params.peer, time.monotonic())
         self._requests[request.request_id] = tracked
         self._transfer_ids.add(params.transfer_id)
@@ -196,6 +204,7 @@ class DecodeScheduler:
             "reserved_blocks": self._ledger.total_blocks(),
             "totals": self._totals | self.integrity.totals,
             "recomputed_by_reason": self._failures.by_class(),
+            "refused": self._refusals.snapshot(),
             "failures": self._failures.recent(),
         } | self._timings.snapshot()
 

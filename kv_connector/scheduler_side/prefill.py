@@ -4,6 +4,7 @@ A prompt is *queued* until it is first scheduled, *running* until its last chunk
 its blocks were taken away (abort, preemption). Only a complete prompt's blocks are held after the request has ended.
 """
 
+import logging
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from contracts.secret import ClusterSecret
 from kv_connector.handoff.producer import Prompt
 from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
 from kv_connector.prompt import prompt_hash
+from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.tracking import params_of
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
+
+logger = logging.getLogger(__name__)
 
 
 class _State(IntEnum):
@@ -43,8 +47,10 @@ class PrefillScheduler:
     def __init__(self, secret: ClusterSecret, block_tokens: int) -> None:
         self._secret = secret
         self._block_tokens = block_tokens
+        self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
         self._held: dict[str, _Tracked] = {}
+        self._transfer_ids: set[str] = set()  # of both
         self._step = PrefillStep()
         self._pool: BlockPool | None = None
         self.integrity = IntegrityCheck(dict)
@@ -58,9 +64,13 @@ class PrefillScheduler:
     def add_request(self, request: "Request") -> None:
         """A request has arrived."""
         self.integrity.request_arrived(request.request_id)
-        params = params_of(request, "prefill", self._secret)
+        params = params_of(request, "prefill", self._secret, self._refusals)
         if params is None:
             return
+        if params.transfer_id in self._transfer_ids:
+            self._refusals.count(Refused.REUSED_ID, params.transfer_id)
+            return
+        self._transfer_ids.add(params.transfer_id)
         tokens = request.num_prompt_tokens
         blocks = -(-tokens // self._block_tokens)
         self._requests[request.request_id] = _Tracked(params.transfer_id, tokens, blocks, prompt_hash(request))
@@ -99,13 +109,15 @@ class PrefillScheduler:
             self._step.abandoned.append((tracked.transfer_id, "aborted before it was scheduled"))
         self._void(request.request_id, "aborted")
         del self._requests[request.request_id]
+        self._transfer_ids.discard(tracked.transfer_id)
         return False
 
     def update(self, finished_sending: set[str]) -> None:
         """The workers let go of these requests' blocks."""
         for request_id in finished_sending:
-            self._held.pop(request_id, None)
             self.integrity.request_ended(request_id)
+            if tracked := self._held.pop(request_id, None):
+                self._transfer_ids.discard(tracked.transfer_id)
 
     def snapshot(self) -> dict[str, Any]:
         """State for the node API; called from another thread."""
@@ -129,6 +141,7 @@ class PrefillScheduler:
                 for request_id, tracked, state in held + live
             ],
             "totals": self._totals | self.integrity.totals,
+            "refused": self._refusals.snapshot(),
         }
 
     def _advance(self, request_id: str, new_blocks: list[int], computed_tokens: int) -> None:

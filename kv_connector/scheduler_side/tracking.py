@@ -8,6 +8,7 @@ from contracts import kv_transfer
 from contracts.kv_transfer import Role, TransferParams, TransferParamsError
 from contracts.secret import ClusterSecret
 from kv_connector.reasons import CLASSES, reason_class
+from kv_connector.refusals import Refusals
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -17,17 +18,18 @@ logger = logging.getLogger(__name__)
 REMEMBERED_FAILURES = 32
 
 
-def params_of(request: "Request", role: Role, secret: ClusterSecret) -> TransferParams | None:
+def params_of(request: "Request", role: Role, secret: ClusterSecret, refusals: Refusals) -> TransferParams | None:
     """Return the verified parameters of a request that is part of a transfer; `None` for an ordinary one.
 
-    The node's HTTP middleware has refused unsigned parameters already; this is the second lock.
+    The node's HTTP middleware has refused unsigned parameters already; this is the second lock. A request whose
+    parameters are refused here is served without a transfer.
     """
     if request.kv_transfer_params is None or not request.prompt_token_ids or request.prompt_embeds is not None:
         return None  # a prompt given as embeddings, in part or whole, is not named by its token ids
     try:
         params = kv_transfer.verify(request.kv_transfer_params, secret)
     except TransferParamsError as exc:
-        logger.warning("request %s is served without a transfer: %s", request.request_id, exc)
+        refusals.count(exc.kind, exc)
         return None
     return params if params.role == role else None
 

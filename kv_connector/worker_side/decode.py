@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from itertools import islice
 from typing import Any
 
 from contracts.secret import ClusterSecret
@@ -13,6 +14,7 @@ from kv_connector.errors import ProtocolError
 from kv_connector.handoff.consumer import CANCELLED, Consumer, Incoming, Resolved
 from kv_connector.metadata import DecodeReport, DecodeStep, Ending
 from kv_connector.protocol import Reserve, decode, encode
+from kv_connector.refusals import Refusals
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import Record
 from kv_connector.verification import differences, mismatch
@@ -26,6 +28,7 @@ from kv_connector.worker_side.zeroing import Zeroing
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
+MAX_DESCRIBED = 1_000  # transfers in a snapshot: it is made under the lock that the model thread needs
 
 
 class DecodeWorker:
@@ -46,17 +49,19 @@ class DecodeWorker:
         self._caches = caches
         self._record = record
         self._lock = threading.Lock()
+        self._refusals = Refusals(logger)
         self._consumer = Consumer(
             incarnation=incarnation,
             domains=config.transfer.receive_engines,
             settings=config.handoff(caches.num_blocks),
             hello=introduction.hello,
             judge=introduction.judge,
+            refused=self._refusals.count,
         )
         self._digests: DigestThread[Incoming] = DigestThread(digests, self._compared)
         self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
         self._zeroing = Zeroing(done=self._zeroed, failed=self._give_up)
-        self._loop = ControlLoop(self, TICK_S, secret=secret)
+        self._loop = ControlLoop(self, TICK_S, secret=secret, refusals=self._refusals)
         self._waker = Waker(wake_path(config.runtime_dir))
         self._finished: set[str] = set()  # requests that vLLM waits for, resolved since it last asked
         self._failed: set[str] = set()  # those of them whose KV must not be used
@@ -124,7 +129,7 @@ class DecodeWorker:
         try:
             message = decode(payload)
         except ProtocolError as exc:
-            logger.warning("ignored a message from %s: %s", peer, exc)
+            self._refusals.count(exc.kind, exc)
             return
         with self._lock:
             self._consumer.receive(str(peer[1]), message, time.monotonic())
@@ -183,8 +188,9 @@ class DecodeWorker:
                         "blocks": transfer.num_blocks,
                         "peer": transfer.peer,
                     }
-                    for transfer in consumer.transfers.values()
+                    for transfer in islice(consumer.transfers.values(), MAX_DESCRIBED)
                 ],
+                "open_transfers": len(consumer.transfers),
                 "sessions": [
                     {
                         "peer": peer,
@@ -200,6 +206,7 @@ class DecodeWorker:
                 },
                 "quarantined_blocks": consumer.quarantined_blocks(),
                 "totals": dict(self._totals),
+                "refused": self._refusals.snapshot(),
             }
 
     def _reserve_after_zeroing(self, request_ids: list[str]) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from contracts.node_info import Fingerprint, differences
 from kv_connector.errors import LayoutError
-from kv_connector.layout import Region, check_compatible
+from kv_connector.layout import Region, check_compatible, check_count
 from kv_connector.protocol import Hello, Rank
 from kv_connector.worker_side.caches import Caches
 
@@ -33,6 +33,7 @@ class Introduction:
         if self.rank != theirs.rank:
             reasons.append(f"parallelism: {self.rank} here, {theirs.rank} there")
         try:
+            check_count(self.caches.regions, theirs.regions)  # first: they may have sent thousands
             check_compatible(self.caches.regions, [Region.from_info(info) for info in theirs.regions])
         except LayoutError as exc:
             reasons.append(str(exc))

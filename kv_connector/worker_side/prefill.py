@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, cast
 
 from contracts.secret import ClusterSecret
@@ -16,6 +17,7 @@ from kv_connector.errors import ProtocolError
 from kv_connector.handoff.producer import Complaint, Outgoing, Producer
 from kv_connector.metadata import PrefillStep, Progress
 from kv_connector.protocol import decode, encode
+from kv_connector.refusals import Refusals, Refused
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import ModelStream, Record, make_layer_sync
 from kv_connector.verification import Sampling
@@ -24,10 +26,12 @@ from kv_connector.worker_side.digesting import DigestThread
 from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.sender import Sender
+from kv_connector.worker_side.speakers import Speakers
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
+MAX_DESCRIBED = 1_000  # transfers in a snapshot: it is made under the lock that the model thread needs
 
 
 class PrefillWorker:
@@ -48,6 +52,8 @@ class PrefillWorker:
         self._introduction = introduction
         self._engines = engines
         self._lock = threading.Lock()
+        self._refusals = Refusals(logger)
+        self._speakers = Speakers()
         self._producer = Producer(
             incarnation=incarnation,
             layers=caches.num_layers,
@@ -56,6 +62,7 @@ class PrefillWorker:
             hello=introduction.hello,
             judge=introduction.judge,
             verify=Sampling.of(config.transfer.kv_verify),
+            refused=self._refusals.count,
         )
         self._sender = Sender(
             producer=self._producer,
@@ -70,7 +77,7 @@ class PrefillWorker:
         self._read_from: deque[tuple[str, list[int]]] = deque(maxlen=256)  # verified transfers and their source blocks
         stream = ModelStream.of(record)
         self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, stream)
-        self._loop = ControlLoop(self, TICK_S)
+        self._loop = ControlLoop(self, TICK_S, refusals=self._refusals)
         bound = self._loop.listen(config.control_host, config.control_port, secret)
         self.address = f"tcp://{config.advertise_host}:{bound.rpartition(':')[2]}"
         self._accounts = Accounts()
@@ -152,9 +159,12 @@ class PrefillWorker:
         try:
             message = decode(payload)
         except ProtocolError as exc:
-            logger.warning("ignored a message from %s: %s", peer, exc)
+            self._refusals.count(exc.kind, exc)
             return
         with self._lock:
+            if not self._speakers.may_speak(peer, message.sender):
+                self._refusals.count(Refused.SECOND_SENDER)
+                return
             self._producer.receive(peer, message, time.monotonic())
             self._flush()
         self._sender.wake()
@@ -182,15 +192,17 @@ class PrefillWorker:
         """State for the node API."""
         now = time.monotonic()
         with self._lock:
-            transfers = [self._describe(transfer, now) for transfer in self._producer.transfers.values()]
+            transfers = islice(self._producer.transfers.values(), MAX_DESCRIBED)
             sessions = [
                 {"peer": f"{peer:016x}", "state": session.state.name.lower(), "reason": session.reason}
                 for peer, session in self._producer.sessions.items()
             ]
             return {
                 "control_address": self.address,
-                "transfers": transfers,
+                "transfers": [self._describe(transfer, now) for transfer in transfers],
+                "open_transfers": len(self._producer.transfers),
                 "sessions": sessions,
+                "refused": self._refusals.snapshot(),
             } | self._accounts.snapshot(self._sender.totals)
 
     def _describe(self, transfer: Outgoing, now: float) -> dict[str, Any]:

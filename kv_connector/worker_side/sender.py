@@ -84,6 +84,7 @@ class Sender:
         self._inbox: queue.SimpleQueue[Handover | None] = queue.SimpleQueue()
         self._under_way: list[_UnderWay] = []
         self._peers: dict[int, _Peer] = {}  # by incarnation
+        self._awake = False  # a wake-up waits in the inbox: any number of them is one
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="baton-sender", daemon=True)
         self.totals = {"pushes": 0, "failed_pushes": 0, "bytes": 0, "descriptors": 0}
@@ -114,7 +115,9 @@ class Sender:
 
     def wake(self) -> None:
         """There may be something to push (control thread)."""
-        self._inbox.put(None)
+        if not self._awake:
+            self._awake = True
+            self._inbox.put(None)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -132,7 +135,9 @@ class Sender:
         try:
             item = self._inbox.get(timeout=self._sleep_s() if self._under_way else None)
             while True:
-                if item is not None:
+                if item is None:
+                    self._awake = False  # before the machine is asked: what comes up from now on wakes again
+                else:
                     handed.append(item)
                 item = self._inbox.get_nowait()
         except queue.Empty:

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import zmq
 
 from kv_connector.handoff.producer import Prompt
 from kv_connector.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt
+from kv_connector.protocol import Hello, Introduce, Message, Rank, encode
+from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient
 from kv_connector.worker_side.zeroing import DEVICE_FAILED
 from tests.support.fake_device import FakeDevice, Run
-from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, Ranks
+from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, SECRET, Ranks
 
 
 @pytest.mark.parametrize("layer_sync", ["event", "forward", "stream"])
@@ -358,3 +361,58 @@ def test_a_failed_transfer_is_remembered_and_not_measured(tmp_path: Path) -> Non
         assert sum(snapshot["histograms"]["exposed_push_s"]["counts"]) == 0
         assert (snapshot["totals"]["failed"], len(snapshot["failures"])) == (1, 1)
         assert not ranks.endings["d-a"].committed
+
+
+def send_raw(ranks: Ranks, payloads: list[bytes]) -> None:
+    """Somebody with the secret dials P and says these things, in order."""
+    with zmq.Context() as context:
+        client = ControlClient(ranks.prefill.address, SECRET, context)
+        for payload in payloads:
+            client.send(payload)
+        while client.waiting:
+            client.flush()
+            time.sleep(0.01)
+        time.sleep(0.1)
+        client.close()
+
+
+def test_frames_that_are_no_messages_are_counted_by_kind(tmp_path: Path) -> None:
+    """On both sides, in what the node API shows; a transfer that goes on meanwhile arrives."""
+    greeting = Hello(node="x", rank=Rank(), fingerprint=FINGERPRINT, regions=[])
+    frames = [
+        b"",
+        b"rubbish",
+        encode(Message(5, 11, 1, Introduce())),
+        encode(Message(6, 0, 2, greeting)),
+        bytes(MAX_PAYLOAD_BYTES + 1),
+    ]
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 16, [7])
+        ranks.wait_until(lambda: bool(ranks.prefill.snapshot()["transfers"]))
+        send_raw(ranks, frames)
+        ranks.decode.on_payload(("dial", ranks.prefill.address), b"rubbish")
+        ranks.decode.on_payload(("dial", "tcp://elsewhere:1"), frames[2])
+        ranks.compute("a", tokens=16, blocks=[1], ready=1)
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+
+        refused = ranks.prefill.snapshot()["refused"]
+        assert refused == {"malformed": 2, "stranger": 1, "second_sender": 1, "oversized": 1}
+        assert ranks.decode.snapshot()["refused"] == {"malformed": 1, "stranger": 1}
+        assert ranks.arrived({7: 1})
+
+
+def test_a_snapshot_describes_no_more_transfers_than_one_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made under the lock that the model thread needs; the number of all of them is told."""
+    monkeypatch.setattr("kv_connector.worker_side.prefill.MAX_DESCRIBED", 2)
+    monkeypatch.setattr("kv_connector.worker_side.decode.MAX_DESCRIBED", 2)
+    with Ranks(tmp_path) as ranks:
+        for name in "abc":
+            ranks.watch(name)
+        ranks.wait_until(lambda: ranks.prefill.snapshot()["open_transfers"] == 3)
+
+        for worker in (ranks.prefill, ranks.decode):
+            snapshot = worker.snapshot()
+            assert (len(snapshot["transfers"]), snapshot["open_transfers"]) == (2, 3)

@@ -5,8 +5,11 @@ import pytest
 
 from contracts.kv_transfer import PROTOCOL_VERSION
 from contracts.node_info import Fingerprint, RegionInfo
-from kv_connector.errors import ProtocolError
+from kv_connector.errors import ProtocolError, VersionError
 from kv_connector.protocol import (
+    MAX_BLOCKS,
+    MAX_OPEN,
+    MAX_REASON_CHARS,
     Beat,
     Body,
     Commit,
@@ -24,6 +27,7 @@ from kv_connector.protocol import (
     decode,
     encode,
 )
+from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES
 
 FINGERPRINT = Fingerprint(
     weights="w",
@@ -73,7 +77,7 @@ def test_unknown_fields_are_ignored() -> None:
 
 def test_another_protocol_version_is_named() -> None:
     """The operator reads both versions; the body of another version is not looked at."""
-    with pytest.raises(ProtocolError, match=f"protocol 99, this node speaks {PROTOCOL_VERSION}"):
+    with pytest.raises(VersionError, match=f"protocol 99, this node speaks {PROTOCOL_VERSION}"):
         decode(frame({"type": "of tomorrow"}, version=99))
 
 
@@ -105,3 +109,111 @@ def test_an_envelope_names_both_processes() -> None:
     envelope = msgspec.msgpack.decode(encode(Message(5, 6, 7, Introduce())), type=Envelope)
 
     assert (envelope.version, envelope.sender, envelope.receiver, envelope.seq) == (PROTOCOL_VERSION, 5, 6, 7)
+
+
+def frame_of(kind: str, **fields: object) -> bytes:
+    """A frame with one of `BODIES`, some of its fields replaced."""
+    plain = next(msgspec.to_builtins(body) for body in BODIES if type(body).__name__ == kind)
+    return frame(plain | fields)
+
+
+NAN, INFINITE = float("nan"), float("inf")
+OUT_OF_BOUNDS = [
+    ("Started", {"transfer_id": "x" * 65}),
+    ("Started", {"tokens": -1}),
+    ("Started", {"tokens": 1 << 40}),
+    ("Reserve", {"epoch": -1}),
+    ("Reserve", {"epoch": 1 << 63}),
+    ("Reserve", {"engine": "h" * 300}),
+    ("Reserve", {"first_token": -16}),
+    ("Reserve", {"prompt_hash": bytes(65)}),
+    ("Reserve", {"blocks": [[-1]]}),
+    ("Reserve", {"blocks": [[1 << 31]]}),
+    ("Reserve", {"blocks": [[1] * (MAX_BLOCKS + 1)]}),
+    ("Reserve", {"blocks": [[]] * 17}),
+    ("Beat", {"open": [["t", -1]]}),
+    ("Beat", {"open": [["t", 1]] * (MAX_OPEN + 1)}),
+    ("Beat", {"open": [["t"]]}),
+    ("Fail", {"reason": "x" * (MAX_REASON_CHARS + 1)}),
+    ("Refuse", {"reason": "x" * (MAX_REASON_CHARS + 1)}),
+    ("Commit", {"timings_s": {"commit": NAN}}),
+    ("Commit", {"timings_s": {"commit": INFINITE}}),
+    ("Commit", {"timings_s": {"commit": -1e300}}),
+    ("Commit", {"timings_s": {"x" * 33: 0.0}}),
+    ("Commit", {"timings_s": {str(i): 0.0 for i in range(65)}}),
+    ("Commit", {"shards": 1 << 20}),
+    ("Hello", {"node": "x" * 300}),
+    ("Hello", {"rank": {"tp": -1}}),
+    ("Hello", {"regions": [msgspec.to_builtins(REGION)] * 4_097}),
+    ("Hello", {"regions": [msgspec.to_builtins(REGION) | {"name": "x" * 300}]}),
+    ("Hello", {"fingerprint": msgspec.to_builtins(FINGERPRINT) | {"weights": "x" * 600}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), OUT_OF_BOUNDS)
+def test_what_no_deployment_needs_is_malformed(kind: str, fields: dict[str, object]) -> None:
+    """Bounds of texts, lists and numbers: a peer cannot make us keep more than they allow, or count with nonsense."""
+    with pytest.raises(ProtocolError, match="malformed"):
+        decode(frame_of(kind, **fields))
+
+
+@pytest.mark.parametrize("field", ["sender", "receiver", "seq"])
+def test_an_envelope_counts_with_63_bits(field: str) -> None:
+    """Larger numbers fit msgpack, but not what follows."""
+    with pytest.raises(ProtocolError, match="malformed"):
+        decode(frame({"type": "introduce"}, **{field: 1 << 63}))
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\x91" * 100_000,  # lists in lists
+        b"\x81\xa1a" * 100_000,  # maps in maps
+        b"\xdd\xff\xff\xff\xff",  # a list, a map, a text, of four billion
+        b"\xdf\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+        b"\x82\xa4type\xa4beat\xa4open\xdd\xff\xff\xff\xff",
+    ],
+)
+def test_bombs_are_malformed(tail: bytes) -> None:
+    """Regression: deep nesting was an exception of another kind. A length that is only claimed costs nothing."""
+    envelope = msgspec.msgpack.encode({"version": PROTOCOL_VERSION, "sender": 1, "receiver": 2, "seq": 3})
+    with pytest.raises(ProtocolError, match="malformed"):
+        decode(b"\x85" + envelope[1:] + msgspec.msgpack.encode("body") + tail)
+
+
+def test_the_largest_lists_pass_and_fit_a_frame() -> None:
+    """What the bounds allow can be sent."""
+    beat = Beat(open=[OpenEpoch("f" * 32, 1 << 62)] * MAX_OPEN)
+    reserve = Reserve(
+        transfer_id="f" * 32,
+        epoch=1 << 62,
+        engine="h" * 256,
+        tokens=1 << 31,
+        first_token=0,
+        blocks=[[(1 << 31) - 1] * MAX_BLOCKS],
+        prompt_hash=bytes(64),
+    )
+    for message in (Message(1, 2, 3, beat), Message(1, 2, 3, reserve)):
+        sent = encode(message)
+        assert decode(sent) == message
+        assert len(sent) <= MAX_PAYLOAD_BYTES
+
+
+@pytest.mark.parametrize(
+    "body", [Refuse(reason="é" * 9_999), Fail(transfer_id="t", epoch=1, dirty=True, reason="é" * 9_999)]
+)
+def test_a_reason_that_is_too_long_is_cut_by_its_sender(body: Refuse | Fail) -> None:
+    """Or the peer would never learn that it was refused."""
+    received = decode(encode(Message(1, 2, 3, body))).body
+
+    assert isinstance(received, Refuse | Fail)
+    assert len(received.reason) == MAX_REASON_CHARS
+    assert received.reason.endswith("é…")
+
+
+def test_times_before_the_first_scheduling_pass() -> None:
+    """A reservation may come before its prompt: its time is negative."""
+    commit = Commit(transfer_id="t", epoch=1, tokens=1, prompt_hash=b"", timings_s={"reserved": -0.5, "commit": 2.0})
+
+    assert decode(encode(Message(1, 2, 3, commit))).body == commit

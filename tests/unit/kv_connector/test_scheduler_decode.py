@@ -171,6 +171,7 @@ def test_the_same_transfer_id_serves_one_request_only(engine: Engine) -> None:
 
     assert engine.side.match(twin, 0) == (0, False)
     assert len(engine.side.take_step(step_output()).watched) == 1
+    assert engine.side.snapshot()["refused"] == {"reused_id": 1}
 
 
 def test_a_request_that_must_not_read_the_prefix_cache_is_left_alone(engine: Engine) -> None:

@@ -2,7 +2,7 @@
 
 from kv_connector.metadata import Progress
 from kv_connector.scheduler_side.prefill import PrefillScheduler
-from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakeRequest, request, step_output
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, FakeRequest, request, step_output
 
 
 def scheduler() -> PrefillScheduler:
@@ -114,3 +114,38 @@ def test_a_request_without_signed_parameters_is_none_of_our_business() -> None:
 
     assert (step.started, step.progress) == ([], [])
     assert side.finish_request(plain, aborted=False) is False
+
+
+def test_refused_parameters_are_counted_by_kind() -> None:
+    """The second lock behind the HTTP gate: another cluster's signature, another version, no parameters of ours."""
+    side = scheduler()
+    signed = request("prefill", 40).kv_transfer_params
+    forged = {"baton": signed["baton"] | {"sig": "0" * 64}}
+    for number, params in enumerate((forged, {"baton": signed["baton"] | {"v": 2}}, {"baton": {}}, {}, signed)):
+        side.add_request(FakeRequest(f"r{number}", list(range(40)), params))
+    side.bind_pool(FakePool(9))
+
+    assert side.snapshot()["refused"] == {"bad_signature": 1, "malformed_params": 1, "params_version": 2}
+    assert len(side.snapshot()["transfers"]) == 1
+
+
+def test_a_transfer_id_serves_one_prompt_at_a_time() -> None:
+    """A replayed request is an ordinary one and holds nothing; when the first has gone, the id may be used again."""
+    side = scheduler()
+    side.bind_pool(FakePool(9))
+    first, replayed = request("prefill", 16), request("prefill", 16, request_id="r2")
+    side.add_request(first)
+    side.add_request(replayed)
+    side.take_step(step_output(new=[("r1", [5], 0, 16), ("r2", [6], 0, 16)]))
+    assert side.finish_request(first, aborted=False) is True
+    assert side.finish_request(replayed, aborted=False) is False
+    assert side.snapshot()["refused"] == {"reused_id": 1}
+
+    side.add_request(replayed)
+    assert side.snapshot()["refused"] == {"reused_id": 2}, "the first is held for its decode node"
+    side.update({"r1"})
+    side.add_request(replayed)
+    side.finish_request(replayed, aborted=True)
+    side.add_request(first)
+
+    assert side.snapshot()["refused"] == {"reused_id": 2}

@@ -50,3 +50,34 @@ def test_the_oldest_are_forgotten() -> None:
 
     assert len(tombstones) == 2
     assert [name in tombstones for name in "abc"] == [True, False, True]
+
+
+def test_a_rank_that_ends_transfers_without_end_pushes_out_only_its_own() -> None:
+    """Another's commit can still be repeated after any number of them."""
+    tombstones = Tombstones(capacity=10)
+    tombstones.bury(D, COMMIT)
+    for number in range(1_000):
+        tombstones.bury(99, Fail(transfer_id=f"u{number}", epoch=1, dirty=False, reason=""))
+
+    assert len(tombstones) == 10
+    assert tombstones.answer(D, "t", 1) is COMMIT
+    assert "u999" in tombstones
+
+
+def test_nothing_is_kept_of_ranks_whose_transfers_are_forgotten() -> None:
+    """Ranks restart for ever; the memory of them is bounded as well."""
+    tombstones = Tombstones(capacity=10)
+    for owner in range(1, 1_000):
+        tombstones.bury(owner, Fail(transfer_id=f"u{owner}", epoch=1, dirty=False, reason=""))
+
+    assert len(tombstones) == len(tombstones._by_owner) == 10
+
+
+def test_a_transfer_that_ends_again_changes_hands() -> None:
+    """Its id is remembered once."""
+    tombstones = buried()
+
+    tombstones.bury(D + 1, Fail(transfer_id="t", epoch=2, dirty=False, reason=""))
+
+    assert len(tombstones) == 1
+    assert set(tombstones._by_owner) == {D + 1}

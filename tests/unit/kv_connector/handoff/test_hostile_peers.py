@@ -1,0 +1,344 @@
+"""Peers that hold the secret and abuse it: what they ask for is bounded and counted, and others do not feel it."""
+
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from contracts.node_info import RegionInfo
+from kv_connector.handoff import claims, consumer, producer
+from kv_connector.handoff.claims import Claims
+from kv_connector.protocol import (
+    Beat,
+    Body,
+    Commit,
+    Fail,
+    Hello,
+    Introduce,
+    Message,
+    OpenEpoch,
+    Reserve,
+    Revoke,
+    Started,
+)
+from kv_connector.refusals import Refused
+from tests.unit.kv_connector.handoff.machines import HASH, PEER, SETTINGS, D, P, Pair, hello
+
+E = 31  # incarnation of a decode rank that is up to no good
+POOL = 50  # blocks that it says it has
+
+
+class Scene:
+    """A pair that gets on well, and a second decode rank that knows the names of everything."""
+
+    def __init__(self) -> None:
+        self.pair = Pair()
+        self.refused: list[Refused] = []
+        self.pair.p._count = self.pair.d._count = self.refused.append
+        self.pair.watch()
+        self.says(greeting())
+        self.refused.clear()
+
+    def says(self, body: Body, sender: int = E) -> list[Body]:
+        """The second rank says something; returns what it is answered."""
+        self.pair.talk()
+        self.pair.sequence += 1
+        receiver = 0 if isinstance(body, Hello) else P
+        self.pair.p.receive("its route", Message(sender, receiver, self.pair.sequence, body), self.pair.now)
+        answers = [message.body for route, message in self.pair.p.outbox if route == "its route"]
+        self.pair.p.outbox = [item for item in self.pair.p.outbox if item[0] != "its route"]
+        return answers
+
+    def slips_in(self, body: Body) -> None:
+        """P tells the good rank something that it would not say by itself."""
+        self.pair.d.receive(PEER, self.pair.p.sessions[D].stamp(body), self.pair.now)
+
+    def counts(self) -> Counter[Refused]:
+        """What was refused."""
+        return Counter(self.refused)
+
+    def ends_well(self) -> bool:
+        """Whether the good transfer arrives."""
+        if not self.pair.d.transfers["t"].wish:
+            self.pair.reserve()
+        self.pair.start()
+        self.pair.write()
+        self.pair.push()
+        return [resolved.ok for resolved in self.pair.resolved()] == [True]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """The transfer `t` is watched by the good rank; nothing is reserved."""
+    return Scene()
+
+
+def greeting(pool: int = POOL) -> Hello:
+    """An introduction with one region."""
+    region = RegionInfo(name="l", layer=0, base_addr=0, block_bytes=1, stride_bytes=1, num_blocks=pool)
+    return msgspec.structs.replace(hello("e"), regions=[region])
+
+
+def reservation(name: str = "t", *, blocks: list[list[int]] | None = None, engine: str = "its engine") -> Reserve:
+    """What the second rank would like to have."""
+    return Reserve(
+        transfer_id=name,
+        epoch=1,
+        engine=engine,
+        tokens=40,
+        first_token=0,
+        blocks=[[1, 2, 3]] if blocks is None else blocks,
+        prompt_hash=HASH,
+    )
+
+
+ON_ANOTHERS_TRANSFER: list[Body] = [
+    reservation(),
+    Revoke(transfer_id="t", epoch=0),
+    Revoke(transfer_id="t", epoch=1),
+    Beat(open=[OpenEpoch("t", 0)]),
+]
+
+
+@pytest.mark.parametrize("body", ON_ANOTHERS_TRANSFER, ids=lambda body: type(body).__name__)
+def test_a_transfer_belongs_to_the_first_rank_that_asks_for_it(scene: Scene, body: Body) -> None:
+    """Another one that has learnt its id can neither take nor end it, and what it is told is clean."""
+    answers = scene.says(body)
+
+    assert [answer.dirty for answer in answers if isinstance(answer, Fail)] in ([], [False])
+    assert scene.counts() == {Refused.NOT_THEIRS: 1}
+    assert scene.ends_well()
+
+
+def test_a_rank_that_is_gone_owns_nothing(scene: Scene) -> None:
+    """Its transfers end with its session; the id may be asked for again."""
+    scene.pair.p.sessions[D].last_heard = -100.0
+    scene.pair.p.tick(scene.pair.now)
+
+    answers = scene.says(reservation("u", engine="e0"))
+
+    assert not any(isinstance(answer, Fail) for answer in answers)
+    assert scene.counts() == {}
+
+
+@pytest.mark.parametrize("blocks", [[[1, POOL, 2]], [[1 << 30]], [[], [POOL]]])
+def test_blocks_that_the_pool_does_not_have_are_refused_at_once(scene: Scene, blocks: list[list[int]]) -> None:
+    """P writes nowhere but into blocks that the rank has announced; nothing has been written, so the failure is clean."""
+    answers = scene.says(reservation("u", blocks=blocks))
+
+    assert [(answer.transfer_id, answer.dirty) for answer in answers if isinstance(answer, Fail)] == [("u", False)]
+    assert scene.counts() == {Refused.BLOCKS: 1}
+    assert "u" not in scene.pair.p.transfers
+
+
+def test_nobody_writes_through_anothers_engine(scene: Scene) -> None:
+    """An engine belongs to the first rank that names it: else P would write where the hostile one says, in its memory."""
+    scene.pair.reserve()
+
+    answers = scene.says(reservation("u", engine="e0"))
+
+    assert any(isinstance(answer, Fail) for answer in answers)
+    assert scene.counts() == {Refused.ENGINE: 1}
+    assert scene.ends_well()
+
+
+def test_an_engine_may_be_anybodys_when_its_owner_is_gone(scene: Scene) -> None:
+    """A restarted rank whose address was given to another is no obstacle for longer than `peer_timeout_s`."""
+    scene.says(reservation("u", engine="x"))
+    scene.pair.p.sessions[E].last_heard = -100.0
+    scene.pair.p.tick(scene.pair.now)
+
+    assert scene.pair.p._claims.may_use(D, "x")
+    assert not scene.pair.p._claims.transfers[E]
+
+
+def test_open_transfers_are_bounded_for_each_rank(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have so many and no more, and again as many when they have ended."""
+    monkeypatch.setattr(claims, "MAX_OPEN", 5)
+    for name in range(20):
+        scene.says(reservation(f"u{name}"))
+    assert len(scene.pair.p.transfers) == 6
+    assert scene.counts() == {Refused.TOO_MUCH: 15}
+
+    scene.says(Beat(open=[OpenEpoch(f"w{name}", 0) for name in range(20)]))  # the others are no longer wanted
+    scene.says(Beat(open=[OpenEpoch(f"w{name}", 0) for name in range(20)]))
+
+    assert sorted(scene.pair.p.transfers) == ["t", "w0", "w1", "w2", "w3", "w4"]
+    assert scene.ends_well()
+
+
+def test_transfers_without_a_prompt_are_bounded_over_all_ranks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts that start here always find a place."""
+    monkeypatch.setattr(producer, "MAX_UNSTARTED", 3)
+    for number in range(10):
+        scene.says(Beat(open=[OpenEpoch(f"u{i}", 0) for i in range(number)]))
+    assert len(scene.pair.p.transfers) == 3
+    assert set(scene.counts()) == {Refused.TOO_MUCH}
+
+    for name in "abc":
+        scene.pair.p.start(name, f"r-{name}", producer.Prompt(16, 1, b""), 0.0)
+
+    assert len(scene.pair.p.transfers) == 6
+    assert scene.ends_well()
+
+
+def test_reserved_blocks_are_bounded_for_each_rank(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of ids is what a reservation costs; what has ended counts no more."""
+    monkeypatch.setattr(claims, "MAX_BLOCKS_EACH", 10)
+    for name in range(10):
+        scene.says(reservation(f"u{name}"))
+    assert scene.pair.p._claims.blocks[E] == 9
+
+    for name in range(10):
+        scene.says(Revoke(transfer_id=f"u{name}", epoch=1))
+
+    assert E not in scene.pair.p._claims.blocks
+    assert E not in scene.pair.p._claims.transfers
+    scene.says(reservation("v"))
+    assert scene.pair.p._claims.blocks[E] == 3
+
+
+def test_processes_that_introduce_themselves_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that P knows are served on; a newcomer gets in when one of the crowd has been silent for long enough."""
+    monkeypatch.setattr(producer, "MAX_PEERS", 4)
+    for sender in range(100, 120):
+        scene.says(greeting(), sender=sender)
+    assert len(scene.pair.p.sessions) == len(scene.pair.p._routes) == len(scene.pair.p._hellos) == 4
+    assert scene.counts() == {Refused.TOO_MANY_PEERS: 18}
+    scene.says(greeting())  # one of those that are known says it again
+    assert scene.counts() == {Refused.TOO_MANY_PEERS: 18}
+
+    scene.pair.after(SETTINGS.peer_timeout_s + 1)
+
+    assert scene.says(greeting(), sender=200) != []
+    assert scene.ends_well()
+
+
+def test_an_introduction_that_is_refused_is_not_kept(scene: Scene) -> None:
+    """It may be as long as a frame; only its reason stays, for the operator."""
+    scene.pair.p._judge = lambda _: "other weights"
+
+    scene.says(greeting(), sender=77)
+
+    assert 77 in scene.pair.p.sessions
+    assert 77 not in scene.pair.p._hellos
+    assert scene.counts() == {Refused.INTRODUCTION: 1}
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (Message(99, P, 1, Beat(open=[])), Refused.STRANGER),
+        (Message(E, P + 1, 1 << 40, Beat(open=[])), Refused.FOREIGN_RECEIVER),
+        (Message(E, P, 1, Beat(open=[])), Refused.OVERTAKEN),
+        (Message(E, P, 1, greeting()), Refused.OVERTAKEN),
+        (Message(E, P, 1 << 40, Started(transfer_id="t", tokens=1)), Refused.UNEXPECTED),
+        (Message(E, P, 1 << 40, Introduce()), Refused.UNEXPECTED),
+    ],
+)
+def test_what_a_prefill_rank_does_not_act_on_is_counted(scene: Scene, message: Message, kind: Refused) -> None:
+    """By kind, so that an operator tells a restart from an attack."""
+    scene.pair.p.receive("its route", message, 0.0)
+
+    assert scene.counts() == {kind: 1}
+
+
+def test_a_rank_whose_introduction_was_refused_is_not_heard(scene: Scene) -> None:
+    """It may say what it likes; nothing of it becomes a transfer."""
+    scene.pair.p._judge = lambda _: "other weights"
+    scene.says(greeting(), sender=77)
+
+    scene.says(reservation("u"), sender=77)
+
+    assert scene.counts()[Refused.NOT_OPEN] == 1
+    assert "u" not in scene.pair.p.transfers
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        (Message(99, D, 1, Beat(open=[])), Refused.STRANGER),
+        (Message(P, D + 1, 1 << 40, Beat(open=[])), Refused.FOREIGN_RECEIVER),
+        (Message(P, D, 1, Beat(open=[])), Refused.OVERTAKEN),
+        (Message(P, D, 1 << 40, reservation()), Refused.UNEXPECTED),
+    ],
+)
+def test_what_a_decode_rank_does_not_act_on_is_counted(scene: Scene, message: Message, kind: Refused) -> None:
+    """The same on the other side."""
+    scene.pair.d.receive(PEER, message, 0.0)
+
+    assert scene.counts() == {kind: 1}
+
+
+def test_a_peer_that_was_hung_up_on_is_a_stranger(scene: Scene) -> None:
+    """Its last words may still be under way."""
+    scene.pair.d.receive("tcp://gone:1", Message(P, D, 1 << 40, Beat(open=[])), 0.0)
+
+    assert scene.counts() == {Refused.STRANGER: 1}
+
+
+def test_other_weights_are_counted_on_both_sides(scene: Scene) -> None:
+    """An operator sees nodes that do not fit without reading logs."""
+    scene.pair.d._judge = lambda _: "other weights"
+
+    scene.pair.to_d(hello(), sender=P + 1)
+
+    assert scene.counts() == {Refused.INTRODUCTION: 1}
+
+
+def test_a_decode_rank_opens_no_more_than_a_prefill_rank_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond that the request is computed here, at once, and nothing is left of it."""
+    monkeypatch.setattr(consumer, "MAX_OPEN", 2)
+    pair = Pair()
+    for name in "abc":
+        pair.watch(name)
+
+    assert [(resolved.request_id, resolved.ok) for resolved in pair.resolved()] == [("d-c", False)]
+    assert set(pair.d.transfers) == set(pair.p.transfers) == {"a", "b"}
+
+
+def test_a_second_request_with_a_transfer_id_in_use_is_counted(scene: Scene) -> None:
+    """The first one keeps it."""
+    scene.pair.d.watch("t", "another request", PEER, 0.0)
+
+    assert scene.counts() == {Refused.REUSED_ID: 1}
+    assert [resolved.request_id for resolved in scene.pair.resolved()] == ["another request"]
+    assert scene.ends_well()
+
+
+def test_engines_that_a_rank_has_named_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that fences often names many, one after the other: the newest stay its own."""
+    monkeypatch.setattr(claims, "MAX_ENGINES_EACH", 3)
+    held = Claims()
+    for number in range(10):
+        held.take(D, engine=f"e{number}")
+        held.take(D, engine=f"e{number}")
+
+    assert held.owners == {"e7": D, "e8": D, "e9": D}
+    held.forget(D)
+    held.forget(D)
+    assert held.owners == {}
+
+
+LATE: list[Callable[[Scene], object]] = [
+    lambda scene: scene.slips_in(Commit(transfer_id="t", epoch=7, tokens=40, prompt_hash=HASH)),
+    lambda scene: scene.pair.to_d(Commit(transfer_id="t", epoch=1, tokens=40, prompt_hash=HASH), sender=P + 5),
+    lambda scene: scene.slips_in(Fail(transfer_id="u", epoch=1, dirty=True, reason="")),
+    lambda scene: scene.pair.d.receive(
+        "tcp://other:1", Message(P, D, 1 << 40, Fail(transfer_id="t", epoch=1, dirty=True, reason="")), 0.0
+    ),
+]
+
+
+@pytest.mark.parametrize("act", LATE)
+def test_an_outcome_counts_only_from_the_right_peer_for_the_right_epoch(
+    scene: Scene, act: Callable[[Scene], object]
+) -> None:
+    """Nobody else's word commits or fails an epoch."""
+    scene.pair.reserve()
+
+    act(scene)
+
+    assert scene.pair.resolved() == []
+    assert scene.ends_well()
