@@ -20,7 +20,7 @@ from contracts.node_info import Fingerprint, RegionInfo
 from kv_connector.errors import ProtocolError, VersionError
 from kv_connector.verification import DIGEST_BYTES
 
-MAX_OPEN = 16_384  # transfers between one P rank and one D rank; a D that has more computes the rest itself
+MAX_OPEN = 8_192  # transfers between one P rank and one D rank; a D that has more computes the rest itself
 MAX_BLOCKS = 262_144  # in one reservation and KV group: a prompt of 4 million tokens
 MAX_REASON_CHARS = 2_000
 MAX_REGIONS = 4_096
@@ -190,5 +190,5 @@ def decode(frame: bytes) -> Message:
         if envelope.version != PROTOCOL_VERSION:
             raise VersionError(f"the peer speaks protocol {envelope.version}, this node speaks {PROTOCOL_VERSION}")
         return Message(envelope.sender, envelope.receiver, envelope.seq, _bodies.decode(envelope.body))
-    except (msgspec.MsgspecError, RecursionError) as exc:  # the latter for what is nested too deeply
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:  # the last for what is nested too deeply
         raise ProtocolError(f"malformed control message: {exc}") from exc

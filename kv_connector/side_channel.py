@@ -154,6 +154,7 @@ class ControlLoop:
             self._receive(ready)
             if self._ticks_wanted or time.monotonic() >= next_tick:
                 self._ticks_wanted = False
+                self._receive(dict(self._poller.poll(0)))  # what came while we were busy shows who is alive
                 self._call(self._keep_listening)
                 self._call(self._handler.on_tick)
                 next_tick = time.monotonic() + self._tick_s

@@ -20,7 +20,7 @@ from kv_connector.errors import ConfigError, ConnectorError
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.side_channel_monitor import HANDSHAKE_S, Handshakes, Monitor
 
-MAX_PAYLOAD_BYTES = 2 * 1024 * 1024  # a list of 16,000 open transfers, or of 260,000 blocks, takes less than 1.4 MiB
+MAX_PAYLOAD_BYTES = 2 * 1024 * 1024  # the longest lists that `protocol.py` allows take less than 1.4 MiB
 
 _MAX_FRAME_BYTES = 2 * MAX_PAYLOAD_BYTES  # libzmq hangs up on larger ones before it has read them
 _SEND_HIGH_WATER = 1024  # messages per peer
@@ -236,19 +236,21 @@ class Wakeup:
         self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()  # `set` must not write to a descriptor that has been closed and given away
         self._open = True
+        self._is_set = False  # spares a system call for each message of a burst
 
     def set(self) -> None:
         """Make the descriptor readable."""
         with self._lock:
-            if self._open:
+            if self._open and not self._is_set:
+                self._is_set = True
                 os.eventfd_write(self.descriptor, 1)
 
     def clear(self) -> None:
-        """Make it unreadable."""
-        try:
-            os.eventfd_read(self.descriptor)
-        except BlockingIOError:
-            return
+        """Make it unreadable. What is posted from now on wakes again, so look for work after this, not before."""
+        with self._lock:
+            if self._open and self._is_set:
+                self._is_set = False
+                os.eventfd_read(self.descriptor)
 
     def close(self) -> None:
         """Give the descriptor back. Idempotent."""

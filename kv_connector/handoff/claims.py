@@ -13,6 +13,7 @@ from kv_connector.protocol import MAX_OPEN
 MAX_PEERS = 1_024  # decode ranks, those that restarted within the last `peer_timeout_s` included
 MAX_UNSTARTED = 8 * MAX_OPEN  # transfers that decode ranks asked for and whose prompt has not started here
 MAX_BLOCKS_EACH = 1 << 20  # block ids in a rank's open reservations: pools are smaller
+BEAT_BUDGET = 1_024  # transfers that one beat may begin, end or have answered: others wait for us meanwhile
 MAX_ENGINES_EACH = 64  # names that a rank has given to its engines, one after the other
 
 

@@ -152,7 +152,7 @@ class Consumer:
                     Resolved(request_id, transfer_id, False, False, "another request has this transfer id", None)
                 )
             return
-        if len(self.transfers) >= MAX_OPEN:
+        if len(self.transfers) >= MAX_OPEN and len(self._of(peer)) >= MAX_OPEN:
             self.resolved.append(Resolved(request_id, transfer_id, False, False, "too many transfers are open", None))
             return
         self.transfers[transfer_id] = Incoming(transfer_id, request_id, peer, now)

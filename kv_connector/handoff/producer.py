@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from kv_connector.handoff.claims import MAX_BLOCKS_EACH, MAX_PEERS, MAX_UNSTARTED, Claims
+from kv_connector.handoff.claims import BEAT_BUDGET, MAX_BLOCKS_EACH, MAX_PEERS, MAX_UNSTARTED, Claims
 from kv_connector.handoff.pushing import Coverage, Piece
 from kv_connector.handoff.session import Session, SessionState
 from kv_connector.handoff.settings import HandoffSettings
@@ -379,17 +379,26 @@ class Producer:
             self._end(transfer, REVOKED, now)
 
     def _beat(self, decode: int, body: Beat, now: float) -> None:
-        """Answer for every epoch that D counts as open; end those of ours that it no longer does."""
-        wanted = set()
+        """Answer for every epoch that D counts as open; end those of ours that it no longer does.
+
+        What one beat makes us do is bounded: the rest has to wait for the next. A prompt's blocks never wait.
+        """
+        wanted, budget = set(), BEAT_BUDGET
         for transfer_id, epoch in body.open:
             wanted.add(transfer_id)
             if outcome := self.tombstones.answer(decode, transfer_id, epoch):
-                self._send(decode, outcome)
+                budget -= 1
+                if budget >= 0:
+                    self._send(decode, outcome)
             elif epoch == 0:
-                self._watched(decode, transfer_id, now)
+                budget -= transfer_id not in self.transfers
+                if budget >= 0 or transfer_id in self.transfers:
+                    self._watched(decode, transfer_id, now)
         for transfer in list(self.transfers.values()):
             if transfer.decode == decode and transfer.transfer_id not in wanted:
-                self._end(transfer, UNWANTED, now)
+                budget -= transfer.prompt is None
+                if budget >= 0 or transfer.prompt is not None:
+                    self._end(transfer, UNWANTED, now)
         mine = [OpenEpoch(t.transfer_id, t.epoch) for t in self.transfers.values() if t.decode == decode]
         self._send(decode, Beat(open=mine))
 

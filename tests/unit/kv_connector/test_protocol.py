@@ -95,6 +95,9 @@ def test_another_protocol_version_is_named() -> None:
         frame({"type": "introduce"}, sender=-1),
         frame({"type": "introduce"}, receiver=-1),
         frame({"type": "introduce"}, seq=0),
+        frame({"type": "refuse", "reason": "secret"}).replace(
+            b"secret", b"\xe3\x28\xff\xc0\x80!"
+        ),  # regression: no text
         msgspec.msgpack.encode([1, 2, 3]),
     ],
 )

@@ -296,6 +296,8 @@ def test_a_decode_rank_opens_no_more_than_a_prefill_rank_takes(monkeypatch: pyte
 
     assert [(resolved.request_id, resolved.ok) for resolved in pair.resolved()] == [("d-c", False)]
     assert set(pair.d.transfers) == set(pair.p.transfers) == {"a", "b"}
+    pair.d.watch("e", "d-e", "tcp://another:1", 0.0)
+    assert pair.resolved() == [], "the bound is for each prefill rank"
 
 
 def test_a_second_request_with_a_transfer_id_in_use_is_counted(scene: Scene) -> None:
@@ -342,3 +344,32 @@ def test_an_outcome_counts_only_from_the_right_peer_for_the_right_epoch(
 
     assert scene.pair.resolved() == []
     assert scene.ends_well()
+
+
+def test_one_beat_makes_a_prefill_rank_do_a_bounded_amount(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begin, answer or end: the rest waits for the next beats, and others do not wait for it."""
+    monkeypatch.setattr(producer, "BEAT_BUDGET", 3)
+    listed = Beat(open=[OpenEpoch(f"u{number}", 0) for number in range(8)])
+    grown = [len(scene.says(listed)) and len(scene.pair.p.transfers) - 1 for _ in range(4)]
+    assert grown == [3, 6, 8, 8]
+
+    ended = [[type(answer) for answer in scene.says(Beat(open=[]))].count(Fail) for _ in range(4)]
+    assert ended == [3, 3, 2, 0]
+
+    answered = [type(answer) for answer in scene.says(listed)].count(Fail)
+    assert answered == 3
+    assert scene.ends_well()
+
+
+def test_a_prompt_that_nobody_wants_any_more_is_let_go_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds blocks: the bound of a beat is not for it (I5)."""
+    monkeypatch.setattr(producer, "BEAT_BUDGET", 2)
+    names = [f"u{number}" for number in range(6)]
+    for name in names:
+        scene.pair.p.start(name, f"r-{name}", producer.Prompt(16, 1, b""), 0.0)
+        scene.pair.p.hold(f"r-{name}", 0.0)
+    scene.says(Beat(open=[OpenEpoch(name, 0) for name in names]))
+
+    scene.says(Beat(open=[]))
+
+    assert scene.pair.p.released == [f"r-{name}" for name in names]
