@@ -1,0 +1,150 @@
+"""Hostile frames behind the authentication, as many as wanted, while honest transfers go on.
+
+    python -m tests.fuzz.control --frames 1000000 --seed 4
+
+Real workers, real state machines, real sockets for a share of the frames; the transfer engine is in memory. The run
+fails if anything crashes, if an honest transfer is harmed, if a byte lands where nobody may write, if a table grows
+beyond its bound, or if memory grows to the end.
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.fuzz.channel import resident_bytes
+from tests.fuzz.tables import tables
+from tests.fuzz.world import MAX_REQUESTS, World
+
+FRAMES_PER_STEP = 100
+LOOKS = 200  # at tables and memory, over the run
+REQUESTS = 3 * MAX_REQUESTS  # under way on one side, of all ranks
+GROWTH_BYTES = 16 * 1024 * 1024  # of the second half over the first
+
+
+@dataclass
+class Outcome:
+    """What a run has shown."""
+
+    frames: int = 0
+    seconds: float = 0.0
+    problems: list[str] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)  # bytes, at each look
+    most: Counter[str] = field(default_factory=Counter)  # the most that each table had
+    bounds: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def growth_bytes(self) -> int:
+        """How much more memory the second half of the run took than the first."""
+        half = len(self.memory) // 2
+        return max(self.memory[half:]) - max(self.memory[:half])
+
+
+class Errors(logging.Handler):
+    """Keeps what the code under test logs as an error: it has caught something that it did not foresee."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self.messages.append(f"{record.getMessage()} {record.exc_info[1] if record.exc_info else ''}")
+
+
+def run(world: World, frames: int) -> Outcome:
+    """Let the hostile ranks say so many frames."""
+    outcome, errors = Outcome(), Errors()
+    logging.getLogger().addHandler(errors)
+    world.start()
+    began, next_look = time.monotonic(), 0
+    try:
+        while outcome.frames < frames and not outcome.problems:
+            for _ in range(FRAMES_PER_STEP):
+                outcome.frames += world.say()
+            world.schedule()
+            if outcome.frames >= next_look:
+                next_look += frames // LOOKS
+                look(world, outcome)
+                outcome.problems += errors.messages
+        settle(world, outcome)
+        outcome.problems += errors.messages
+    finally:
+        outcome.seconds = time.monotonic() - began
+        logging.getLogger().removeHandler(errors)
+    return outcome
+
+
+def look(world: World, outcome: Outcome) -> None:
+    """Check what must hold at any time."""
+    outcome.memory.append(resident_bytes())
+    for table in tables(world.ranks, REQUESTS):
+        outcome.most[table.name] = max(outcome.most[table.name], table.size)
+        outcome.bounds[table.name] = table.bound
+        if table.size > table.bound:
+            outcome.problems.append(f"{table.name}: {table.size}, at most {table.bound} may be")
+    outcome.problems += world.healthy.problems
+    if world.healthy.is_overdue():
+        outcome.problems.append("an honest transfer does not end")
+    if not world.untouched():
+        outcome.problems.append("a byte landed in a block that nobody may write to")
+
+
+def settle(world: World, outcome: Outcome) -> None:
+    """After the storm: honest transfers still arrive."""
+    before, give_up = world.healthy.arrived, time.monotonic() + 20.0
+    while world.healthy.arrived < before + 5 and not outcome.problems:
+        world.schedule()
+        time.sleep(0.001)
+        if time.monotonic() > give_up:
+            outcome.problems.append("no honest transfer arrives any more")
+    look(world, outcome)
+
+
+def report(world: World, outcome: Outcome) -> None:
+    """Print what was seen."""
+    print(
+        f"{outcome.frames} frames in {outcome.seconds:.1f} s: {outcome.frames / outcome.seconds:.0f} frames/s, ", end=""
+    )
+    print(f"{world.through_sockets} of them through the encrypted sockets")
+    print("mutations:", dict(sorted(world.mutator.counts.items())))
+    for name, rank in (("P", world.ranks.prefill), ("D", world.ranks.decode)):
+        snapshot = rank.snapshot()
+        print(f"{name} refused:", snapshot["refused"])
+        print(f"{name} totals:", snapshot["totals"])
+    print(f"hostile requests: {world.hostile_prompts} prompts on P, {world.hostile_reservations} reservations on D")
+    print(f"honest transfers: {world.healthy.arrived} arrived with the right bytes, ", end="")
+    print(f"{world.healthy.cancelled} cancelled, slowest {world.healthy.slowest_s:.2f} s")
+    quarters = [outcome.memory[len(outcome.memory) * i // 4] / 1e6 for i in range(4)] + [outcome.memory[-1] / 1e6]
+    print("memory, MB, at the quarters:", " ".join(f"{quarter:.1f}" for quarter in quarters))
+    print("the most in each table, and the bound:")
+    for name, most in outcome.most.items():
+        print(f"  {name:34} {most:8} {outcome.bounds[name]:10}")
+
+
+def main() -> int:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--frames", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=4)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Path(folder), arguments.seed)
+        try:
+            outcome = run(world, arguments.frames)
+            report(world, outcome)
+        finally:
+            world.stop()
+    if outcome.growth_bytes > GROWTH_BYTES:
+        outcome.problems.append(f"memory grew by {outcome.growth_bytes / 1e6:.1f} MB in the second half")
+    for problem in outcome.problems:
+        print("PROBLEM:", problem)
+    return 1 if outcome.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""A short run of what `python -m tests.fuzz.control` does at length, with bounds so low that it reaches them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kv_connector.handoff import claims, producer
+from tests.fuzz.control import Outcome, run
+from tests.fuzz.world import World
+
+FRAMES = 20_000
+GROWTH_BYTES = 64 * 1024 * 1024  # this process has much else in it; the long run is stricter
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """Honest and hostile ranks, with little room."""
+    monkeypatch.setattr(claims, "MAX_OPEN", 64)
+    monkeypatch.setattr(producer, "MAX_UNSTARTED", 128)
+    monkeypatch.setattr(producer, "MAX_PEERS", 64)
+    monkeypatch.setattr(producer, "BEAT_BUDGET", 32)
+    world = World(tmp_path, seed=4)
+    world.ranks.prefill._producer.tombstones._capacity = 512
+    world.ranks.prefill._speakers._capacity = 32
+    yield world
+    world.stop()
+
+
+def test_hostile_frames_harm_nobody(world: World) -> None:
+    """No crash, no growth, no byte where none may be, and every honest transfer arrives with the right bytes."""
+    outcome = run(world, FRAMES)
+
+    assert outcome.problems == []
+    assert outcome.frames >= FRAMES
+    assert world.healthy.arrived > 20
+    assert outcome.growth_bytes < GROWTH_BYTES
+    reached(world, outcome)
+
+
+def reached(world: World, outcome: Outcome) -> None:
+    """A run in which nothing of note happens would prove nothing."""
+    for name in ("P tombstones", "P connections"):
+        assert outcome.most[name] == outcome.bounds[name], name
+    assert world.through_sockets > 500
+    refused = world.ranks.prefill.snapshot()["refused"], world.ranks.decode.snapshot()["refused"]
+    p = {"malformed", "version", "second_sender", "foreign_receiver", "overtaken", "unexpected", "engine"}
+    assert p | {"not_theirs"} <= set(refused[0])
+    assert {"malformed", "version", "stranger", "foreign_receiver", "overtaken", "unexpected"} <= set(refused[1])
+    assert world.ranks.prefill.snapshot()["totals"]["committed"] > world.healthy.arrived, (
+        "hostile prompts are pushed too"
+    )
+    assert world.ranks.decode.snapshot()["totals"]["fences"] > 0
