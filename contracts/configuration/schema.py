@@ -16,7 +16,7 @@ from contracts.configuration.kinds import AtLeastOne, Number, Port, Seconds, Sha
 class ClusterConfig:
     """What every process of a deployment shares."""
 
-    secret_file: Path | None = None  # file with the cluster secret; `baton serve` generates one if unset
+    secret_file: Path | None = None  # file with one or two cluster secrets; `baton serve` generates one if unset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
