@@ -99,7 +99,7 @@ class SecretFile(ClusterSecret):
         self._stamp, self._problem = stamp, ""
         if values != self._values:
             self._values = values
-            logger.info("the cluster secret has changed: %d accepted", len(values))
+            logger.warning("the cluster secret has changed: %d accepted", len(values))  # to be seen in every log
 
 
 def generate_secret() -> str:
