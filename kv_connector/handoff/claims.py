@@ -8,13 +8,15 @@ another's engine, into another's memory.
 
 from collections import Counter
 
-from kv_connector.protocol import MAX_OPEN
+from kv_connector.protocol import MAX_OPEN, Hello, Reserve
+from kv_connector.refusals import Refused
 
 MAX_PEERS = 1_024  # decode ranks, those that restarted within the last `peer_timeout_s` included
+MAX_TRANSFERS_EACH = MAX_OPEN  # a beat lists no more
 MAX_UNSTARTED = 8 * MAX_OPEN  # transfers that decode ranks asked for and whose prompt has not started here
 MAX_BLOCKS_EACH = 1 << 20  # block ids in a rank's open reservations: pools are smaller
-BEAT_BUDGET = 1_024  # transfers that one beat may begin, end or have answered: others wait for us meanwhile
 MAX_ENGINES_EACH = 64  # names that a rank has given to its engines, one after the other
+BEAT_BUDGET = 1_024  # transfers that one beat may begin, end or have answered: others wait for us meanwhile
 
 
 class Claims:
@@ -22,36 +24,53 @@ class Claims:
 
     def __init__(self) -> None:
         self.transfers: Counter[int] = Counter()  # by decode rank
-        self.blocks: Counter[int] = Counter()
+        self.blocks: Counter[int] = Counter()  # in their reservations
         self.owners: dict[str, int] = {}  # engine → decode rank
         self._engines: dict[int, list[str]] = {}  # decode rank → its engines, oldest first
 
-    def may_have_another(self, decode: int) -> bool:
-        """Whether a rank may have one more transfer."""
-        return self.transfers[decode] < MAX_OPEN
+    def may_join(self, peers: int) -> bool:
+        """Whether P may get to know another rank beside so many."""
+        return peers < MAX_PEERS
 
-    def may_reserve(self, decode: int, blocks: int) -> bool:
-        """Whether a rank may have so many more blocks written."""
-        return self.blocks[decode] + blocks <= MAX_BLOCKS_EACH
+    def objection(self, decode: int, owner: int | None, unstarted: int) -> Refused | None:
+        """Why a rank may not have a transfer: the first one that asks has it, and none has too many.
 
-    def may_use(self, decode: int, engine: str) -> bool:
-        """Whether an engine is this rank's, or nobody's yet."""
-        return self.owners.get(engine, decode) == decode
+        Args:
+            decode: The rank.
+            owner: The rank that has it; 0: none yet. `None`: P has not heard of the transfer.
+            unstarted: Transfers whose prompt has not started.
+        """
+        if owner:
+            return None if owner == decode else Refused.NOT_THEIRS
+        crowded = owner is None and unstarted >= MAX_UNSTARTED
+        return Refused.TOO_MUCH if crowded or self.transfers[decode] >= MAX_TRANSFERS_EACH else None
 
-    def take(self, decode: int, *, transfers: int = 0, blocks: int = 0, engine: str = "") -> None:
-        """A rank has more; the caller has asked whether it may."""
-        self.transfers[decode] += transfers
-        self.blocks[decode] += blocks
-        if engine and engine not in self.owners:
+    def objection_to(self, decode: int, wish: Reserve, hello: Hello) -> Refused | None:
+        """Why nothing may be written where a rank, introduced by `hello`, says."""
+        pool = min((region.num_blocks for region in hello.regions), default=MAX_BLOCKS_EACH)
+        if any(max(group, default=-1) >= pool for group in wish.blocks):
+            return Refused.BLOCKS
+        if self.owners.get(wish.engine, decode) != decode:
+            return Refused.ENGINE
+        return Refused.TOO_MUCH if self.blocks[decode] + _num_blocks(wish) > MAX_BLOCKS_EACH else None
+
+    def own(self, decode: int) -> None:
+        """A rank has one more transfer."""
+        self.transfers[decode] += 1
+
+    def reserve(self, decode: int, wish: Reserve) -> None:
+        """One of its transfers is reserved; the caller has asked whether it may be."""
+        self.blocks[decode] += _num_blocks(wish)
+        if wish.engine not in self.owners:
             mine = self._engines.setdefault(decode, [])
             if len(mine) == MAX_ENGINES_EACH:
                 del self.owners[mine.pop(0)]
-            mine.append(engine)
-            self.owners[engine] = decode
+            mine.append(wish.engine)
+            self.owners[wish.engine] = decode
 
-    def give(self, decode: int, *, transfers: int, blocks: int) -> None:
-        """A rank has less."""
-        for counter, number in ((self.transfers, transfers), (self.blocks, blocks)):
+    def give(self, decode: int, wish: Reserve | None) -> None:
+        """One of its transfers has ended."""
+        for counter, number in ((self.transfers, 1), (self.blocks, _num_blocks(wish) if wish else 0)):
             counter[decode] -= number
             if not counter[decode]:
                 del counter[decode]
@@ -60,3 +79,19 @@ class Claims:
         """P has lost this rank: its engines may be anybody's."""
         for engine in self._engines.pop(decode, ()):
             del self.owners[engine]
+
+
+class Budget:
+    """What one beat may make P do."""
+
+    def __init__(self) -> None:
+        self._left = BEAT_BUDGET
+
+    def allows(self) -> bool:
+        """Whether one thing more may be done."""
+        self._left -= 1
+        return self._left >= 0
+
+
+def _num_blocks(wish: Reserve) -> int:
+    return sum(map(len, wish.blocks))

@@ -234,10 +234,9 @@ class Consumer:
             self._count(Refused.STRANGER)
             return
         restarted = session.is_restart(message) and isinstance(message.body, Hello | Refuse | Introduce)
-        if refusal := session.refusal(message):
+        if refusal := session.accept(message, now):
             self._count(refusal)
             return
-        session.accept(message, now)
         if restarted:
             self._lose_epochs(peer, "the prefill node restarted", now, restarted=True)
         match message.body:

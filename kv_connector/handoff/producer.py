@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from kv_connector.handoff.claims import BEAT_BUDGET, MAX_BLOCKS_EACH, MAX_PEERS, MAX_UNSTARTED, Claims
+from kv_connector.handoff.claims import Budget, Claims
 from kv_connector.handoff.pushing import Coverage, Piece
 from kv_connector.handoff.session import Session, SessionState
 from kv_connector.handoff.settings import HandoffSettings
@@ -284,13 +284,13 @@ class Producer:
         elif session is None or message.receiver != self.incarnation:
             self._count(Refused.STRANGER if session is None else Refused.FOREIGN_RECEIVER)
             self.outbox.append((route, Message(self.incarnation, message.sender, next(self._sequence), Introduce())))
-        elif refusal := session.refusal(message):
+        elif refusal := session.accept(message, now):
             self._count(refusal)
-        elif session.accept(message, now) and session.state is SessionState.OPEN:
+        elif session.state is not SessionState.OPEN:
+            self._count(Refused.NOT_OPEN)
+        else:
             self._routes[message.sender] = route
             self._act(message.sender, message.body, now)
-        else:
-            self._count(Refused.NOT_OPEN)
 
     def tick(self, now: float) -> None:
         """Let go of peers that fell silent and of prompts that nobody asks for (I5)."""
@@ -310,11 +310,10 @@ class Producer:
 
     def _greet(self, route: Route, message: Message, hello: Hello, now: float) -> None:
         session = self.sessions.get(message.sender) or Session(self.incarnation, self._sequence, now)
-        crowded = message.sender not in self.sessions and len(self.sessions) >= MAX_PEERS
-        if refusal := Refused.TOO_MANY_PEERS if crowded else session.refusal(message):
+        crowded = message.sender not in self.sessions and not self._claims.may_join(len(self.sessions))
+        if refusal := Refused.TOO_MANY_PEERS if crowded else session.accept(message, now):
             self._count(refusal)
             return
-        session.accept(message, now)
         self.sessions[message.sender], self._routes[message.sender] = session, route
         session.reason = self._judge(hello)
         if session.reason:
@@ -346,13 +345,14 @@ class Producer:
             if (transfer.decode, transfer.epoch) != (decode, body.epoch):
                 self._send(decode, _clean(body.transfer_id, body.epoch, "another epoch is reserved"))
             return
-        if refusal := self._objection(decode, body.transfer_id) or self._objection_to(body, decode):
+        refusal = self._objection(decode, body.transfer_id)
+        if refusal := refusal or self._claims.objection_to(decode, body, self._hellos[decode]):
             self._count(refusal)
             self._send(decode, _clean(body.transfer_id, body.epoch, f"the reservation was refused: {refusal}"))
             return
         transfer = self._own(decode, body.transfer_id, now)
         transfer.reservation = body
-        self._claims.take(decode, blocks=_num_blocks(body), engine=body.engine)
+        self._claims.reserve(decode, body)
         transfer.marks["reserved"] = now
         self._pair(transfer, now)
 
@@ -383,22 +383,18 @@ class Producer:
 
         What one beat makes us do is bounded: the rest has to wait for the next. A prompt's blocks never wait.
         """
-        wanted, budget = set(), BEAT_BUDGET
+        wanted, budget = set(), Budget()
         for transfer_id, epoch in body.open:
             wanted.add(transfer_id)
+            if transfer_id not in self.transfers and not budget.allows():
+                continue
             if outcome := self.tombstones.answer(decode, transfer_id, epoch):
-                budget -= 1
-                if budget >= 0:
-                    self._send(decode, outcome)
+                self._send(decode, outcome)
             elif epoch == 0:
-                budget -= transfer_id not in self.transfers
-                if budget >= 0 or transfer_id in self.transfers:
-                    self._watched(decode, transfer_id, now)
-        for transfer in list(self.transfers.values()):
-            if transfer.decode == decode and transfer.transfer_id not in wanted:
-                budget -= transfer.prompt is None
-                if budget >= 0 or transfer.prompt is not None:
-                    self._end(transfer, UNWANTED, now)
+                self._watched(decode, transfer_id, now)
+        for transfer in [t for t in self.transfers.values() if t.decode == decode and t.transfer_id not in wanted]:
+            if transfer.prompt is not None or budget.allows():
+                self._end(transfer, UNWANTED, now)
         mine = [OpenEpoch(t.transfer_id, t.epoch) for t in self.transfers.values() if t.decode == decode]
         self._send(decode, Beat(open=mine))
 
@@ -413,29 +409,17 @@ class Producer:
             self._send(decode, Started(transfer_id=transfer_id, tokens=transfer.prompt.tokens))
 
     def _objection(self, decode: int, transfer_id: str) -> Refused | None:
-        """Why a decode rank may not have this transfer: the first one that asks has it, and none has too many."""
+        """Why a decode rank may not have this transfer."""
         transfer = self.transfers.get(transfer_id)
-        if transfer is not None and transfer.decode:
-            return None if transfer.decode == decode else Refused.NOT_THEIRS
-        unstarted = len(self.transfers) - len(self._ids)
-        crowded = transfer is None and unstarted >= MAX_UNSTARTED
-        return Refused.TOO_MUCH if crowded or not self._claims.may_have_another(decode) else None
-
-    def _objection_to(self, wish: Reserve, decode: int) -> Refused | None:
-        """Why nothing may be written where this decode rank says."""
-        pool = min((region.num_blocks for region in self._hellos[decode].regions), default=MAX_BLOCKS_EACH)
-        if max((max(group, default=0) for group in wish.blocks), default=0) >= pool:
-            return Refused.BLOCKS
-        if not self._claims.may_use(decode, wish.engine):
-            return Refused.ENGINE
-        return None if self._claims.may_reserve(decode, _num_blocks(wish)) else Refused.TOO_MUCH
+        owner = transfer.decode if transfer else None
+        return self._claims.objection(decode, owner, unstarted=len(self.transfers) - len(self._ids))
 
     def _own(self, decode: int, transfer_id: str, now: float) -> Outgoing:
         """Make a decode rank the one that a transfer is for; nobody else is."""
         transfer = self._find_or_create(transfer_id, now)
         if not transfer.decode:
             transfer.decode = decode
-            self._claims.take(decode, transfers=1)
+            self._claims.own(decode)
         return transfer
 
     def _pair(self, transfer: Outgoing, now: float) -> None:
@@ -505,7 +489,7 @@ class Producer:
         self._pushable.pop(transfer.transfer_id, None)
         self._ids.pop(transfer.request_id, None)
         if transfer.decode:
-            self._claims.give(transfer.decode, transfers=1, blocks=_num_blocks(transfer.reservation))
+            self._claims.give(transfer.decode, transfer.reservation)
         self.tombstones.bury(transfer.decode, outcome)
         self.ended.append((transfer, outcome))
         self._send(transfer.decode, outcome)
@@ -537,7 +521,3 @@ class Producer:
 
 def _clean(transfer_id: str, epoch: int, reason: str) -> Fail:
     return Fail(transfer_id=transfer_id, epoch=epoch, dirty=False, reason=reason)
-
-
-def _num_blocks(wish: Reserve | None) -> int:
-    return sum(map(len, wish.blocks)) if wish else 0

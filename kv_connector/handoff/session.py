@@ -40,17 +40,8 @@ class Session:
         """Whether the peer at this address is another process than the one we knew."""
         return self.peer not in (0, message.sender)
 
-    def accept(self, message: Message, now: float) -> bool:
-        """Whether to act on a message; updates liveness."""
-        if self.refusal(message) is not None:
-            return False
-        self.peer = message.sender
-        self._seen = message.seq
-        self.last_heard, self.broken_since = now, None
-        return True
-
-    def refusal(self, message: Message) -> Refused | None:
-        """Why a message is not acted on; `None` if it is.
+    def accept(self, message: Message, now: float) -> Refused | None:
+        """Why a message is not acted on; `None` if it is, and its sender lives.
 
         A message meant for our predecessor, from the peer's predecessor, or overtaken by a newer one is not acted
         on. A `Hello`, `Refuse` or `Introduce` may come from a stranger: it is how a new incarnation shows itself.
@@ -64,9 +55,14 @@ class Session:
         )
         if not meant_for_us:
             return Refused.FOREIGN_RECEIVER
-        if message.sender != self.peer:
-            return None if introduces else Refused.STRANGER
-        return Refused.OVERTAKEN if message.seq <= self._seen else None
+        if message.sender != self.peer and not introduces:
+            return Refused.STRANGER
+        if message.sender == self.peer and message.seq <= self._seen:
+            return Refused.OVERTAKEN
+        self.peer = message.sender
+        self._seen = message.seq
+        self.last_heard, self.broken_since = now, None
+        return None
 
     def silent_for(self, now: float) -> float:
         """Seconds since the peer was last heard."""

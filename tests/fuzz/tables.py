@@ -7,7 +7,7 @@ from collections.abc import Sized
 from itertools import chain
 from typing import NamedTuple
 
-from kv_connector.handoff import claims, producer
+from kv_connector.handoff import claims
 from tests.support.ranks import Ranks
 
 PENDING = 2_000 + 4 * claims.BEAT_BUDGET  # answers that wait to be sent: some, and those to a few long beats
@@ -31,27 +31,30 @@ def _prefill(ranks: Ranks, requests: int) -> list[Table]:
     worker = ranks.prefill
     machine, loop, sender = worker._producer, worker._loop, worker._sender
     held = machine._claims
-    ranks_known = producer.MAX_PEERS + requests  # those whose last pushes have not ended, too
+    outputs: tuple[Sized, ...] = (machine.outbox, machine.ended, machine.to_digest, machine.complaints)
+    ranks_known = claims.MAX_PEERS + requests  # those whose last pushes have not ended, too
     rows: list[tuple[str, Sized | int, int]] = [
-        ("P sessions", machine.sessions, producer.MAX_PEERS),
-        ("P routes", machine._routes, producer.MAX_PEERS),
-        ("P introductions", machine._hellos, producer.MAX_PEERS),
-        ("P transfers", machine.transfers, producer.MAX_UNSTARTED + requests),
+        ("P sessions", machine.sessions, claims.MAX_PEERS),
+        ("P routes", machine._routes, claims.MAX_PEERS),
+        ("P introductions", machine._hellos, claims.MAX_PEERS),
+        ("P transfers", machine.transfers, claims.MAX_UNSTARTED + requests),
         ("P requests", machine._ids, requests),
         ("P pushable", machine._pushable, requests),
         ("P tombstones", machine.tombstones, machine.tombstones._capacity),
         ("P owners of tombstones", machine.tombstones._by_owner, machine.tombstones._capacity),
         ("P claims: transfers", held.transfers, ranks_known),
         ("P claims: blocks", held.blocks, ranks_known),
-        ("P claims: engines", held.owners, producer.MAX_PEERS * claims.MAX_ENGINES_EACH),
-        ("P most transfers of one rank", max(held.transfers.values(), default=0), claims.MAX_OPEN),
+        ("P claims: engines", held.owners, claims.MAX_PEERS * claims.MAX_ENGINES_EACH),
+        ("P most transfers of one rank", max(held.transfers.values(), default=0), claims.MAX_TRANSFERS_EACH),
         ("P most blocks of one rank", max(held.blocks.values(), default=0), claims.MAX_BLOCKS_EACH),
         ("P connections", worker._speakers, worker._speakers._capacity),
-        ("P outputs", len(machine.outbox) + len(machine.ended), 0),
+        ("P outputs", sum(map(len, outputs)), 0),
         ("P released", machine.released, requests),
         ("P to be sent", loop._actions, PENDING),
-        ("P peers of the sender", sender._pairs, ranks_known),
+        ("P peers of the sender", sender._peers, ranks_known),
         ("P inbox of the sender", sender._inbox.qsize(), 100 * requests),
+        ("P to be digested", worker._digests._work.qsize(), requests),
+        ("P blocks of verified transfers", worker._read_from, 256),
         ("P kinds refused", worker._refusals._counts, 30),
         ("P kinds of failures", loop._logged, 0),
     ]
@@ -62,7 +65,15 @@ def _decode(ranks: Ranks, requests: int) -> list[Table]:
     worker = ranks.decode
     machine, loop = worker._consumer, worker._loop
     domains, report = machine.domains, worker._report
-    outputs = (machine.outbox, machine.resolved, machine.closed, machine.started, machine.fences, machine.forgotten)
+    outputs: tuple[Sized, ...] = (
+        machine.outbox,
+        machine.resolved,
+        machine.closed,
+        machine.started,
+        machine.fences,
+        machine.forgotten,
+        machine.to_verify,
+    )
     rows: list[tuple[str, Sized | int, int]] = [
         ("D sessions", machine.sessions, 8),
         ("D transfers", machine.transfers, requests),
@@ -73,7 +84,11 @@ def _decode(ranks: Ranks, requests: int) -> list[Table]:
         ("D engines", worker._engines._engines, requests + 8),
         ("D outputs", sum(map(len, outputs)), 0),
         ("D results", len(worker._finished) + len(worker._failed), 2 * requests),
-        ("D report", len(report.started) + len(report.failed) + len(report.closed), 3 * requests),
+        ("D report", len(report.started) + len(report.failed) + len(report.closed) + len(report.endings), 4 * requests),
+        ("D to be digested", worker._digests._work.qsize(), requests),
+        ("D moments of transfers", len(worker._reserve_sent_s) + len(worker._committed_s), 2 * requests),
+        ("D peers that were declined to", machine._declined, 8),
+        ("D transfers declined", sum(map(len, machine._declined.values())), requests),
         ("D to be sent", loop._actions, PENDING),
         ("D connections", loop._clients, 8),
         ("D kinds refused", worker._refusals._counts, 30),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_connector.handoff import claims, producer
+from kv_connector.handoff import claims
 from tests.fuzz.control import Outcome, run
 from tests.fuzz.world import World
 
@@ -16,10 +16,10 @@ GROWTH_BYTES = 64 * 1024 * 1024  # this process has much else in it; the long ru
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Honest and hostile ranks, with little room."""
-    monkeypatch.setattr(claims, "MAX_OPEN", 64)
-    monkeypatch.setattr(producer, "MAX_UNSTARTED", 128)
-    monkeypatch.setattr(producer, "MAX_PEERS", 64)
-    monkeypatch.setattr(producer, "BEAT_BUDGET", 32)
+    monkeypatch.setattr(claims, "MAX_TRANSFERS_EACH", 64)
+    monkeypatch.setattr(claims, "MAX_UNSTARTED", 128)
+    monkeypatch.setattr(claims, "MAX_PEERS", 64)
+    monkeypatch.setattr(claims, "BEAT_BUDGET", 32)
     world = World(tmp_path, seed=4)
     world.ranks.prefill._producer.tombstones._capacity = 512
     world.ranks.prefill._speakers._capacity = 32

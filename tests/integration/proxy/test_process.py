@@ -40,7 +40,7 @@ async def running_proxy(tmp_path: Path) -> AsyncIterator[tuple[asyncio.subproces
     for node in nodes:
         await node.start()
     secret = tmp_path / "secret"
-    secret.write_bytes(SECRET.value)
+    secret.write_bytes(SECRET.values[0])
     port = free_port()
     addresses = ["--prefill", nodes[0].url, "--decode", nodes[1].url]
     process = await spawn("--port", str(port), "--secret-file", str(secret), *addresses)

@@ -35,7 +35,7 @@ def test_a_generated_secret_is_for_this_user_only(tmp_path: Path) -> None:
     path = serve.ensure_secret(None, tmp_path)
 
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert len(read_secret(path).value) == 43
+    assert len(read_secret(path).values[0]) == 43
 
 
 def test_a_given_secret_is_checked_and_used(tmp_path: Path) -> None:

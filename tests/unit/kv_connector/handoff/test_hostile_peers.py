@@ -149,13 +149,13 @@ def test_an_engine_may_be_anybodys_when_its_owner_is_gone(scene: Scene) -> None:
     scene.pair.p.sessions[E].last_heard = -100.0
     scene.pair.p.tick(scene.pair.now)
 
-    assert scene.pair.p._claims.may_use(D, "x")
+    assert "x" not in scene.pair.p._claims.owners
     assert not scene.pair.p._claims.transfers[E]
 
 
 def test_open_transfers_are_bounded_for_each_rank(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have so many and no more, and again as many when they have ended."""
-    monkeypatch.setattr(claims, "MAX_OPEN", 5)
+    monkeypatch.setattr(claims, "MAX_TRANSFERS_EACH", 5)
     for name in range(20):
         scene.says(reservation(f"u{name}"))
     assert len(scene.pair.p.transfers) == 6
@@ -170,7 +170,7 @@ def test_open_transfers_are_bounded_for_each_rank(scene: Scene, monkeypatch: pyt
 
 def test_transfers_without_a_prompt_are_bounded_over_all_ranks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts that start here always find a place."""
-    monkeypatch.setattr(producer, "MAX_UNSTARTED", 3)
+    monkeypatch.setattr(claims, "MAX_UNSTARTED", 3)
     for number in range(10):
         scene.says(Beat(open=[OpenEpoch(f"u{i}", 0) for i in range(number)]))
     assert len(scene.pair.p.transfers) == 3
@@ -201,7 +201,7 @@ def test_reserved_blocks_are_bounded_for_each_rank(scene: Scene, monkeypatch: py
 
 def test_processes_that_introduce_themselves_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that P knows are served on; a newcomer gets in when one of the crowd has been silent for long enough."""
-    monkeypatch.setattr(producer, "MAX_PEERS", 4)
+    monkeypatch.setattr(claims, "MAX_PEERS", 4)
     for sender in range(100, 120):
         scene.says(greeting(), sender=sender)
     assert len(scene.pair.p.sessions) == len(scene.pair.p._routes) == len(scene.pair.p._hellos) == 4
@@ -314,8 +314,8 @@ def test_engines_that_a_rank_has_named_are_bounded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(claims, "MAX_ENGINES_EACH", 3)
     held = Claims()
     for number in range(10):
-        held.take(D, engine=f"e{number}")
-        held.take(D, engine=f"e{number}")
+        held.reserve(D, reservation(engine=f"e{number}"))
+        held.reserve(D, reservation(engine=f"e{number}"))
 
     assert held.owners == {"e7": D, "e8": D, "e9": D}
     held.forget(D)
@@ -348,7 +348,7 @@ def test_an_outcome_counts_only_from_the_right_peer_for_the_right_epoch(
 
 def test_one_beat_makes_a_prefill_rank_do_a_bounded_amount(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin, answer or end: the rest waits for the next beats, and others do not wait for it."""
-    monkeypatch.setattr(producer, "BEAT_BUDGET", 3)
+    monkeypatch.setattr(claims, "BEAT_BUDGET", 3)
     listed = Beat(open=[OpenEpoch(f"u{number}", 0) for number in range(8)])
     grown = [len(scene.says(listed)) and len(scene.pair.p.transfers) - 1 for _ in range(4)]
     assert grown == [3, 6, 8, 8]
@@ -363,7 +363,7 @@ def test_one_beat_makes_a_prefill_rank_do_a_bounded_amount(scene: Scene, monkeyp
 
 def test_a_prompt_that_nobody_wants_any_more_is_let_go_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds blocks: the bound of a beat is not for it (I5)."""
-    monkeypatch.setattr(producer, "BEAT_BUDGET", 2)
+    monkeypatch.setattr(claims, "BEAT_BUDGET", 2)
     names = [f"u{number}" for number in range(6)]
     for name in names:
         scene.pair.p.start(name, f"r-{name}", producer.Prompt(16, 1, b""), 0.0)

@@ -12,13 +12,13 @@ BEAT = Beat(open=[])
 def known() -> Session:
     """D's session with a P that has introduced itself with message 5."""
     session = Session(D, count(1), 0.0)
-    assert session.accept(Message(P, D, 5, hello()), 1.0)
+    assert session.accept(Message(P, D, 5, hello()), 1.0) is None
     return session
 
 
 def accepts(session: Session, body: Body, *, sender: int = P, receiver: int = D, seq: int = 6) -> bool:
     """Offer a message at 2 s."""
-    return session.accept(Message(sender, receiver, seq, body), 2.0)
+    return session.accept(Message(sender, receiver, seq, body), 2.0) is None
 
 
 def test_stamps_name_both_processes_and_count_up() -> None:
