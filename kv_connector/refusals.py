@@ -33,7 +33,7 @@ class Refused(StrEnum):
     NOT_OPEN = "not_open"  # of a peer whose introduction was refused
     # what they ask for
     INTRODUCTION = "introduction"  # the two must not exchange KV
-    UNEXPECTED = "unexpected"  # a message that this side never gets
+    UNEXPECTED = "unexpected"  # a message that this side never gets, or a complaint about nothing
     TOO_MANY_PEERS = "too_many_peers"
     TOO_MUCH = "too_much"  # more transfers or blocks than one peer may have
     NOT_THEIRS = "not_theirs"  # another peer has this transfer

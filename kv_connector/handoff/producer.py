@@ -358,7 +358,7 @@ class Producer:
 
     def _revoke(self, decode: int, body: Revoke, now: float) -> None:
         if body.mismatch:
-            self.complaints.append(Complaint(body.transfer_id, decode, body.mismatch))
+            self._hear(decode, body)
             return
         transfer = self.transfers.get(body.transfer_id)
         if transfer is None:
@@ -377,6 +377,15 @@ class Producer:
             if body.epoch != transfer.epoch:  # its Reserve was lost: say at once that nothing was written
                 self._send(decode, _clean(body.transfer_id, body.epoch, REVOKED))
             self._end(transfer, REVOKED, now)
+
+    def _hear(self, decode: int, body: Revoke) -> None:
+        """A commit arrived wrong. The rank that it was for is heard, once: then the transfer counts as failed."""
+        committed = self.tombstones.answer(decode, body.transfer_id, body.epoch)
+        if isinstance(committed, Commit) and committed.digests:
+            self.tombstones.bury(decode, _clean(body.transfer_id, body.epoch, "it arrived otherwise than it was sent"))
+            self.complaints.append(Complaint(body.transfer_id, decode, body.mismatch))
+        else:
+            self._count(Refused.UNEXPECTED)
 
     def _beat(self, decode: int, body: Beat, now: float) -> None:
         """Answer for every epoch that D counts as open; end those of ours that it no longer does.

@@ -346,6 +346,33 @@ def test_an_outcome_counts_only_from_the_right_peer_for_the_right_epoch(
     assert scene.ends_well()
 
 
+MISMATCH = Revoke(transfer_id="t", epoch=1, mismatch="x" * 100)
+
+
+def test_a_complaint_about_what_was_never_committed_is_not_heard(scene: Scene) -> None:
+    """It would be an error in the log and a count for the operator, as often as somebody likes."""
+    scene.says(MISMATCH)
+    scene.says(Revoke(transfer_id="unknown", epoch=1, mismatch="x"))
+    assert scene.ends_well()
+    scene.says(MISMATCH)  # about another rank's transfer, and no digests went with it
+
+    assert scene.pair.p.complaints == []
+    assert scene.counts() == {Refused.UNEXPECTED: 3}
+
+
+def test_a_complaint_is_heard_once(scene: Scene) -> None:
+    """From the rank that the transfer was for; then P takes it for failed."""
+    commit = Commit(transfer_id="v", epoch=1, tokens=40, prompt_hash=HASH, digests=b"digests!")
+    scene.pair.p.tombstones.bury(E, commit)
+
+    for epoch in (2, 1, 1):
+        scene.says(Revoke(transfer_id="v", epoch=epoch, mismatch="layer.3"))
+
+    assert scene.pair.p.complaints == [producer.Complaint("v", E, "layer.3")]
+    assert scene.counts() == {Refused.UNEXPECTED: 2}
+    assert isinstance(scene.pair.p.tombstones.answer(E, "v", 1), Fail)
+
+
 def test_one_beat_makes_a_prefill_rank_do_a_bounded_amount(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin, answer or end: the rest waits for the next beats, and others do not wait for it."""
     monkeypatch.setattr(claims, "BEAT_BUDGET", 3)
