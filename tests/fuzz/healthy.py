@@ -9,6 +9,7 @@ from kv_connector.metadata import DecodeStep, PrefillStep
 from tests.support.ranks import BLOCK_TOKENS, Ranks
 
 LANES = ((1, 2, 3), (4, 5, 6))  # blocks of a transfer, on both ranks
+HONEST = "good-"  # how the names of honest transfers begin
 SLOW_S = 20.0  # a transfer that takes longer counts as lost
 
 
@@ -39,13 +40,13 @@ class Healthy:
 
     def step(self) -> None:
         """Take in what the ranks report, and go on with each transfer as far as it can."""
-        finished, _ = self._ranks.decode.take_results()
-        self._finished |= {request for request in finished if request.startswith("d-good")}
         if report := self._ranks.decode.take_report():
             for request, why in report.failed.items():
-                if request.startswith("d-good"):
+                if request.startswith(f"d-{HONEST}"):
                     self._failed.setdefault(request, why)  # the first reason is the cause
-            self._closed |= {request for request in report.closed if request.startswith("d-good")}
+            self._closed |= {request for request in report.closed if request.startswith(f"d-{HONEST}")}
+        finished, _ = self._ranks.decode.take_results()  # after the report: what is closed has finished
+        self._finished |= {request for request in finished if request.startswith(f"d-{HONEST}")}
         for lane in self._lanes:
             next(lane)
 
@@ -62,7 +63,7 @@ class Healthy:
     def _lane(self, blocks: tuple[int, ...]) -> Iterator[None]:
         """One transfer after the other, over the same blocks."""
         while True:
-            name = f"good-{self._random.getrandbits(128):032x}"  # an id must not be guessed from another
+            name = f"{HONEST}{self._random.getrandbits(128):032x}"  # an id must not be guessed from another
             theirs, mine = list(blocks), self._random.sample(blocks, len(blocks))
             transfer = self._current[name] = Transfer(name, dict(zip(mine, theirs, strict=True)))
             tokens = self._random.randint(2 * BLOCK_TOKENS + 1, 3 * BLOCK_TOKENS)

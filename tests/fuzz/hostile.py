@@ -24,11 +24,12 @@ from kv_connector.protocol import (
     Started,
     encode,
 )
-from tests.support.ranks import BLOCK_TOKENS, BLOCKS, FINGERPRINT, Memory
+from tests.support.ranks import BLOCK_TOKENS, BLOCKS, FINGERPRINT, LAYERS, Memory
 
 OWN_BLOCKS = range(8, BLOCKS)  # of either rank; the healthy transfers use others
 NAMES = 64  # transfers of its own that a hostile rank speaks of at a time
-LIFE = 300  # frames for which it keeps an incarnation
+LIFE = 150  # frames for which it keeps an incarnation
+INHERITED = 4  # names that it has from its predecessor, whose transfers they are
 
 
 class Speaker:
@@ -50,6 +51,7 @@ class Speaker:
         is_new = self._frames % LIFE == 0
         if is_new:
             self.incarnation = self._random.getrandbits(62) + 1
+            self.names = self.names[-INHERITED:]
         self._frames += 1
         sentences, weights = zip(*self._sentences, strict=True)
         body = self.hello() if is_new else self._random.choices(sentences, weights)[0]()
@@ -77,23 +79,24 @@ class Speaker:
         return f"{self._random.getrandbits(128):032x}"
 
     def open(self) -> list[OpenEpoch]:
-        """What it might count as open."""
-        return [
-            OpenEpoch(self.some_name(), self._random.choice((0, 0, 1))) for _ in range(self._random.choice((0, 2, 9)))
-        ]
+        """What it counts as open: mostly everything, so that not all of it ends with each beat."""
+        some = [self.some_name() for _ in range(self._random.choice((0, 2, 9)))]
+        listed = some if self._random.random() < 0.2 else [*self.names, *some]
+        return [OpenEpoch(name, self._random.choice((0, 0, 1))) for name in listed]
 
 
 class HostileDecode(Speaker):
     """Speaks to a prefill rank."""
 
-    def __init__(self, random_: random.Random, peer: int, memory: Memory, engines: Sequence[str]) -> None:
+    def __init__(self, random_: random.Random, peer: int, memory: Memory) -> None:
         super().__init__(random_, peer, memory)
-        self.engines = engines  # its own, and others'
+        self.engines: Sequence[str] = ()  # its own, and others'
         self._sentences = [
             (self.hello, 5),
             (lambda: Beat(open=self.open()), 25),
             (self._reserve, 40),
-            (lambda: Revoke(transfer_id=self.some_name(), epoch=self._random.choice((0, 1, 1, 2))), 20),
+            (lambda: Revoke(transfer_id=self.some_name(), epoch=self._random.choice((0, 1, 1, 2))), 10),
+            (lambda: Revoke(transfer_id=self.some_name(), epoch=1, mismatch="not what I wanted"), 5),
             (lambda: Started(transfer_id=self.some_name(), tokens=16), 1),
             (lambda: Fail(transfer_id=self.some_name(), epoch=1, dirty=True, reason="no"), 1),
             (Introduce, 1),
@@ -140,6 +143,7 @@ class HostilePrefill(Speaker):
             prompt_hash=f"prompt {name}".encode(),
             shards=self._random.choice((1, 1, 1, 2)),
             timings_s=timings,
+            digests=self._random.choice((b"", b"", b"another!" * LAYERS, b"short")),
         )
 
     def _fail(self) -> Fail:
