@@ -186,9 +186,7 @@ class ControlLoop:
             function(*args)
         except Exception as exc:  # thread boundary: the peers still need this thread
             place, now = _place(exc.__traceback__), time.monotonic()
-            if (
-                now >= self._logged.get(place, -LOG_EVERY_S) + LOG_EVERY_S
-            ):  # a peer may make it fail as often as it likes
+            if now - self._logged.get(place, -math.inf) >= LOG_EVERY_S:  # a peer may make it fail as often as it likes
                 self._logged[place] = now
                 logger.exception("control loop: a callback failed")
 

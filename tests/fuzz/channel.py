@@ -19,7 +19,7 @@ from contracts.secret import ClusterSecret
 from kv_connector.side_channel import ControlLoop, PeerKey
 
 SECRET = ClusterSecret(b"a secret of the cluster")
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0  # a deadline against hanging
 TICK_S = 0.05
 
 

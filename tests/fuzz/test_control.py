@@ -44,7 +44,7 @@ def reached(world: World, outcome: Outcome) -> None:
     p = {"malformed", "version", "second_sender", "foreign_receiver", "overtaken", "unexpected", "engine"}
     assert p | {"not_theirs"} <= set(refused[0])
     assert {"malformed", "version", "stranger", "foreign_receiver", "overtaken", "unexpected"} <= set(refused[1])
-    assert world.ranks.prefill.snapshot()["totals"]["committed"] > world.healthy.arrived, (
-        "hostile prompts are pushed too"
-    )
+    honest = world.healthy.arrived + world.healthy.cancelled
+    assert world.ranks.prefill.snapshot()["totals"]["committed"] > honest, "hostile prompts are pushed too"
     assert world.ranks.decode.snapshot()["totals"]["fences"] > 0
+    assert outcome.complaints > 0, "some hostile KV was compared and found wrong"

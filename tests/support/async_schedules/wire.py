@@ -4,6 +4,7 @@ from collections import deque
 from typing import NamedTuple
 
 from contracts.secret import ClusterSecret
+from kv_connector.refusals import Refusals
 from kv_connector.side_channel import ControlHandler, PeerKey
 
 ADDRESS = "tcp://127.0.0.1:1"
@@ -22,7 +23,14 @@ class Wire:
         self._under_way: dict[bool, deque[_Letter]] = {True: deque(), False: deque()}
         self._ends: dict[bool, ControlHandler] = {}  # by "is the prefill worker's"
 
-    def loop(self, handler: ControlHandler, tick_s: float, *, secret: ClusterSecret | None = None) -> "WireEnd":
+    def loop(
+        self,
+        handler: ControlHandler,
+        tick_s: float,
+        *,
+        secret: ClusterSecret | None = None,
+        refusals: Refusals | None = None,
+    ) -> "WireEnd":
         """Stand in for the constructor of `ControlLoop`: only who dials names a secret."""
         prefill = secret is None
         self._ends[prefill] = handler
