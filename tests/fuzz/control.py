@@ -114,7 +114,7 @@ def look(world: World, outcome: Outcome) -> None:
 
 def settle(world: World, outcome: Outcome) -> None:
     """After the storm: honest transfers still arrive."""
-    before, give_up = world.healthy.arrived, time.monotonic() + 20.0
+    before, give_up = world.healthy.arrived, time.monotonic() + 60.0
     while world.healthy.arrived < before + 5 and not outcome.problems:
         world.schedule()
         time.sleep(0.001)

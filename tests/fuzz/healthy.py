@@ -10,7 +10,7 @@ from tests.support.ranks import BLOCK_TOKENS, Ranks
 
 LANES = ((1, 2, 3), (4, 5, 6))  # blocks of a transfer, on both ranks
 HONEST = "good-"  # how the names of honest transfers begin
-SLOW_S = 20.0  # a transfer that takes longer counts as lost
+SLOW_S = 60.0  # a transfer that takes longer counts as lost
 
 
 @dataclass

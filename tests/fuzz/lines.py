@@ -13,7 +13,7 @@ from kv_connector.side_channel import ControlHandler, ControlLoop, PeerKey
 from kv_connector.side_channel_sockets import ControlClient, ControlServer
 from tests.support.ranks import SECRET, Ranks
 
-PATIENCE_S = 20.0  # a rank that takes nothing for so long does not work any more
+PATIENCE_S = 60.0  # a rank that takes nothing for so long does not work any more
 OLD_LINES = 4  # kept open until what was said over them has arrived
 
 

@@ -19,6 +19,7 @@ from tests.fuzz.hostile import OWN_BLOCKS, HostileDecode, HostilePrefill, Speake
 from tests.fuzz.lines import OLD_LINES, Lines
 from tests.support.ranks import BLOCK_TOKENS, LAYERS, Memory, Ranks
 
+PEER_TIMEOUT_S = 10.0  # longer than a busy machine lets a thread wait
 MAX_REQUESTS = 100  # of the hostile ranks, on each side
 QUEUE = 2_000  # answers that may wait before more is said
 P, D = 11, 22  # incarnations of the honest ranks
@@ -31,7 +32,7 @@ class World:
         """`tombstones` and `connections` are P's bounds, so low that a run reaches them: growth beyond would show."""
         self.random = random.Random(seed)
         self.mutator = Mutator(self.random)
-        self.ranks = Ranks(folder, receive_engines=2, peer_timeout_s=3.0, kv_verify="sample:2")
+        self.ranks = Ranks(folder, receive_engines=2, peer_timeout_s=PEER_TIMEOUT_S, kv_verify="sample:2")
         self.ranks.prefill._producer.tombstones._capacity = tombstones
         self.ranks.prefill._speakers._capacity = connections
         self.healthy = Healthy(self.ranks, self.random)
