@@ -13,6 +13,7 @@ from prometheus_client.utils import floatToGoString
 
 from contracts.kv_transfer import Role
 from kv_connector.handoff.session import SessionState
+from kv_connector.refusals import Refused, added_up
 
 PREFILL_OUTCOMES = ("committed", "revoked", "cancelled", "failed", "dirty")
 DECODE_OUTCOMES = ("loaded", "cached", "cancelled")  # and "recomputed", which has a reason each
@@ -34,6 +35,7 @@ class _Worker(msgspec.Struct):
     histograms: dict[str, _Values] = {}
     sessions: list[_Session] = []
     quarantined_blocks: int = 0
+    refused: dict[str, int] = {}
 
 
 class _Scheduler(msgspec.Struct):
@@ -42,10 +44,19 @@ class _Scheduler(msgspec.Struct):
     recomputed_by_reason: dict[str, int] = {}
     reservations: int = 0
     reserved_blocks: int = 0
+    refused: dict[str, int] = {}
 
 
-def families(role: Role, scheduler: Mapping[str, Any], worker: Mapping[str, Any]) -> list[Metric]:
+def families(
+    role: Role, scheduler: Mapping[str, Any], worker: Mapping[str, Any], refused: Mapping[str, int] | None = None
+) -> list[Metric]:
     """Return everything that a node of this role shows; empty snapshots give the same families, without counts.
+
+    Args:
+        role: Of the node.
+        scheduler: The scheduler's snapshot.
+        worker: The worker's.
+        refused: What was turned away before it reached either of them, by kind.
 
     Raises:
         msgspec.ValidationError: not a snapshot of this version's connector.
@@ -59,7 +70,7 @@ def families(role: Role, scheduler: Mapping[str, Any], worker: Mapping[str, Any]
     )
     pool = msgspec.convert(scheduler, _Scheduler)
     own = _of_prefill(rank) if role == "prefill" else _of_decode(pool, rank)
-    return [*own, *_of_pool(pool.totals), sessions]
+    return [*own, *_of_pool(pool.totals), sessions, _refused(added_up(pool.refused, rank.refused, refused or {}))]
 
 
 def _of_pool(totals: Mapping[str, int]) -> list[Metric]:
@@ -129,6 +140,13 @@ def _of_decode(scheduler: _Scheduler, worker: _Worker) -> list[Metric]:
             scheduler.histograms.get("exposed_transfer_s"),
         ),
     ]
+
+
+def _refused(counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily("baton_refused", "What was turned away, by kind", labels=["kind"])
+    for kind in Refused:
+        family.add_metric([kind.value], counts.get(kind, 0))
+    return family
 
 
 def _transfers() -> CounterMetricFamily:

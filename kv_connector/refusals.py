@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 LOG_EVERY_S = 10.0
@@ -73,6 +73,11 @@ class Refusals:
         """How many of each kind; kinds that never came are left out."""
         with self._lock:
             return {str(kind): number for kind, number in sorted(self._counts.items())}
+
+
+def added_up(*counts: Mapping[str, int]) -> dict[str, int]:
+    """How many of each kind several parts of a node have refused."""
+    return dict(sum(map(Counter, counts), Counter[str]()))
 
 
 def _one_line(detail: object) -> str:

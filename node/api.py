@@ -1,7 +1,6 @@
 """The node API: what a node says about itself and its transfers, for the proxy and for people."""
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,7 +11,7 @@ import msgspec
 from contracts.http import INTEGRITY_PATH, NODE_PATH, TRACE_PATH, TRANSFERS_PATH
 from contracts.kv_transfer import Role
 from contracts.node_info import Fingerprint, NodeInfo, RegionInfo, to_plain
-from kv_connector.refusals import Refusals
+from kv_connector.refusals import Refusals, added_up
 from kv_connector.trace import Event, trace_events
 from node.asgi import Scope, Send, send_error, send_json
 from node.bearer import BearerGate
@@ -130,8 +129,8 @@ class NodeApi:
 
     def _refused(self, snapshots: Snapshots) -> dict[str, int]:
         """Everything that any part of this node refused, by kind."""
-        sides = (snapshots.scheduler.get("refused", {}), snapshots.worker.get("refused", {}))
-        return dict(sum(map(Counter, sides), Counter(self._refusals.snapshot())))
+        sides = (side.get("refused", {}) for side in snapshots)
+        return added_up(self._refusals.snapshot(), *sides)
 
     async def _answer_integrity(self, send: Send) -> None:
         try:

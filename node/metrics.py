@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from contracts.kv_transfer import Role
 from kv_connector.metrics import families
+from kv_connector.refusals import Refusals
 from node.connector_channel import SnapshotClient
 from node.errors import ConnectorSilentError
 
@@ -25,9 +26,12 @@ _scraped: ContextVar[Sequence[Metric]] = ContextVar("_scraped", default=())
 class ConnectorMetrics(Collector):
     """Shows what the connector counts."""
 
-    def __init__(self, role: Role, snapshots: SnapshotClient, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(
+        self, role: Role, snapshots: SnapshotClient, refusals: Refusals, registry: CollectorRegistry = REGISTRY
+    ) -> None:
         self._role = role
         self._snapshots = snapshots
+        self._refusals = refusals
         self._registry = registry
         self._registered = False
 
@@ -47,7 +51,7 @@ class ConnectorMetrics(Collector):
         """Fetch what `collect` shows in this task, and in what it starts."""
         try:
             snapshots = await self._snapshots.both()
-            found = families(self._role, snapshots.scheduler, snapshots.worker)
+            found = families(self._role, *snapshots, self._refusals.snapshot())
         except (ConnectorSilentError, msgspec.ValidationError):
             found = []
         _scraped.set([*found, _up(bool(found))])

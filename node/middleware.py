@@ -56,9 +56,9 @@ class NodeMiddleware:
         self._secret = settings.secret
         self._outcomes = Outcomes(settings.runtime_dir)
         self._snapshots = SnapshotClient(settings.runtime_dir)
-        self._metrics = ConnectorMetrics(settings.traits.role, self._snapshots)
-        self._cancels = CancelClient(settings.runtime_dir)
         self._refusals = Refusals(logger)
+        self._metrics = ConnectorMetrics(settings.traits.role, self._snapshots, self._refusals)
+        self._cancels = CancelClient(settings.runtime_dir)
         gate = BearerGate(settings.secret, self._refusals)
         self._cancel_api = CancelApi(gate, self._cancels)
         self._api = NodeApi(

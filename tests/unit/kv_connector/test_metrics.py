@@ -1,5 +1,6 @@
 """A node's snapshots in Prometheus' terms."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from prometheus_client.registry import Collector
 from contracts.kv_transfer import Role
 from kv_connector.histogram import SHARE, Histogram
 from kv_connector.metrics import families
+from kv_connector.refusals import Refused
 
 OPEN, NEW = {"peer": "a", "state": "open"}, {"peer": "b", "state": "new"}
 
@@ -33,7 +35,7 @@ def test_a_prefill_node_counts_outcomes_pushes_and_bytes() -> None:
 
     found = samples("prefill", {"totals": {"idle_checks": 6}}, {"totals": totals, "sessions": [OPEN, NEW]})
 
-    assert {name: value for name, value in found.items() if "bucket" not in name and "_share" not in name} == {
+    assert {name: value for name, value in found.items() if not re.search("bucket|_share|refused", name)} == {
         "baton_transfers_total{outcome=committed}": 5,
         "baton_transfers_total{outcome=revoked}": 0,
         "baton_transfers_total{outcome=cancelled}": 0,
@@ -64,7 +66,7 @@ def test_a_decode_node_counts_outcomes_and_shows_what_is_held_now() -> None:
 
     found = samples("decode", scheduler, {"totals": totals, "quarantined_blocks": 4, "sessions": [OPEN]})
 
-    assert {name: value for name, value in found.items() if "_seconds" not in name} == {
+    assert {name: value for name, value in found.items() if not re.search("_seconds|refused", name)} == {
         "baton_transfers_total{outcome=loaded}": 7,
         "baton_transfers_total{outcome=cached}": 3,
         "baton_transfers_total{outcome=cancelled}": 2,
@@ -81,6 +83,17 @@ def test_a_decode_node_counts_outcomes_and_shows_what_is_held_now() -> None:
         "baton_integrity_findings_total": 2,
         "baton_open_sessions": 1,
     }
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_refusals_of_all_parts_are_added_up(role: Role) -> None:
+    """Kinds that never came are there, at 0."""
+    found = dict.fromkeys(Refused, 0.0) | {Refused.MALFORMED: 7, Refused.ENGINE: 1}
+
+    shown = families(role, {"refused": {"malformed": 1}}, {"refused": {"malformed": 2, "engine": 1}}, {"malformed": 4})
+
+    (refused,) = [family for family in shown if family.name == "baton_refused"]
+    assert {sample.labels["kind"]: sample.value for sample in refused.samples} == found
 
 
 def test_a_histogram_is_cumulative() -> None:

@@ -1,11 +1,13 @@
 """Baton's series on vLLM's `/metrics`."""
 
 import asyncio
+import logging
 from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 
 from contracts.kv_transfer import Role
+from kv_connector.refusals import Refusals, Refused
 from node.connector_channel import SnapshotClient, Snapshots
 from node.errors import ConnectorSilentError
 from node.metrics import ConnectorMetrics
@@ -24,12 +26,19 @@ class FakeConnector:
         return Snapshots(self.scheduler, {})
 
 
+def refusals() -> Refusals:
+    """One request without the token has been turned away."""
+    counted = Refusals(logging.getLogger(__name__))
+    counted.count(Refused.BAD_TOKEN)
+    return counted
+
+
 def metrics_of(
     scheduler: dict[str, Any] | None, role: Role = "decode"
 ) -> tuple[ConnectorMetrics, FakeConnector, CollectorRegistry]:
     """Series of a node, in a registry of their own."""
     connector, registry = FakeConnector(scheduler), CollectorRegistry()
-    metrics = ConnectorMetrics(role, cast("SnapshotClient", connector), registry)
+    metrics = ConnectorMetrics(role, cast("SnapshotClient", connector), refusals(), registry)
     metrics.start()
     return metrics, connector, registry
 
@@ -54,6 +63,16 @@ async def test_a_scrape_shows_what_is_true_now() -> None:
     text = await scraped(metrics, registry)
     assert "baton_reservations 0.0" in text
     assert "baton_connector_up 1.0" in text
+
+
+async def test_what_the_node_itself_refused_is_shown_with_the_rest() -> None:
+    """The gate, the scheduler and the worker turn things away; an alert needs one series."""
+    metrics, _, registry = metrics_of({"refused": {"bad_token": 2, "malformed": 1}})
+
+    text = await scraped(metrics, registry)
+
+    assert 'baton_refused_total{kind="bad_token"} 3.0' in text
+    assert 'baton_refused_total{kind="malformed"} 1.0' in text
 
 
 async def test_a_connector_that_does_not_answer_has_no_series_but_that_one() -> None:
@@ -95,4 +114,4 @@ def test_the_registry_is_left_as_it_was_found() -> None:
     metrics.stop()
     metrics.stop()
 
-    ConnectorMetrics("decode", cast("SnapshotClient", FakeConnector({})), registry).start()
+    ConnectorMetrics("decode", cast("SnapshotClient", FakeConnector({})), refusals(), registry).start()
