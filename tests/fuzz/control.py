@@ -27,7 +27,7 @@ FRAMES_PER_STEP = 25
 LOOKS = 200  # at tables and memory, over the run
 REQUESTS = 3 * MAX_REQUESTS  # under way on one side, of all ranks
 _COMPLAINT = re.compile("did not arrive at|the KV that arrived is not the KV that was sent")
-GROWTH_BYTES = 16 * 1024 * 1024  # of the second half over the first
+GROWTH_BYTES = 8 * 1024 * 1024  # of the second half over the first
 
 
 @dataclass
@@ -113,20 +113,13 @@ def look(world: World, outcome: Outcome) -> None:
 
 
 def settle(world: World, outcome: Outcome) -> None:
-    """After the storm: honest transfers still arrive."""
+    """After the storm: every frame has arrived, and honest transfers still do."""
     before, give_up = world.healthy.arrived, time.monotonic() + 60.0
-    while world.healthy.arrived < before + 5 and not outcome.problems:
+    while not outcome.problems and (world.healthy.arrived < before + 5 or world.lines.under_way):
         world.schedule()
         time.sleep(0.001)
         if time.monotonic() > give_up:
-            outcome.problems.append("no honest transfer arrives any more")
-    lines = world.lines
-    for name, sent, arrivals in (
-        ("P", lines.sent_to_prefill, lines.at_prefill),
-        ("D", lines.sent_to_decode, lines.at_decode),
-    ):
-        if sent != arrivals.frames:
-            outcome.problems.append(f"{sent} frames were sent to {name}, {arrivals.frames} arrived")
+            outcome.problems.append(f"no honest transfer arrives any more, or {world.lines.under_way} frames were lost")
     look(world, outcome)
 
 
@@ -140,12 +133,13 @@ def report(world: World, outcome: Outcome) -> None:
         snapshot = rank.snapshot()
         print(f"{name} refused:", snapshot["refused"])
         print(f"{name} totals:", snapshot["totals"])
-    print(f"complaints about hostile KV in the log: {outcome.complaints}; other errors: {len(outcome.problems)}")
+    print(f"crashes and other problems: {len(outcome.problems)}; complaints about hostile KV: {outcome.complaints}")
     print(f"hostile requests: {world.hostile_prompts} prompts on P, {world.hostile_reservations} reservations on D")
     print(f"honest transfers: {world.healthy.arrived} arrived with the right bytes, ", end="")
     print(f"{world.healthy.cancelled} cancelled, slowest {world.healthy.slowest_s:.2f} s")
-    quarters = [outcome.memory[len(outcome.memory) * i // 4] / 1e6 for i in range(4)] + [outcome.memory[-1] / 1e6]
-    print("memory, MB, at the quarters:", " ".join(f"{quarter:.1f}" for quarter in quarters))
+    quarters = [outcome.memory[(len(outcome.memory) - 1) * i // 4] / 1e6 for i in range(5)]
+    print("memory, MB, at the quarters:", " ".join(f"{quarter:.1f}" for quarter in quarters), end="; ")
+    print(f"second half over first {outcome.growth_bytes / 1e6:.1f}, at most {GROWTH_BYTES / 1e6:.1f} may be")
     print("the most in each table, and the bound:")
     for name, most in outcome.most.items():
         print(f"  {name:34} {most:8} {outcome.bounds[name]:10}")

@@ -64,6 +64,11 @@ class Lines:
         """Frames that the honest workers have dealt with."""
         return self.at_prefill.frames + self.at_decode.frames
 
+    @property
+    def under_way(self) -> int:
+        """Frames that have been sent and have not arrived."""
+        return self.sent_to_prefill + self.sent_to_decode - self.arrived
+
     def begin(self) -> None:
         """Whoever has spoken so far is honest."""
         for arrivals in (self.at_prefill, self.at_decode):
