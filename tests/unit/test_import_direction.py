@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loadtest": {"contracts"},
     "deploy": {"contracts", "proxy", "node", "prefill_node", "decode_node", "model_runner", "kv_connector", "loadtest"},
     "deploy/embedded_model": {"torch"},
+    "deploy/microbench": {"contracts", "deploy", "kv_connector", "torch"},
 }
 GUARDED = {room.partition("/")[0] for room in MAY_IMPORT} | {"vllm", "torch", "torch_npu", "mooncake"}
 
