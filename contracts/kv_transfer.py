@@ -1,7 +1,7 @@
 """`kv_transfer_params`: what the proxy tells each node about one transfer, signed.
 
 The proxy draws a transfer id and puts one object into the body of either leg:
-`{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`.
+`{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, and `"several": true` if there are several prompts.
 vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since whoever may write
 these parameters can make a node push KV.
 """
@@ -48,6 +48,13 @@ class TransferParams:
     transfer_id: str  # 128 random bits, 32 lower-case hex digits
     role: Role  # the role that the receiving node plays
     peer: str  # decode leg: control address of the prefill node, "tcp://host:port"; prefill leg: ""
+    several: bool = False  # the HTTP request has several prompts, and `transfer_id` stands for all of them
+
+    def transfer_of(self, prompt_hash: bytes) -> str:
+        """Return the id of one prompt's transfer; both nodes find the same one, and equal prompts share it."""
+        if not self.several:
+            return self.transfer_id
+        return hashlib.blake2b(prompt_hash, digest_size=16, key=bytes.fromhex(self.transfer_id)).hexdigest()
 
 
 def new_transfer_id() -> str:
@@ -62,15 +69,14 @@ def is_transfer_id(value: object) -> TypeGuard[str]:
 
 def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
     """Return the value for the request field `kv_transfer_params`."""
-    return {
-        KEY: {
-            "v": PROTOCOL_VERSION,
-            "id": params.transfer_id,
-            "role": params.role,
-            "peer": params.peer,
-            "sig": _signature(params, secret.derive(_PURPOSE)),
-        }
+    fields: dict[str, Any] = {
+        "v": PROTOCOL_VERSION,
+        "id": params.transfer_id,
+        "role": params.role,
+        "peer": params.peer,
+        "sig": _signature(params, secret.derive(_PURPOSE)),
     }
+    return {KEY: fields | {"several": True} if params.several else fields}
 
 
 def verify(value: object, secret: ClusterSecret) -> TransferParams:
@@ -91,7 +97,10 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
         raise TransferParamsError(f"{FIELD} has no valid transfer id")
     if role not in ("prefill", "decode") or not _is_address(peer) or not isinstance(sig, str):
         raise TransferParamsError(f"{FIELD} is malformed")
-    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer)
+    several = fields.get("several", False)
+    if not isinstance(several, bool):
+        raise TransferParamsError(f"{FIELD} is malformed")
+    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer, several=several)
     if not _is_signed(params, sig, secret):
         raise SignatureError(f"{FIELD} is not signed by this cluster's proxy")
     return params
@@ -109,5 +118,6 @@ def _is_signed(params: TransferParams, sig: str, secret: ClusterSecret) -> bool:
 
 
 def _signature(params: TransferParams, key: bytes) -> str:
-    message = "\n".join((str(PROTOCOL_VERSION), params.transfer_id, params.role, params.peer))
+    parts = [str(PROTOCOL_VERSION), params.transfer_id, params.role, params.peer]
+    message = "\n".join([*parts, "several"] if params.several else parts)
     return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()

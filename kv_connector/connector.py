@@ -70,7 +70,8 @@ class BatonConnector(KVConnectorBase_V1):
             if transfer_config.is_kv_producer:
                 self._scheduler = PrefillScheduler(secret, block_tokens)
             else:
-                self._scheduler = DecodeScheduler(self._config, secret, block_tokens)
+                can_share = bool(vllm_config.cache_config.enable_prefix_caching)
+                self._scheduler = DecodeScheduler(self._config, secret, block_tokens, has_prefix_cache=can_share)
 
     # --- worker ---
 

@@ -19,6 +19,7 @@ class StartedPrompt(NamedTuple):
     transfer_id: str
     request_id: str
     prompt: Prompt
+    group: str = ""  # by which the proxy knows all transfers of one HTTP request; empty: by the transfer's own id
 
 
 class Progress(NamedTuple):

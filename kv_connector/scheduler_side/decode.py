@@ -20,8 +20,9 @@ from kv_connector.prompt import prompt_hash
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.ledger import ReservationLedger
+from kv_connector.scheduler_side.siblings import Siblings
 from kv_connector.scheduler_side.timing import DecodeTimings
-from kv_connector.scheduler_side.tracking import Failures, params_of
+from kv_connector.scheduler_side.tracking import Failures, computed_by, params_of
 from kv_connector.status import OutcomeSender
 from kv_connector.wake import IdleSleep, wake_path
 
@@ -43,7 +44,9 @@ class _State(IntEnum):
 @dataclass(slots=True)
 class _Tracked:
     transfer_id: str
+    named: str  # in the request's parameters: the same, or that of all prompts of one HTTP request
     peer: str
+    prompt_hash: bytes
     since: float  # s, monotonic
     state: _State = _State.WAITING
     started: bool = False  # P computes the prompt
@@ -53,13 +56,16 @@ class _Tracked:
 class DecodeScheduler:
     """Everything that D's scheduler process knows about transfers."""
 
-    def __init__(self, config: ConnectorConfig, secret: ClusterSecret, block_tokens: int) -> None:
+    def __init__(
+        self, config: ConnectorConfig, secret: ClusterSecret, block_tokens: int, *, has_prefix_cache: bool = True
+    ) -> None:
         self._config = config
         self._secret = secret
         self._block_tokens = block_tokens
         self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
-        self._transfer_ids: set[str] = set()
+        self._owners: dict[str, str] = {}  # transfer id → request id
+        self._siblings = Siblings(can_share=has_prefix_cache)
         self._ledger = ReservationLedger()
         self.integrity = IntegrityCheck(self._ledger.reservations)
         self._step = DecodeStep()
@@ -90,18 +96,26 @@ class DecodeScheduler:
         params = params_of(request, "decode", self._secret, self._refusals)
         if params is None or request.skip_reading_prefix_cache:
             return  # an ordinary request; one that must compute its prompt itself
-        if params.transfer_id in self._transfer_ids:
-            self._refusals.count(Refused.REUSED_ID, params.transfer_id)
+        prompt = prompt_hash(request)
+        transfer_id = params.transfer_of(prompt)
+        if owner := self._owners.get(transfer_id):
+            if self._requests[owner].prompt_hash == prompt:
+                self._siblings.join(request.request_id, owner)
+            else:
+                self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        tracked = _Tracked(params.transfer_id, params.peer, time.monotonic())
+        tracked = _Tracked(transfer_id, params.transfer_id, params.peer, prompt, time.monotonic())
         self._requests[request.request_id] = tracked
-        self._transfer_ids.add(params.transfer_id)
-        self._timings.arrived(request.request_id, params.transfer_id, params.peer, tracked.since)
+        self._owners[transfer_id] = request.request_id
+        self._siblings.own(request.request_id, request.num_prompt_tokens)
+        self._timings.arrived(request.request_id, transfer_id, params.peer, tracked.since)
         self._totals["transfers"] += 1
-        self._step.watched.append(Watched(params.transfer_id, request.request_id, params.peer))
+        self._step.watched.append(Watched(transfer_id, request.request_id, params.peer))
 
     def match(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond the local prefix hit will come from P: `None` means ask again next step."""
+        if self._siblings.must_wait(request.request_id):
+            return None, False
         tracked = self._requests.get(request.request_id)
         if tracked is None or tracked.state is not _State.WAITING:
             return 0, False
@@ -126,7 +140,7 @@ class DecodeScheduler:
         first_token = prompt_tokens - num_external_tokens
         wanted = blocks[first_token // self._block_tokens : -(-prompt_tokens // self._block_tokens)]
         self._ledger.take(request.request_id, wanted)
-        wish = Wish(prompt_tokens, first_token, [[block.block_id for block in wanted]], prompt_hash(request))
+        wish = Wish(prompt_tokens, first_token, [[block.block_id for block in wanted]], tracked.prompt_hash)
         self.integrity.history.note("reserved for the peer of", request.request_id, wish.blocks[0])
         self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))
         self._timings.reserved(request.request_id, time.monotonic())
@@ -136,10 +150,11 @@ class DecodeScheduler:
     def finish_request(self, request: "Request") -> None:
         """The engine is done with a request, whatever the reason."""
         self.integrity.request_ended(request.request_id)
+        self._siblings.end(request.request_id)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
             return
-        self._transfer_ids.discard(tracked.transfer_id)
+        del self._owners[tracked.transfer_id]
         self._timings.close(request.request_id, "cancelled")
         if tracked.state is not _State.SETTLED:
             self._totals["cancelled"] += 1
@@ -150,6 +165,8 @@ class DecodeScheduler:
         self.integrity.step_begins(output)
         for new in output.scheduled_new_reqs:
             self._totals["prompt_tokens_computed"] += len(new.prompt_token_ids or ()) - new.num_computed_tokens
+        for request_id, computed in computed_by(output):
+            self._siblings.scheduled(request_id, computed)
         self._timings.stepped([new.req_id for new in output.scheduled_new_reqs], time.monotonic())
         step, self._step = self._step, DecodeStep()
         return step
@@ -202,7 +219,7 @@ class DecodeScheduler:
             ],
             "reservations": len(self._ledger),
             "reserved_blocks": self._ledger.total_blocks(),
-            "totals": self._totals | self.integrity.totals,
+            "totals": self._totals | self.integrity.totals | {"shared": self._siblings.total},
             "recomputed_by_reason": self._failures.by_class(),
             "refused": self._refusals.snapshot(),
             "failures": self._failures.recent(),
@@ -228,4 +245,4 @@ class DecodeScheduler:
         self._timings.close(request_id, "recomputed", reason)
         self._totals["recomputed"] += 1
         self._failures.add(tracked.transfer_id, reason)
-        self._outcomes.send(tracked.transfer_id, "recomputed", reason)
+        self._outcomes.send(tracked.named, "recomputed", reason)

@@ -35,6 +35,7 @@ class _State(IntEnum):
 @dataclass(slots=True)
 class _Tracked:
     transfer_id: str
+    group: str  # id of all transfers of one HTTP request; empty: there is one
     tokens: int
     blocks: int  # of the whole prompt
     prompt_hash: bytes
@@ -50,7 +51,7 @@ class PrefillScheduler:
         self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
         self._held: dict[str, _Tracked] = {}
-        self._transfer_ids: set[str] = set()  # of both
+        self._prompts: dict[str, bytes] = {}  # transfer id → prompt hash, of both
         self._step = PrefillStep()
         self._pool: BlockPool | None = None
         self.integrity = IntegrityCheck(dict)
@@ -67,13 +68,17 @@ class PrefillScheduler:
         params = params_of(request, "prefill", self._secret, self._refusals)
         if params is None:
             return
-        if params.transfer_id in self._transfer_ids:
-            self._refusals.count(Refused.REUSED_ID, params.transfer_id)
+        prompt = prompt_hash(request)
+        transfer_id = params.transfer_of(prompt)
+        if known := self._prompts.get(transfer_id):
+            if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
+                self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        self._transfer_ids.add(params.transfer_id)
+        self._prompts[transfer_id] = prompt
         tokens = request.num_prompt_tokens
         blocks = -(-tokens // self._block_tokens)
-        self._requests[request.request_id] = _Tracked(params.transfer_id, tokens, blocks, prompt_hash(request))
+        group = params.transfer_id if params.several else ""
+        self._requests[request.request_id] = _Tracked(transfer_id, group, tokens, blocks, prompt)
         self._totals["transfers"] += 1
 
     def take_step(self, output: "SchedulerOutput") -> PrefillStep:
@@ -109,7 +114,7 @@ class PrefillScheduler:
             self._step.abandoned.append((tracked.transfer_id, "aborted before it was scheduled"))
         self._void(request.request_id, "aborted")
         del self._requests[request.request_id]
-        self._transfer_ids.discard(tracked.transfer_id)
+        self._prompts.pop(tracked.transfer_id, None)
         return False
 
     def update(self, finished_sending: set[str]) -> None:
@@ -117,7 +122,7 @@ class PrefillScheduler:
         for request_id in finished_sending:
             self.integrity.request_ended(request_id)
             if tracked := self._held.pop(request_id, None):
-                self._transfer_ids.discard(tracked.transfer_id)
+                self._prompts.pop(tracked.transfer_id, None)
 
     def snapshot(self) -> dict[str, Any]:
         """State for the node API; called from another thread."""
@@ -150,7 +155,7 @@ class PrefillScheduler:
             return
         if tracked.state is _State.QUEUED:
             prompt = Prompt(tracked.tokens, tracked.blocks, tracked.prompt_hash)
-            self._step.started.append(StartedPrompt(tracked.transfer_id, request_id, prompt))
+            self._step.started.append(StartedPrompt(tracked.transfer_id, request_id, prompt, tracked.group))
             tracked.state = _State.RUNNING
         ready = computed_tokens // self._block_tokens  # a block that is being filled is not pushed
         if computed_tokens >= tracked.tokens:

@@ -2,6 +2,7 @@
 
 import logging
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from contracts import kv_transfer
@@ -11,6 +12,7 @@ from kv_connector.reasons import CLASSES, reason_class
 from kv_connector.refusals import Refusals
 
 if TYPE_CHECKING:
+    from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
 logger = logging.getLogger(__name__)
@@ -32,6 +34,15 @@ def params_of(request: "Request", role: Role, secret: ClusterSecret, refusals: R
         refusals.count(exc.kind, exc)
         return None
     return params if params.role == role else None
+
+
+def computed_by(output: "SchedulerOutput") -> Iterator[tuple[str, int]]:
+    """Yield each scheduled request, and how many of its tokens will have been computed when the step has run."""
+    cached = output.scheduled_cached_reqs
+    for new in output.scheduled_new_reqs:
+        yield new.req_id, new.num_computed_tokens + output.num_scheduled_tokens[new.req_id]
+    for request_id, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+        yield request_id, computed + output.num_scheduled_tokens[request_id]
 
 
 class Failures:

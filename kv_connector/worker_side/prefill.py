@@ -24,6 +24,7 @@ from kv_connector.verification import Sampling
 from kv_connector.worker_side.accounts import Accounts, ended_at
 from kv_connector.worker_side.digesting import DigestThread
 from kv_connector.worker_side.drain import drain
+from kv_connector.worker_side.groups import Groups
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.sender import Sender
 from kv_connector.worker_side.speakers import Speakers
@@ -54,6 +55,7 @@ class PrefillWorker:
         self._lock = threading.Lock()
         self._refusals = Refusals(logger)
         self._speakers = Speakers()
+        self._groups = Groups()
         self._producer = Producer(
             incarnation=incarnation,
             layers=caches.num_layers,
@@ -117,8 +119,10 @@ class PrefillWorker:
             with self._lock:
                 for transfer_id, reason in step.abandoned:
                     self._producer.abandon(transfer_id, reason, now)
-                for transfer_id, request_id, prompt in step.started:
+                for transfer_id, request_id, prompt, group in step.started:
                     self._producer.start(transfer_id, request_id, prompt, now)
+                    if self._groups.start(group, transfer_id):
+                        self._producer.cancel(transfer_id, now)
                 for request_id, blocks, _ in step.progress:
                     self._producer.add_source_blocks(request_id, blocks)
                 for request_id in step.holds:
@@ -184,7 +188,8 @@ class PrefillWorker:
         """Nobody wants these transfers any more. Returns how many were open; their blocks go with the next step."""
         now = time.monotonic()
         with self._lock:
-            were_open = sum([self._producer.cancel(transfer_id, now) for transfer_id in transfer_ids])
+            found = [transfer_id for named in transfer_ids for transfer_id in self._groups.cancel(named)]
+            were_open = sum([self._producer.cancel(transfer_id, now) for transfer_id in found])
             self._flush()
         return were_open
 
@@ -229,6 +234,7 @@ class PrefillWorker:
         for complaint in drain(self._producer.complaints):
             self._hear(complaint)
         for transfer, outcome in drain(self._producer.ended):
+            self._groups.end(transfer.transfer_id)
             self._accounts.add(transfer, outcome, self._describe(transfer, ended_at(transfer)))
 
     def _digested(self, transfer: Outgoing, digests: bytes) -> None:

@@ -10,6 +10,7 @@ from contracts.kv_transfer import (
     SignatureError,
     TransferParams,
     TransferParamsError,
+    is_transfer_id,
     new_transfer_id,
     sign,
     verify,
@@ -146,3 +147,23 @@ def verdict(value: object) -> str:
         return exc.kind
     assert params == PARAMS
     return "accepted"
+
+
+def test_several_prompts_have_transfers_of_their_own_under_one_name() -> None:
+    """Both nodes find the same id for the same prompt; that there are several is signed."""
+    prefill, decode = (
+        TransferParams(transfer_id="ab" * 16, role=role, peer="", several=True) for role in ("prefill", "decode")
+    )
+
+    ids = [prefill.transfer_of(b"one"), prefill.transfer_of(b"two")]
+
+    assert ids == [decode.transfer_of(b"one"), decode.transfer_of(b"two")]
+    assert len({*ids, "ab" * 16}) == 3
+    assert all(is_transfer_id(found) for found in ids)
+    signed = sign(prefill, SECRET)
+    assert verify(signed, SECRET) == prefill
+    del signed[KEY]["several"]
+    with pytest.raises(TransferParamsError, match="not signed"):
+        verify(signed, SECRET)
+    with pytest.raises(TransferParamsError, match="malformed"):
+        verify({KEY: signed[KEY] | {"several": "yes"}}, SECRET)

@@ -71,9 +71,12 @@ class FakeRequest:
         return len(self.prompt_token_ids)
 
 
-def request(role: Role, tokens: int, *, request_id: str = "r1", transfer_id: str = "a" * 32, **more: Any) -> Any:
-    """A request with signed parameters."""
-    params = TransferParams(transfer_id=transfer_id, role=role, peer=PEER if role == "decode" else "")
+def request(
+    role: Role, tokens: int, *, request_id: str = "r1", transfer_id: str = "a" * 32, several: bool = False, **more: Any
+) -> Any:
+    """A request with signed parameters; `several`: one prompt of a batch."""
+    peer = PEER if role == "decode" else ""
+    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer, several=several)
     return FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
 
 

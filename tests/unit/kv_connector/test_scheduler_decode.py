@@ -163,13 +163,59 @@ def test_a_transfer_that_fails_before_anything_is_reserved_is_computed_here(engi
     assert engine.side.match(req, 0) == (0, False)
 
 
-def test_the_same_transfer_id_serves_one_request_only(engine: Engine) -> None:
-    """A request with n > 1 gives several engine requests the same parameters: the second one is an ordinary request."""
-    engine.side.add_request(request("decode", 40))
-    twin = request("decode", 40, request_id="r2")
-    engine.side.add_request(twin)
+def test_several_answers_to_one_prompt_need_one_transfer(engine: Engine) -> None:
+    """With n > 1 the second engine request waits until the first one's prompt is cached, and then is an ordinary one."""
+    first, second = request("decode", 40), request("decode", 40, request_id="r2")
+    engine.side.add_request(first)
+    engine.side.add_request(second)
+    assert engine.side.match(second, 0) == (None, False)
+    engine.admit(first)
+    engine.side.update(DecodeReport(), {"r1"})
+    assert engine.side.match(second, 0) == (None, False)
 
-    assert engine.side.match(twin, 0) == (0, False)
+    step = engine.side.take_step(step_output(new=[("r1", [1], 39, 1)]))
+
+    assert engine.side.match(second, 32) == (0, False)
+    assert [watched.request_id for watched in step.watched] == ["r1"]
+    snapshot = engine.side.snapshot()
+    assert (snapshot["totals"]["transfers"], snapshot["totals"]["shared"], snapshot["refused"]) == (1, 1, {})
+
+
+def test_the_second_answer_goes_on_alone_when_the_first_is_aborted(engine: Engine) -> None:
+    """It must not wait for a transfer that nobody receives."""
+    first, second = request("decode", 40), request("decode", 40, request_id="r2")
+    engine.side.add_request(first)
+    engine.side.add_request(second)
+    engine.admit(first)
+
+    engine.side.finish_request(first)
+
+    assert engine.side.match(second, 0) == (0, False)
+
+
+def test_each_prompt_of_a_batch_has_a_transfer_of_its_own(engine: Engine) -> None:
+    """The parameters are the same for all; equal prompts share. An outcome is told under the name that the node knows."""
+    batch = [
+        request("decode", tokens, request_id=name, several=True) for name, tokens in (("a", 40), ("b", 41), ("c", 40))
+    ]
+    for req in batch:
+        engine.side.add_request(req)
+
+    watched = engine.side.take_step(step_output()).watched
+
+    assert [one.request_id for one in watched] == ["a", "b"]
+    assert len({one.transfer_id for one in watched} | {"a" * 32}) == 3
+    assert engine.side.match(batch[2], 0) == (None, False)
+    assert engine.side.match(batch[1], 0) == (41, True)
+
+
+def test_a_transfer_id_serves_one_prompt_only(engine: Engine) -> None:
+    """Another prompt under the same id is an ordinary request."""
+    engine.side.add_request(request("decode", 40))
+    other = request("decode", 41, request_id="r2")
+    engine.side.add_request(other)
+
+    assert engine.side.match(other, 0) == (0, False)
     assert len(engine.side.take_step(step_output()).watched) == 1
     assert engine.side.snapshot()["refused"] == {"reused_id": 1}
 

@@ -130,22 +130,37 @@ def test_refused_parameters_are_counted_by_kind() -> None:
 
 
 def test_a_transfer_id_serves_one_prompt_at_a_time() -> None:
-    """A replayed request is an ordinary one and holds nothing; when the first has gone, the id may be used again."""
+    """Another prompt is an ordinary request and holds nothing; when the first has gone, the id may be used again."""
     side = scheduler()
     side.bind_pool(FakePool(9))
-    first, replayed = request("prefill", 16), request("prefill", 16, request_id="r2")
+    first, other = request("prefill", 16), request("prefill", 17, request_id="r2")
     side.add_request(first)
-    side.add_request(replayed)
-    side.take_step(step_output(new=[("r1", [5], 0, 16), ("r2", [6], 0, 16)]))
+    side.add_request(other)
+    side.take_step(step_output(new=[("r1", [5], 0, 16), ("r2", [6], 0, 17)]))
     assert side.finish_request(first, aborted=False) is True
-    assert side.finish_request(replayed, aborted=False) is False
+    assert side.finish_request(other, aborted=False) is False
     assert side.snapshot()["refused"] == {"reused_id": 1}
 
-    side.add_request(replayed)
+    side.add_request(other)
     assert side.snapshot()["refused"] == {"reused_id": 2}, "the first is held for its decode node"
     side.update({"r1"})
-    side.add_request(replayed)
-    side.finish_request(replayed, aborted=True)
+    side.add_request(other)
+    side.finish_request(other, aborted=True)
     side.add_request(first)
 
     assert side.snapshot()["refused"] == {"reused_id": 2}
+
+
+def test_a_prompt_that_stands_twice_in_a_batch_is_transferred_once() -> None:
+    """The second one is computed from the prefix cache and holds nothing; each prompt names its group."""
+    side = scheduler()
+    side.bind_pool(FakePool(9))
+    for name, tokens in (("a", 16), ("b", 17), ("c", 16)):
+        side.add_request(request("prefill", tokens, request_id=name, several=True))
+
+    step = side.take_step(step_output(new=[("a", [5], 0, 16), ("b", [6, 7], 0, 17), ("c", [5], 0, 16)]))
+
+    assert [started.request_id for started in step.started] == ["a", "b"]
+    assert {started.group for started in step.started} == {"a" * 32}
+    assert len({started.transfer_id for started in step.started} | {"a" * 32}) == 3
+    assert side.snapshot()["refused"] == {}
