@@ -15,6 +15,7 @@ from contracts.kv_transfer import TransferParams, sign
 from contracts.secret import ClusterSecret
 from proxy.bodies import decode_body, prefill_body
 from proxy.cancels import Cancels
+from proxy.classify import has_several_prompts
 from proxy.errors import BadGatewayError, Kind
 from proxy.legs import Call, first_to_count, open_decode, run_prefill
 from proxy.metrics import Metrics
@@ -133,11 +134,13 @@ class Attempts:
         self._members.report(node, kind)
 
     def _decode_call(self, plan: Pair, request: ClientRequest) -> Call:
-        params = TransferParams(transfer_id=plan.transfer_id, role="decode", peer=plan.control_address)
+        several = has_several_prompts(request.fields)
+        params = TransferParams(transfer_id=plan.transfer_id, role="decode", peer=plan.control_address, several=several)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
     def _prefill_call(self, plan: Pair, request: ClientRequest) -> Call:
-        params = TransferParams(transfer_id=plan.transfer_id, role="prefill", peer="")
+        several = has_several_prompts(request.fields)
+        params = TransferParams(transfer_id=plan.transfer_id, role="prefill", peer="", several=several)
         call = _call(plan.prefill, request, prefill_body(request.fields, sign(params, self._secret)), "-prefill")
         if plan.ranks > 1:  # the decode node was told this rank's address
             call.headers.append(("x-data-parallel-rank", str(plan.rank)))

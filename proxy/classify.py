@@ -1,8 +1,8 @@
 """Which requests are computed on a decode node alone, and why. Pure.
 
-One transfer carries the KV of one prompt to one engine request. A request that makes several engine requests (`n`,
-batches, beams), or that needs the prompt computed where it is decoded (prompt logprobs skip the prefix cache),
-is not covered by the protocol yet. In doubt the answer is "alone": the decode node then judges the odd value itself.
+One transfer carries the KV of one prompt. Several answers to it (`n`) share it, and each prompt of a batch has one. What
+makes engine requests in some other way (beams), or needs the prompt computed where it is decoded (prompt logprobs skip
+the prefix cache), stays on one node. In doubt the answer is "alone": the decode node then judges the odd value itself.
 """
 
 import re
@@ -12,13 +12,13 @@ import msgspec
 
 from proxy.fields import Fields, is_false, is_one, is_set, kind_of
 
-SEVERAL_SEQUENCES: Final = "n is greater than 1"
 BEST_OF: Final = "best_of is greater than 1"
 BEAM_SEARCH: Final = "beam search"
 PROMPT_LOGPROBS: Final = "prompt logprobs need the prompt computed where it is decoded"
-BATCH: Final = "several prompts in one request"
+NO_PROMPT: Final = "there is no prompt"
 EMBEDDINGS: Final = "the prompt is given as embeddings"
 
+_EMPTY_LIST: Final = re.compile(rb"\[\s*\]")
 _LIST_OF_LISTS_OR_STRINGS: Final = re.compile(rb'\[\s*["\[]')
 
 
@@ -28,8 +28,6 @@ def reason_for_local(fields: Fields) -> str | None:
     Args:
         fields: the top level of the request's body, values undecoded.
     """
-    if is_set(fields, "n") and not is_one(fields, "n"):
-        return SEVERAL_SEQUENCES
     if is_set(fields, "best_of") and not is_one(fields, "best_of"):
         return BEST_OF
     if is_set(fields, "use_beam_search") and not is_false(fields, "use_beam_search"):
@@ -38,7 +36,12 @@ def reason_for_local(fields: Fields) -> str | None:
         return PROMPT_LOGPROBS
     if is_set(fields, "prompt_embeds"):
         return EMBEDDINGS
-    return BATCH if _is_batch(fields) else None
+    return NO_PROMPT if _count_listed(fields) == 0 else None
+
+
+def has_several_prompts(fields: Fields) -> bool:
+    """Return whether the request is a batch; a list of token ids is one prompt."""
+    return _count_listed(fields) > 1
 
 
 def _wants_prompt_logprobs(fields: Fields) -> bool:
@@ -50,11 +53,14 @@ def _wants_prompt_logprobs(fields: Fields) -> bool:
     return is_set(fields, "logprobs") or "messages" in fields
 
 
-def _is_batch(fields: Fields) -> bool:
-    """Return whether `prompt` is a list of other than one prompt; a list of token ids is one prompt."""
+def _count_listed(fields: Fields) -> int:
+    """How many prompts `prompt` lists; 1 for what is no list of prompts."""
     prompt = fields.get("prompt")
     if prompt is None or kind_of(prompt) != "array":
-        return False
-    if not _LIST_OF_LISTS_OR_STRINGS.match(memoryview(prompt)):
-        return False  # token ids, or something that the decode node will refuse
-    return len(msgspec.json.decode(prompt, type=list[msgspec.Raw])) != 1
+        return 1
+    view = memoryview(prompt)
+    if _EMPTY_LIST.match(view):
+        return 0
+    if not _LIST_OF_LISTS_OR_STRINGS.match(view):
+        return 1  # token ids, or something that the decode node will refuse
+    return len(msgspec.json.decode(prompt, type=list[msgspec.Raw]))

@@ -1,5 +1,6 @@
 """What a client sees of the real stack beyond a plain completion."""
 
+import json
 from typing import Any
 
 import httpx
@@ -9,6 +10,9 @@ import pytest
 from contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER, REASON_HEADER
 from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
+from tests.e2e.test_leaving_clients import GIVEN_BACK_WITHIN_S, settle
+
+BLOCK_TOKENS = 16
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -18,29 +22,67 @@ def ask(url: str, body: dict[str, Any]) -> httpx.Response:
     return httpx.post(f"{url}/v1/completions", json=body, timeout=60)
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"n": 2, "temperature": 0.7, "seed": 3}, "n is greater than 1"),
-        ({"prompt": [[5, 6, 7], [8, 9, 10, 11]]}, "several prompts"),
-        ({"prompt_logprobs": 1}, "prompt logprobs"),
-    ],
-    ids=["n", "batch", "prompt_logprobs"],
-)
-def test_what_the_hand_off_does_not_cover_is_computed_on_the_decode_node(
-    trio: Trio, change: dict[str, Any], reason: str
-) -> None:
+def test_what_the_hand_off_does_not_cover_is_computed_on_the_decode_node(trio: Trio) -> None:
     """The answer is one vLLM server's, and a header says why it was not disaggregated."""
-    body = body_for(trio.model, trio.prompts[5]) | change
+    body = body_for(trio.model, trio.prompts[5]) | {"prompt_logprobs": 1}
 
     ours, plain = ask(trio.proxy.url, body), ask(trio.plain.url, body)
 
-    assert ours.status_code == 200, ours.text
     assert ours.headers[PATH_HEADER] == LOCAL
-    assert reason in ours.headers[REASON_HEADER]
-    assert [choice["token_ids"] for choice in ours.json()["choices"]] == [
-        choice["token_ids"] for choice in plain.json()["choices"]
-    ]
+    assert "prompt logprobs" in ours.headers[REASON_HEADER]
+    assert tokens_of(ours) == tokens_of(plain)
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("prompts", "n"),
+    [([6], 3), ([7, 8, 9], 1), ([10, 11, 10], 2)],
+    ids=["n", "batch", "batch-with-a-twin"],
+)
+def test_each_prompt_is_computed_and_transferred_once(trio: Trio, prompts: list[int], n: int, streams: bool) -> None:
+    """However many answers are wanted of however many prompts: the tokens are one server's, and D computes tails only."""
+    wanted = [trio.prompts[index] + [100 + n, 200 + streams] for index in prompts]  # nobody has asked for these before
+    prompt = wanted if len(wanted) > 1 else wanted[0]
+    body = body_for(trio.model, [], prompt=prompt, n=n, temperature=0.7, seed=3, stream=streams)
+    distinct = len(set(prompts))
+    before = counts(trio)
+
+    ours = ask(trio.proxy.url, body)
+
+    after = counts(trio)
+    assert ours.headers[PATH_HEADER] == DISAGGREGATED, ours.text
+    assert tokens_of(ours) == tokens_of(ask(trio.plain.url, body))
+    made = {name: after[name] - before[name] for name in after}
+    assert made == {"prefill": distinct, "loaded": distinct, "shared": len(prompts) * n - distinct} | {
+        "computed": made["computed"]
+    }
+    assert made["computed"] <= len(prompts) * n * BLOCK_TOKENS
+    for server in (trio.prefill, trio.decode):
+        settle(server, GIVEN_BACK_WITHIN_S)
+
+
+def counts(trio: Trio) -> dict[str, int]:
+    """Transfers on either node, siblings, and prompt tokens that D computed."""
+    there, here = (server.transfers()["scheduler"]["totals"] for server in (trio.prefill, trio.decode))
+    return {
+        "prefill": there["transfers"],
+        "loaded": here["loaded"],
+        "shared": here["shared"],
+        "computed": here["prompt_tokens_computed"],
+    }
+
+
+def tokens_of(response: httpx.Response) -> dict[int, list[int]]:
+    """Token ids by choice, of a whole answer or of a stream."""
+    assert response.status_code == 200, response.text
+    if response.headers["content-type"].startswith("application/json"):
+        return {choice["index"]: choice["token_ids"] for choice in response.json()["choices"]}
+    found: dict[int, list[int]] = {}
+    for line in response.text.splitlines():
+        if line.startswith("data: {"):
+            for choice in json.loads(line.removeprefix("data: "))["choices"]:
+                found.setdefault(choice["index"], []).extend(choice["token_ids"] or [])
+    return found
 
 
 def test_the_openai_client_streams_a_chat(trio: Trio) -> None:

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from proxy import classify
-from proxy.classify import reason_for_local
+from proxy.classify import has_several_prompts, reason_for_local
 from proxy.fields import split
 
 
@@ -24,19 +24,20 @@ def reason(**body: Any) -> str | None:
         {"prompt": "a", "n": None, "echo": False, "logprobs": 3},
         {"prompt": "a", "echo": True},
         {"messages": [], "logprobs": True, "top_logprobs": 2},
+        {"prompt": "a", "n": 2},
+        {"messages": [], "n": 2},
+        {"prompt": ["a", "b"]},
+        {"prompt": [[1], [2]], "n": 3},
     ],
 )
-def test_one_sequence_of_one_prompt_is_disaggregated(body: dict[str, Any]) -> None:
-    """Whatever makes one engine request and needs no prompt logprobs may use two nodes."""
+def test_any_number_of_prompts_and_answers_is_disaggregated(body: dict[str, Any]) -> None:
+    """Whatever needs no prompt logprobs may use two nodes: one transfer per prompt."""
     assert reason(**body) is None
 
 
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ({"prompt": "a", "n": 2}, classify.SEVERAL_SEQUENCES),
-        ({"messages": [], "n": 2}, classify.SEVERAL_SEQUENCES),
-        ({"prompt": "a", "n": 1.0}, classify.SEVERAL_SEQUENCES),
         ({"prompt": "a", "best_of": 2}, classify.BEST_OF),
         ({"prompt": "a", "use_beam_search": True}, classify.BEAM_SEARCH),
         ({"prompt": "a", "use_beam_search": "yes"}, classify.BEAM_SEARCH),
@@ -44,8 +45,7 @@ def test_one_sequence_of_one_prompt_is_disaggregated(body: dict[str, Any]) -> No
         ({"prompt": "a", "echo": True, "logprobs": 1}, classify.PROMPT_LOGPROBS),
         ({"messages": [], "echo": True}, classify.PROMPT_LOGPROBS),
         ({"prompt_embeds": "AAAA"}, classify.EMBEDDINGS),
-        ({"prompt": ["a", "b"]}, classify.BATCH),
-        ({"prompt": [[1], [2]]}, classify.BATCH),
+        ({"prompt": []}, classify.NO_PROMPT),
     ],
 )
 def test_what_the_protocol_does_not_cover_stays_on_the_decode_node(body: dict[str, Any], expected: str) -> None:
@@ -53,8 +53,19 @@ def test_what_the_protocol_does_not_cover_stays_on_the_decode_node(body: dict[st
     assert reason(**body) == expected
 
 
-def test_white_space_does_not_hide_a_batch() -> None:
-    """A batch is one however its JSON is laid out."""
-    fields = split(b'{"prompt": [' + b" \n" * 500 + b'"a", "b"]}')
-
-    assert reason_for_local(fields) == classify.BATCH
+@pytest.mark.parametrize(
+    ("prompt", "several"),
+    [
+        (b'"a"', False),
+        (b"[1, 2]", False),
+        (b'["a"]', False),
+        (b"[[1]]", False),
+        (b"[ ]", False),
+        (b'["a", "a"]', True),
+        (b"[[1], [2]]", True),
+        (b"[" + b" \n" * 500 + b'"a", "b"]', True),
+    ],
+)
+def test_a_batch_is_one_however_its_json_is_laid_out(prompt: bytes, several: bool) -> None:
+    """Each of its prompts needs a transfer of its own."""
+    assert has_several_prompts(split(b'{"prompt": ' + prompt + b"}")) is several

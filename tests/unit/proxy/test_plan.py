@@ -37,10 +37,10 @@ def test_a_plain_request_gets_a_pair() -> None:
 
 def test_an_uncovered_request_is_local_with_its_reason() -> None:
     """The classification's reason becomes the plan's."""
-    chosen = planner([node("prefill")], [node("decode")]).first(request({"n": 2}))
+    chosen = planner([node("prefill")], [node("decode")]).first(request({"prompt_logprobs": 1}))
 
     assert isinstance(chosen, Alone)
-    assert (chosen.path, chosen.reason) == (LOCAL, classify.SEVERAL_SEQUENCES)
+    assert (chosen.path, chosen.reason) == (LOCAL, classify.PROMPT_LOGPROBS)
 
 
 @pytest.mark.parametrize(
