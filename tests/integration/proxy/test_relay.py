@@ -51,7 +51,7 @@ async def test_the_clients_internal_fields_and_headers_reach_nobody() -> None:
         headers = {"x-baton-path": "local", "x-data-parallel-rank": "3"}
         forged = {**COMPLETION, FIELD: {"do_remote_prefill": True}}
         disaggregated = await running.http.post("/v1/completions", json=forged, headers=headers)
-        alone = await running.http.post("/v1/completions", json={**forged, "n": 2}, headers=headers)
+        alone = await running.http.post("/v1/completions", json={**forged, "best_of": 2}, headers=headers)
         seen = running.decode[0].seen
 
     assert (disaggregated.status_code, alone.status_code) == (200, 200)
@@ -59,7 +59,7 @@ async def test_the_clients_internal_fields_and_headers_reach_nobody() -> None:
     assert FIELD not in seen[1].body
 
 
-@pytest.mark.parametrize("extra", [{"n": 2}, {"prompt": ["a", "b"]}, {"prompt_logprobs": 1}, {"best_of": 2}])
+@pytest.mark.parametrize("extra", [{"prompt_logprobs": 1}, {"best_of": 2}])
 async def test_an_uncovered_request_is_computed_on_the_decode_node(extra: dict[str, Any]) -> None:
     """The head says `local` and why; no prefill node hears of it."""
     async with cluster() as running:
@@ -69,6 +69,19 @@ async def test_an_uncovered_request_is_computed_on_the_decode_node(extra: dict[s
     assert (got.status_code, got.headers["x-baton-path"]) == (200, "local")
     assert got.headers["x-baton-reason"]
     assert "x-baton-transfer-id" not in got.headers
+
+
+@pytest.mark.parametrize(
+    ("extra", "several"), [({"n": 2}, False), ({"prompt": ["a"]}, False), ({"prompt": ["a", "b"]}, True)]
+)
+async def test_several_prompts_are_announced_to_both_nodes(extra: dict[str, Any], *, several: bool) -> None:
+    """One signed id for all of them; several answers to one prompt are nothing special."""
+    async with cluster() as running:
+        got = await running.complete(**extra)
+        told = [node.seen[0].params for node in (running.prefill[0], running.decode[0])]
+
+    assert (got.status_code, got.headers["x-baton-path"]) == (200, "disaggregated")
+    assert [params.several for params in told if params] == [several, several]
 
 
 @pytest.mark.parametrize("stream", [False, True])

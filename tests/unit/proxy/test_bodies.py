@@ -49,7 +49,7 @@ def test_the_prefill_body_keeps_whatever_shapes_the_prompt() -> None:
     """The prompt fields are all there; of the output only one unstreamed token is asked for."""
     sent = msgspec.json.decode(prefill_body(raw({**PROMPT_FIELDS, **OUTPUT_FIELDS}), PARAMS))
 
-    asked = {"stream": False, "max_tokens": 1, "max_completion_tokens": 1, "n": 1, "temperature": 0}
+    asked: dict[str, Any] = {"stream": False, "max_tokens": 1, "max_completion_tokens": 1, "n": 1, "temperature": 0}
     asked["kv_transfer_params"] = PARAMS
     assert sent == {**PROMPT_FIELDS, **asked}
 
