@@ -3,11 +3,10 @@
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -42,13 +41,20 @@ class Server:
     ready_path: str = "/health"
     cpus: Sequence[int] = ()
     env: dict[str, str | None] = field(default_factory=dict)
+    netns: str = ""
+    kwargs: dict[str, Any] = field(default_factory=dict)  # of the target, besides `argv`
     child: Child | None = None
     http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=5))
 
     def spawn(self) -> None:
         """Start the process, without waiting for it to serve."""
         self.child = self.forkserver.spawn(
-            self.target, kwargs={"argv": self.argv}, log=self.log, cpus=self.cpus, env=self.env
+            self.target,
+            kwargs={"argv": self.argv} | self.kwargs,
+            log=self.log,
+            cpus=self.cpus,
+            env=self.env,
+            netns=self.netns,
         )
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -144,9 +150,12 @@ class Stack:
         host: str = "127.0.0.1",
         cpus: Sequence[int] = (),
         target: str = "",
-        env: Mapping[str, str | None] = MappingProxyType({}),
+        **more: Any,
     ) -> Server:
-        """A prefill or decode node; prefill nodes get the first core, decode nodes the last, unless told otherwise."""
+        """A prefill or decode node; prefill nodes get the first core, decode nodes the last, unless told otherwise.
+
+        `target` is called in place of the node's own `main`; `more` are fields of `Server`.
+        """
         cores = sorted(os.sched_getaffinity(0))
         cpus = cpus or (cores[:1] if role == "prefill" else cores[-1:])
         port = free_port()
@@ -155,14 +164,16 @@ class Stack:
             argv += ["--control-port", str(free_port())]
         argv += ["--enable-prompt-tokens-details", *QUIET, *flags]
         target = target or f"{role}_node.__main__:main"
-        return self._spawn(name or role, target, argv, port, token=self.token, cpus=cpus, env=dict(env))
+        return self._spawn(name or role, target, argv, port, host=host, token=self.token, cpus=cpus, **more)
 
-    def proxy(self, prefill: Sequence[Server], decode: Sequence[Server], *flags: str, name: str = "proxy") -> Server:
-        """The proxy in front of some nodes."""
+    def proxy(
+        self, prefill: Sequence[Server], decode: Sequence[Server], *flags: str, name: str = "proxy", **more: Any
+    ) -> Server:
+        """The proxy in front of some nodes; `more` are fields of `Server`."""
         port = free_port()
         argv = ["--port", str(port), "--secret-file", str(self.secret_file), *flags]
         argv += ["--prefill", *(server.url for server in prefill), "--decode", *(server.url for server in decode)]
-        return self._spawn(name, "proxy.__main__:main", argv, port, token=self.token, ready_path="/ready")
+        return self._spawn(name, "proxy.__main__:main", argv, port, token=self.token, ready_path="/ready", **more)
 
     def stop(self) -> None:
         """Stop everything, the proxy first."""
@@ -170,10 +181,11 @@ class Stack:
             server.stop()
         self.servers.clear()
 
-    def _spawn(self, name: str, target: str, argv: list[str], port: int, **more: Any) -> Server:
-        server = Server(
-            name, target, argv, f"http://127.0.0.1:{port}", self.folder / f"{name}-{port}.log", self.forkserver, **more
-        )
+    def _spawn(
+        self, name: str, target: str, argv: list[str], port: int, *, host: str = "127.0.0.1", **more: Any
+    ) -> Server:
+        log = self.folder / f"{name}-{port}.log"
+        server = Server(name, target, argv, f"http://{host}:{port}", log, self.forkserver, **more)
         self.servers.append(server)
         server.spawn()
         return server

@@ -1,0 +1,106 @@
+"""The servers that chaos is brought upon: small pools, small blocks, small chunks, so that short prompts are enough."""
+
+import signal
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.chaos.workload import BLOCK_TOKENS
+from tests.e2e.stack import FLOAT32, Server, Stack
+
+BLOCK_BYTES: Final = 128 << 10  # of the embedded model in float32: 8 layers × 2 × 2 heads × 32 values × 32 tokens × 4 B
+MAX_LENGTH_TOKENS: Final = 384
+ROUTE: Final = "/v1/completions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How large the cluster is, and how tight."""
+
+    prefill: int = 2
+    decode: int = 2
+    prefill_blocks: int = 24
+    decode_blocks: int = 40
+    decode_sequences: int = 6  # at once on each decode node; more wait
+    step_tokens: int = 96  # on P, of all prompts together
+    chunk_tokens: int = 24  # on P, of each prompt: not a divisor of a block, so that chunks end inside blocks
+    layer_s: float = 0.002  # what every layer on P takes longer
+    request_timeout_s: float = 30.0  # the proxy's
+    settings: dict[str, str] = field(default_factory=dict)  # of section `transfer`, by flag
+
+    @property
+    def flags(self) -> list[str]:
+        """Flags of every node."""
+        pairs = {"--block-size": BLOCK_TOKENS, "--max-model-len": MAX_LENGTH_TOKENS} | self.settings
+        return [*FLOAT32, *(str(part) for pair in pairs.items() for part in pair)]
+
+
+class Cluster:
+    """The servers by name: p0, p1, d0, d1, proxy."""
+
+    def __init__(self, stack: Stack, shape: Shape) -> None:
+        self.stack = stack
+        self.shape = shape
+        self.prefill = [self._prefill(f"p{index}") for index in range(shape.prefill)]
+        self.decode = [self._decode(f"d{index}") for index in range(shape.decode)]
+        for server in self.nodes:
+            server.wait_ready()
+        self.proxy = self._proxy()
+        self.proxy.wait_ready()
+
+    @property
+    def nodes(self) -> list[Server]:
+        """Prefill and decode nodes."""
+        return [*self.prefill, *self.decode]
+
+    @property
+    def servers(self) -> list[Server]:
+        """All."""
+        return [*self.nodes, self.proxy]
+
+    @property
+    def url(self) -> str:
+        """Where clients ask."""
+        return self.proxy.url + ROUTE
+
+    @property
+    def column_bytes(self) -> int:
+        """One block in all layers."""
+        return BLOCK_BYTES
+
+    def named(self, name: str) -> Server:
+        """Return a server by name."""
+        return next(server for server in self.servers if server.name == name)
+
+    def stop(self) -> None:
+        """Stop all, also those that are stopped by a signal."""
+        for server in reversed(self.servers):
+            send_signal(server, signal.SIGCONT)
+            server.stop()
+            self.stack.servers.remove(server)
+
+    def _prefill(self, name: str) -> Server:
+        shape = self.shape
+        flags = [*shape.flags, "--max-num-batched-tokens", str(shape.step_tokens), "--max-num-seqs", "32"]
+        flags += ["--long-prefill-token-threshold", str(shape.chunk_tokens)]
+        flags += ["--no-scheduler-reserve-full-isl"]  # prompts may outgrow the pool, and are preempted then
+        flags += ["--kv-cache-memory-bytes", str(shape.prefill_blocks * BLOCK_BYTES)]
+        slow = {"target": "tests.chaos.targets:slow_prefill_node", "kwargs": {"layer_s": shape.layer_s}}
+        return self.stack.node("prefill", *flags, name=name, **(slow if shape.layer_s else {}), **self._place(name))
+
+    def _decode(self, name: str) -> Server:
+        flags = [*self.shape.flags, "--max-num-seqs", str(self.shape.decode_sequences)]
+        flags += ["--kv-cache-memory-bytes", str(self.shape.decode_blocks * BLOCK_BYTES)]
+        return self.stack.node("decode", *flags, name=name, **self._place(name))
+
+    def _place(self, name: str) -> dict[str, Any]:  # for clusters over namespaces
+        return {}
+
+    def _proxy(self) -> Server:
+        env: dict[str, str | None] = {"BATON_PROXY_REQUEST_TIMEOUT_S": str(self.shape.request_timeout_s)}
+        return self.stack.proxy(self.prefill, self.decode, "--log-level", "warning", env=env)
+
+
+def send_signal(server: Server, number: int) -> None:
+    """Signal a server and its engine."""
+    if server.child is not None and server.child.poll() is None:
+        server.child.send_signal(number, group=True)

@@ -1,0 +1,227 @@
+"""A storm of clients that leave, each at a moment of its request's life that is known; the others must be answered right.
+
+It comes in waves. After each, every block must be free again, counted from the moment the last client was gone.
+"""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from tests.chaos.exchange import Ending, Exchange
+from tests.chaos.ledger import TAG, Picture, Settled, Watch, settle
+from tests.chaos.phases import BY_LEDGER, ORDER, Phase, phase_of
+from tests.chaos.schedule import Errand, wave
+from tests.chaos.verdict import Result, Verdict, judge
+from tests.chaos.workload import Reference, body_of
+
+GIVEN_BACK_WITHIN_S: Final = 2.0
+ANSWERED_WITHIN_S: Final = 30.0  # the proxy's request time-out
+GIVE_UP_AFTER_S: Final = ANSWERED_WITHIN_S + 5.0
+ONE_STEP_S: Final = 1.0  # of a loaded engine, where five servers share two cores
+SHARES: Final = {  # of the clients that leave; what is rare is worth waiting for, up to a point
+    Phase.ARRIVING: 0.20,
+    Phase.QUEUED: 0.20,
+    Phase.WAITING: 0.15,
+    Phase.BETWEEN_CHUNKS: 0.12,
+    Phase.BETWEEN_LAYERS: 0.12,
+    Phase.FINISHED: 0.07,
+    Phase.DECODING: 0.14,
+}
+STARTS_PER_S: Final = 200.0
+ARRIVING_LASTS_S: Final = 0.1  # how long a client at most waits with half of its body sent
+
+
+@dataclass(slots=True, eq=False)
+class Caller:
+    """One errand under way."""
+
+    errand: Errand
+    exchange: Exchange
+    left_in: Phase | None = None
+    transfer_id: str = ""  # as far as it was seen
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What a storm has seen."""
+
+    left: Counter[Phase] = field(default_factory=Counter)
+    results: Counter[Result] = field(default_factory=Counter)
+    paths: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    given_back_s: dict[Phase, list[float]] = field(default_factory=dict)  # after each departure
+    settled_s: list[float] = field(default_factory=list)  # after each wave's last client: the slowest node
+    slowest_answer_s: float = 0.0
+    took_s: float = 0.0
+    waves: int = 0
+
+    @property
+    def aborts(self) -> int:
+        """Clients that left in a known phase."""
+        return sum(self.left.values())
+
+
+class Storm:
+    """Sends waves of clients to one server (the proxy, or a plain server for comparison)."""
+
+    def __init__(
+        self, *, url: str, model: str, references: Sequence[Reference], watch: Watch | None, column_bytes: int
+    ) -> None:
+        """Without a `watch` phases are not verified: clients leave after a while, as `errand.patience` says."""
+        self._url = url
+        self._model = model
+        self._references = references
+        self._watch = watch
+        self._column_bytes = column_bytes
+        self._live: dict[str, Caller] = {}
+        self._departed: list[Caller] = []  # whose transfer some node may still know of
+        self.tally = Tally()
+
+    async def run(self, *, seed: int, aborts: int, seconds: float, at_once: int, wave_size: int) -> Tally:
+        """Send waves until `aborts` clients have left, evenly over the phases, or `seconds` have passed."""
+        begun = time.monotonic()
+        longest = len(self._references[0].tokens)
+        while time.monotonic() - begun < seconds:
+            missing = {phase: max(0, math.ceil(SHARES[phase] * aborts) - self.tally.left[phase]) for phase in ORDER}
+            if not any(missing.values()):
+                break
+            size = min(wave_size, max(2 * at_once, 2 * sum(missing.values())))  # a thin wave would not fill the queues
+            errands = wave(
+                seed=seed,
+                number=self.tally.waves,
+                size=size,
+                missing=missing,
+                prompts=len(self._references),
+                max_tokens=longest,
+                span_s=size / STARTS_PER_S,
+            )
+            await self._wave(errands, at_once)
+            self.tally.waves += 1
+            print(f"wave {self.tally.waves}: {self.tally.aborts} aborts, {self.tally.results}", flush=True)
+        self.tally.took_s = time.monotonic() - begun
+        return self.tally
+
+    async def _wave(self, errands: Sequence[Errand], at_once: int) -> None:
+        gate = asyncio.Semaphore(at_once)
+        async with self._looking():
+            callers = await asyncio.gather(*(self._call(errand, gate) for errand in errands))
+            last = max(caller.exchange.ended_s for caller in callers)
+            if self._watch is not None:
+                names = [server.name for server in self._watch.servers]
+                self._note_settled(await settle(self._watch, names, last, 5 * GIVEN_BACK_WITHIN_S))
+        for caller in self._departed:
+            self.tally.problems.append(f"{caller.exchange.tag}: left {caller.left_in}, its transfer was never closed")
+        self._departed.clear()
+        for caller in callers:
+            self._note(caller)
+
+    @asynccontextmanager
+    async def _looking(self) -> AsyncIterator[None]:
+        """Look at every picture of the nodes for as long as the block lasts, and at one after it."""
+        if self._watch is None:
+            yield
+            return
+        task = asyncio.create_task(self._look_on(self._watch))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        self._look(await self._watch.take())
+
+    async def _call(self, errand: Errand, gate: asyncio.Semaphore) -> Caller:
+        reference = self._references[errand.prompt]
+        body = body_of(self._model, reference.prompt, errand.max_tokens, stream=errand.stream)
+        caller = Caller(errand, Exchange(f"{TAG}-{errand.number}", body))
+        await asyncio.sleep(errand.start_s)
+        async with gate:
+            self._live[caller.exchange.tag] = caller
+            try:
+                async with asyncio.timeout(GIVE_UP_AFTER_S):
+                    await self._talk(caller)
+            except TimeoutError:
+                caller.exchange.give_up()
+            finally:
+                del self._live[caller.exchange.tag]
+        return caller
+
+    async def _talk(self, caller: Caller) -> None:
+        exchange, errand = caller.exchange, caller.errand
+        talk = asyncio.create_task(exchange.run(self._url, half=errand.leaves is Phase.ARRIVING))
+        try:
+            if errand.leaves is Phase.ARRIVING:
+                await asyncio.sleep(errand.patience * ARRIVING_LASTS_S)
+                self._leave(caller, Phase.ARRIVING)
+            elif errand.leaves is Phase.DECODING:
+                await self._leave_while_decoding(caller, talk)
+            elif errand.leaves is not None and self._watch is None:
+                await asyncio.sleep(errand.patience * 0.5)
+                self._leave(caller, errand.leaves)
+            await talk
+        finally:
+            talk.cancel()
+
+    async def _leave_while_decoding(self, caller: Caller, talk: asyncio.Task[None]) -> None:
+        wanted = 1 + int(caller.errand.patience * caller.errand.max_tokens * 0.7)
+        while not talk.done():
+            if caller.exchange.events >= wanted:
+                self._leave(caller, Phase.DECODING)
+                return
+            await asyncio.sleep(0.005)
+
+    async def _look_on(self, watch: Watch) -> None:
+        while True:
+            self._look(await watch.next())
+
+    def _look(self, picture: Picture) -> None:
+        """Whoever is seen in the phase it waits for leaves at once; whose transfer is gone has been given back."""
+        for tag, view in picture.views.items():
+            caller = self._live.get(tag)
+            if caller is None or caller.exchange.ending is not Ending.OPEN:
+                continue
+            caller.transfer_id = view.transfer_id
+            leaves = caller.errand.leaves
+            if leaves in BY_LEDGER and phase_of(view, self._column_bytes) is leaves:
+                self._leave(caller, leaves)
+        for caller in [caller for caller in self._departed if caller.transfer_id not in picture.open_ids]:
+            took_s = picture.at_s - caller.exchange.ended_s
+            if took_s > 0 and caller.left_in is not None:
+                self._departed.remove(caller)
+                self.tally.given_back_s.setdefault(caller.left_in, []).append(took_s)
+
+    def _leave(self, caller: Caller, phase: Phase) -> None:
+        if caller.exchange.ending is Ending.OPEN:
+            caller.left_in = phase
+            caller.exchange.leave(reset=caller.errand.reset)
+            if caller.transfer_id:
+                self._departed.append(caller)
+
+    def _note(self, caller: Caller) -> None:
+        errand, tally = caller.errand, self.tally
+        verdict = judge(caller.exchange, self._references[errand.prompt], errand.max_tokens, stream=errand.stream)
+        tally.results[verdict.result] += 1
+        if caller.left_in is not None and verdict.result is Result.LEFT:
+            tally.left[caller.left_in] += 1
+        elif verdict.result is Result.EXACT:
+            tally.paths[verdict.path] += 1
+            tally.slowest_answer_s = max(tally.slowest_answer_s, caller.exchange.took_s)
+        if verdict.result not in (Result.EXACT, Result.LEFT):
+            tally.problems.append(describe(caller.exchange, verdict))
+        elif verdict.result is Result.EXACT and caller.exchange.took_s > ANSWERED_WITHIN_S:
+            tally.problems.append(f"{caller.exchange.tag}: answered after {caller.exchange.took_s:.1f} s")
+
+    def _note_settled(self, settled: Settled) -> None:
+        self.tally.settled_s.append(max(settled.took_s.values(), default=0.0))
+        if settled.left:
+            self.tally.problems.append(f"wave {self.tally.waves}: blocks not given back: {settled.left}")
+
+
+def describe(exchange: Exchange, verdict: Verdict) -> str:
+    """One line on an exchange that did not go as it should."""
+    return f"{exchange.tag}: {verdict} (path {verdict.path or 'unknown'}, after {exchange.took_s:.2f} s)"

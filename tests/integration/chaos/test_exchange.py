@@ -1,0 +1,119 @@
+"""The client of the chaos suite against a server that does what it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.chaos.exchange import Ending, Exchange
+
+Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\nx-baton-path: local\r\n\r\n"
+)
+
+
+@asynccontextmanager
+async def serve(script: Script) -> AsyncIterator[str]:
+    """Run `script` for each connection."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await script(reader, writer)
+        finally:
+            writer.transport.abort()
+
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/completions"
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rest: bytes) -> None:
+    """Read a request and answer it with one chunk and `rest`."""
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(HEAD + b"5\r\nhello\r\n" + rest)
+    await writer.drain()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that the other end does."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  # what is waited for sets no event
+            await asyncio.sleep(0.001)
+
+
+async def test_an_answer_that_ends_as_http_says_is_complete() -> None:
+    """Status, headers and body have been read."""
+    exchange = Exchange("chaos-1", {})
+    async with serve(lambda reader, writer: answer(reader, writer, b"0\r\n\r\n")) as url:
+        await exchange.run(url)
+
+    assert (exchange.ending, exchange.status, bytes(exchange.received)) == (Ending.COMPLETE, 200, b"hello")
+    assert exchange.headers["x-baton-path"] == "local"
+
+
+@pytest.mark.parametrize("rest", [b"", b"5\r\nhel"])
+async def test_an_answer_without_its_end_was_cut(rest: bytes) -> None:
+    """The connection closed politely, but HTTP's framing was not finished."""
+    exchange = Exchange("chaos-1", {})
+    async with serve(lambda reader, writer: answer(reader, writer, rest)) as url:
+        await exchange.run(url)
+
+    assert exchange.ending is Ending.CUT
+
+
+async def test_nobody_there_is_unreachable() -> None:
+    """No exception: it is an ending like others."""
+    exchange = Exchange("chaos-1", {})
+    async with serve(lambda reader, writer: answer(reader, writer, b"")) as url:
+        pass
+    await exchange.run(url)
+
+    assert exchange.ending is Ending.UNREACHABLE
+
+
+@pytest.mark.parametrize("reset", [True, False])
+async def test_a_client_that_leaves_closes_its_connection(reset: bool) -> None:
+    """With FIN, or RST; and stops reading at once."""
+    seen: asyncio.Queue[str] = asyncio.Queue()
+
+    async def stay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(reader, writer, b"")
+        try:
+            await seen.put("FIN" if await reader.read() == b"{}" else "more")
+        except ConnectionResetError:
+            await seen.put("RST")
+
+    exchange = Exchange("chaos-1", {})
+    async with serve(stay) as url, asyncio.timeout(5):
+        talk = asyncio.create_task(exchange.run(url))
+        await until(lambda: bool(exchange.received))
+        exchange.leave(reset=reset)
+        await talk
+
+        assert exchange.ending is Ending.LEFT
+        assert await seen.get() == ("RST" if reset else "FIN")
+
+
+async def test_half_a_body_is_sent_until_the_client_is_told_to_finish() -> None:
+    """The server does not have the rest before."""
+    halves: list[int] = []
+
+    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        halves.append(len(await reader.read(100)))
+        halves.append(len(await reader.read(100)))
+        writer.write(HEAD + b"0\r\n\r\n")
+        await writer.drain()
+
+    exchange = Exchange("chaos-1", {"a": 1})  # 8 bytes
+    async with serve(count) as url, asyncio.timeout(5):
+        talk = asyncio.create_task(exchange.run(url, half=True))
+        await until(lambda: bool(halves))
+        assert halves == [4]
+        exchange.finish_sending()
+        await talk
+
+    assert halves == [4, 4]
+    assert exchange.ending is Ending.COMPLETE

@@ -1,0 +1,70 @@
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from tests.chaos.phases import ORDER, Phase
+from tests.chaos.schedule import VICTIMS, WAYS, Cut, Errand, Kill, Stall, cuts, kills, stalls, wave
+
+MISSING = dict.fromkeys(ORDER, 10)
+
+
+def draw(seed: int, number: int, size: int, missing: Mapping[Phase, int] = MISSING) -> list[Errand]:
+    """A wave over some reference table."""
+    return wave(seed=seed, number=number, size=size, missing=missing, prompts=90, max_tokens=48, span_s=1.0)
+
+
+def test_the_same_seed_draws_the_same_wave() -> None:
+    """A run can be repeated; another seed or another wave is another one."""
+    first = draw(1, 0, 50)
+
+    assert draw(1, 0, 50) == first
+    assert draw(2, 0, 50) != first
+    assert draw(1, 1, 50) != first
+
+
+def test_clients_leave_in_the_phases_that_are_missing() -> None:
+    """A phase that has had its share is not drawn again; some clients stay in any case."""
+    errands = draw(1, 0, 400, {Phase.QUEUED: 30, Phase.DECODING: 10, Phase.WAITING: 0})
+
+    drawn = Counter(errand.leaves for errand in errands)
+    assert set(drawn) == {Phase.QUEUED, Phase.DECODING, None}
+    assert drawn[Phase.QUEUED] > drawn[Phase.DECODING]
+
+
+def test_who_leaves_while_decoding_has_a_stream_to_leave() -> None:
+    """Such a client streams a long answer, else it could not see where it is."""
+    errands = [errand for errand in draw(1, 0, 400) if errand.leaves is Phase.DECODING]
+
+    assert errands
+    assert all(errand.stream and errand.max_tokens == 48 for errand in errands)
+
+
+def test_numbers_of_errands_are_never_used_twice() -> None:
+    """They become request ids, by which the ledgers are read."""
+    numbers = [errand.number for index in range(3) for errand in draw(1, index, 50)]
+
+    assert len(set(numbers)) == 150
+
+
+@pytest.mark.parametrize("kind", ["kills", "stalls"])
+def test_every_victim_meets_every_phase(kind: str) -> None:
+    """As many faults as there are pairs hit each pair once; the first three hit each victim."""
+    pairs = len(ORDER) * len(VICTIMS)
+    faults: Sequence[Kill | Stall] = kills(1, pairs, 5.0) if kind == "kills" else stalls(1, pairs, 5.0)
+
+    assert len({(fault.victim, fault.phase) for fault in faults}) == pairs
+    assert {fault.victim for fault in faults[:3]} == set(VICTIMS)
+
+
+def test_some_stalls_and_cuts_outlast_a_silent_peers_time() -> None:
+    """Short ones must be survived, long ones must be noticed."""
+    both: list[Sequence[Stall | Cut]] = [stalls(1, 12, 5.0), cuts(1, 12, 5.0)]
+    for faults in both:
+        lengths = [fault.lasts_s for fault in faults]
+        assert min(lengths) < 5.0 < max(lengths)
+
+
+def test_every_way_to_cut_a_link_takes_its_turn() -> None:
+    """Both directions, each channel alone, and everything."""
+    assert {cut.way for cut in cuts(1, len(WAYS), 5.0)} == set(WAYS)
