@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test fidelity fuzz config-check clean
+.PHONY: help setup serve check test fidelity chaos fuzz config-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
 
 fuzz: setup ## 1,000,000 mutated frames into the control channel, beside honest transfers
 	$(BIN)/python -m tests.fuzz.control $(ARGS)
+
+chaos: setup ## leaving clients, kills, stalls, cut links; ARGS="--seconds 600 --seed 1"
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)

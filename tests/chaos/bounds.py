@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from contracts.configuration.schema import TransferConfig
-from tests.chaos.schedule import Cut, Fault, Kill, Stall
+from tests.chaos.schedule import HTTP_WAYS, Cut, Fault, Kill, Stall
 
 GIVEN_BACK_S: Final = 2.0  # I5, while both nodes are alive, reachable and stepping
 STEP_S: Final = 1.0  # of a loaded engine, where five servers share two cores
@@ -21,21 +21,27 @@ class Bounds:
 
     def answer_s(self, fault: Fault) -> float:
         """From the fault, or the request's start if that is later, to the end of the answer."""
+        if isinstance(fault, Kill) and fault.victim == "proxy":
+            return 2 * STEP_S  # the connection breaks at once
+        return min(self._unnoticed_s(fault) + self.service_s, self.request_timeout_s + STEP_S)
+
+    def _unnoticed_s(self, fault: Fault) -> float:
+        """How long nobody need notice the fault."""
         match fault:
-            case Kill(victim="proxy"):
-                return 2 * STEP_S  # the connection breaks at once
             case Kill(victim="decode"):
-                wait_s = 0.0  # so it does here, and the proxy asks another node, or ends the stream with an error
+                return 0.0  # connections break; the proxy asks another node, or ends the stream with an error
             case Stall(victim="proxy"):
-                wait_s = fault.lasts_s
+                return fault.lasts_s
             case Stall(victim="decode"):
-                wait_s = min(fault.lasts_s, self.request_timeout_s)  # nothing else notices
-            case Kill() | Stall():
-                wait_s = self.transfer.peer_timeout_s
+                return fault.lasts_s  # its connections stay open: nothing notices but the request's time-out
+            case Cut(way=way) if way in HTTP_WAYS:
+                # They stay open here too, and TCP tries ever more rarely: after the healing at most as long again.
+                return 2 * fault.lasts_s
             case Cut():
                 # The link may heal just before the peer is given up, and break a push that then takes its own time-out.
-                wait_s = 2 * self.transfer.peer_timeout_s
-        return min(wait_s + self.service_s, self.request_timeout_s + STEP_S)
+                return 2 * self.transfer.peer_timeout_s
+            case _:  # a prefill node is gone or silent
+                return self.transfer.peer_timeout_s
 
     def later_s(self, fault: Fault) -> float:
         """The same for clients that come during the fault: they are served by what is left."""

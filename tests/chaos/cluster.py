@@ -1,9 +1,10 @@
 """The servers that chaos is brought upon: small pools, small blocks, small chunks, so that short prompts are enough."""
 
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
+from contracts.configuration.schema import TransferConfig
 from tests.chaos.workload import BLOCK_TOKENS
 from tests.e2e.stack import FLOAT32, Server, Stack
 
@@ -25,13 +26,19 @@ class Shape:
     chunk_tokens: int = 24  # on P, of each prompt: not a divisor of a block, so that chunks end inside blocks
     layer_s: float = 0.002  # what every layer on P takes longer
     request_timeout_s: float = 30.0  # the proxy's
-    settings: dict[str, str] = field(default_factory=dict)  # of section `transfer`, by flag
+    decode_target: str = ""  # what the fork server calls for a decode node, if not its own `main`
+    decode_kwargs: dict[str, Any] = field(default_factory=dict)
+    transfer: TransferConfig = field(default_factory=TransferConfig)
 
     @property
     def flags(self) -> list[str]:
         """Flags of every node."""
-        pairs = {"--block-size": BLOCK_TOKENS, "--max-model-len": MAX_LENGTH_TOKENS} | self.settings
-        return [*FLOAT32, *(str(part) for pair in pairs.items() for part in pair)]
+        given = [*FLOAT32, "--block-size", str(BLOCK_TOKENS), "--max-model-len", str(MAX_LENGTH_TOKENS)]
+        for setting in fields(TransferConfig):
+            value = getattr(self.transfer, setting.name)
+            if value != setting.default:
+                given += [f"--{setting.name.replace('_', '-')}", str(value)]
+        return given
 
 
 class Cluster:
@@ -85,14 +92,23 @@ class Cluster:
         flags += ["--no-scheduler-reserve-full-isl"]  # prompts may outgrow the pool, and are preempted then
         flags += ["--kv-cache-memory-bytes", str(shape.prefill_blocks * BLOCK_BYTES)]
         slow = {"target": "tests.chaos.targets:slow_prefill_node", "kwargs": {"layer_s": shape.layer_s}}
-        return self.stack.node("prefill", *flags, name=name, **(slow if shape.layer_s else {}), **self._place(name))
+        return self._node("prefill", name, flags, **(slow if shape.layer_s else {}))
 
     def _decode(self, name: str) -> Server:
         flags = [*self.shape.flags, "--max-num-seqs", str(self.shape.decode_sequences)]
         flags += ["--kv-cache-memory-bytes", str(self.shape.decode_blocks * BLOCK_BYTES)]
-        return self.stack.node("decode", *flags, name=name, **self._place(name))
+        return self._node("decode", name, flags, target=self.shape.decode_target, kwargs=self.shape.decode_kwargs)
 
-    def _place(self, name: str) -> dict[str, Any]:  # for clusters over namespaces
+    def _node(self, role: str, name: str, flags: list[str], **more: Any) -> Server:
+        """Start a node in its place."""
+        place = self._place(name)
+        if advertised := place.pop("advertise", ""):
+            flags += ["--advertise-host", advertised]
+        return self.stack.node(role, *flags, name=name, **place, **more)
+
+    def _place(self, name: str) -> dict[str, Any]:
+        """Where a node runs: keywords of `Stack.node`, and `advertise` for what it tells its peers."""
+        del name
         return {}
 
     def _proxy(self) -> Server:

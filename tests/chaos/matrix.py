@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tests.chaos.memory import Growth
 from tests.chaos.phases import ORDER, Phase
 from tests.chaos.schedule import Cut, Fault, Kill, Stall
 from tests.chaos.storm import Tally
 from tests.chaos.trial import Outcome
+from tests.chaos.verdict import Result
 
 HEADER = ("hit", "moment", "faults", "clients under way", "slowest, bound (s)", "blocks back (s)", "resumed (s)")
 
@@ -37,7 +39,7 @@ def hit_of(fault: Fault) -> str:
         case Stall():
             return f"{names[fault.victim]} stopped"
         case Cut():
-            return f"link: {fault.way}"
+            return str(fault.way)
 
 
 def rows_of(outcomes: Iterable[Outcome]) -> dict[tuple[str, Phase], Row]:
@@ -83,6 +85,30 @@ def storm_table(tally: Tally) -> str:
         times = (f"{took[len(took) // 2]:.3f}", f"{took[-1]:.3f}") if took else ("–", "–")
         body.append((str(phase), str(tally.left[phase]), *times))
     return table(("client left", "count", "transfer closed, median (s)", "slowest (s)"), body)
+
+
+def storm_summary(tally: Tally) -> str:
+    """Return one line on a storm."""
+    return (
+        f"{tally.aborts} clients left in a known phase, {tally.results[Result.EXACT]} stayed and were answered exactly "
+        f"({results_of(tally.paths)}), the slowest after {tally.slowest_answer_s:.1f} s; "
+        f"{tally.waves} waves in {tally.took_s:.0f} s, every block free at most {max(tally.settled_s, default=0):.2f} s "
+        "after a wave's last client."
+    )
+
+
+def memory_table(ours: Sequence[Growth], plain: Sequence[Growth]) -> str:
+    """Return the growth of each process."""
+    body = [
+        (
+            growth.process,
+            f"{growth.before_bytes / 2**20:.1f}",
+            f"{growth.after_bytes / 2**20:.1f}",
+            f"{growth.share:+.2%}",
+        )
+        for growth in [*ours, *plain]
+    ]
+    return table(("process", "PSS before (MiB)", "after", "growth"), body)
 
 
 def results_of(results: Counter[str]) -> str:

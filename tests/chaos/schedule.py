@@ -3,6 +3,7 @@
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, Literal
 
 from tests.chaos.phases import ORDER, Phase
@@ -51,15 +52,21 @@ class Stall:
     lasts_s: float
 
 
-Way = Literal["link down", "all packets dropped", "data dropped", "control dropped", "P to D dropped", "D to P dropped"]
-WAYS: Final[tuple[Way, ...]] = (
-    "link down",
-    "all packets dropped",
-    "data dropped",
-    "control dropped",
-    "P to D dropped",
-    "D to P dropped",
-)
+class Way(StrEnum):
+    """How a link is cut: between the nodes, or between the proxy and the nodes of one kind."""
+
+    DOWN = "P–D link down"
+    DROP_ALL = "P–D all dropped"
+    DROP_DATA = "P–D data dropped"
+    DROP_CONTROL = "P–D control dropped"
+    DROP_TO_DECODE = "P to D dropped"
+    DROP_TO_PREFILL = "D to P dropped"
+    DROP_HTTP_PREFILL = "proxy–P dropped"
+    DROP_HTTP_DECODE = "proxy–D dropped"
+
+
+WAYS: Final = tuple(Way)
+HTTP_WAYS: Final = (Way.DROP_HTTP_PREFILL, Way.DROP_HTTP_DECODE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

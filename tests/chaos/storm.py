@@ -32,6 +32,7 @@ SHARES: Final = {  # of the clients that leave; what is rare is worth waiting fo
     Phase.FINISHED: 0.07,
     Phase.DECODING: 0.14,
 }
+WAVE_CLIENTS: Final = 200
 STARTS_PER_S: Final = 200.0
 ARRIVING_LASTS_S: Final = 0.1  # how long a client at most waits with half of its body sent
 
@@ -82,7 +83,7 @@ class Storm:
         self._departed: list[Caller] = []  # whose transfer some node may still know of
         self.tally = Tally()
 
-    async def run(self, *, seed: int, aborts: int, seconds: float, at_once: int, wave_size: int) -> Tally:
+    async def run(self, *, seed: int, aborts: int, seconds: float, at_once: int) -> Tally:
         """Send waves until `aborts` clients have left, evenly over the phases, or `seconds` have passed."""
         begun = time.monotonic()
         longest = len(self._references[0].tokens)
@@ -90,7 +91,9 @@ class Storm:
             missing = {phase: max(0, math.ceil(SHARES[phase] * aborts) - self.tally.left[phase]) for phase in ORDER}
             if not any(missing.values()):
                 break
-            size = min(wave_size, max(2 * at_once, 2 * sum(missing.values())))  # a thin wave would not fill the queues
+            size = min(
+                WAVE_CLIENTS, max(2 * at_once, 2 * sum(missing.values()))
+            )  # a thin wave would not fill the queues
             errands = wave(
                 seed=seed,
                 number=self.tally.waves,

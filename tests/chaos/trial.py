@@ -55,10 +55,16 @@ class Outcome:
     reasons: Counter[str] = field(default_factory=Counter)  # of errors, and of answers that were not handed over
     problems: list[str] = field(default_factory=list)
 
+    def __str__(self) -> str:
+        what = f"{self.fault}: {dict(self.results)}" if self.reached else f"{self.fault}: the phase was not seen"
+        times = f"slowest {self.slowest_s:.1f} of {self.bound_s:.1f} s, resumed after {self.resumed_s:.1f} s"
+        return "\n    ".join([what, times, *self.problems])
+
     def count(self, verdict: Verdict, member: Member, *, under_way: bool) -> None:
         """Note what one client got."""
         counter = self.results if under_way else self.later
-        counter[f"{verdict.result} ({verdict.path})" if verdict.result is Result.EXACT else verdict.result] += 1
+        how = f" ({verdict.path})" if verdict.result is Result.EXACT else ""
+        counter[f"{verdict.result}{how}"] += 1
         if verdict.result is Result.ERROR:
             self.reasons[verdict.detail] += 1
         elif reason := member.exchange.headers.get(REASON_HEADER):
@@ -137,8 +143,9 @@ class Trial:
             picture = await self._watch.next()
             live = crowd.live()
             for tag, view in picture.views.items():
-                if (member := live.get(tag)) and self._is_in(phase, view, member) and (name := _victim(role, view)):
-                    return Moment(member, name)
+                found = live.get(tag)
+                if found and self._is_in(phase, view, found) and (name := _victim(role, view)):
+                    return Moment(found, name)
         return None
 
     def _is_in(self, phase: Phase, view: View, member: Member) -> bool:

@@ -148,18 +148,28 @@ class Stack:
         *flags: str,
         name: str = "",
         host: str = "127.0.0.1",
+        bind: str = "",
         cpus: Sequence[int] = (),
         target: str = "",
         **more: Any,
     ) -> Server:
         """A prefill or decode node; prefill nodes get the first core, decode nodes the last, unless told otherwise.
 
-        `target` is called in place of the node's own `main`; `more` are fields of `Server`.
+        Args:
+            role: "prefill" or "decode".
+            flags: of the node, or of vLLM.
+            name: of the server; the role if empty.
+            host: where it is reached.
+            bind: where it listens, if that is another address.
+            cpus: cores.
+            target: called in place of the node's own `main`.
+            more: fields of `Server`.
         """
         cores = sorted(os.sched_getaffinity(0))
         cpus = cpus or (cores[:1] if role == "prefill" else cores[-1:])
         port = free_port()
-        argv = ["--model", self.model, "--port", str(port), "--host", host, "--secret-file", str(self.secret_file)]
+        argv = ["--model", self.model, "--port", str(port), "--host", bind or host]
+        argv += ["--secret-file", str(self.secret_file)]
         if role == "prefill":
             argv += ["--control-port", str(free_port())]
         argv += ["--enable-prompt-tokens-details", *QUIET, *flags]

@@ -1,0 +1,86 @@
+"""A short run of the suite on every change: some hundred clients that leave, a few kills and stalls.
+
+`make chaos` runs it for as long as one likes, with links cut as well.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from contracts.configuration.schema import TransferConfig
+from tests.chaos.cluster import Cluster, Shape
+from tests.chaos.matrix import fault_table, storm_table
+from tests.chaos.phases import ORDER, Phase
+from tests.chaos.runs import plain_server, references_from, run_faults, run_storm
+from tests.chaos.schedule import Kill, Stall, Victim
+from tests.chaos.workload import Reference
+from tests.e2e.stack import running_stack
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
+
+SEED = 20
+ABORTS = 500
+STORM_SECONDS = 75.0
+FEW = 5  # clients that leave in each phase, on a machine however slow
+PEER_TIMEOUT_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, list[Reference]]]:
+    """Two prefill nodes, two decode nodes, a proxy, and the right answers."""
+    with running_stack(tmp_path_factory.mktemp("chaos")) as stack:
+        plain = plain_server(stack)
+        references = references_from(plain, stack.model, SEED, families=6, members=8)
+        plain.stop()
+        yield Cluster(stack, Shape(transfer=replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S))), references
+
+
+def test_clients_that_leave_in_every_phase_cost_nothing(chaos: tuple[Cluster, list[Reference]]) -> None:
+    """Every block is free again, every transfer closed in time, and whoever stayed has the exact answer."""
+    cluster, references = chaos
+
+    tally = run_storm(cluster, references, seed=SEED, aborts=ABORTS, seconds=STORM_SECONDS, at_once=64)
+
+    print(storm_table(tally), tally.results, tally.paths)
+    assert tally.problems == []
+    assert {phase: count for phase in ORDER if (count := tally.left[phase]) < FEW} == {}
+    assert tally.paths["disaggregated"] > 0
+
+
+def test_killed_processes_cost_no_answer(chaos: tuple[Cluster, list[Reference]]) -> None:
+    """Exact or a typed error within the bound; everything given back; hand-over works again with nothing else touched."""
+    check(
+        chaos,
+        [
+            kill(0, "prefill", Phase.BETWEEN_LAYERS),
+            kill(1, "decode", Phase.DECODING),
+            kill(2, "proxy", Phase.WAITING),
+        ],
+    )
+
+
+def test_stopped_processes_cost_no_answer(chaos: tuple[Cluster, list[Reference]]) -> None:
+    """The same for processes that stop and go on later, once shorter and once longer than a silent peer is waited for."""
+    check(
+        chaos,
+        [
+            Stall(number=0, victim="prefill", phase=Phase.BETWEEN_CHUNKS, lasts_s=PEER_TIMEOUT_S + 1.5),
+            Stall(number=1, victim="decode", phase=Phase.WAITING, lasts_s=1.0),
+            Stall(number=2, victim="proxy", phase=Phase.QUEUED, lasts_s=1.0),
+        ],
+    )
+
+
+def kill(number: int, victim: Victim, phase: Phase) -> Kill:
+    """A kill of the whole node, which comes back on other ports after a second."""
+    return Kill(number=number, victim=victim, phase=phase, engine_only=False, other_port=True, restart_after_s=1.0)
+
+
+def check(chaos: tuple[Cluster, list[Reference]], faults: Sequence[Kill | Stall]) -> None:
+    """Bring the faults about and look at what they did."""
+    outcomes = run_faults(*chaos, faults, seed=SEED, seconds=120.0)
+
+    print(fault_table(outcomes))
+    assert [problem for outcome in outcomes for problem in outcome.problems] == []
+    assert all(outcome.reached for outcome in outcomes)
