@@ -1,6 +1,7 @@
 """Starts and stops real servers: plain vLLM, prefill and decode nodes, the proxy. One fork server feeds them all."""
 
 import os
+import random
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -17,14 +18,19 @@ from deploy.embedded_model import WEIGHTS
 from deploy.forkserver import Child, ForkServer
 
 START_TIMEOUT_S = 90.0
+PORTS = (20_000, 32_000)
 FLOAT32 = ("--dtype", "float32")
 QUIET = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
 
 
 def free_port() -> int:
-    """A port that nobody listens on; far from those that Mooncake draws."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
+    """A port that nobody listens on, neither of those that Mooncake draws nor of those that connections are made from.
+
+    The kernel's own choice would be one of the latter: taken by somebody's connection before, or between two starts.
+    """
+    while True:
+        with suppress(OSError), socket.create_server(("127.0.0.1", random.randrange(*PORTS))) as sock:
+            return int(sock.getsockname()[1])
 
 
 @dataclass
