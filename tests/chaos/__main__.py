@@ -95,8 +95,9 @@ class Run:
         self._faults(schedule.kills(self._arguments.seed, self._arguments.kills, peer_timeout_s), seconds)
 
     def _stalls(self, seconds: float) -> None:
-        peer_timeout_s = self._shape.transfer.peer_timeout_s
-        self._faults(schedule.stalls(self._arguments.seed, self._arguments.stalls, peer_timeout_s), seconds)
+        shape, arguments = self._shape, self._arguments
+        peer_s, request_s = shape.transfer.peer_timeout_s, shape.request_timeout_s
+        self._faults(schedule.stalls(arguments.seed, arguments.stalls, peer_s, request_s), seconds)
 
     def _faults(self, faults: Sequence[schedule.Kill | schedule.Stall], seconds: float) -> None:
         cluster = Cluster(self._stack, self._shape)

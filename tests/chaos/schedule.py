@@ -9,6 +9,7 @@ from typing import Final, Literal
 from tests.chaos.phases import ORDER, Phase
 
 STAYS: Final = 0.15  # share of clients that want the whole answer
+ENDLESS_EVERY: Final = 11  # stalls; not a multiple of the number of victims
 LONG_ANSWERS: Final = 0.3  # … the others are short
 
 
@@ -135,19 +136,18 @@ def kills(seed: int, count: int, peer_timeout_s: float) -> list[Kill]:
     ]
 
 
-def stalls(seed: int, count: int, peer_timeout_s: float) -> list[Stall]:
-    """Draw stalls, half of them longer than a silent peer is waited for."""
+def stalls(seed: int, count: int, peer_timeout_s: float, request_timeout_s: float) -> list[Stall]:
+    """Draw stalls, half of them longer than a silent peer is waited for, a few longer than a request may take."""
     rng = random.Random(f"{seed}/stalls")
     pairs = [(victim, phase) for phase in _shuffled(rng, ORDER) for victim in VICTIMS]
-    return [
-        Stall(
-            number=number,
-            victim=pairs[number % len(pairs)][0],
-            phase=pairs[number % len(pairs)][1],
-            lasts_s=round(rng.uniform(0.5, 1.5) if number % 2 else peer_timeout_s + rng.uniform(1.0, 3.0), 2),
-        )
-        for number in range(count)
-    ]
+    drawn = []
+    for number in range(count):
+        lasts_s = rng.uniform(0.5, 1.5) if number % 2 else peer_timeout_s + rng.uniform(1.0, 3.0)
+        if number % ENDLESS_EVERY == ENDLESS_EVERY - 1:
+            lasts_s = request_timeout_s + 3.0
+        victim, phase = pairs[number % len(pairs)]
+        drawn.append(Stall(number=number, victim=victim, phase=phase, lasts_s=round(lasts_s, 2)))
+    return drawn
 
 
 def cuts(seed: int, count: int, peer_timeout_s: float) -> list[Cut]:

@@ -51,7 +51,7 @@ def test_numbers_of_errands_are_never_used_twice() -> None:
 def test_every_victim_meets_every_phase(kind: str) -> None:
     """As many faults as there are pairs hit each pair once; the first three hit each victim."""
     pairs = len(ORDER) * len(VICTIMS)
-    faults: Sequence[Kill | Stall] = kills(1, pairs, 5.0) if kind == "kills" else stalls(1, pairs, 5.0)
+    faults: Sequence[Kill | Stall] = kills(1, pairs, 5.0) if kind == "kills" else stalls(1, pairs, 5.0, 30.0)
 
     assert len({(fault.victim, fault.phase) for fault in faults}) == pairs
     assert {fault.victim for fault in faults[:3]} == set(VICTIMS)
@@ -59,10 +59,15 @@ def test_every_victim_meets_every_phase(kind: str) -> None:
 
 def test_some_stalls_and_cuts_outlast_a_silent_peers_time() -> None:
     """Short ones must be survived, long ones must be noticed."""
-    both: list[Sequence[Stall | Cut]] = [stalls(1, 12, 5.0), cuts(1, 12, 5.0)]
+    both: list[Sequence[Stall | Cut]] = [stalls(1, 12, 5.0, 30.0), cuts(1, 12, 5.0)]
     for faults in both:
         lengths = [fault.lasts_s for fault in faults]
         assert min(lengths) < 5.0 < max(lengths)
+
+
+def test_a_few_stalls_outlast_a_request() -> None:
+    """What never comes back must be bounded as well."""
+    assert sum(stall.lasts_s > 30.0 for stall in stalls(1, 50, 5.0, 30.0)) == 4
 
 
 def test_every_way_to_cut_a_link_takes_its_turn() -> None:
