@@ -43,9 +43,8 @@ class Killer:
     async def strike(self) -> None:
         """See `Actor.strike`."""
         assert self._server.child is not None
-        engine = processes_of(self._server).get(f"{self._server.name}/engine")
-        if self._fault.engine_only and engine is not None:
-            os.kill(engine, signal.SIGKILL)
+        if self._fault.engine_only:
+            os.kill(_engine_of(self._server), signal.SIGKILL)
         else:
             self._server.child.kill()
 
@@ -73,22 +72,38 @@ class Killer:
 class Staller:
     """Stops a server and all its processes, and lets them go on."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, fault: Stall) -> None:
         self._server = server
+        self._fault = fault
 
     async def strike(self) -> None:
         """See `Actor.strike`."""
-        send_signal(self._server, signal.SIGSTOP)
+        if self._fault.engine_only:
+            os.kill(_engine_of(self._server), signal.SIGSTOP)
+        else:
+            send_signal(self._server, signal.SIGSTOP)
 
     async def heal(self) -> None:
         """See `Actor.heal`."""
         send_signal(self._server, signal.SIGCONT)
 
 
+def _engine_of(server: Server) -> int:
+    """Return the process id of a node's engine.
+
+    Raises:
+        ActorError: it has none.
+    """
+    processes = processes_of(server)
+    if f"{server.name}/engine" not in processes:
+        raise ActorError(f"{server.name} has no engine process, but {processes}")
+    return processes[f"{server.name}/engine"]
+
+
 def actor_for(cluster: Cluster, fault: Kill | Stall, victim: str) -> Actor:
     """Return who does a fault to the server of that name."""
     server = cluster.named(victim)
-    return Killer(server, fault) if isinstance(fault, Kill) else Staller(server)
+    return Killer(server, fault) if isinstance(fault, Kill) else Staller(server, fault)
 
 
 def heals_after_s(fault: Kill | Stall) -> float:

@@ -13,6 +13,8 @@ from tests.chaos.verdict import Verdict, judge
 from tests.chaos.workload import Reference, body_of
 
 _NUMBERS = itertools.count(1_000_000)  # beyond those of errands
+LEAVE = 0.15  # share of clients that leave before long
+STAY_S = 2.0  # at most
 PAUSE_S = 0.1  # after an answer that was an error, so that an outage is not hammered at
 
 
@@ -28,6 +30,11 @@ class Member:
     def verdict(self) -> Verdict:
         """Judge it; for one that has ended."""
         return judge(self.exchange, self.reference, self.max_tokens, stream=self.stream)
+
+    def leave(self) -> None:
+        """Close the connection, if the answer has not ended."""
+        if self.exchange.ending is Ending.OPEN:
+            self.exchange.leave(reset=self.max_tokens % 2 == 0)
 
     @property
     def is_decoding(self) -> bool:
@@ -92,6 +99,8 @@ class Crowd:
     async def _ask_on(self) -> None:
         while self._issuing:
             member = self.draw()
+            if self._rng.random() < LEAVE:
+                asyncio.get_running_loop().call_later(self._rng.uniform(0.0, STAY_S), member.leave)
             await self.send(member)
             if member.exchange.status != 200:
                 await asyncio.sleep(PAUSE_S)

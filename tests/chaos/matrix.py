@@ -33,11 +33,12 @@ class Row:
 def hit_of(fault: Fault) -> str:
     """Say what is done to whom."""
     names = {"prefill": "P", "decode": "D", "proxy": "proxy"}
+    engine = "'s engine"
     match fault:
-        case Kill():
-            return f"{names[fault.victim]} killed"
-        case Stall():
-            return f"{names[fault.victim]} stopped"
+        case Kill(engine_only=engine_only):
+            return f"{names[fault.victim]}{engine if engine_only else ''} killed"
+        case Stall(engine_only=engine_only):
+            return f"{names[fault.victim]}{engine if engine_only else ''} stopped"
         case Cut():
             return str(fault.way)
 

@@ -10,6 +10,7 @@ from tests.chaos.phases import ORDER, Phase
 
 STAYS: Final = 0.15  # share of clients that want the whole answer
 ENDLESS_EVERY: Final = 11  # stalls; not a multiple of the number of victims
+ENGINE_ONLY: Final = 0.3  # of the faults of nodes
 LONG_ANSWERS: Final = 0.3  # … the others are short
 
 
@@ -51,6 +52,7 @@ class Stall:
     victim: Victim
     phase: Phase
     lasts_s: float
+    engine_only: bool = False  # of a node: its engine process alone; its API process goes on and looks healthy
 
 
 class Way(StrEnum):
@@ -128,7 +130,7 @@ def kills(seed: int, count: int, peer_timeout_s: float) -> list[Kill]:
             number=number,
             victim=pairs[number % len(pairs)][0],
             phase=pairs[number % len(pairs)][1],
-            engine_only=rng.random() < 0.3,
+            engine_only=pairs[number % len(pairs)][0] != "proxy" and rng.random() < ENGINE_ONLY,
             other_port=rng.random() < 0.5,
             restart_after_s=rng.choice((0.0, 1.0, peer_timeout_s + 1.0)),
         )
@@ -146,7 +148,9 @@ def stalls(seed: int, count: int, peer_timeout_s: float, request_timeout_s: floa
         if number % ENDLESS_EVERY == ENDLESS_EVERY - 1:
             lasts_s = request_timeout_s + 3.0
         victim, phase = pairs[number % len(pairs)]
-        drawn.append(Stall(number=number, victim=victim, phase=phase, lasts_s=round(lasts_s, 2)))
+        engine_only = victim != "proxy" and rng.random() < ENGINE_ONLY
+        stall = Stall(number=number, victim=victim, phase=phase, lasts_s=round(lasts_s, 2), engine_only=engine_only)
+        drawn.append(stall)
     return drawn
 
 

@@ -241,7 +241,7 @@ def _proxy_was_killed(fault: Fault) -> bool:
 
 
 def _problem(member: Member, verdict: Verdict, *, may_be_cut: bool) -> list[str]:
-    if verdict.result in (Result.EXACT, Result.ERROR) or (may_be_cut and verdict.result is Result.CUT):
+    if verdict.result in (Result.EXACT, Result.ERROR, Result.LEFT) or (may_be_cut and verdict.result is Result.CUT):
         return []
     return [f"{member.exchange.tag}: {verdict} (path {verdict.path or 'unknown'})"]
 

@@ -1,8 +1,8 @@
 from collections import Counter
 
-from tests.chaos.matrix import fault_table, rows_of, storm_table, table
+from tests.chaos.matrix import fault_table, hit_of, rows_of, storm_table, table
 from tests.chaos.phases import Phase
-from tests.chaos.schedule import Kill
+from tests.chaos.schedule import Kill, Stall
 from tests.chaos.storm import Tally
 from tests.chaos.trial import Outcome
 
@@ -30,6 +30,18 @@ def test_faults_of_a_kind_are_summed_up() -> None:
     assert (row.faults, row.slowest_s, row.given_back_s) == (2, 5.0, 0.5)
     assert row.results == {"exact (recomputed)": 5}
     assert len(rows) == 2
+
+
+def test_an_engine_alone_has_rows_of_its_own() -> None:
+    """Its API process lives on, so that others see something else."""
+    alone = outcome(Phase.WAITING)
+    alone.fault = Stall(number=0, victim="decode", phase=Phase.WAITING, lasts_s=1.0, engine_only=True)
+
+    assert hit_of(alone.fault) == "D's engine stopped"
+    assert set(rows_of([alone, outcome(Phase.WAITING)])) == {
+        ("D's engine stopped", Phase.WAITING),
+        ("P killed", Phase.WAITING),
+    }
 
 
 def test_a_phase_that_was_not_seen_is_not_in_the_matrix() -> None:
