@@ -1,6 +1,6 @@
 """How much memory each process holds: its proportional share, from the kernel's own account."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -55,10 +55,9 @@ def pss_bytes(pid: int) -> int:
     raise ValueError(f"process {pid} has no Pss")
 
 
-def measure(servers: Mapping[str, Server] | list[Server]) -> dict[str, int]:
+def measure(servers: Iterable[Server]) -> dict[str, int]:
     """Return the proportional set size of every process of some servers, by name."""
-    listed = servers.values() if isinstance(servers, Mapping) else servers
-    return {name: pss_bytes(pid) for server in listed for name, pid in processes_of(server).items()}
+    return {name: pss_bytes(pid) for server in servers for name, pid in processes_of(server).items()}
 
 
 def growths(before: Mapping[str, int], after: Mapping[str, int]) -> list[Growth]:

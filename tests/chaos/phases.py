@@ -72,12 +72,3 @@ def phase_of(view: View, column_bytes: int) -> Phase | None:
     if prefill in ("complete", "held"):
         return {"waiting": Phase.FINISHED, "reserved": Phase.WAITING}.get(decode)
     return None
-
-
-def is_over(phase: Phase, seen: Phase) -> bool:
-    """Tell whether a request that was seen in one phase cannot come to another any more.
-
-    A reservation may come at any time before the end of the prompt, and a preempted prompt is queued again: only the
-    client's phases have a fixed place.
-    """
-    return seen is Phase.DECODING and phase is not Phase.DECODING

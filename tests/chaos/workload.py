@@ -5,11 +5,9 @@ used: it could rightly be answered in two ways.
 """
 
 import asyncio
-import json
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -72,19 +70,6 @@ async def ask_reference(url: str, model: str, prompts: Sequence[Sequence[int]], 
                 return _read(prompt, response.json()["choices"][0])
 
         return [found for found in await asyncio.gather(*map(one, prompts)) if found is not None]
-
-
-def save(references: Sequence[Reference], path: Path) -> None:
-    """Write the table."""
-    path.write_text(json.dumps([asdict(reference) for reference in references]))
-
-
-def load(path: Path) -> list[Reference]:
-    """Read the table."""
-    return [
-        Reference(prompt=tuple(row["prompt"]), tokens=tuple(row["tokens"]), logprobs=tuple(row["logprobs"]))
-        for row in json.loads(path.read_text())
-    ]
 
 
 def _read(prompt: Sequence[int], choice: dict[str, Any]) -> Reference | None:
