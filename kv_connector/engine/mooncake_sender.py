@@ -12,6 +12,8 @@ import time
 from collections import deque
 from typing import Any
 
+from kv_connector.engine.greeting import Greetings
+from kv_connector.engine.mooncake_listener import ask
 from kv_connector.engine.spans import Spans
 from kv_connector.plan import Copy, CopyPlan
 
@@ -22,7 +24,7 @@ _NOT_SUBMITTED = (0, (1 << 64) - 1)  # `transfer_submit_write` has an unsigned r
 class MooncakePush:
     """Writes of one push call. Poll it from one thread at a time."""
 
-    __slots__ = ("_copies", "_deadline", "_engine", "_result", "_running", "_target", "_waiting")
+    __slots__ = ("_copies", "_deadline", "_engine", "_greeted", "_result", "_running", "_target", "_waiting")
 
     def __init__(self, engine: "MooncakeSender", target: str, plan: CopyPlan, deadline: float) -> None:
         self._engine = engine
@@ -31,6 +33,7 @@ class MooncakePush:
         self._waiting = len(plan)  # copies that have not been begun
         self._running: deque[int] = deque()
         self._deadline = deadline
+        self._greeted = False
         self._result: bool | None = None
 
     def poll(self) -> bool | None:
@@ -42,6 +45,11 @@ class MooncakePush:
         return self._result
 
     def _advance(self) -> bool | None:
+        if not self._greeted:
+            answered = self._engine.answered(self._target)
+            if not answered:
+                return False if self._engine.now() > self._deadline else answered
+            self._greeted = True
         while self._running and (status := self._engine.status(self._running[0])) != _RUNNING:
             self._running.popleft()
             self._engine.ended(self._target)
@@ -68,6 +76,7 @@ class MooncakeSender:
         self._max_in_flight = max_in_flight
         self._push_timeout_s = push_timeout_s
         self._lock = threading.Lock()
+        self._greetings = Greetings(ask)
         self._in_flight: dict[str, int] = {}  # writes that Mooncake holds, per target
         self._abandoned: list[tuple[str, deque[int]]] = []  # writes of failed pushes, which may be going on
 
@@ -90,6 +99,10 @@ class MooncakeSender:
 
     # --- for MooncakePush ---
 
+    def answered(self, target: str) -> bool | None:
+        """Whether `target` answers; `None` while that is being found out."""
+        return self._greetings.answered(target)
+
     def begin(self, target: str) -> bool:
         """Count one more write to `target`, unless as many are in flight as may be."""
         with self._lock:
@@ -107,7 +120,7 @@ class MooncakeSender:
                 del self._in_flight[target]
 
     def write(self, target: str, copy: Copy) -> int | None:
-        """Hand one write to Mooncake; `None` if it refuses. Its first write to a target may take seconds."""
+        """Hand one write to Mooncake; `None` if it refuses. Its first write to a target asks for its description."""
         if (engine := self._engine) is None:
             return None
         write: int = engine.transfer_submit_write(target, *copy)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kv_connector.engine import mooncake, mooncake_listener
+from kv_connector.engine.base import Push
 from kv_connector.engine.mooncake import MooncakeFactory
 from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
 from kv_connector.errors import EngineError
@@ -128,6 +129,9 @@ def test_a_push_beyond_its_deadline_fails(memory: Any) -> None:
     """Whatever Mooncake says of it, the push ends; what it left behind counts until Mooncake has ended it."""
     factory = MooncakeFactory(host="127.0.0.1", push_timeout_s=0.3, max_in_flight=4)
     sender, receiver = factory.sender(spans(memory)), factory.receiver(spans(memory))
+    give_up = time.monotonic() + 5
+    while not sender.answered(receiver.session) and time.monotonic() < give_up:
+        time.sleep(0.01)
     sender.now = lambda: time.monotonic() + 100  # the clock of the deadline alone
     address = ctypes.addressof(memory)
     push = sender.submit(receiver.session, CopyPlan.of([Copy(address, address + SIZE // 2, 64)] * 8))
@@ -140,6 +144,33 @@ def test_a_push_beyond_its_deadline_fails(memory: Any) -> None:
         time.sleep(0.01)
     assert sender.capacity(receiver.session) == 4
     factory.close()
+
+
+def test_a_target_that_never_answers_holds_up_nobody(factory: MooncakeFactory, memory: Any) -> None:
+    """A decode node that was stopped accepts and says nothing; Mooncake would wait 60 s for it in the pushing thread."""
+    sender, receiver = factory.sender(spans(memory)), factory.receiver(spans(memory))
+    address = ctypes.addressof(memory)
+    copies = [Copy(address, address + SIZE // 2, 64)]
+    results: list[bool | None] = []
+
+    def push() -> None:
+        silent = sender.submit(f"127.0.0.1:{server.getsockname()[1]}", copies)
+        results.append(_end_of(sender.submit(receiver.session, copies)))
+        results.append(_end_of(silent))
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=push, daemon=True)
+        thread.start()
+        thread.join(timeout=15)
+
+    assert results == [True, False]
+
+
+def _end_of(push: Push) -> bool | None:
+    give_up = time.monotonic() + 12
+    while (result := push.poll()) is None and time.monotonic() < give_up:
+        time.sleep(0.005)
+    return result
 
 
 @pytest.mark.parametrize(("started", "message"), [(-1, "does not start"), (0, "does not register")])
