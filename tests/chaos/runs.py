@@ -20,7 +20,7 @@ from tests.chaos.trial import Outcome, Trial
 from tests.chaos.workload import BLOCK_TOKENS, Reference, ask_reference, draw_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
 
-SERVICE_S: Final = 12.0  # until a full house is answered by what is left, on two cores
+SERVICE_S: Final = 15.0  # until a full house is answered by what is left, on two cores
 PLAIN_BLOCKS: Final = 256
 WARM_UP_SHARE: Final = 0.1  # of a storm, before memory is measured
 

@@ -197,6 +197,7 @@ class Storm:
             if took_s > 0 and caller.left_in is not None:
                 self._departed.remove(caller)
                 self.tally.given_back_s.setdefault(caller.left_in, []).append(took_s)
+                self._note_late(f"{caller.exchange.tag}, which left {caller.left_in}", took_s)
 
     def _leave(self, caller: Caller, phase: Phase) -> None:
         if caller.exchange.ending is Ending.OPEN:
@@ -221,8 +222,13 @@ class Storm:
 
     def _note_settled(self, settled: Settled) -> None:
         self.tally.settled_s.append(max(settled.took_s.values(), default=0.0))
+        self._note_late(f"wave {self.tally.waves}", self.tally.settled_s[-1])
         if settled.left:
             self.tally.problems.append(f"wave {self.tally.waves}: blocks not given back: {settled.left}")
+
+    def _note_late(self, what: str, took_s: float) -> None:
+        if took_s > GIVEN_BACK_WITHIN_S + ONE_STEP_S:
+            self.tally.problems.append(f"{what}: blocks given back after {took_s:.2f} s")
 
 
 def describe(exchange: Exchange, verdict: Verdict) -> str:
