@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from kv_connector.engine.greeting import Greetings
 from kv_connector.engine.mooncake_environment import prepare_environment
 from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
 from kv_connector.engine.mooncake_sender import MooncakeSender
@@ -91,7 +92,13 @@ class MooncakeFactory:
     def sender(self, spans: Sequence[Span]) -> MooncakeSender:
         """See `EngineFactory.sender`."""
         engine, checked, _ = self._start(spans)
-        sender = MooncakeSender(engine, checked, max_in_flight=self._max_in_flight, push_timeout_s=self._push_timeout_s)
+        sender = MooncakeSender(
+            engine,
+            checked,
+            max_in_flight=self._max_in_flight,
+            push_timeout_s=self._push_timeout_s,
+            answered=Greetings(ask).answered,
+        )
         self._made.append(sender)
         return sender
 

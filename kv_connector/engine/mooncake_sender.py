@@ -10,10 +10,9 @@ since. A status is never asked for again once it was final, since Mooncake frees
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from kv_connector.engine.greeting import Greetings
-from kv_connector.engine.mooncake_listener import ask
 from kv_connector.engine.spans import Spans
 from kv_connector.plan import Copy, CopyPlan
 
@@ -69,14 +68,23 @@ class MooncakePush:
 class MooncakeSender:
     """A prefill rank's end. Any thread may submit; each push is polled by one thread."""
 
-    def __init__(self, engine: Any, spans: Spans, *, max_in_flight: int, push_timeout_s: float) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        spans: Spans,
+        *,
+        max_in_flight: int,
+        push_timeout_s: float,
+        answered: Callable[[str], bool | None],
+    ) -> None:
+        """`answered` tells whether a target answers; `None` while that is being found out."""
         self.now = time.monotonic
         self._engine = engine
         self._spans = spans
         self._max_in_flight = max_in_flight
         self._push_timeout_s = push_timeout_s
+        self.answered = answered
         self._lock = threading.Lock()
-        self._greetings = Greetings(ask)
         self._in_flight: dict[str, int] = {}  # writes that Mooncake holds, per target
         self._abandoned: list[tuple[str, deque[int]]] = []  # writes of failed pushes, which may be going on
 
@@ -98,10 +106,6 @@ class MooncakeSender:
         self._engine = None
 
     # --- for MooncakePush ---
-
-    def answered(self, target: str) -> bool | None:
-        """Whether `target` answers; `None` while that is being found out."""
-        return self._greetings.answered(target)
 
     def begin(self, target: str) -> bool:
         """Count one more write to `target`, unless as many are in flight as may be."""

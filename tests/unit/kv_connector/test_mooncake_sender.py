@@ -54,9 +54,43 @@ def mooncake() -> FakeMooncake:
 
 
 @pytest.fixture
-def sender(mooncake: FakeMooncake) -> MooncakeSender:
+def answers() -> dict[str, bool | None]:
+    """What is known of targets; those that are not named answer."""
+    return {}
+
+
+@pytest.fixture
+def sender(mooncake: FakeMooncake, answers: dict[str, bool | None]) -> MooncakeSender:
     """At most four writes in flight to a target."""
-    return MooncakeSender(mooncake, Spans([(1_000, 10)]), max_in_flight=4, push_timeout_s=100)
+    return MooncakeSender(
+        mooncake,
+        Spans([(1_000, 10)]),
+        max_in_flight=4,
+        push_timeout_s=100,
+        answered=lambda target: answers.get(target, True),
+    )
+
+
+def test_no_write_is_begun_before_the_target_has_answered(
+    sender: MooncakeSender, mooncake: FakeMooncake, answers: dict[str, bool | None]
+) -> None:
+    """Mooncake would wait a minute for one that says nothing, in the thread that pushes to all of them."""
+    answers["d"] = None
+    push = sender.submit("d", CopyPlan.of(COPIES))
+    assert (push.poll(), mooncake.writes) == (None, [])
+
+    answers["d"] = True
+    assert (push.poll(), len(mooncake.writes)) == (None, 4)
+
+
+def test_a_push_to_a_target_that_does_not_answer_fails(
+    sender: MooncakeSender, mooncake: FakeMooncake, answers: dict[str, bool | None]
+) -> None:
+    """Nothing has been written, and nothing will be."""
+    answers["d"] = False
+    push = sender.submit("d", CopyPlan.of(COPIES))
+
+    assert (push.poll(), mooncake.writes) == (False, [])
 
 
 def test_copies_are_taken_from_the_plan_as_they_may_be_begun(sender: MooncakeSender, mooncake: FakeMooncake) -> None:
