@@ -150,7 +150,7 @@ def test_a_target_that_never_answers_holds_up_nobody(factory: MooncakeFactory, m
     """A decode node that was stopped accepts and says nothing; Mooncake would wait 60 s for it in the pushing thread."""
     sender, receiver = factory.sender(spans(memory)), factory.receiver(spans(memory))
     address = ctypes.addressof(memory)
-    copies = [Copy(address, address + SIZE // 2, 64)]
+    copies = CopyPlan.of([Copy(address, address + SIZE // 2, 64)])
     results: list[bool | None] = []
 
     def push() -> None:
