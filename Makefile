@@ -16,7 +16,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@printf '\nVariables: MODEL (path or hub id), PREFILL and DECODE (number of nodes), PORT, ARGS (further flags)\n'
+	@printf '\nVariables: MODEL (path or hub id), PREFILL and DECODE (number of nodes), PORT, ARGS (further flags),\n  SECONDS and SEED (chaos)\n'
 
 setup: ## install everything into .venv; again: no work
 	@VENV=$(VENV) deploy/setup.sh
@@ -38,8 +38,8 @@ fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
 fuzz: setup ## 1,000,000 mutated frames into the control channel, beside honest transfers
 	$(BIN)/python -m tests.fuzz.control $(ARGS)
 
-chaos: setup ## leaving clients, kills, stalls, cut links; ARGS="--seconds 600 --seed 1"
-	$(BIN)/python -m tests.chaos $(ARGS)
+chaos: setup ## leaving clients, kills, stalls, cut links; SECONDS=600 SEED=1
+	$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)

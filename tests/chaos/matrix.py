@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.chaos.memory import Growth
+from tests.chaos.outcome import Outcome
 from tests.chaos.phases import ORDER, Phase
 from tests.chaos.schedule import Cut, Fault, Kill, Stall
-from tests.chaos.storm import Tally
-from tests.chaos.trial import Outcome
+from tests.chaos.tally import Tally
 from tests.chaos.verdict import Result
 
 HEADER = ("hit", "moment", "faults", "clients under way", "slowest, bound (s)", "blocks back (s)", "resumed (s)")
@@ -94,7 +94,8 @@ def storm_summary(tally: Tally) -> str:
         f"{tally.aborts} clients left in a known phase, {tally.results[Result.EXACT]} stayed and were answered exactly "
         f"({results_of(tally.paths)}), the slowest after {tally.slowest_answer_s:.1f} s; "
         f"{tally.waves} waves in {tally.took_s:.0f} s, every block free at most {max(tally.settled_s, default=0):.2f} s "
-        "after a wave's last client."
+        "after a wave's last client. Every node compared pool, scheduler and ledger after every wave. "
+        + (f"The digests of {tally.verified} transfers were compared." if tally.verified else "")
     )
 
 

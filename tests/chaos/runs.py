@@ -14,9 +14,11 @@ from tests.chaos.cluster import BLOCK_BYTES, MAX_LENGTH_TOKENS, ROUTE, Cluster, 
 from tests.chaos.ledger import Watch
 from tests.chaos.links import LINK_MBIT_S, SpreadCluster, cutter_for
 from tests.chaos.memory import Growth, growths, measure
+from tests.chaos.outcome import Outcome
 from tests.chaos.schedule import Cut, Fault, Kill, Stall
-from tests.chaos.storm import Storm, Tally
-from tests.chaos.trial import Outcome, Trial
+from tests.chaos.storm import Storm
+from tests.chaos.tally import Tally
+from tests.chaos.trial import Trial
 from tests.chaos.workload import BLOCK_TOKENS, Reference, ask_reference, draw_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
 

@@ -6,16 +6,17 @@ It comes in waves. After each, every block must be free again, counted from the 
 import asyncio
 import math
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+from tests.chaos.audit import audit, damages_of, verified_by
 from tests.chaos.exchange import Ending, Exchange
 from tests.chaos.ledger import TAG, Picture, Settled, Watch, settle
 from tests.chaos.phases import BY_LEDGER, ORDER, Phase, phase_of
 from tests.chaos.schedule import Errand, wave
+from tests.chaos.tally import Tally
 from tests.chaos.verdict import Result, Verdict, judge
 from tests.chaos.workload import Reference, body_of
 
@@ -45,26 +46,6 @@ class Caller:
     exchange: Exchange
     left_in: Phase | None = None
     transfer_id: str = ""  # as far as it was seen
-
-
-@dataclass(slots=True, kw_only=True)
-class Tally:
-    """What a storm has seen."""
-
-    left: Counter[Phase] = field(default_factory=Counter)
-    results: Counter[Result] = field(default_factory=Counter)
-    paths: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
-    given_back_s: dict[Phase, list[float]] = field(default_factory=dict)  # after each departure
-    settled_s: list[float] = field(default_factory=list)  # after each wave's last client: the slowest node
-    slowest_answer_s: float = 0.0
-    took_s: float = 0.0
-    waves: int = 0
-
-    @property
-    def aborts(self) -> int:
-        """Clients that left in a known phase."""
-        return sum(self.left.values())
 
 
 class Storm:
@@ -117,11 +98,17 @@ class Storm:
             if self._watch is not None:
                 names = [server.name for server in self._watch.servers]
                 self._note_settled(await settle(self._watch, names, last, 5 * GIVEN_BACK_WITHIN_S))
+                await self._audit(self._watch)
         for caller in self._departed:
             self.tally.problems.append(f"{caller.exchange.tag}: left {caller.left_in}, its transfer was never closed")
         self._departed.clear()
         for caller in callers:
             self._note(caller)
+
+    async def _audit(self, watch: Watch) -> None:
+        nodes = (await watch.take()).nodes
+        self.tally.problems += [*await audit(watch.servers), *damages_of(nodes)]
+        self.tally.verified = verified_by(nodes)
 
     @asynccontextmanager
     async def _looking(self) -> AsyncIterator[None]:

@@ -8,20 +8,19 @@ what had failed; and no other process has ended.
 import asyncio
 import random
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from contracts.http import DISAGGREGATED, REASON_HEADER
+from contracts.http import DISAGGREGATED
 from tests.chaos.actors import Actor, ActorError
+from tests.chaos.audit import audit, damages_of
 from tests.chaos.bounds import RESUMED_S, Bounds
 from tests.chaos.cluster import Cluster
 from tests.chaos.crowd import Crowd, Member, in_flight_at
 from tests.chaos.ledger import NodeState, Watch, settle
+from tests.chaos.outcome import Outcome, problem_of
 from tests.chaos.phases import Phase, View, phase_of
 from tests.chaos.schedule import Fault, Kill
-from tests.chaos.verdict import Result, Verdict
 from tests.chaos.workload import Reference
 
 AT_ONCE: Final = 28
@@ -35,40 +34,6 @@ class Moment(NamedTuple):
 
     member: Member | None
     victim: str
-
-
-@dataclass(slots=True, kw_only=True)
-class Outcome:
-    """What one fault did."""
-
-    fault: Fault
-    victim: str = ""
-    reached: bool = False  # the phase was seen, so that there was a fault
-    results: Counter[str] = field(default_factory=Counter)  # of clients under way at the fault, path included
-    later: Counter[str] = field(default_factory=Counter)  # of clients that came during it
-    slowest_s: float = 0.0
-    bound_s: float = 0.0
-    given_back_s: float = 0.0
-    resumed_s: float = 0.0
-    quarantined_blocks: int = 0
-    quarantine_s: float = 0.0
-    reasons: Counter[str] = field(default_factory=Counter)  # of errors, and of answers that were not handed over
-    problems: list[str] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        what = f"{self.fault}: {dict(self.results)}" if self.reached else f"{self.fault}: the phase was not seen"
-        times = f"slowest {self.slowest_s:.1f} of {self.bound_s:.1f} s, resumed after {self.resumed_s:.1f} s"
-        return "\n    ".join([what, times, *self.problems])
-
-    def count(self, verdict: Verdict, member: Member, *, under_way: bool) -> None:
-        """Note what one client got."""
-        counter = self.results if under_way else self.later
-        how = f" ({verdict.path})" if verdict.result is Result.EXACT else ""
-        counter[f"{verdict.result}{how}"] += 1
-        if verdict.result is Result.ERROR:
-            self.reasons[verdict.detail] += 1
-        elif reason := member.exchange.headers.get(REASON_HEADER):
-            self.reasons[reason] += 1
 
 
 class Trial:
@@ -177,7 +142,7 @@ class Trial:
             if not member.exchange.began_s:
                 continue  # drawn, but not sent
             verdict = member.verdict()
-            outcome.problems += _problem(member, verdict, may_be_cut=_proxy_was_killed(outcome.fault))
+            outcome.problems += problem_of(member, verdict, may_be_cut=_proxy_was_killed(outcome.fault))
             if member.exchange.ended_s <= struck_s:
                 continue
             outcome.count(verdict, member, under_way=id(member) in under_way)
@@ -207,7 +172,7 @@ class Trial:
             await _bounded(asyncio.gather(*map(crowd.send, members)), RESUMED_S, crowd)
             verdicts = [member.verdict() for member in members]
             outcome.problems += [
-                text for pair in zip(members, verdicts, strict=True) for text in _problem(*pair, may_be_cut=False)
+                text for pair in zip(members, verdicts, strict=True) for text in problem_of(*pair, may_be_cut=False)
             ]
             handed_over = any(verdict.path == DISAGGREGATED for verdict in verdicts)
             used = self._progress(outcome.victim, (await self._watch.take()).nodes) > before
@@ -225,6 +190,8 @@ class Trial:
         names = [server.name for server in self._cluster.nodes]
         settled = await settle(self._watch, names, time.monotonic(), self._bounds.given_back_s(outcome.fault))
         outcome.problems += [f"in the end {name} keeps blocks: {state}" for name, state in settled.left.items()]
+        nodes = (await self._watch.take()).nodes
+        outcome.problems += [*await audit(self._cluster.nodes), *damages_of(nodes)]
 
 
 def _victim(role: str, view: View) -> str:
@@ -238,12 +205,6 @@ def _victim(role: str, view: View) -> str:
 
 def _proxy_was_killed(fault: Fault) -> bool:
     return isinstance(fault, Kill) and fault.victim == "proxy"
-
-
-def _problem(member: Member, verdict: Verdict, *, may_be_cut: bool) -> list[str]:
-    if verdict.result in (Result.EXACT, Result.ERROR, Result.LEFT) or (may_be_cut and verdict.result is Result.CUT):
-        return []
-    return [f"{member.exchange.tag}: {verdict} (path {verdict.path or 'unknown'})"]
 
 
 async def _heal(actor: Actor, after_s: float, outcome: Outcome) -> None:

@@ -1,10 +1,10 @@
 from collections import Counter
 
 from tests.chaos.matrix import fault_table, hit_of, rows_of, storm_table, table
+from tests.chaos.outcome import Outcome
 from tests.chaos.phases import Phase
 from tests.chaos.schedule import Kill, Stall
-from tests.chaos.storm import Tally
-from tests.chaos.trial import Outcome
+from tests.chaos.tally import Tally
 
 
 def outcome(phase: Phase, *, reached: bool = True, **more: object) -> Outcome:

@@ -1,0 +1,140 @@
+"""What a run is made of: each part brings its kind of chaos about and returns what is to be reported, as Markdown."""
+
+import asyncio
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from deploy.overlap.network import NetworkError, refuse_unprivileged
+from tests.chaos import schedule
+from tests.chaos.cluster import Cluster, Shape
+from tests.chaos.fences import DOMAINS, FenceBench, cost_table
+from tests.chaos.links import missing_tools
+from tests.chaos.matrix import fault_table, memory_table, results_of, storm_summary, storm_table
+from tests.chaos.memory import beyond
+from tests.chaos.outcome import Outcome
+from tests.chaos.runs import plain_server, references_from, run_cuts, run_faults, run_measured_storm
+from tests.chaos.workload import Reference
+from tests.e2e.stack import Server, Stack
+
+SHARES: Final = {"aborts": 0.4, "kills": 0.3, "stalls": 0.2, "links": 0.1, "fences": 0.0}  # of the time, in a whole run
+PARTS: Final = tuple(SHARES)
+AT_ONCE: Final = 64
+FAMILIES, MEMBERS = 12, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """How much at most of each, whatever the time."""
+
+    aborts: int = 10_000
+    kills: int = 100
+    stalls: int = 50
+    links: int = 24
+    fences: int = 10  # with each number of domains
+
+
+class Run:
+    """Runs parts, one after the other, and collects what did not hold."""
+
+    def __init__(self, stack: Stack, shape: Shape, *, seed: int, amounts: Amounts) -> None:
+        """Start a plain server and get the right answers from it."""
+        self.problems: list[str] = []
+        self._stack = stack
+        self._shape = shape
+        self._seed = seed
+        self._amounts = amounts
+        self._plain: Server = plain_server(stack)
+        self._references: Sequence[Reference] = references_from(self._plain, stack.model, seed, FAMILIES, MEMBERS)
+        self._parts: dict[str, Callable[[float], str]] = {
+            "aborts": self._aborts,
+            "kills": self._kills,
+            "stalls": self._stalls,
+            "links": self._links,
+            "fences": self._fences,
+        }
+
+    def do(self, part: str, seconds: float) -> str:
+        """Run one part for some time at most, and say how long it took."""
+        begun = time.monotonic()
+        before = len(self.problems)
+        report = self._parts[part](seconds)
+        how = f"`{part}`: {time.monotonic() - begun:.0f} s, seed {self._seed}, {len(self.problems) - before} problems, "
+        load = os.getloadavg()[1]
+        return f"{report}\n\n{how}load {load:.1f} on {len(os.sched_getaffinity(0))} cores over the last 5 minutes."
+
+    def _aborts(self, seconds: float) -> str:
+        cluster = Cluster(self._stack, self._shape)
+        try:
+            tally, plain, memory = run_measured_storm(
+                cluster,
+                self._plain,
+                self._references,
+                seed=self._seed,
+                aborts=self._amounts.aborts,
+                seconds=seconds,
+                at_once=AT_ONCE,
+            )
+            preempted = {node.name: int(node.metrics()["vllm:num_preemptions_total"]) for node in cluster.nodes}
+        finally:
+            cluster.stop()
+        self.problems += [*tally.problems, *plain.problems, *beyond(memory.ours, memory.plain)]
+        text = [storm_summary(tally), f"Preemptions: {results_of(Counter(preempted))}."]
+        return "\n\n".join([*text, storm_table(tally), memory_table(memory.ours, memory.plain)])
+
+    def _kills(self, seconds: float) -> str:
+        peer_timeout_s = self._shape.transfer.peer_timeout_s
+        return self._faults(schedule.kills(self._seed, self._amounts.kills, peer_timeout_s), seconds)
+
+    def _stalls(self, seconds: float) -> str:
+        peer_s, request_s = self._shape.transfer.peer_timeout_s, self._shape.request_timeout_s
+        return self._faults(schedule.stalls(self._seed, self._amounts.stalls, peer_s, request_s), seconds)
+
+    def _faults(self, faults: Sequence[schedule.Kill | schedule.Stall], seconds: float) -> str:
+        cluster = Cluster(self._stack, self._shape)
+        try:
+            return self._report(run_faults(cluster, self._references, faults, seed=self._seed, seconds=seconds))
+        finally:
+            cluster.stop()
+
+    def _links(self, seconds: float) -> str:
+        try:
+            refuse_unprivileged(os.geteuid())
+        except NetworkError as exc:
+            return f"Links were not cut: {exc}."
+        if missing := missing_tools():
+            return f"Links were not cut: {', '.join(missing)} missing."
+        cuts = schedule.cuts(self._seed, self._amounts.links, self._shape.transfer.peer_timeout_s)
+        return self._report(
+            run_cuts(self._stack, self._references, cuts, shape=self._shape, seed=self._seed, seconds=seconds)
+        )
+
+    def _report(self, outcomes: Sequence[Outcome]) -> str:
+        self.problems += [f"{o.fault}: {problem}" for o in outcomes for problem in o.problems]
+        reasons = sum((o.reasons for o in outcomes), Counter[str]())
+        later = sum((o.later for o in outcomes), Counter[str]())
+        quarantine_s = max((o.quarantine_s for o in outcomes), default=0.0)
+        blocks = max((o.quarantined_blocks for o in outcomes), default=0)
+        return "\n\n".join(
+            [
+                f"{sum(o.reached for o in outcomes)} of {len(outcomes)} faults at a moment that was seen.",
+                fault_table(outcomes),
+                f"Clients that came during a fault: {results_of(later)}.",
+                f"Longest quarantine {quarantine_s:.2f} s, largest {blocks} blocks of a node.",
+                f"Reasons given: {results_of(reasons)}.",
+            ]
+        )
+
+    def _fences(self, seconds: float) -> str:
+        del seconds  # their number says how long it takes
+        costs = []
+        for domains in DOMAINS:
+            bench = FenceBench(self._stack, self._references, domains)
+            try:
+                costs.append(asyncio.run(bench.run(self._amounts.fences)))
+            finally:
+                bench.stop()
+        return cost_table(costs)
