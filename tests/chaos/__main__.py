@@ -21,7 +21,7 @@ def main() -> int:
     chosen = [arguments.only] if arguments.only else [part for part in PARTS if SHARES[part]]
     sections = {}
     with tempfile.TemporaryDirectory(prefix="baton-chaos-") as folder, running_stack(Path(folder)) as stack:
-        run = Run(stack, shape, seed=arguments.seed, amounts=amounts)
+        run = Run(stack, shape, seed=arguments.seed, amounts=amounts, kept=arguments.add)
         for part in chosen:
             share = SHARES[part] if len(chosen) > 1 else 1.0
             sections[part] = run.do(part, share * arguments.seconds)
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--verify", default="off", help="transfer.kv_verify: off, full or sample:N")
     for amount in fields(Amounts):
         parser.add_argument(f"--{amount.name}", type=int, default=amount.default, help="at most")
+    parser.add_argument("--add", type=Path, help="outcomes are kept in this file; the report is of all that are there")
     parser.add_argument("--report", type=Path, help="file for the report, as Markdown")
     parser.add_argument("--page", type=Path, help="a page with a marked place for each part, such as docs/failures.md")
     return parser

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from deploy.overlap.network import NetworkError, refuse_unprivileged
@@ -16,6 +17,7 @@ from tests.chaos.links import missing_tools
 from tests.chaos.matrix import fault_table, memory_table, results_of, storm_summary, storm_table
 from tests.chaos.memory import beyond
 from tests.chaos.outcome import Outcome
+from tests.chaos.results import add, read
 from tests.chaos.runs import plain_server, references_from, run_cuts, run_faults, run_measured_storm
 from tests.chaos.workload import Reference
 from tests.e2e.stack import Server, Stack
@@ -40,13 +42,14 @@ class Amounts:
 class Run:
     """Runs parts, one after the other, and collects what did not hold."""
 
-    def __init__(self, stack: Stack, shape: Shape, *, seed: int, amounts: Amounts) -> None:
-        """Start a plain server and get the right answers from it."""
+    def __init__(self, stack: Stack, shape: Shape, *, seed: int, amounts: Amounts, kept: Path | None = None) -> None:
+        """Start a plain server and get the right answers from it. Outcomes are added to those that are `kept`."""
         self.problems: list[str] = []
         self._stack = stack
         self._shape = shape
         self._seed = seed
         self._amounts = amounts
+        self._kept = kept
         self._plain: Server = plain_server(stack)
         self._references: Sequence[Reference] = references_from(self._plain, stack.model, seed, FAMILIES, MEMBERS)
         self._parts: dict[str, Callable[[float], str]] = {
@@ -114,6 +117,9 @@ class Run:
 
     def _report(self, outcomes: Sequence[Outcome]) -> str:
         self.problems += [f"{o.fault}: {problem}" for o in outcomes for problem in o.problems]
+        if self._kept is not None:
+            add(self._kept, outcomes)
+            outcomes = read(self._kept)
         reasons = sum((o.reasons for o in outcomes), Counter[str]())
         later = sum((o.later for o in outcomes), Counter[str]())
         quarantine_s = max((o.quarantine_s for o in outcomes), default=0.0)
