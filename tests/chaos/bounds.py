@@ -58,6 +58,11 @@ class Bounds:
         """How long a block may be in quarantine."""
         return self.transfer.quarantine_max_s + STEP_S
 
+    @property
+    def beyond_share_s(self) -> float:
+        """How long more blocks may be in quarantine than their share of the pool: a fence is due at once."""
+        return STEP_S
+
 
 def fault_is_on_proxy(fault: Fault) -> bool:
     """Tell whether both nodes are alive and reachable."""

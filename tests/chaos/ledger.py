@@ -14,6 +14,7 @@ import aiohttp
 
 from contracts.http import TRANSFERS_PATH
 from tests.chaos.phases import OnDecode, OnPrefill, View
+from tests.chaos.quarantine import Quarantine
 from tests.e2e.stack import Server
 
 PICTURE_EVERY_S: Final = 0.025
@@ -105,12 +106,10 @@ def read_open(answers: Iterable[dict[str, Any]]) -> frozenset[str]:
 class Watch:
     """Takes pictures of some nodes; a node that does not answer in time is left out."""
 
-    def __init__(self, servers: Iterable[Server]) -> None:
+    def __init__(self, servers: Iterable[Server], quarantine_max_share: float = 1.0) -> None:
         self.servers = list(servers)
         self.last = Picture(at_s=0.0, nodes={}, views={}, open_ids=frozenset())
-        self.max_quarantined: dict[str, int] = {}
-        self.longest_quarantine_s = 0.0
-        self._quarantined_since: dict[str, float] = {}
+        self.quarantine = Quarantine(quarantine_max_share)
         self._taken = asyncio.Condition()
         self._http: aiohttp.ClientSession | None = None
 
@@ -140,22 +139,9 @@ class Watch:
         answers = {name: answer for name, answer in found.items() if answer}
         nodes = {name: read_node(answer) for name, answer in answers.items()}
         for name, node in nodes.items():
-            self._note_quarantine(name, node.quarantined_blocks, begun)
+            self.quarantine.note(name, node.quarantined_blocks, node.num_blocks, begun)
         views, open_ids = read_views(answers), read_open(answers.values())
         return Picture(at_s=begun, nodes=nodes, views=views, open_ids=open_ids)
-
-    def forget_quarantine(self) -> None:
-        """Begin to measure quarantine anew."""
-        self.max_quarantined.clear()
-        self.longest_quarantine_s = 0.0
-
-    def _note_quarantine(self, name: str, blocks: int, now: float) -> None:
-        self.max_quarantined[name] = max(self.max_quarantined.get(name, 0), blocks)
-        if not blocks:
-            self._quarantined_since.pop(name, None)
-            return
-        since = self._quarantined_since.setdefault(name, now)
-        self.longest_quarantine_s = max(self.longest_quarantine_s, now - since)
 
     async def _run(self, every_s: float) -> None:
         while True:

@@ -24,6 +24,7 @@ class Outcome:
     resumed_s: float = 0.0
     quarantined_blocks: int = 0
     quarantine_s: float = 0.0
+    beyond_share_s: float = 0.0  # for how long more blocks were in quarantine than their share of the pool
     reasons: Counter[str] = field(default_factory=Counter)  # of errors, and of answers that were not handed over
     problems: list[str] = field(default_factory=list)
 

@@ -123,13 +123,14 @@ class Run:
         reasons = sum((o.reasons for o in outcomes), Counter[str]())
         later = sum((o.later for o in outcomes), Counter[str]())
         quarantine_s = max((o.quarantine_s for o in outcomes), default=0.0)
+        beyond_s = max((o.beyond_share_s for o in outcomes), default=0.0)
         blocks = max((o.quarantined_blocks for o in outcomes), default=0)
         return "\n\n".join(
             [
                 f"{sum(o.reached for o in outcomes)} of {len(outcomes)} faults at a moment that was seen.",
                 fault_table(outcomes),
                 f"Clients that came during a fault: {results_of(later)}.",
-                f"Longest quarantine {quarantine_s:.2f} s, largest {blocks} blocks of a node.",
+                f"Longest quarantine {quarantine_s:.2f} s, of more than its share {beyond_s:.2f} s, largest {blocks} blocks of a node.",
                 f"Reasons given: {results_of(reasons)}.",
             ]
         )

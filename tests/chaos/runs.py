@@ -166,7 +166,7 @@ async def _trials(
     )
     outcomes: list[Outcome] = []
     begun = time.monotonic()
-    async with Watch(cluster.nodes).running() as watch:
+    async with Watch(cluster.nodes, cluster.shape.transfer.quarantine_max_share).running() as watch:
         trial = Trial(cluster=cluster, references=references, watch=watch, bounds=bounds, seed=seed)
         for fault in faults:
             if time.monotonic() - begun > seconds:

@@ -63,7 +63,7 @@ class Trial:
         outcome = Outcome(fault=fault, bound_s=self._bounds.answer_s(fault))
         crowd = self._crowd()
         crowd.start(AT_ONCE)
-        self._watch.forget_quarantine()
+        self._watch.quarantine.forget()
         moment = await self._moment(crowd, role, phase)
         if moment is None:
             await crowd.finish(self._bounds.request_timeout_s)
@@ -82,10 +82,7 @@ class Trial:
         await healed
         await self._resume(outcome, role)
         await self._all_given_back(outcome)
-        outcome.quarantined_blocks = max(self._watch.max_quarantined.values(), default=0)
-        outcome.quarantine_s = self._watch.longest_quarantine_s
-        if outcome.quarantine_s > self._bounds.quarantine_s:
-            outcome.problems.append(f"blocks were in quarantine for {outcome.quarantine_s:.1f} s")
+        self._note_quarantine(outcome)
         outcome.problems += [f"{name} was not touched, but has ended" for name in others if not self._runs(name)]
         return outcome
 
@@ -161,6 +158,15 @@ class Trial:
         settled = await settle(self._watch, names, last_s, self._bounds.given_back_s(outcome.fault))
         outcome.given_back_s = max(settled.took_s.values(), default=0.0)
         outcome.problems += [f"{name} keeps blocks: {state}" for name, state in settled.left.items()]
+
+    def _note_quarantine(self, outcome: Outcome) -> None:
+        seen, bounds = self._watch.quarantine, self._bounds
+        outcome.quarantined_blocks = seen.most_blocks
+        outcome.quarantine_s, outcome.beyond_share_s = seen.any.longest_s, seen.beyond.longest_s
+        if outcome.quarantine_s > bounds.quarantine_s:
+            outcome.problems.append(f"blocks were in quarantine for {outcome.quarantine_s:.1f} s")
+        if outcome.beyond_share_s > bounds.beyond_share_s:
+            outcome.problems.append(f"more blocks than allowed were in quarantine for {outcome.beyond_share_s:.1f} s")
 
     async def _resume(self, outcome: Outcome, role: str) -> None:
         """Ask until an answer has used what had failed, without anything else being restarted."""
