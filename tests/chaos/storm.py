@@ -35,6 +35,7 @@ SHARES: Final = {  # of the clients that leave; what is rare is worth waiting fo
 }
 WAVE_CLIENTS: Final = 200
 STARTS_PER_S: Final = 200.0
+LAST_LOOKS: Final = 10  # after a wave, when every node is empty
 ARRIVING_LASTS_S: Final = 0.1  # how long a client at most waits with half of its body sent
 
 
@@ -74,7 +75,7 @@ class Storm:
                 break
             size = min(
                 WAVE_CLIENTS, max(2 * at_once, 2 * sum(missing.values()))
-            )  # a thin wave would not fill the queues
+            )  # a thin one would not fill the queues
             errands = wave(
                 seed=seed,
                 number=self.tally.waves,
@@ -112,7 +113,7 @@ class Storm:
 
     @asynccontextmanager
     async def _looking(self) -> AsyncIterator[None]:
-        """Look at every picture of the nodes for as long as the block lasts, and at one after it."""
+        """Look at every picture of the nodes for as long as the block lasts, and at some after it if need be."""
         if self._watch is None:
             yield
             return
@@ -123,7 +124,10 @@ class Storm:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-        self._look(await self._watch.take())
+        for _ in range(LAST_LOOKS):
+            self._look(await self._watch.take())
+            if not self._departed:
+                break
 
     async def _call(self, errand: Errand, gate: asyncio.Semaphore) -> Caller:
         reference = self._references[errand.prompt]
@@ -179,6 +183,8 @@ class Storm:
             leaves = caller.errand.leaves
             if leaves in BY_LEDGER and phase_of(view, self._column_bytes) is leaves:
                 self._leave(caller, leaves)
+        if self._watch is None or len(picture.nodes) < len(self._watch.servers):
+            return  # one that did not answer may still know of it
         for caller in [caller for caller in self._departed if caller.transfer_id not in picture.open_ids]:
             took_s = picture.at_s - caller.exchange.ended_s
             if took_s > 0 and caller.left_in is not None:
