@@ -3,6 +3,8 @@
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -20,7 +22,7 @@ def main() -> int:
     amounts = Amounts(**{name: getattr(arguments, name) for name in PARTS})
     chosen = [arguments.only] if arguments.only else [part for part in PARTS if SHARES[part]]
     sections = {}
-    with tempfile.TemporaryDirectory(prefix="baton-chaos-") as folder, running_stack(Path(folder)) as stack:
+    with _folder(arguments.logs) as folder, running_stack(folder) as stack:
         run = Run(stack, shape, seed=arguments.seed, amounts=amounts, kept=arguments.add)
         for part in chosen:
             share = SHARES[part] if len(chosen) > 1 else 1.0
@@ -38,6 +40,16 @@ def main() -> int:
     return 1 if run.problems else 0
 
 
+@contextmanager
+def _folder(chosen: Path | None) -> Iterator[Path]:
+    if chosen is not None:
+        chosen.mkdir(parents=True, exist_ok=True)
+        yield chosen
+        return
+    with tempfile.TemporaryDirectory(prefix="baton-chaos-") as made:
+        yield Path(made)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0, help="of faults, over all parts; starts not counted")
@@ -47,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     for amount in fields(Amounts):
         parser.add_argument(f"--{amount.name}", type=int, default=amount.default, help="at most")
     parser.add_argument("--add", type=Path, help="outcomes are kept in this file; the report is of all that are there")
+    parser.add_argument("--logs", type=Path, help="folder for the servers' logs; without it they are thrown away")
     parser.add_argument("--report", type=Path, help="file for the report, as Markdown")
     parser.add_argument("--page", type=Path, help="a page with a marked place for each part, such as docs/failures.md")
     return parser
