@@ -14,8 +14,8 @@ from typing import Any
 from contracts.http import PATH_HEADER
 from tests.chaos.exchange import Ending, Exchange
 from tests.chaos.workload import Reference
+from tests.e2e.client import LOGPROB_TOLERANCE
 
-LOGPROB_TOLERANCE = 1e-3
 _DONE = "[DONE]"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from deploy.embedded_model.prompts import prompts as listed_prompts
+from tests.e2e.client import body_for
 
 BLOCK_TOKENS = 32
 MAX_PROMPT_TOKENS = 320
@@ -45,16 +46,7 @@ def draw_prompts(seed: int, families: int, members: int) -> list[tuple[int, ...]
 
 def body_of(model: str, prompt: Sequence[int], max_tokens: int, *, stream: bool) -> dict[str, Any]:
     """Return the request: greedy, with token ids and their logprobs."""
-    return {
-        "model": model,
-        "prompt": list(prompt),
-        "max_tokens": max_tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "logprobs": 1,
-        "return_token_ids": True,
-        "stream": stream,
-    }
+    return body_for(model, prompt, max_tokens=max_tokens, logprobs=1, stream=stream)
 
 
 async def ask_reference(url: str, model: str, prompts: Sequence[Sequence[int]], at_once: int = 8) -> list[Reference]:
