@@ -23,7 +23,10 @@ class Bounds:
         """From the fault, or the request's start if that is later, to the end of the answer."""
         if isinstance(fault, Kill) and fault.victim == "proxy":
             return 2 * STEP_S  # the connection breaks at once
-        return min(self._unnoticed_s(fault) + self.service_s, self.request_timeout_s + STEP_S)
+        longest_s = self.request_timeout_s + STEP_S
+        if isinstance(fault, Stall) and fault.victim == "proxy":
+            longest_s = max(longest_s, fault.lasts_s + STEP_S)  # nobody answers while it is stopped
+        return min(self._unnoticed_s(fault) + self.service_s, longest_s)
 
     def _unnoticed_s(self, fault: Fault) -> float:
         """How long nobody need notice the fault."""

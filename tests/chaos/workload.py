@@ -52,7 +52,8 @@ def body_of(model: str, prompt: Sequence[int], max_tokens: int, *, stream: bool)
 async def ask_reference(url: str, model: str, prompts: Sequence[Sequence[int]], at_once: int = 8) -> list[Reference]:
     """Ask a plain server for the right answers, and leave out prompts with a near tie."""
     gate = asyncio.Semaphore(at_once)
-    async with httpx.AsyncClient(timeout=120) as client:
+    unshared = httpx.Limits(max_keepalive_connections=0)  # a busy machine finds idle ones closed by the server
+    async with httpx.AsyncClient(timeout=120, limits=unshared) as client:
 
         async def one(prompt: Sequence[int]) -> Reference | None:
             async with gate:

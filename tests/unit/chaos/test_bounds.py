@@ -43,3 +43,9 @@ def test_blocks_come_back_in_two_seconds_when_only_the_proxy_was_hit() -> None:
     cut = Cut(number=0, way=Way.DOWN, phase=Phase.WAITING, lasts_s=9.0)
     for fault in (kill("prefill"), stall("decode", 1.0), cut):
         assert BOUNDS.given_back_s(fault) == pytest.approx(5.0 + 2.0 + GIVEN_BACK_S + 1.0)
+
+
+def test_nobody_answers_while_the_proxy_is_stopped() -> None:
+    """Its time-outs stand still too; they count when it goes on."""
+    assert BOUNDS.answer_s(stall("proxy", 8.0)) == 8.0 + 4.0
+    assert BOUNDS.answer_s(stall("proxy", 60.0)) == 61.0
