@@ -8,6 +8,7 @@ from tests.chaos.schedule import HTTP_WAYS, Cut, Fault, Kill, Stall
 
 GIVEN_BACK_S: Final = 2.0  # I5, while both nodes are alive, reachable and stepping
 STEP_S: Final = 1.0  # of a loaded engine, where five servers share two cores
+FENCE_S: Final = 1.0  # at most; 20 to 60 ms on a machine that is not crowded
 RESUMED_S: Final = 15.0  # from the moment the fault has ended, to the first answer that used what had failed
 
 
@@ -64,7 +65,7 @@ class Bounds:
     @property
     def beyond_share_s(self) -> float:
         """How long more blocks may be in quarantine than their share of the pool: a fence is due at once."""
-        return STEP_S
+        return FENCE_S + STEP_S
 
 
 def fault_is_on_proxy(fault: Fault) -> bool:
