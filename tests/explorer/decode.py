@@ -1,51 +1,61 @@
-"""One decode process: the real `Consumer`, and around it a scheduler with one request, engines and one block.
+"""One decode process: the real `Consumer`, and around it a scheduler, engines and the destination blocks.
 
-The block is handed to another request the moment the machine closes the epoch; the other request (or the one that
+A block is handed to another request the moment the machine closes the epoch; the other request (or the one that
 resumed) writes there, so a write that lands from then on destroys something (I3).
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
-from kv_connector.handoff.consumer import Consumer, Incoming, Wish
-from kv_connector.handoff.settings import HandoffSettings
+from kv_connector.handoff.consumer import Consumer, Incoming, Phase, Wish
 from kv_connector.protocol import Message
+from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
+    BLOCKS,
     FIRST_DECODE,
     HELLO,
     LONG_AGO,
+    OWNERS,
     PEER,
-    PROMPT_HASH,
-    REQUEST_D,
-    TRANSFER,
+    SETTINGS,
     Event,
     Numbers,
-    Scope,
+    Scene,
     Submitted,
     accept_all,
     digests,
+    prompt_hash,
+    right,
 )
+
+AT = " at D"  # a request is named after its transfer
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One transfer's request and its block. Content, per layer: empty, unwritten, right, garbage."""
+
+    stage: str = "new"  # watched, prepared, zeroed, over
+    cancelled: bool = False
+    open: bool = False  # between allocation and close: the peer may write here
+    content: list[str] = field(default_factory=list)
+    outcomes: list[str] = field(default_factory=list)  # what the scheduler has been told
 
 
 class DecodeSide:
-    """State and events of one process. Content of the block, per layer: empty, unwritten, right, garbage."""
+    """State and events of one process; `skip` names transfers that are not asked for (any more)."""
 
-    def __init__(self, scope: Scope, machine: type[Consumer], incarnation: int) -> None:
-        self.machine = machine(
-            incarnation=incarnation, domains=1, settings=HandoffSettings(), hello=HELLO, judge=accept_all
-        )
+    def __init__(self, scene: Scene, machine: type[Consumer], incarnation: int, skip: tuple[str, ...] = ()) -> None:
+        self.machine = machine(incarnation=incarnation, domains=1, settings=SETTINGS, hello=HELLO, judge=accept_all)
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
-        self.layers = scope.layers
-        self.idle = not scope.asks_again and incarnation != FIRST_DECODE
-        self.names_return = scope.engine_names_return
+        self.layers = scene.layers
+        self.names_return = scene.engine_names_return
         self.engines: list[str] = []  # alive
         self.made = 0
         self.fences: list[str] = []
-        self.watched = self.prepared = self.zeroed = self.cancelled = False
-        self.open = False  # between allocation and close: the peer may write here
-        self.content: list[str] = []
+        self.wanted = {name: Wanted("over" if name in skip else "new") for name in scene.names}
         self.verifying: list[Incoming] = []
-        self.may_flip = scope.verify
-        self.outcomes: list[str] = []  # what the scheduler has been told
+        self.may_flip = scene.verify
         self.trouble = ""
         self._make_engines()
 
@@ -54,26 +64,28 @@ class DecodeSide:
     def events(self) -> list[Event]:
         """What may happen here next, deliveries and landing writes apart."""
         found: list[Event] = []
-        if not self.watched and not self.idle:
-            found.append(("watch",))
-        elif self.watched and not self.cancelled:
-            found.append(("cancel",))
-            if not self.prepared:
-                found.append(("prepare",))
-        if self.prepared and not self.zeroed:
-            found.append(("zeroed",))
+        for name, wanted in self.wanted.items():
+            if wanted.stage == "new":
+                found.append(("watch", name))
+            elif wanted.stage != "over" and not wanted.cancelled:
+                found.append(("cancel", name))
+                if wanted.stage == "watched":
+                    found.append(("prepare", name))
+            if wanted.stage == "prepared":
+                found.append(("zeroed", name))
+            if self.may_flip and right(name) in wanted.content:
+                found.append(("flip", name))
         if self.verifying:
-            found.append(("verify",))
-        if self.may_flip and "right" in self.content:
-            found.append(("flip",))
+            found.append(("verify", self.verifying[0].transfer_id))
         found += [("fence", engine) for engine in self.fences]
         machine = self.machine
         if machine.sessions:
             found += [("beat",), ("silence",)]
-        if machine.transfers:
-            found += [("overdue",), ("unanswered",)]
+        for name, transfer in machine.transfers.items():
+            if transfer.phase is not Phase.DIRTY:
+                found.append(("unanswered" if transfer.phase is Phase.REVOKING else "overdue", name))
         if set(machine.domains.retired) - set(machine.domains.fencing):
-            found.append(("tick",))
+            found += [("tick",), ("quarantine",)]
         return found
 
     def apply(self, event: Event) -> list[Submitted]:
@@ -90,56 +102,55 @@ class DecodeSide:
         return self.trouble
 
     def at_rest(self) -> bool:
-        """Whether the scheduler has its answer and nothing is kept for anybody any more."""
-        answered = not self.watched or bool(self.outcomes)
-        return (
-            answered
-            and not self.open
-            and not self.verifying
-            and not self.machine.transfers
-            and not self.machine.domains.retired
-        )
+        """Whether the scheduler has its answers and nothing is kept for anybody any more."""
+        wanted = self.wanted.values()
+        answered = all(one.stage in ("new", "over") or one.outcomes for one in wanted)
+        kept = any(one.open for one in wanted) or self.machine.transfers or self.machine.domains.retired
+        return answered and not kept and not self.verifying
 
-    def _on_watch(self) -> None:
-        self.watched = True
-        self.machine.watch(TRANSFER, REQUEST_D, PEER, 0.0)
+    def _on_watch(self, name: str) -> None:
+        self.wanted[name].stage = "watched"
+        self.machine.watch(name, name + AT, PEER, 0.0)
         self.machine.announce()
 
-    def _on_prepare(self) -> None:
-        self.prepared = self.open = True
-        self.content = ["empty"] * self.layers
-        self.machine.prepare(REQUEST_D, 1, Wish(16, 0, [[1]], PROMPT_HASH), 0.0)
+    def _on_prepare(self, name: str) -> None:
+        wanted = self.wanted[name]
+        wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * self.layers
+        self.machine.prepare(name + AT, 1, Wish(16, 0, [[BLOCKS[name]]], prompt_hash(name)), 0.0)
 
-    def _on_zeroed(self) -> None:
-        self.zeroed = True
-        if self.open:
-            self.content = ["empty"] * self.layers
-        self.machine.zeroed([REQUEST_D], 0.0)
+    def _on_zeroed(self, name: str) -> None:
+        wanted = self.wanted[name]
+        wanted.stage = "zeroed"
+        if wanted.open:
+            wanted.content = ["empty"] * self.layers
+        self.machine.zeroed([name + AT], 0.0)
 
-    def _on_cancel(self) -> None:
-        self.cancelled = True
-        self.machine.cancel(REQUEST_D, 0.0)
+    def _on_cancel(self, name: str) -> None:
+        self.wanted[name].cancelled = True
+        self.machine.cancel(name + AT, 0.0)
 
     def _on_fence(self, engine: str) -> None:
         self.fences.remove(engine)
         self.engines.remove(engine)
         self.machine.fenced(engine)
 
-    def _on_land(self, layer: int, content: str) -> None:
-        if self.open:
-            self.content[layer] = content
-        else:
+    def _on_land(self, block: int, layer: int, content: str) -> None:
+        wanted = self.wanted[OWNERS[block]]
+        if not wanted.open:
             self.trouble = "I3: a write landed in a block that had been given back"
+        elif wanted.content:
+            wanted.content[layer] = content
 
-    def _on_verify(self) -> None:
-        transfer = self.verifying.pop(0)
+    def _on_verify(self, name: str) -> None:
+        transfer = self.verifying.pop(0)  # there is one thread
         assert transfer.commit is not None
-        wrong = transfer.commit.digests != digests(self.content)
+        wrong = transfer.commit.digests != digests(self.wanted[name].content)
         self.machine.verified(transfer, "wrong" if wrong else "", mismatch=wrong)
 
-    def _on_flip(self) -> None:
+    def _on_flip(self, name: str) -> None:
         self.may_flip = False
-        self.content[self.content.index("right")] = "flipped"
+        content = self.wanted[name].content
+        content[content.index(right(name))] = "flipped"
 
     def _on_deliver(self, message: Message) -> None:
         self.machine.receive(PEER, message, 0.0)
@@ -152,18 +163,21 @@ class DecodeSide:
         self.machine._next_beat = 1.0
         self.machine.tick(0.0)
 
+    def _on_quarantine(self) -> None:
+        retired = self.machine.domains.retired
+        retired.update(dict.fromkeys(retired, LONG_AGO))
+        self._on_tick()
+
     def _on_silence(self) -> None:
         self.machine.sessions[PEER].last_heard = LONG_AGO
         self._on_tick()
 
-    def _on_overdue(self) -> None:
-        for transfer in self.machine.transfers.values():
-            transfer.since = LONG_AGO
+    def _on_overdue(self, name: str) -> None:
+        self.machine.transfers[name].since = LONG_AGO
         self._on_tick()
 
-    def _on_unanswered(self) -> None:
-        for transfer in self.machine.transfers.values():
-            transfer.revoked_at = LONG_AGO
+    def _on_unanswered(self, name: str) -> None:
+        self.machine.transfers[name].revoked_at = LONG_AGO
         self._on_tick()
 
     # --- what the machine says -----------------------------------------------------------------------------------
@@ -177,36 +191,66 @@ class DecodeSide:
 
     def _hear(self) -> None:
         machine = self.machine
-        self.fences += machine.fences
+        self.fences = sorted(self.fences + machine.fences)
         self.verifying += machine.to_verify
-        machine.to_verify.clear()
         for resolved in machine.resolved:
-            self._resolve(resolved.ok, "loaded" if resolved.ok else "failed" if resolved.reserved else "lost")
+            outcome = "loaded" if resolved.ok else "failed" if resolved.reserved else "lost"
+            self._resolve(resolved.request_id.removesuffix(AT), outcome)
         for request_id in machine.closed:
-            if request_id != REQUEST_D or not self.open:
+            wanted = self.wanted[request_id.removesuffix(AT)]
+            if not wanted.open:
                 self.trouble = self.trouble or "the blocks were given back twice, or were never reserved"
-            self.open, self.content = False, []
-        for output in (machine.fences, machine.resolved, machine.closed, machine.started, machine.forgotten):
+            wanted.open, wanted.content = False, []
+        for output in (
+            machine.fences,
+            machine.to_verify,
+            machine.resolved,
+            machine.closed,
+            machine.started,
+            machine.forgotten,
+        ):
             output.clear()
 
-    def _resolve(self, ok: bool, outcome: str) -> None:
+    def _resolve(self, name: str, outcome: str) -> None:
+        wanted = self.wanted[name]
         # A loss may cross an allocation on the way: then the allocation is answered as well.
-        if outcome in self.outcomes or (self.outcomes and self.outcomes != ["lost"]):
-            self.trouble = f"the request was resolved twice: {self.outcomes}, {outcome}"
-        self.outcomes.append(outcome)
-        if ok and "unwritten" in self.content:
+        if wanted.stage == "over" or outcome in wanted.outcomes or (wanted.outcomes and wanted.outcomes != ["lost"]):
+            self.trouble = f"the request was resolved twice: {wanted.outcomes}, {outcome}"
+        wanted.outcomes.append(outcome)
+        if outcome != "loaded":
+            return
+        if "unwritten" in wanted.content:
             self.trouble = "I1: the request resumed on a block that was pushed before it had been written"
-        elif ok and "empty" in self.content:
+        elif "empty" in wanted.content:
             self.trouble = "I4: the request resumed before every layer had arrived"
-        elif ok and "garbage" in self.content:
-            self.trouble = "I2: the request resumed on a source block that P no longer held, or on another prompt"
-        elif ok and "flipped" in self.content:
+        elif "flipped" in wanted.content:
             self.trouble = "digest: the request resumed on a flipped byte"
+        elif wanted.content != [right(name)] * self.layers:
+            self.trouble = "I2: the request resumed on a source block that P no longer held, or on another prompt"
+
+    # --- what makes no difference ----------------------------------------------------------------------------------
 
     def _forget(self) -> None:
-        """Once the scheduler has its answer, a cancel makes no difference, nor does a block that was given back."""
-        self.cancelled = self.cancelled or (self.prepared and bool(self.outcomes))
-        self.zeroed = self.zeroed or (self.prepared and not self.open)
+        """Take out what nobody will look at again, so that more states are the same."""
+        machine = self.machine
+        for wanted in self.wanted.values():
+            if wanted.stage == "watched" and wanted.cancelled:
+                wanted.stage = "over"  # it never had a block
+            elif wanted.stage in ("prepared", "zeroed") and wanted.outcomes:
+                wanted.cancelled = True  # it has its answer: a cancel changes nothing, nor does what still arrives
+                wanted.content = []
+                if not wanted.open:
+                    wanted.stage = "over"
+            if wanted.stage == "over":
+                wanted.cancelled, wanted.outcomes = False, []
+        for transfer in machine.transfers.values():
+            if transfer.phase >= Phase.RESERVED:
+                transfer.started = False  # only asked of what is not reserved
+        for declined in machine._declined.values():
+            declined.sort()
+        for table in (machine.transfers, machine._ids):
+            in_order(table)
+        in_order(machine.domains.retired)
 
     # --- for local.py --------------------------------------------------------------------------------------------
 
@@ -219,6 +263,10 @@ class DecodeSide:
     def sessions(self) -> dict[int, Any]:
         """Sessions by the incarnation of the peer."""
         return {session.peer: session for session in self.machine.sessions.values()}
+
+    def asked(self) -> tuple[str, ...]:
+        """Transfers that this process has asked for."""
+        return tuple(name for name, wanted in self.wanted.items() if wanted.stage != "new")
 
     def key(self) -> tuple[Any, ...]:
         """Everything that tells two states apart is in the attributes."""

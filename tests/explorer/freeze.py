@@ -36,6 +36,13 @@ def freeze(value: Any) -> Hashable:
     return (type(value).__name__, *pictures)
 
 
+def in_order(table: dict[Any, Any]) -> None:
+    """Sort a dictionary by its keys, where their order makes no difference."""
+    items = sorted(table.items())
+    table.clear()
+    table.update(items)
+
+
 def still(value: Any) -> None:
     """Set every time inside `value` to 0, in place."""
     if isinstance(value, list | tuple):

@@ -5,9 +5,9 @@ only for what has not been seen before.
 """
 
 import pickle
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from tests.explorer.scope import Event, Submitted
 
 NEWEST = 100  # see network.py
 Side = PrefillSide | DecodeSide
+Contents: TypeAlias = tuple[tuple[int, tuple[str, ...]], ...]  # block, content per layer
 
 
 class Outcome(NamedTuple):
@@ -42,8 +43,9 @@ class Facts(NamedTuple):
     problem: str
     at_rest: bool
     peers: frozenset[int]  # incarnations with which there is a session
-    source: tuple[str, ...]  # P: content of the source block, per layer
+    source: Contents  # P: content of the source blocks
     engines: tuple[str, ...]  # D: receiving engines that are alive
+    asked: tuple[str, ...]  # D: transfers that it has asked for
 
 
 class Bodies:
@@ -71,26 +73,30 @@ class Bodies:
 class Local:
     """All states of one side that have been reached."""
 
-    def __init__(self, make: Callable[[int], Side], bodies: Bodies) -> None:
+    def __init__(self, bodies: Bodies) -> None:
         self.facts: list[Facts] = []
-        self._make = make
         self._bodies = bodies
         self._stored: list[bytes] = []
         self._numbers: dict[Hashable, int] = {}
         self._outcomes: dict[tuple[int, Event], Outcome] = {}
 
-    def fresh(self, incarnation: int) -> int:
-        """A process that has just started."""
-        return self._intern(self._make(incarnation))[0]
+    def number(self, side: Side) -> int:
+        """Return the number of a side's state."""
+        return self._intern(side)[0]
+
+    def body(self, number: int) -> Body:
+        """Return a message's body."""
+        return self._bodies.known[number]
 
     def run(self, state: int, event: Event) -> Outcome:
         """Let `event` happen in `state`. A delivery names its message by sender, receiver, sequence number and body."""
         outcome = self._outcomes.get((state, event))
         if outcome is None:
-            outcome = self._outcomes[state, event] = self._run(state, event)
+            outcome = self._outcomes[state, event] = self.work_out(state, event)
         return outcome
 
-    def _run(self, state: int, event: Event) -> Outcome:
+    def work_out(self, state: int, event: Event) -> Outcome:
+        """Do what `run` does, but do not remember it."""
         side: Side = pickle.loads(self._stored[state])  # noqa: S301  # our own bytes
         if event[0] == "deliver":
             _, sender, receiver, seq, body = event
@@ -120,14 +126,14 @@ class Local:
 
 
 def _facts(side: Side) -> Facts:
-    source: Any = side.source if isinstance(side, PrefillSide) else ()
-    engines: Any = side.engines if isinstance(side, DecodeSide) else ()
+    prefill = isinstance(side, PrefillSide)
     return Facts(
         side.machine.incarnation,
         tuple(side.events()),
         side.problem(),
         side.at_rest(),
-        frozenset(side.sessions()) - {0} if isinstance(side, PrefillSide) else frozenset(side.sessions()),
-        tuple(source),
-        tuple(engines),
+        frozenset(side.sessions()) - {0} if prefill else frozenset(side.sessions()),
+        side.contents() if isinstance(side, PrefillSide) else (),
+        tuple(side.engines) if isinstance(side, DecodeSide) else (),
+        side.asked() if isinstance(side, DecodeSide) else (),
     )

@@ -1,48 +1,61 @@
-"""One prefill process: the real `Producer`, and around it a scheduler with one prompt, a sender and one source block."""
+"""One prefill process: the real `Producer`, and around it a scheduler, a sender and the source blocks.
 
+A block is another request's the moment P does not hold it any more: what is read from it from then on is garbage (I2).
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from kv_connector.handoff.producer import Outgoing, Producer, Prompt, Push, verify_none
-from kv_connector.handoff.settings import HandoffSettings
-from kv_connector.protocol import Message
+from kv_connector.protocol import Fail, Message
+from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
+    BLOCKS,
     HELLO,
     LONG_AGO,
-    PROMPT_HASH,
-    REQUEST_P,
-    TRANSFER,
+    SETTINGS,
     Event,
     Numbers,
-    Scope,
+    Scene,
     Submitted,
     accept_all,
     digests,
+    prompt_hash,
+    right,
     verify_all,
 )
 
-NO_HANDLE = -1
+AT = " at P"  # a request is named after its transfer
+
+
+@dataclass(slots=True)
+class Source:
+    """One transfer's prompt and its block. Content, per layer: unwritten, right, garbage."""
+
+    content: list[str]
+    request: str = "none"  # gone, running, voided, held, released
 
 
 class PrefillSide:
-    """State and events of one process. Content of the source block, per layer: unwritten, right, garbage."""
+    """State and events of one process."""
 
-    def __init__(self, scope: Scope, machine: type[Producer], incarnation: int) -> None:
+    def __init__(self, scene: Scene, machine: type[Producer], incarnation: int) -> None:
         self.machine = machine(
             incarnation=incarnation,
-            layers=scope.layers,
+            layers=scene.layers,
             block_tokens=16,
-            settings=HandoffSettings(),
+            settings=SETTINGS,
             hello=HELLO,
             judge=accept_all,
-            verify=verify_all if scope.verify else verify_none,
+            verify=verify_all if scene.verify else verify_none,
         )
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
-        self.prompt = Prompt(16, 1, b"another" if scope.other_prompt else PROMPT_HASH)
-        self.request = "none"  # gone, running, voided, held, released
-        self.source = ["unwritten"] * scope.layers
-        self.pushes: dict[int, Push] = {}
+        self.sources = {name: Source(["unwritten"] * scene.layers) for name in scene.names}
+        self.pushes: dict[tuple[str, int], Push] = {}
         self.digesting: list[Outgoing] = []
-        self.wrong_prompt = scope.other_prompt
+        self.wrong_prompt = scene.other_prompt
         self.trouble = ""
 
     # --- events --------------------------------------------------------------------------------------------------
@@ -50,22 +63,21 @@ class PrefillSide:
     def events(self) -> list[Event]:
         """What may happen here next, deliveries and ends of pushes apart."""
         found: list[Event] = []
-        if self.request == "none":
-            found += [("start",), ("abandon",)]
-        if self.request == "running":
-            found.append(("void",))
-            found.append(("ready",) if "unwritten" in self.source else ("hold",))
-        if self.request == "voided":
-            found.append(("hold",))
-        if TRANSFER not in self.machine.tombstones:
-            found.append(("cancel",))
-        if self.machine._pushable:
-            found.append(("push",))
+        for name, source in self.sources.items():
+            if source.request == "none":
+                found += [("start", name), ("abandon", name)]
+            if source.request == "running":
+                found.append(("void", name))
+                found.append(("ready" if "unwritten" in source.content else "hold", name))
+            if source.request == "voided":
+                found.append(("hold", name))
+            if name not in self.machine.tombstones:
+                found.append(("cancel", name))
+        found += [("push", name) for name in self.machine._pushable]
         if self.digesting:
-            found.append(("digest",))
+            found.append(("digest", self.digesting[0].transfer_id))
         found += [("silence", incarnation) for incarnation in self.machine.sessions]
-        if any(transfer.held_since is not None for transfer in self.machine.transfers.values()):
-            found.append(("orphan",))
+        found += [("orphan", name) for name, t in self.machine.transfers.items() if t.held_since is not None]
         return found
 
     def apply(self, event: Event) -> list[Submitted]:
@@ -82,52 +94,58 @@ class PrefillSide:
 
     def at_rest(self) -> bool:
         """Whether nothing is kept for anybody any more."""
-        return (
-            not self.machine.transfers
-            and not self.pushes
-            and not self.digesting
-            and self.request not in ("running", "held")
-        )
+        kept = any(source.request in ("running", "held") for source in self.sources.values())
+        return not self.machine.transfers and not self.pushes and not self.digesting and not kept
 
-    def _on_start(self) -> None:
-        self.request = "running"
-        self.machine.start(TRANSFER, REQUEST_P, self.prompt, 0.0)
-        self.machine.add_source_blocks(REQUEST_P, [7])
+    def _on_start(self, name: str) -> None:
+        self.sources[name].request = "running"
+        prompt = Prompt(16, 1, b"another" if self.wrong_prompt else prompt_hash(name))
+        self.machine.start(name, name + AT, prompt, 0.0)
+        self.machine.add_source_blocks(name + AT, [BLOCKS[name]])
 
-    def _on_abandon(self) -> None:
-        self.request = "gone"
-        self.machine.abandon(TRANSFER, "not a prompt for this", 0.0)
+    def _on_abandon(self, name: str) -> None:
+        self.sources[name].request = "gone"
+        self.machine.abandon(name, "not a prompt for this", 0.0)
 
-    def _on_cancel(self) -> None:
-        self.machine.cancel(TRANSFER, 0.0)
+    def _on_cancel(self, name: str) -> None:
+        self.machine.cancel(name, 0.0)
 
-    def _on_ready(self) -> None:
-        layer = self.source.index("unwritten")
-        self.source[layer] = "garbage" if self.wrong_prompt else "right"
-        self.machine.ready(REQUEST_P, layer, 1, 0.0)
+    def _on_ready(self, name: str) -> None:
+        content = self.sources[name].content
+        layer = content.index("unwritten")
+        content[layer] = "garbage" if self.wrong_prompt else right(name)
+        self.machine.ready(name + AT, layer, 1, 0.0)
 
-    def _on_void(self) -> None:
-        self.request, self.source = "voided", ["garbage"] * len(self.source)  # the block is reused at once
-        self.machine.void(REQUEST_P, "preempted", 0.0)
+    def _on_void(self, name: str) -> None:
+        self._let_go(name, "voided")
+        self.machine.void(name + AT, "preempted", 0.0)
 
-    def _on_hold(self) -> None:
-        self.request = "held"
-        self.machine.hold(REQUEST_P, 0.0)
+    def _on_hold(self, name: str) -> None:
+        self.sources[name].request = "held"
+        self.machine.hold(name + AT, 0.0)
 
-    def _on_push(self) -> list[Submitted]:
+    def _on_push(self, name: str) -> list[Submitted]:
+        """The sender asks for a push; `name` has been waiting longest."""
+        waiting = self.machine._pushable
+        first = {name: waiting.pop(name)}
+        self.machine._pushable = first | waiting
         push = self.machine.next_push(1)
         if push is None:
             return []
-        handle = min(set(range(len(self.pushes) + 1)) - set(self.pushes))
+        piece, reservation = push.pieces[0], push.transfer.reservation
+        handle = (push.transfer.transfer_id, piece.layer)
+        assert reservation is not None, "only what is reserved is pushed"
+        assert handle not in self.pushes, "what is being pushed is not handed out again"
         self.pushes[handle] = push
-        assert push.transfer.reservation is not None
-        return [Submitted(handle, push.transfer.reservation.engine, push.pieces[0].layer)]
+        target = reservation.blocks[0][piece.start]
+        return [Submitted(handle, reservation.engine, push.transfer.source_blocks[piece.start], target, piece.layer)]
 
-    def _on_done(self, handle: int, ok: bool) -> None:
+    def _on_done(self, handle: tuple[str, int], ok: bool) -> None:
         self.machine.push_done(self.pushes.pop(handle), ok, 0.0)
 
-    def _on_digest(self) -> None:
-        self.machine.digested(self.digesting.pop(0), digests(self.source), 0.0)  # of what is there by now
+    def _on_digest(self, name: str) -> None:
+        content = digests(self.sources[name].content)  # of what is there by now
+        self.machine.digested(self.digesting.pop(0), content, 0.0)  # there is one thread
 
     def _on_deliver(self, message: Message) -> None:
         self.machine.receive("to the decode node", message, 0.0)
@@ -136,32 +154,49 @@ class PrefillSide:
         self.machine.sessions[incarnation].last_heard = LONG_AGO
         self.machine.tick(0.0)
 
-    def _on_orphan(self) -> None:
-        for transfer in self.machine.transfers.values():
-            if transfer.held_since is not None:
-                transfer.held_since = LONG_AGO
+    def _on_orphan(self, name: str) -> None:
+        self.machine.transfers[name].held_since = LONG_AGO
         self.machine.tick(0.0)
+
+    def _let_go(self, name: str, request: str) -> None:
+        source = self.sources[name]
+        source.request, source.content = request, ["garbage"] * len(source.content)
 
     def _release(self) -> None:
         for request_id in self.machine.released:
-            if request_id != REQUEST_P or self.request != "held":
+            name = request_id.removesuffix(AT)
+            if self.sources[name].request != "held":
                 self.trouble = "the source block was released twice, or was never held"
-            self.request, self.source = "released", ["garbage"] * len(self.source)
+            self._let_go(name, "released")
         self.digesting += self.machine.to_digest
         self.machine.to_digest.clear()
         self.machine.complaints.clear()
         self.machine.released.clear()
         self.machine.ended.clear()
 
+    # --- what makes no difference ----------------------------------------------------------------------------------
+
     def _forget(self) -> None:
-        """Once nothing is left of the transfer, what its request does next makes no difference but for its end."""
-        if (
-            self.request == "running"
-            and not self.pushes
-            and not self.digesting
-            and TRANSFER not in self.machine._ids.values()
-        ):
-            self.request, self.source = "voided", ["garbage"] * len(self.source)
+        """Take out what the machine will never look at again, so that more states are the same."""
+        machine = self.machine
+        in_use = {handle[0] for handle in self.pushes} | {transfer.transfer_id for transfer in self.digesting}
+        for name, source in self.sources.items():
+            # Nothing is left of the transfer: what its request does until it ends is of no interest to anybody.
+            left = name + AT in machine._ids or name in in_use
+            if source.request in ("running", "voided") and not left:
+                self._on_hold(name)
+                self._release()
+        for name, transfer in list(machine._pushable.items()):  # `next_push` would drop these
+            if transfer.coverage is None or not transfer.coverage.pending:
+                del machine._pushable[name]
+        outcomes = machine.tombstones._outcomes
+        for name, (_, outcome) in outcomes.items():  # whoever asks, for whichever epoch: it has failed cleanly
+            if isinstance(outcome, Fail) and not outcome.dirty:
+                outcomes[name] = 0, replace(outcome, epoch=0, reason="")
+        for table in (machine.transfers, machine._pushable, machine._ids, outcomes):
+            in_order(table)
+        for by_peer in (machine.sessions, machine._routes, machine._hellos):
+            in_order(by_peer)
 
     # --- for local.py --------------------------------------------------------------------------------------------
 
@@ -175,8 +210,13 @@ class PrefillSide:
         """Sessions by the incarnation of the peer."""
         return dict(self.machine.sessions)
 
+    def contents(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """Content of each source block, per layer."""
+        return tuple((BLOCKS[name], tuple(source.content)) for name, source in self.sources.items())
+
     def key(self) -> tuple[Any, ...]:
         """What else tells two states apart: which pushes belong to a transfer that has ended."""
-        live = self.machine.transfers.get(TRANSFER)
-        pushes = ((handle, push.transfer is live) for handle, push in self.pushes.items())
-        return *pushes, *((NO_HANDLE, transfer is live) for transfer in self.digesting)
+        """What else tells two states apart: which pushes and digests belong to a transfer that has ended."""
+        live = self.machine.transfers
+        pushes = ((handle, push.transfer is live.get(handle[0])) for handle, push in sorted(self.pushes.items()))
+        return *pushes, *((t.transfer_id, t is live.get(t.transfer_id)) for t in self.digesting)

@@ -4,14 +4,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from contracts.node_info import Fingerprint
+from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.protocol import Hello, Rank
 
-TRANSFER = "t"
-REQUEST_P, REQUEST_D = "p-request", "d-request"
-PROMPT_HASH = b"prompt"
 PEER = "P"  # control address of the prefill node, the same after a restart
 FIRST_PREFILL, FIRST_DECODE = 11, 21  # incarnations of the first process of each side; then counting up
 LONG_AGO = -1e9  # s
+
+# Which block a transfer gets, on either side. The machines only pass block ids on, so an allocator's other choices are
+# renamings of this one; that a block is used again shows in its new owner: see `PrefillSide` and `DecodeSide`.
+BLOCKS = {"A": 1, "B": 2}
+OWNERS = {block: name for name, block in BLOCKS.items()}
+
+# Not crowded by one dirty epoch: the fence has to wait for healthy ones, or for its time.
+SETTINGS = HandoffSettings(pool_blocks=100)
 
 Event: TypeAlias = tuple[Any, ...]  # what happens at one side: name, then arguments
 
@@ -30,28 +36,42 @@ def label(where: str, what: str, *arguments: Any) -> Label:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """How much may go wrong in one run."""
+class Scene:
+    """What is played."""
+
+    transfers: int = 1
+    layers: int = 1
+    crashes_p: int = 1  # each followed by a restart or not
+    crashes_d: int = 1
+    asks_again: bool = True  # a restarted D may run the same transfers once more, with the epochs of its predecessor
+    other_prompt: bool = False  # the two nodes see different prompts
+    verify: bool = False  # commits carry digests, and a byte on D may flip once
+    engine_names_return: bool = False  # a restarted D gives its engines the names that they had before
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Transfer ids."""
+        return tuple(BLOCKS)[: self.transfers]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope(Scene):
+    """How much may go wrong in one run where faults are counted."""
 
     faults: int = 3  # of all kinds together
     losses: int = 2  # a message that is overtaken by a newer one counts as lost
     duplicates: int = 1
     silences: int = 1  # per side: a peer that is alive is taken for dead
     beat_among: int = 0  # a beat is sent while at most so many other messages are under way
-    crashes_p: int = 1  # each followed by a restart or not
-    crashes_d: int = 1
-    asks_again: bool = True  # a restarted D runs the same transfer once more, with the epoch of its predecessor
-    layers: int = 1
-    other_prompt: bool = False  # the two nodes see different prompts
-    verify: bool = False  # commits carry digests, and a byte on D may flip once
-    engine_names_return: bool = False  # a restarted D gives its engines the names that they had before
 
 
 class Submitted(NamedTuple):
     """A push that the machine has allowed: the write itself comes later."""
 
-    handle: int
+    handle: tuple[str, int]  # transfer and layer
     engine: str
+    source: int  # block on P
+    target: int  # block on D
     layer: int
 
 
@@ -64,6 +84,16 @@ class Numbers:
     def __next__(self) -> int:
         self.last += 1
         return self.last
+
+
+def prompt_hash(name: str) -> bytes:
+    """Return what stands for the prompt of a transfer."""
+    return f"prompt {name}".encode()
+
+
+def right(name: str) -> str:
+    """Return the content of a block that holds this transfer's KV."""
+    return f"right {name}"
 
 
 def HELLO() -> Hello:  # noqa: N802  # a constant, in the shape in which the machines ask for it

@@ -2,44 +2,45 @@
 
 from collections.abc import Iterable
 
-from kv_connector.protocol import Beat, Body, Commit, Fail, Reserve, Revoke
+from kv_connector.protocol import Beat, Body, Commit, Fail, Reserve, Revoke, Started
 from tests.explorer.scope import Label
 from tests.explorer.writes import Stage
 
 SENTENCES = {
-    ("P", "start"): "P schedules the prompt",
-    ("P", "abandon"): "P will not compute the prompt",
-    ("P", "cancel"): "the proxy tells P that nobody wants the transfer any more",
-    ("P", "ready"): "P's device has written one more layer",
-    ("P", "void"): "P preempts or aborts the request: its block is reused at once",
-    ("P", "hold"): "P's request finishes; its block is kept for the connector",
-    ("P", "push"): "P's sender is told that it may push (and sleeps before it does)",
-    ("P", "digest"): "P has computed the digest of what is in the source block by now",
-    ("P", "orphan"): "P waits too long for a decode rank to ask for the finished prompt",
+    ("P", "start"): "P schedules prompt {0}",
+    ("P", "abandon"): "P will not compute prompt {0}",
+    ("P", "cancel"): "the proxy tells P that nobody wants transfer {0} any more",
+    ("P", "ready"): "P's device has written one more layer of {0}",
+    ("P", "void"): "P preempts or aborts {0}: its block is reused at once",
+    ("P", "hold"): "P's request {0} finishes; its block is kept for the connector",
+    ("P", "push"): "P's sender is told that it may push {0} (and sleeps before it does)",
+    ("P", "digest"): "P has computed the digest of what is in the source block of {0} by now",
+    ("P", "orphan"): "P waits too long for a decode rank to ask for the finished prompt {0}",
     ("P", "silence"): "P takes the decode process {0} for dead",
     ("P", "crash"): "P is killed",
     ("P", "restart"): "P restarts at the same address",
-    ("D", "watch"): "D receives the request",
-    ("D", "prepare"): "D allocates a block for it",
-    ("D", "zeroed"): "D's device has zeroed the block",
-    ("D", "cancel"): "D's client leaves",
+    ("D", "watch"): "D receives request {0}",
+    ("D", "prepare"): "D allocates a block for {0}",
+    ("D", "zeroed"): "D's device has zeroed the block of {0}",
+    ("D", "cancel"): "D's client of {0} leaves",
     ("D", "beat"): "D beats",
     ("D", "tick"): "D looks at its clock",
+    ("D", "quarantine"): "D has waited long enough for the healthy epochs of a retired engine",
     ("D", "silence"): "D takes P for dead",
-    ("D", "verify"): "D compares the digests",
-    ("D", "flip"): "a byte flips in D's block",
-    ("D", "overdue"): "D waits too long for the commit",
-    ("D", "unanswered"): "D waits too long for an answer to its revoke",
+    ("D", "verify"): "D compares the digests of {0}",
+    ("D", "flip"): "a byte flips in D's block of {0}",
+    ("D", "overdue"): "D waits too long for the commit of {0}",
+    ("D", "unanswered"): "D waits too long for an answer to its revoke of {0}",
     ("D", "fence"): "D destroys engine {0}",
     ("D", "crash"): "D is killed, its engines with it",
     ("D", "restart"): "D restarts at the same address, with an empty pool",
     ("net", "duplicate"): "{message} will arrive twice",
     ("net", "lose"): "{message} is lost",
     ("net", "deliver"): "{message} arrives{again}",
-    ("write", "submit"): "P ({0}) submits the write of layer {1} to engine {2}",
-    ("write", "land"): "{how} lands in layer {1} through engine {2}",
-    ("write", "succeed"): "P's call for layer {1} returns 0",
-    ("write", "fail"): "P's call for layer {1} returns -1",
+    ("write", "submit"): "P ({0}) submits the write of {1}, layer {2}, to engine {3}",
+    ("write", "land"): "{how} lands in the block of {1}, layer {2}, through engine {3}",
+    ("write", "succeed"): "P's call for {1}, layer {2}, returns 0",
+    ("write", "fail"): "P's call for {1}, layer {2}, returns -1",
 }
 WRITES = {
     Stage.FLYING: "The write of P ({0})",
@@ -67,15 +68,15 @@ def describe(body: Body) -> str:
     """Name a message by what matters in it."""
     match body:
         case Reserve():
-            return f"Reserve of epoch {body.epoch} through engine {body.engine}"
-        case Revoke():
-            return f"Revoke of epoch {body.epoch}"
-        case Commit():
-            return f"Commit of epoch {body.epoch}"
+            return f"Reserve of {body.transfer_id}, epoch {body.epoch}, through engine {body.engine}"
+        case Revoke() | Commit():
+            return f"{type(body).__name__} of {body.transfer_id}, epoch {body.epoch}"
         case Fail():
-            return f"Fail of epoch {body.epoch}, {'dirty' if body.dirty else 'clean'}"
+            return f"{'dirty' if body.dirty else 'clean'} Fail of {body.transfer_id}, epoch {body.epoch}"
+        case Started():
+            return f"Started of {body.transfer_id}"
         case Beat():
-            return f"Beat listing {[epoch for _, epoch in body.open]}"
+            return f"Beat listing {', '.join(f'{name} ({epoch})' for name, epoch in body.open) or 'nothing'}"
         case _:
             return type(body).__name__
 

@@ -10,8 +10,8 @@ from tests.explorer.decode import DecodeSide
 from tests.explorer.local import Bodies, Facts, Local, Outcome
 from tests.explorer.network import ONCE, Network
 from tests.explorer.prefill import PrefillSide
-from tests.explorer.scope import FIRST_DECODE, FIRST_PREFILL, Event, Label, Scope, label
-from tests.explorer.writes import Stage, Write, Writes, destroy, orphan
+from tests.explorer.scope import FIRST_DECODE, FIRST_PREFILL, OWNERS, Event, Label, Scope, label
+from tests.explorer.writes import Stage, Write, Writes, destroy, orphan, read
 
 DEAD = -1
 P, D = "P", "D"
@@ -44,15 +44,22 @@ class World:
     def __init__(self, scope: Scope, producer: type[Producer] = Producer, consumer: type[Consumer] = Consumer) -> None:
         self.scope = scope
         self.bodies = Bodies()
-        self.p = Local(lambda incarnation: PrefillSide(scope, producer, incarnation), self.bodies)
-        self.d = Local(lambda incarnation: DecodeSide(scope, consumer, incarnation), self.bodies)
+        self.p, self.d = Local(self.bodies), Local(self.bodies)
+        self._producer, self._consumer = producer, consumer
         self.network, self.writes, self.budget = Network(self.bodies), Writes(), Budget(scope)
         self._steps: dict[tuple[str, int], list[Step]] = {}
         self._write_steps: dict[tuple[int, int, int], list[WriteStep]] = {}
 
+    def _fresh_p(self, incarnation: int) -> int:
+        return self.p.number(PrefillSide(self.scope, self._producer, incarnation))
+
+    def _fresh_d(self, incarnation: int) -> int:
+        skip = () if self.scope.asks_again or incarnation == FIRST_DECODE else self.scope.names
+        return self.d.number(DecodeSide(self.scope, self._consumer, incarnation, skip))
+
     def initial(self) -> State:
         """Both processes have just started."""
-        return self.p.fresh(FIRST[P]), self.d.fresh(FIRST[D]), 0, 0, 0
+        return self._fresh_p(FIRST[P]), self._fresh_d(FIRST[D]), 0, 0, 0
 
     def facts(self, state: State, side: str) -> Facts | None:
         """What is known of a side; `None` if it is dead."""
@@ -151,22 +158,22 @@ class World:
     def _of_write(self, state: State, write: Write, rest: list[Write]) -> Iterator[WriteStep]:
         p, d = self.facts(state, P), self.facts(state, D)
         is_open = d is not None and write.engine in d.engines
-        stage, what = write.stage, (write.writer, write.layer, write.engine)
+        stage, what = write.stage, (write.writer, OWNERS[write.target], write.layer, write.engine)
         number = self.writes.number
         if stage is Stage.CHECKED:
             after = number([*rest, write._replace(stage=Stage.FLYING if is_open else Stage.DOOMED)])
             yield WriteStep(label("write", "submit", *what), after, "", None)
         if stage in (Stage.FLYING, Stage.FAILED, Stage.ORPHAN):
-            content = write.content or (p.source[write.layer] if p else "")
+            content = write.content or read(p.source if p else (), write.source, write.layer)
             landed = write._replace(stage=Stage.LANDED) if stage is Stage.FLYING else write
-            outcome = self.d.run(state[1], ("land", write.layer, content))
+            outcome = self.d.run(state[1], ("land", write.target, write.layer, content))
             yield WriteStep(label("write", "land", *what, stage), number([*rest, landed]), D, outcome)
         if stage is Stage.LANDED:
             outcome = self.p.run(state[0], ("done", write.handle, True))
             yield WriteStep(label("write", "succeed", *what), number(rest), P, outcome)
         if stage in (Stage.FLYING, Stage.LANDED, Stage.DOOMED):
             outcome = self.p.run(state[0], ("done", write.handle, False))
-            left = [*rest, write._replace(stage=Stage.FAILED, handle=-1)] if is_open else rest  # it may go on writing
+            left = [*rest, write._replace(stage=Stage.FAILED, handle=None)] if is_open else rest  # it may go on writing
             yield WriteStep(label("write", "fail", *what), number(left), P, outcome)
 
     def _crashes(self, state: State) -> Iterator[tuple[Label, State]]:
@@ -175,13 +182,13 @@ class World:
         known = self.writes.known[writes]
         if p == DEAD:
             incarnation = FIRST[P] + self.budget.first.crash_p - left.crash_p
-            yield label(P, "restart"), (self.p.fresh(incarnation), d, self.network.restarted(net, P), writes, budget)
+            yield label(P, "restart"), (self._fresh_p(incarnation), d, self.network.restarted(net, P), writes, budget)
         elif (after := self.budget.spend(budget, "crash_p")) != SPENT:
             orphans = self.writes.number(orphan(known, self.p.facts[p].source))
             yield label(P, "crash"), (DEAD, d, net, orphans, after)
         if d == DEAD:
             incarnation = FIRST[D] + self.budget.first.crash_d - left.crash_d
-            yield label(D, "restart"), (p, self.d.fresh(incarnation), self.network.restarted(net, D), writes, budget)
+            yield label(D, "restart"), (p, self._fresh_d(incarnation), self.network.restarted(net, D), writes, budget)
         elif (after := self.budget.spend(budget, "crash_d")) != SPENT:
             doomed = self.writes.number(destroy(known, lambda _: False))
             for queued in self.network.crashed(net):

@@ -7,9 +7,11 @@ lands: reading earlier would only show content that was still right, so this is 
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from tests.explorer.local import Outcome
+from tests.explorer.local import Contents, Outcome
+
+Handle: TypeAlias = tuple[str, int]  # transfer and layer
 
 
 class Stage(IntEnum):
@@ -27,8 +29,10 @@ class Write(NamedTuple):
     """One push under way."""
 
     writer: int  # incarnation
-    handle: int
+    handle: Handle | None  # None: nobody waits for its call any more
     engine: str
+    source: int  # block on P
+    target: int  # block on D
     layer: int
     stage: Stage
     content: str  # of an orphan: what its socket buffer holds
@@ -45,7 +49,7 @@ class Writes:
 
     def number(self, writes: Iterable[Write]) -> int:
         """Return the number of a set of writes."""
-        key = tuple(sorted(set(writes)))
+        key = tuple(sorted(set(writes), key=_order))
         if key not in self._numbers:
             self._numbers[key] = len(self.known)
             self.known.append(key)
@@ -74,10 +78,21 @@ def destroy(writes: Iterable[Write], alive: Callable[[str], bool]) -> tuple[Writ
     return tuple(kept)
 
 
-def orphan(writes: Iterable[Write], source: tuple[str, ...]) -> tuple[Write, ...]:
+def read(contents: Contents, block: int, layer: int) -> str:
+    """Return what a write finds in a source block; nothing if the process is dead."""
+    return dict(contents)[block][layer] if contents else ""
+
+
+def orphan(writes: Iterable[Write], contents: Contents) -> tuple[Write, ...]:
     """The writer dies: what it has submitted may still come out of its kernel."""
     return tuple(
-        write._replace(stage=Stage.ORPHAN, handle=-1, content=write.content or source[write.layer])
+        write._replace(
+            stage=Stage.ORPHAN, handle=None, content=write.content or read(contents, write.source, write.layer)
+        )
         for write in writes
         if write.stage in (Stage.FLYING, Stage.FAILED, Stage.ORPHAN)
     )
+
+
+def _order(write: Write) -> tuple[object, ...]:
+    return (*write[:1], write.handle or ("", 0), *write[2:])
