@@ -1,57 +1,77 @@
-"""`python -m tests.explorer`: explore the real machines, or show how each mutant is found."""
+"""`python -m tests.explorer`: explore the real machines, then find every mutant."""
 
 import argparse
 import sys
 
+from tests.explorer.exhaust import exhaust
 from tests.explorer.explore import Result, explore
 from tests.explorer.mutants import MUTANTS
-from tests.explorer.suite import SUITES
+from tests.explorer.sides import Sides
+from tests.explorer.suite import SUITES, Suite
 from tests.explorer.words import story
 from tests.explorer.world import World
+
+HEADER = f"{'':30} {'states':>10} {'frontier':>9} {'steps':>11} {'P x D':>12} {'CPU s':>8}  violations"
 
 
 def main() -> int:
     """Run what the command line asks for; 0 if everything is as it should be."""
     parser = argparse.ArgumentParser(prog="python -m tests.explorer", description=__doc__)
-    parser.add_argument("--suite", choices=SUITES, default="default", help="how far to go (default: %(default)s)")
-    parser.add_argument("--scope", help="explore only this scope of the suite")
-    parser.add_argument("--mutants", action="store_true", help="show the shortest trace to each mutant instead")
+    parser.add_argument("--suite", choices=SUITES, default="full", help="how far to go (default: %(default)s)")
+    parser.add_argument("--only", help="explore only the scope or scene of this name, and no mutants")
+    parser.add_argument("--mutants", action="store_true", help="tell the shortest way to each mutant, and do no more")
     options = parser.parse_args()
-    return show_mutants() if options.mutants else show_suite(options.suite, options.scope)
+    wrong = 0 if options.mutants else show_suite(SUITES[options.suite], options.only)
+    missed = 0 if options.only else show_mutants(tell=options.mutants)
+    return 1 if wrong or missed else 0
 
 
-def show_suite(suite: str, only: str | None) -> int:
-    """Explore the real machines in every scope of a suite."""
-    print(f"{'scope':22} {'states':>10} {'steps':>11} {'depth':>6} {'P x D':>10} {'CPU s':>8}  violations")
-    states, seconds, wrong = 0, 0.0, 0
-    for name, scope in SUITES[suite].items():
+def show_suite(suite: Suite, only: str | None) -> int:
+    """Explore the real machines in every scope and scene of a suite; return how many violations there are."""
+    print(HEADER)
+    total = Result()
+    wrong = 0
+    for name, scope in suite.scopes.items():
         if only in (None, name):
-            result = explore(World(scope))
-            states, seconds, wrong = states + result.states, seconds + result.seconds, wrong + bool(result.violation)
-            print(_row(name, result), flush=True)
-            if result.violation:
-                print(story(result.trace, result.violation))
-    print(f"{'all':22} {states:10,} {'':11} {'':6} {'':10} {seconds:8.1f}  {wrong}")
-    return 1 if wrong else 0
+            wrong += _show(f"scope {name}", explore(World(scope)), total)
+    for name, scene in suite.scenes.items():
+        if only in (None, name):
+            wrong += _show(f"scene {name}", exhaust(Sides(scene)), total)
+    print(
+        f"{'all':30} {total.states:10,} {total.frontier:9} {total.transitions:11,} {'':12} {total.seconds:8.1f}  {wrong}"
+    )
+    return wrong
 
 
-def show_mutants() -> int:
-    """Find every mutant and tell the way to it."""
-    missed = 0
+def show_mutants(*, tell: bool) -> int:
+    """Find every mutant; return how many were not."""
+    missed, seconds, states = 0, 0.0, 0
     for mutant in MUTANTS:
         result = explore(World(mutant.scope, mutant.producer, mutant.consumer))
-        missed += not result.violation.startswith(mutant.breaks)
-        print(f"\n{mutant.name}: {len(result.trace)} steps, {result.states:,} states, {result.seconds:.1f} s")
-        print(story(result.trace, result.violation or "NOT FOUND"))
-    return 1 if missed else 0
+        seconds, states = seconds + result.seconds, states + result.states
+        found = result.violation.startswith(mutant.breaks)
+        missed += not found
+        if tell or not found:
+            print(f"\n{mutant.name}: {len(result.trace)} steps, {result.states:,} states, {result.seconds:.1f} s")
+            print(story(result.trace, result.violation or "NOT FOUND"))
+    print(f"mutants found: {len(MUTANTS) - missed} of {len(MUTANTS)} ({states:,} states, {seconds:.1f} CPU s)")
+    return missed
 
 
-def _row(name: str, result: Result) -> str:
+def _show(name: str, result: Result, total: Result) -> int:
+    total.states += result.states
+    total.frontier += result.frontier
+    total.transitions += result.transitions
+    total.seconds += result.seconds
     p, d = result.local_states
-    return (
-        f"{name:22} {result.states:10,} {result.transitions:11,} {result.depth:6} {f'{p} x {d}':>10}"
-        f" {result.seconds:8.1f}  {result.violation or 0}"
+    print(
+        f"{name:30} {result.states:10,} {result.frontier:9} {result.transitions:11,} {f'{p} x {d}':>12}"
+        f" {result.seconds:8.1f}  {result.violation or 0}",
+        flush=True,
     )
+    if result.violation:
+        print(story(result.trace, result.violation))
+    return bool(result.violation)
 
 
 if __name__ == "__main__":

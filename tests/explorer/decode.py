@@ -4,6 +4,7 @@ A block is handed to another request the moment the machine closes the epoch; th
 resumed) writes there, so a write that lands from then on destroys something (I3).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +12,9 @@ from kv_connector.handoff.consumer import Consumer, Incoming, Phase, Wish
 from kv_connector.protocol import Message
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
-    BLOCKS,
     FIRST_DECODE,
     HELLO,
     LONG_AGO,
-    OWNERS,
     PEER,
     SETTINGS,
     Event,
@@ -37,6 +36,7 @@ class Wanted:
 
     stage: str = "new"  # watched, prepared, zeroed, over
     cancelled: bool = False
+    block: int = 0
     open: bool = False  # between allocation and close: the peer may write here
     content: list[str] = field(default_factory=list)
     outcomes: list[str] = field(default_factory=list)  # what the scheduler has been told
@@ -48,8 +48,7 @@ class DecodeSide:
     def __init__(self, scene: Scene, machine: type[Consumer], incarnation: int, skip: tuple[str, ...] = ()) -> None:
         self.machine = machine(incarnation=incarnation, domains=1, settings=SETTINGS, hello=HELLO, judge=accept_all)
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
-        self.layers = scene.layers
-        self.names_return = scene.engine_names_return
+        self.scene = scene
         self.engines: list[str] = []  # alive
         self.made = 0
         self.fences: list[str] = []
@@ -63,18 +62,7 @@ class DecodeSide:
 
     def events(self) -> list[Event]:
         """What may happen here next, deliveries and landing writes apart."""
-        found: list[Event] = []
-        for name, wanted in self.wanted.items():
-            if wanted.stage == "new":
-                found.append(("watch", name))
-            elif wanted.stage != "over" and not wanted.cancelled:
-                found.append(("cancel", name))
-                if wanted.stage == "watched":
-                    found.append(("prepare", name))
-            if wanted.stage == "prepared":
-                found.append(("zeroed", name))
-            if self.may_flip and right(name) in wanted.content:
-                found.append(("flip", name))
+        found = [event for name in self.wanted for event in self._events_of(name)]
         if self.verifying:
             found.append(("verify", self.verifying[0].transfer_id))
         found += [("fence", engine) for engine in self.fences]
@@ -87,6 +75,19 @@ class DecodeSide:
         if set(machine.domains.retired) - set(machine.domains.fencing):
             found += [("tick",), ("quarantine",)]
         return found
+
+    def _events_of(self, name: str) -> Iterator[Event]:
+        wanted = self.wanted[name]
+        if wanted.stage == "new":
+            yield "watch", name
+        elif wanted.stage != "over" and not wanted.cancelled:
+            yield "cancel", name
+            if wanted.stage == "watched" and self._block_for(name):
+                yield "prepare", name
+        if wanted.stage == "prepared":
+            yield "zeroed", name
+        if self.may_flip and right(name) in wanted.content:
+            yield "flip", name
 
     def apply(self, event: Event) -> list[Submitted]:
         """Let one event happen."""
@@ -115,14 +116,15 @@ class DecodeSide:
 
     def _on_prepare(self, name: str) -> None:
         wanted = self.wanted[name]
-        wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * self.layers
-        self.machine.prepare(name + AT, 1, Wish(16, 0, [[BLOCKS[name]]], prompt_hash(name)), 0.0)
+        wanted.block = self._block_for(name)
+        wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * self.scene.layers
+        self.machine.prepare(name + AT, 1, Wish(16, 0, [[wanted.block]], prompt_hash(name)), 0.0)
 
     def _on_zeroed(self, name: str) -> None:
         wanted = self.wanted[name]
         wanted.stage = "zeroed"
         if wanted.open:
-            wanted.content = ["empty"] * self.layers
+            wanted.content = ["empty"] * self.scene.layers
         self.machine.zeroed([name + AT], 0.0)
 
     def _on_cancel(self, name: str) -> None:
@@ -134,10 +136,12 @@ class DecodeSide:
         self.engines.remove(engine)
         self.machine.fenced(engine)
 
-    def _on_land(self, block: int, layer: int, content: str) -> None:
-        wanted = self.wanted[OWNERS[block]]
-        if not wanted.open:
-            self.trouble = "I3: a write landed in a block that had been given back"
+    def _on_land(self, name: str, block: int, layer: int, content: str) -> None:
+        wanted = self.wanted[name]
+        if not wanted.open or wanted.block != block:
+            taken = block in (other.block for other in self.wanted.values())
+            by_now = ", to another request by now" if taken else ""
+            self.trouble = f"I3: a write landed in a block that had been given back{by_now}"
         elif wanted.content:
             wanted.content[layer] = content
 
@@ -182,10 +186,13 @@ class DecodeSide:
 
     # --- what the machine says -----------------------------------------------------------------------------------
 
+    def _block_for(self, name: str) -> int:
+        return self.scene.block_for(name, {wanted.block for wanted in self.wanted.values()})
+
     def _make_engines(self) -> None:
         for domain in self.machine.domains.missing():
             self.made += 1
-            name = f"{FIRST_DECODE if self.names_return else self.machine.incarnation}:{self.made}"
+            name = f"{FIRST_DECODE if self.scene.engine_names_return else self.machine.incarnation}:{self.made}"
             self.engines.append(name)
             self.machine.engine_added(domain, name)
 
@@ -200,7 +207,7 @@ class DecodeSide:
             wanted = self.wanted[request_id.removesuffix(AT)]
             if not wanted.open:
                 self.trouble = self.trouble or "the blocks were given back twice, or were never reserved"
-            wanted.open, wanted.content = False, []
+            wanted.open, wanted.block, wanted.content = False, 0, []
         for output in (
             machine.fences,
             machine.to_verify,
@@ -225,7 +232,7 @@ class DecodeSide:
             self.trouble = "I4: the request resumed before every layer had arrived"
         elif "flipped" in wanted.content:
             self.trouble = "digest: the request resumed on a flipped byte"
-        elif wanted.content != [right(name)] * self.layers:
+        elif wanted.content != [right(name)] * self.scene.layers:
             self.trouble = "I2: the request resumed on a source block that P no longer held, or on another prompt"
 
     # --- what makes no difference ----------------------------------------------------------------------------------
@@ -246,6 +253,7 @@ class DecodeSide:
         for transfer in machine.transfers.values():
             if transfer.phase >= Phase.RESERVED:
                 transfer.started = False  # only asked of what is not reserved
+        machine.domains._assigned.clear()  # there is one domain
         for declined in machine._declined.values():
             declined.sort()
         for table in (machine.transfers, machine._ids):

@@ -19,6 +19,7 @@ class Result:
     states: int = 0
     transitions: int = 0
     depth: int = 0
+    frontier: int = 0  # states that were not looked at: 0 unless a violation ended it
     seconds: float = 0.0  # of processor time
     violation: str = ""
     trace: list[Label] = field(default_factory=list)
@@ -57,6 +58,7 @@ def explore(world: World) -> Result:
         while here > 0:
             result.trace.insert(0, labels[here])
             here = parents[here]
-    result.states, result.seconds = len(states), time.process_time() - begun
+    result.states, result.frontier = len(states), len(states) - here - 1 if result.violation else 0
+    result.seconds = time.process_time() - begun
     result.local_states = len(world.p.facts), len(world.d.facts)
     return result

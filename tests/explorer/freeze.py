@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 # What does not change, counts up for ever, or only feeds reports.
-IGNORED = frozenset({"_sequence", "_settings", "marks", "timings_s"})
+IGNORED = frozenset({"_sequence", "_settings", "marks", "scene", "timings_s"})
 WORDS = frozenset({"reason", "ending"})  # for people: the machines only ask whether they are empty
 PLAIN = int | str | bytes | None
 

@@ -12,7 +12,6 @@ from kv_connector.handoff.producer import Outgoing, Producer, Prompt, Push, veri
 from kv_connector.protocol import Fail, Message
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
-    BLOCKS,
     HELLO,
     LONG_AGO,
     SETTINGS,
@@ -36,6 +35,7 @@ class Source:
 
     content: list[str]
     request: str = "none"  # gone, running, voided, held, released
+    block: int = 0  # while running or held
 
 
 class PrefillSide:
@@ -52,6 +52,7 @@ class PrefillSide:
             verify=verify_all if scene.verify else verify_none,
         )
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
+        self.scene = scene
         self.sources = {name: Source(["unwritten"] * scene.layers) for name in scene.names}
         self.pushes: dict[tuple[str, int], Push] = {}
         self.digesting: list[Outgoing] = []
@@ -65,7 +66,9 @@ class PrefillSide:
         found: list[Event] = []
         for name, source in self.sources.items():
             if source.request == "none":
-                found += [("start", name), ("abandon", name)]
+                found.append(("abandon", name))
+                if self._block_for(name):
+                    found.append(("start", name))
             if source.request == "running":
                 found.append(("void", name))
                 found.append(("ready" if "unwritten" in source.content else "hold", name))
@@ -98,10 +101,11 @@ class PrefillSide:
         return not self.machine.transfers and not self.pushes and not self.digesting and not kept
 
     def _on_start(self, name: str) -> None:
-        self.sources[name].request = "running"
+        source = self.sources[name]
+        source.request, source.block = "running", self._block_for(name)
         prompt = Prompt(16, 1, b"another" if self.wrong_prompt else prompt_hash(name))
         self.machine.start(name, name + AT, prompt, 0.0)
-        self.machine.add_source_blocks(name + AT, [BLOCKS[name]])
+        self.machine.add_source_blocks(name + AT, [source.block])
 
     def _on_abandon(self, name: str) -> None:
         self.sources[name].request = "gone"
@@ -137,8 +141,8 @@ class PrefillSide:
         assert reservation is not None, "only what is reserved is pushed"
         assert handle not in self.pushes, "what is being pushed is not handed out again"
         self.pushes[handle] = push
-        target = reservation.blocks[0][piece.start]
-        return [Submitted(handle, reservation.engine, push.transfer.source_blocks[piece.start], target, piece.layer)]
+        source, target = push.transfer.source_blocks[piece.start], reservation.blocks[0][piece.start]
+        return [Submitted(handle, handle[0], reservation.engine, source, target, piece.layer)]
 
     def _on_done(self, handle: tuple[str, int], ok: bool) -> None:
         self.machine.push_done(self.pushes.pop(handle), ok, 0.0)
@@ -160,7 +164,10 @@ class PrefillSide:
 
     def _let_go(self, name: str, request: str) -> None:
         source = self.sources[name]
-        source.request, source.content = request, ["garbage"] * len(source.content)
+        source.request, source.block, source.content = request, 0, ["garbage"] * len(source.content)
+
+    def _block_for(self, name: str) -> int:
+        return self.scene.block_for(name, {source.block for source in self.sources.values()})
 
     def _release(self) -> None:
         for request_id in self.machine.released:
@@ -179,13 +186,8 @@ class PrefillSide:
     def _forget(self) -> None:
         """Take out what the machine will never look at again, so that more states are the same."""
         machine = self.machine
-        in_use = {handle[0] for handle in self.pushes} | {transfer.transfer_id for transfer in self.digesting}
-        for name, source in self.sources.items():
-            # Nothing is left of the transfer: what its request does until it ends is of no interest to anybody.
-            left = name + AT in machine._ids or name in in_use
-            if source.request in ("running", "voided") and not left:
-                self._on_hold(name)
-                self._release()
+        for name in self.sources:
+            self._forget_request(name)
         for name, transfer in list(machine._pushable.items()):  # `next_push` would drop these
             if transfer.coverage is None or not transfer.coverage.pending:
                 del machine._pushable[name]
@@ -197,6 +199,22 @@ class PrefillSide:
             in_order(table)
         for by_peer in (machine.sessions, machine._routes, machine._hellos):
             in_order(by_peer)
+
+    def _forget_request(self, name: str) -> None:
+        source, transfer = self.sources[name], self.machine.transfers.get(name)
+        is_read = name in (handle[0] for handle in self.pushes) or name in (t.transfer_id for t in self.digesting)
+        if transfer is not None and transfer.ending:
+            # It will not be committed: its request may as well have finished, and its block have been taken away.
+            if source.request in ("running", "voided"):
+                self._on_hold(name)
+            source.block, source.content = 0, ["garbage"] * self.scene.layers
+        elif transfer is None and name in self.machine.tombstones and not is_read:
+            # It has ended: what its request does from now on, and whether there is one, is of interest to nobody.
+            if source.request in ("running", "voided"):
+                self._on_hold(name)
+                self._release()
+            if source.request != "held":  # that would be a leak
+                self._let_go(name, "released")
 
     # --- for local.py --------------------------------------------------------------------------------------------
 
@@ -212,7 +230,8 @@ class PrefillSide:
 
     def contents(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
         """Content of each source block, per layer."""
-        return tuple((BLOCKS[name], tuple(source.content)) for name, source in self.sources.items())
+        held = {source.block: tuple(source.content) for source in self.sources.values()}
+        return tuple((block, held.get(block, ("garbage",) * self.scene.layers)) for block in self.scene.blocks)
 
     def key(self) -> tuple[Any, ...]:
         """What else tells two states apart: which pushes belong to a transfer that has ended."""

@@ -10,8 +10,10 @@ The run's steps are edges that the exploration has found anyway, so each state c
 
 from array import array
 
+from tests.explorer.local import Facts
 from tests.explorer.scope import Label
-from tests.explorer.world import D, P, State, World
+from tests.explorer.sides import D, P
+from tests.explorer.world import State, World
 from tests.explorer.writes import Stage
 
 NONE = -1
@@ -60,7 +62,7 @@ class Rest:
             self._rank.append(len(URGENT))
         kind = label[:2]
         rank = RANK.get(kind)
-        if rank is not None and there != here and not _is_late(label):
+        if rank is not None and there != here and not comes_late(label):
             if rank < self._rank[here]:
                 self._next[here], self._rank[here] = there, rank
         elif kind in PATIENT and there != here:
@@ -106,15 +108,21 @@ class Rest:
 
     def _is_fair(self, label: Label, state: State) -> bool:
         """A peer falls silent for good only when it is dead or has hung up."""
-        return label.what != "silence" or not self._world.talks(state, label.where, ("silence", *label.arguments))
+        return label.what != "silence" or not self._world.sides.talks(
+            label.where, ("silence", *label.arguments), state[0], state[1]
+        )
 
     def _at_rest(self, state: State) -> bool:
-        p, d = self._world.facts(state, P), self._world.facts(state, D)
-        if p is not None and not (p.at_rest and p.peers <= ({d.incarnation} if d else set())):
-            return False
-        return d is None or (d.at_rest and not (p is None and d.peers))
+        return rests(self._world.facts(state, P), self._world.facts(state, D))
 
 
-def _is_late(label: Label) -> bool:
-    """Bytes of a failed call or a dead writer may come or not; a fair run does not count on them."""
+def rests(p: Facts | None, d: Facts | None) -> bool:
+    """Whether nothing is kept on either side, nor any session with the dead."""
+    if p is not None and not (p.at_rest and p.peers <= ({d.incarnation} if d else set())):
+        return False
+    return d is None or (d.at_rest and not (p is None and d.peers))
+
+
+def comes_late(label: Label) -> bool:
+    """Whether a fair run leaves a step out: bytes of a failed call or a dead writer may come or not."""
     return label[:2] == ("write", "land") and label.arguments[-1] is not Stage.FLYING

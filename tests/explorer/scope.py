@@ -11,10 +11,7 @@ PEER = "P"  # control address of the prefill node, the same after a restart
 FIRST_PREFILL, FIRST_DECODE = 11, 21  # incarnations of the first process of each side; then counting up
 LONG_AGO = -1e9  # s
 
-# Which block a transfer gets, on either side. The machines only pass block ids on, so an allocator's other choices are
-# renamings of this one; that a block is used again shows in its new owner: see `PrefillSide` and `DecodeSide`.
-BLOCKS = {"A": 1, "B": 2}
-OWNERS = {block: name for name, block in BLOCKS.items()}
+NAMES = ("A", "B")  # of transfers
 
 # Not crowded by one dirty epoch: the fence has to wait for healthy ones, or for its time.
 SETTINGS = HandoffSettings(pool_blocks=100)
@@ -40,6 +37,7 @@ class Scene:
     """What is played."""
 
     transfers: int = 1
+    pool: int = 0  # blocks of either allocator, used again when given back; 0: one for each transfer, see `block_for`
     layers: int = 1
     crashes_p: int = 1  # each followed by a restart or not
     crashes_d: int = 1
@@ -51,7 +49,24 @@ class Scene:
     @property
     def names(self) -> tuple[str, ...]:
         """Transfer ids."""
-        return tuple(BLOCKS)[: self.transfers]
+        return NAMES[: self.transfers]
+
+    @property
+    def blocks(self) -> range:
+        """Block ids on either side."""
+        return range(1, 1 + (self.pool or self.transfers))
+
+    def block_for(self, name: str, taken: set[int]) -> int:
+        """Return the block that an allocator gives to a transfer while others are taken; 0 if there is none.
+
+        With a pool: the lowest one that is free. (Free blocks are alike: no write is under way to any, or a violation
+        is one step away.) Without: one of its own. That is what a pool of as many blocks as transfers comes to but for
+        the names of the blocks, which the machines only pass on: a write into a block that has been given back is a
+        violation whoever has it next, and what is read from a block that P let go is garbage to whoever wants it.
+        """
+        if not self.pool:
+            return self.names.index(name) + 1
+        return min(set(self.blocks) - taken, default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +84,7 @@ class Submitted(NamedTuple):
     """A push that the machine has allowed: the write itself comes later."""
 
     handle: tuple[str, int]  # transfer and layer
+    owner: str  # transfer
     engine: str
     source: int  # block on P
     target: int  # block on D

@@ -1,24 +1,60 @@
-"""The scopes that are explored together: all faults at once would multiply what each of them shows alone."""
+"""What is explored.
 
-from tests.explorer.scope import Scope
+*Scopes* count what goes wrong; messages under way are part of a state, so that all faults at once would multiply what
+each of them shows alone. *Scenes* are played over a network that may do anything, everything at once.
+"""
 
-QUICK = {
-    "network": Scope(faults=2, crashes_p=0, crashes_d=0, silences=0),
-    "crash": Scope(faults=2, losses=1, duplicates=0, silences=0, asks_again=False),
-    "silence": Scope(faults=1, losses=0, duplicates=0, crashes_p=0, crashes_d=0),
-    "digests": Scope(faults=1, losses=0, duplicates=0, verify=True, asks_again=False),
-}
-DEFAULT = {
-    "network": Scope(faults=3, crashes_p=0, crashes_d=0, silences=0),
-    "crash": Scope(faults=3, losses=1, duplicates=0, silences=0, asks_again=False),
-    "silence": Scope(faults=2, losses=1, duplicates=0, crashes_p=0, crashes_d=0),
-    "same id": Scope(faults=1, losses=0, duplicates=0, crashes_p=0, silences=0),
-}
-DEEP = DEFAULT | {
-    "crash and silence": Scope(faults=2, losses=0, duplicates=0, asks_again=False),
-    "crash and network": Scope(faults=3, silences=0, asks_again=False),
-    "two layers": Scope(faults=1, layers=2, asks_again=False),
-    "beats among others": Scope(faults=1, crashes_p=0, crashes_d=0, silences=0, beat_among=1),
-    "same id after a loss": Scope(faults=2, losses=1, duplicates=0, crashes_p=0, silences=0),
-}
-SUITES = {"quick": QUICK, "default": DEFAULT, "deep": DEEP}
+from typing import NamedTuple
+
+from tests.explorer.scope import Scene, Scope
+
+
+class Suite(NamedTuple):
+    """Scopes and scenes, by name."""
+
+    scopes: dict[str, Scope]
+    scenes: dict[str, Scene]
+
+
+QUICK = Suite(
+    {
+        "network": Scope(faults=2, crashes_p=0, crashes_d=0, silences=0),
+        "crash": Scope(faults=2, losses=1, duplicates=0, silences=0, asks_again=False),
+        "silence": Scope(faults=1, losses=0, duplicates=0, crashes_p=0, crashes_d=0),
+        "digests": Scope(faults=1, losses=0, duplicates=0, verify=True, asks_again=False),
+    },
+    {
+        "one transfer": Scene(),
+        "one, with digests": Scene(verify=True),
+        "two, one block": Scene(transfers=2, pool=1, crashes_p=0, crashes_d=0),
+        "two, no crash": Scene(transfers=2, crashes_p=0, crashes_d=0),
+    },
+)
+FULL = Suite(
+    {
+        "network": Scope(faults=3, crashes_p=0, crashes_d=0, silences=0),
+        "crash": Scope(faults=3, losses=1, duplicates=0, silences=0, asks_again=False),
+        "silence": Scope(faults=2, losses=1, duplicates=0, crashes_p=0, crashes_d=0),
+        "same id": Scope(faults=1, losses=0, duplicates=0, crashes_p=0, silences=0),
+    },
+    {
+        "one transfer": Scene(),
+        "one, with digests": Scene(verify=True),
+        "one, two layers": Scene(layers=2),
+        "two, one block": Scene(transfers=2, pool=1, asks_again=False),
+        "two, no crash, digests": Scene(transfers=2, verify=True, crashes_p=0, crashes_d=0),
+        "two": Scene(transfers=2, asks_again=False),
+        "two, asked again": Scene(transfers=2),
+    },
+)
+DEEP = Suite(
+    {
+        "crash and silence": Scope(faults=2, losses=0, duplicates=0, asks_again=False),
+        "crash and network": Scope(faults=3, silences=0, asks_again=False),
+        "two layers": Scope(faults=1, layers=2, asks_again=False),
+        "beats among others": Scope(faults=1, crashes_p=0, crashes_d=0, silences=0, beat_among=1),
+        "same id after a loss": Scope(faults=2, losses=1, duplicates=0, crashes_p=0, silences=0),
+    },
+    {"one, two layers, digests": Scene(layers=2, verify=True)},
+)
+SUITES = {"quick": QUICK, "full": FULL, "deep": DEEP}

@@ -2,23 +2,38 @@
 
 import pytest
 
+from tests.explorer.anything import Anything, unpack
+from tests.explorer.exhaust import Found, exhaust
 from tests.explorer.explore import explore
 from tests.explorer.freeze import freeze, still
 from tests.explorer.mutants import MUTANTS, Mutant
+from tests.explorer.scope import Scope
+from tests.explorer.sides import Sides
 from tests.explorer.suite import QUICK
 from tests.explorer.words import story
 from tests.explorer.world import World
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", QUICK.scopes)
 def test_no_interleaving_breaks_an_invariant(name: str) -> None:
     """Every state that can be reached is visited, each is sound, and each comes to rest."""
-    result = explore(World(QUICK[name]))
+    result = explore(World(QUICK.scopes[name]))
 
     print(f"{name}: {result.states:,} states, depth {result.depth}, {result.seconds:.1f} s")
     assert not result.violation, story(result.trace, result.violation)
-    assert result.states > 10_000
+    assert result.states > 5_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK.scenes)
+def test_no_network_breaks_an_invariant(name: str) -> None:
+    """The same over a network that loses, repeats and reorders as it likes."""
+    result = exhaust(Sides(QUICK.scenes[name]))
+
+    print(f"{name}: {result.states:,} states, {result.seconds:.1f} s")
+    assert not result.violation, story(result.trace, result.violation)
+    assert result.frontier == 0
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
@@ -28,6 +43,32 @@ def test_a_missing_guard_is_found(mutant: Mutant) -> None:
 
     assert result.violation.startswith(mutant.breaks)
     assert len(story(result.trace, result.violation).splitlines()) == len(result.trace) + 1
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_missing_guard_is_found_over_any_network(mutant: Mutant) -> None:
+    """Putting ways and their mail together hides no mutant."""
+    result = exhaust(Sides(mutant.scope, mutant.producer, mutant.consumer))
+
+    assert result.violation
+    assert len(story(result.trace, result.violation).splitlines()) == len(result.trace) + 1
+
+
+@pytest.mark.parametrize("scope", [Scope(faults=1, asks_again=False), Scope(faults=1, crashes_p=0, verify=True)])
+def test_a_network_that_may_do_anything_does_all_that_counted_faults_do(scope: Scope) -> None:
+    """Whatever both sides and the writes come to in a scope, they come to in its scene."""
+    world = World(scope)
+    counted = {world.initial()}
+    frontier = list(counted)
+    while frontier:
+        after = {there for here in frontier for _, there in world.successors(here)}
+        frontier = list(after - counted)
+        counted |= after
+    scene = Found(Anything(world.sides))
+    while scene.frontier:
+        scene.expand(scene.frontier.popleft())
+
+    assert {(p, d, writes) for p, d, _, writes, _ in counted} <= set(map(unpack, scene.keys))
 
 
 def test_a_state_is_visited_once_whatever_its_clock_says() -> None:

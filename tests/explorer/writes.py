@@ -30,6 +30,7 @@ class Write(NamedTuple):
 
     writer: int  # incarnation
     handle: Handle | None  # None: nobody waits for its call any more
+    owner: str  # transfer that it is for
     engine: str
     source: int  # block on P
     target: int  # block on D

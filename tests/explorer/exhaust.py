@@ -1,0 +1,110 @@
+"""Every state of `anything.py`, with all the mail that can have been sent on any way to it.
+
+A state is looked at again when further mail is found for it, until there is none: the frontier is exhausted, never cut
+off. A violation is told with the first way to it that was found.
+"""
+
+import time
+from array import array
+from collections import deque
+
+from tests.explorer.anything import ALWAYS, Anything, Key, unpack
+from tests.explorer.explore import Result
+from tests.explorer.fair import EndlessError, Fair
+from tests.explorer.scope import Label
+from tests.explorer.sides import Sides
+
+
+def exhaust(sides: Sides) -> Result:
+    """Visit every state that can be reached over a network that may do anything."""
+    begun = time.process_time()
+    found = Found(Anything(sides))
+    result = Result()
+    while found.frontier and not result.violation:
+        result.transitions += found.expand(found.frontier.popleft())
+        if found.wrong:
+            result.violation, result.trace = found.wrong, found.way_to(len(found.keys) - 1)
+    if not result.violation:
+        here, result.violation = _check_rest(found)
+        result.trace = found.way_to(here)
+    result.states, result.frontier = len(found.keys), len(found.frontier)
+    result.local_states = len(sides.p.facts), len(sides.d.facts)
+    result.seconds = time.process_time() - begun
+    return result
+
+
+class Found:
+    """States, by number in the order in which they were found."""
+
+    def __init__(self, anything: Anything) -> None:
+        self.all = anything
+        self.keys = array("Q", [anything.initial()])
+        self.numbers = {self.keys[0]: 0}
+        self.frontier = deque([0])
+        self.wrong = ""
+        self._mail = [ALWAYS]
+        self._same = {ALWAYS: ALWAYS}  # mails, each kept once
+        self._waits = bytearray([1])  # in the frontier
+        self._from = array("L", [0])
+
+    def expand(self, here: int) -> int:
+        """Look at one state; return how many others can follow."""
+        numbers, mails, waits = self.numbers, self._mail, self._waits
+        waits[here] = 0
+        mails[here], successors = self.all.successors(self.keys[here], mails[here])
+        for key, mail in successors:
+            there = numbers.get(key)
+            if there is None:
+                self._add(key, mail, here)
+                if self.wrong:
+                    break
+            elif (both := mail | mails[there]) != mails[there]:
+                mails[there] = self._same.setdefault(both, both)
+                if not waits[there]:
+                    waits[there] = 1
+                    self.frontier.append(there)
+        return len(successors)
+
+    def way_to(self, there: int) -> list[Label]:
+        """Return the events of the first way to a state."""
+        way: list[Label] = []
+        while there > 0:
+            here = self._from[there]
+            way.insert(0, self.all.label(self.keys[here], self._mail[here], self.keys[there]))
+            there = here
+        return way
+
+    def _add(self, key: Key, mail: int, came_from: int) -> None:
+        self.numbers[key] = len(self.keys)
+        self.frontier.append(len(self.keys))
+        self.keys.append(key)
+        self._mail.append(self._same.setdefault(mail, mail))
+        self._waits.append(1)
+        self._from.append(came_from)
+        p, d, _ = unpack(key)
+        self.wrong = self.all.sides.problem(p, d)
+
+
+def _check_rest(found: Found) -> tuple[int, str]:
+    """Return a state that does not come to rest and what is wrong, or `(0, "")`."""
+    fair = Fair(found.all)
+    good = bytearray(len(found.keys))
+    for start in range(len(found.keys)):
+        path: dict[int, None] = {}
+        here = start
+        while not good[here]:
+            if here in path:
+                return start, "I5: from here on, it goes round in circles for ever"
+            path[here] = None
+            try:
+                there = fair.after(found.keys[here])
+            except EndlessError:
+                return start, "I5: from here on, messages answer each other for ever"
+            if there == found.keys[here]:
+                if problem := fair.problem(there):
+                    return start, problem
+                break
+            here = found.numbers[there]
+        for number in path:
+            good[number] = 1
+    return 0, ""
