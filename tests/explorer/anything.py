@@ -22,8 +22,8 @@ from tests.explorer.scope import Event, Label, label
 from tests.explorer.sides import DEAD, FIRST, D, P, Sides
 from tests.explorer.writes import destroy, orphan
 
-# P, D and the writes in one number: [ P + 1 | D + 1 | writes ], each of so many bits.
-BITS = 20
+# P, D and the writes in one number: [ P + FEW | D + FEW | writes ], each of so many bits; the dead are negative.
+BITS, FEW = 20, 8
 UNIT = {P: 1 << 2 * BITS, D: 1 << BITS}
 FIELD = (1 << BITS) - 1
 ALWAYS = 1  # a message that is in every mail
@@ -75,12 +75,12 @@ class Events:
 
 def pack(p: int, d: int, writes: int) -> Key:
     """Return a state as one number."""
-    return (p + 1) * UNIT[P] + (d + 1) * UNIT[D] + writes
+    return (p + FEW) * UNIT[P] + (d + FEW) * UNIT[D] + writes
 
 
 def unpack(key: Key) -> tuple[int, int, int]:
     """Return the numbers of P's state, D's state and the writes."""
-    return (key >> 2 * BITS) - 1, (key >> BITS & FIELD) - 1, key & FIELD
+    return (key >> 2 * BITS) - FEW, (key >> BITS & FIELD) - FEW, key & FIELD
 
 
 class Anything:
@@ -107,7 +107,7 @@ class Anything:
         before = -1
         while before != mail:
             before = mail
-            both = [self._events(side, number, mail) for side, number in ((P, p), (D, d)) if number != DEAD]
+            both = [self._events(side, number, mail) for side, number in ((P, p), (D, d)) if number > DEAD]
             for events in both:
                 for sent, needs in events.echoes.items():
                     if mail & needs:
@@ -129,11 +129,11 @@ class Anything:
         """Name an event that leads from a state with this mail to another one."""
         p, d, writes = unpack(key)
         for side, number in ((P, p), (D, d)):
-            for move in self.moves_of(side, number) if number != DEAD else ():
+            for move in self.moves_of(side, number) if number > DEAD else ():
                 new = writes if move.outcome is None else self.sides.writes.after(writes, move.outcome)
                 if key + move.delta + new - writes == after:
                     return move.label
-            for needs, move in self._events(side, number, mail).arrivals if number != DEAD else ():
+            for needs, move in self._events(side, number, mail).arrivals if number > DEAD else ():
                 if mail & needs and key + move.delta == after:
                     return move.label
         for what, new, side, event in self.write_moves(p, d, writes):
@@ -211,10 +211,10 @@ class Anything:
             yield label(P, "restart"), pack(sides.fresh_p(FIRST[P] + 1), d, writes)
         elif sides.scene.crashes_p and sides.p.facts[p].incarnation == FIRST[P]:
             yield label(P, "crash"), pack(DEAD, d, self._left(P, writes, sides.p.facts[p].source))
-        if d == DEAD:
-            yield label(D, "restart"), pack(p, sides.fresh_d(FIRST[D] + 1), writes)
+        if d <= DEAD:
+            yield label(D, "restart"), pack(p, sides.fresh_d(FIRST[D] + 1, d), writes)
         elif sides.scene.crashes_d and sides.d.facts[d].incarnation == FIRST[D]:
-            yield label(D, "crash"), pack(p, DEAD, self._left(D, writes, ()))
+            yield label(D, "crash"), pack(p, sides.die(d), self._left(D, writes, ()))
 
     def _left(self, died: str, writes: int, source: Contents) -> int:
         """Return the writes after a side has died."""

@@ -148,8 +148,11 @@ class DecodeSide:
     def _on_verify(self, name: str) -> None:
         transfer = self.verifying.pop(0)  # there is one thread
         assert transfer.commit is not None
-        wrong = transfer.commit.digests != digests(self.wanted[name].content)
-        self.machine.verified(transfer, "wrong" if wrong else "", mismatch=wrong)
+        content = self.wanted[name].content
+        wrong = transfer.commit.digests != digests(content)
+        waited_for = self.machine.verified(transfer, "wrong" if wrong else "", mismatch=wrong)
+        if waited_for and wrong and "flipped" not in content:
+            self.trouble = "digest: a mismatch where no byte had flipped"
 
     def _on_flip(self, name: str) -> None:
         self.may_flip = False

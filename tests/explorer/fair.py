@@ -78,7 +78,7 @@ class Fair:
     def _of(
         self, table: dict[tuple[str, int], list[tuple[int, Move]]], side: str, number: int
     ) -> list[tuple[int, Move]]:
-        if number == DEAD:
+        if number <= DEAD:
             return []
         if (side, number) not in table:
             order = RANK if table is self._urgent else {kind: rank for rank, kind in enumerate(PATIENT)}
@@ -109,7 +109,7 @@ class Fair:
             message = under_way.popleft()
             p, d, _ = unpack(key)
             number = p if message[0] == P else d
-            if number != DEAD:
+            if number > DEAD:
                 move = self._all.arrival(number, message)
                 key += move.delta
                 under_way.extend(move.said)

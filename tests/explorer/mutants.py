@@ -9,9 +9,10 @@ from typing import NamedTuple
 import msgspec
 
 from kv_connector.handoff.consumer import Consumer, Incoming, Phase, Wish
-from kv_connector.handoff.producer import Outgoing, Producer, Push
+from kv_connector.handoff.producer import UNWANTED, Outgoing, Producer, Push
+from kv_connector.handoff.session import Session
 from kv_connector.handoff.tombstones import Tombstones
-from kv_connector.protocol import Commit, Fail, Message, Revoke
+from kv_connector.protocol import Commit, Fail, Message, Reserve, Revoke
 from tests.explorer.scope import Scope
 
 # --- P ---------------------------------------------------------------------------------------------------------------
@@ -123,6 +124,57 @@ class MournsForEver(Producer):
         pass
 
 
+class KeepsNoTombstones(Producer):
+    """What has ended stays ended, however late it is asked for (I3); here it may begin again."""
+
+    class _Tombstones(Tombstones):
+        def bury(self, decode: int, outcome: Commit | Fail) -> None:
+            """Forget it."""
+
+    def __init__(self, **arguments: object) -> None:
+        super().__init__(**arguments)  # type: ignore[arg-type]  # passed through
+        self.tombstones = self._Tombstones()
+
+
+class TakesTheLastReservation(Producer):
+    """An epoch is pushed where it was reserved first (I4); here a later reservation takes its place."""
+
+    def _reserve(self, decode: int, body: Reserve, now: float) -> None:
+        transfer = self.transfers.get(body.transfer_id)
+        if transfer is not None and transfer.reservation is not None:
+            transfer.decode, transfer.reservation = decode, body
+        else:
+            super()._reserve(decode, body, now)
+
+
+class KeepsUnwanted(Producer):
+    """What D no longer lists is let go (I5); here it is kept."""
+
+    def _end(self, transfer: Outgoing, reason: str, now: float) -> None:
+        if reason != UNWANTED:
+            super()._end(transfer, reason, now)
+
+
+class ReleasesBeforeDigest(Producer):
+    """The source blocks are held until their digests are there (I2); here until they have been pushed."""
+
+    def _settle(self, transfer: Outgoing, now: float) -> None:
+        super()._settle(transfer, now)
+        if transfer in self.to_digest and transfer.held_since is not None:
+            self.released.append(transfer.request_id)
+            transfer.held_since = None
+
+
+class CommitsUndigested(Producer):
+    """A verified transfer is committed with its digests; here without."""
+
+    def _settle(self, transfer: Outgoing, now: float) -> None:
+        if not transfer.ending and transfer.coverage is not None and transfer.coverage.complete:
+            self._commit(transfer, now)
+        else:
+            super()._settle(transfer, now)
+
+
 class TakesAnyPrompt(Producer):
     """P and D must mean the same prompt (I7); here P does not look."""
 
@@ -219,6 +271,53 @@ class NeverFences(Consumer):
         pass
 
 
+class KeepsTheDead(Consumer):
+    """A peer that is silent for long is given up (I5); here it is remembered for ever."""
+
+    def _check_peer(self, peer: str, session: Session, now: float) -> None:
+        pass
+
+
+class IgnoresACrossing(Consumer):
+    """A loss that crosses an allocation is told once more (I5); here the allocation is not answered."""
+
+    def prepare(self, request_id: str, epoch: int, wish: Wish, now: float) -> None:
+        """Say nothing if the transfer is gone."""
+        if self._by_request(request_id) is not None:
+            super().prepare(request_id, epoch, wish, now)
+
+
+class BelievesInFences(Consumer):
+    """A fence is over when the engine is gone (I3, E3); here when it has been asked for."""
+
+    def _check_fences(self, now: float) -> None:
+        super()._check_fences(now)
+        for engine in self.fences:
+            self.fenced(engine)
+
+
+class FencesEverything(Consumer):
+    """A fence ends the writes through one engine (I3); here every epoch is given back with it."""
+
+    def fenced(self, engine: str) -> None:
+        """Close them all."""
+        for transfer in self.transfers.values():
+            if transfer.engine:
+                transfer.engine = engine
+        super().fenced(engine)
+
+
+class FencesOnlyTheDirty(Consumer):
+    """With an engine, its healthy epochs end as well (I5); here they are left to wait."""
+
+    def fenced(self, engine: str) -> None:
+        """Close the dirty ones."""
+        for transfer in self.transfers.values():
+            if transfer.engine == engine and transfer.phase is not Phase.DIRTY:
+                transfer.engine = f"{engine}, gone"
+        super().fenced(engine)
+
+
 def replace_digests(body: Commit) -> Commit:
     """The same commit without digests."""
     return msgspec.structs.replace(body, digests=b"")
@@ -236,6 +335,9 @@ class Mutant(NamedTuple):
 
 CALM = Scope(faults=0)
 VERIFIED = Scope(faults=0, verify=True)
+SILENT = Scope(faults=1, losses=0, duplicates=0, crashes_p=0, crashes_d=0)
+LATE = Scope(faults=2, losses=0, crashes_p=0, crashes_d=0)
+TWO = Scope(transfers=2, crashes_p=0, crashes_d=0)
 P_DIES = Scope(faults=1, losses=0, duplicates=0, silences=0, crashes_d=0)
 D_DIES = Scope(faults=1, losses=0, duplicates=0, silences=0, crashes_p=0, asks_again=False)
 D_ASKS_AGAIN = replace(D_DIES, asks_again=True)
@@ -252,6 +354,11 @@ MUTANTS = [
     Mutant("answer another process's epoch", "I4", D_ASKS_AGAIN, producer=ForgetsWhoAsked),
     Mutant("keep prompts that nobody asks for", "I5", CALM, producer=KeepsOrphans),
     Mutant("keep what the dead had reserved", "I5", D_DIES, producer=MournsForEver),
+    Mutant("keep no tombstones", "I3", LATE, producer=KeepsNoTombstones),
+    Mutant("let another reservation take over", "I4", D_ASKS_AGAIN, producer=TakesTheLastReservation),
+    Mutant("keep what D no longer lists", "I5", SILENT, producer=KeepsUnwanted),
+    Mutant("release before the digest", "digest", VERIFIED, producer=ReleasesBeforeDigest),
+    Mutant("commit without digests", "digest", VERIFIED, producer=CommitsUndigested),
     Mutant("free on a revoke without an answer", "I3", CALM, consumer=FreesOnRevoke),
     Mutant("trust a lease", "I3", CALM, consumer=TrustsALease),
     Mutant("let a restarted P inherit epochs", "I3", P_DIES, consumer=IgnoresRestart),
@@ -260,6 +367,11 @@ MUTANTS = [
     Mutant("resume unverified", "digest", VERIFIED, consumer=ResumesUnverified),
     Mutant("wait for ever", "I5", CALM, consumer=WaitsForEver),
     Mutant("never fence", "I5", CALM, consumer=NeverFences),
+    Mutant("free before the fence is done", "I3", CALM, consumer=BelievesInFences),
+    Mutant("free everything with a fence", "I3", TWO, consumer=FencesEverything),
+    Mutant("leave healthy epochs to a fenced engine", "I5", TWO, consumer=FencesOnlyTheDirty),
+    Mutant("keep a dead peer", "I5", P_DIES, consumer=KeepsTheDead),
+    Mutant("ignore a loss that crosses an allocation", "I5", CALM, consumer=IgnoresACrossing),
     Mutant("resume on another prompt", "I2", replace(CALM, other_prompt=True), TakesAnyPrompt, TakesAnyCommit),
     Mutant("reuse an engine's name", "I3", replace(D_DIES, engine_names_return=True)),
 ]

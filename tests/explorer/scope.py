@@ -41,7 +41,7 @@ class Scene:
     layers: int = 1
     crashes_p: int = 1  # each followed by a restart or not
     crashes_d: int = 1
-    asks_again: bool = True  # a restarted D may run the same transfers once more, with the epochs of its predecessor
+    asks_again: bool = True  # a restarted D may also run what its predecessor had asked for, with the same epochs
     other_prompt: bool = False  # the two nodes see different prompts
     verify: bool = False  # commits carry digests, and a byte on D may flip once
     engine_names_return: bool = False  # a restarted D gives its engines the names that they had before

@@ -11,7 +11,7 @@ from tests.explorer.prefill import PrefillSide
 from tests.explorer.scope import FIRST_DECODE, FIRST_PREFILL, Event, Label, Scene, label
 from tests.explorer.writes import Stage, Write, Writes, read
 
-DEAD = -1
+DEAD = -1  # state of a dead P; a dead D is this or less, see `die`
 P, D = "P", "D"
 FIRST = {P: FIRST_PREFILL, D: FIRST_DECODE}
 
@@ -42,16 +42,23 @@ class Sides:
         self.p, self.d = Local(self.bodies), Local(self.bodies)
         self.writes = Writes()
         self._producer, self._consumer = producer, consumer
+        self._done: list[tuple[str, ...]] = [()]  # what a dead D had asked for; D is -1, -2, … accordingly
         self._steps: dict[tuple[str, int], list[Step]] = {}
 
     def fresh_p(self, incarnation: int = FIRST_PREFILL) -> int:
         """Return the state of a process that has just started."""
         return self.p.number(PrefillSide(self.scene, self._producer, incarnation))
 
-    def fresh_d(self, incarnation: int = FIRST_DECODE) -> int:
-        """Return the state of a process that has just started."""
-        skip = () if self.scene.asks_again or incarnation == FIRST_DECODE else self.scene.names
-        return self.d.number(DecodeSide(self.scene, self._consumer, incarnation, skip))
+    def fresh_d(self, incarnation: int = FIRST_DECODE, dead: int = DEAD) -> int:
+        """Return the state of a process that has just started, in place of a dead one."""
+        return self.d.number(DecodeSide(self.scene, self._consumer, incarnation, self._done[-1 - dead]))
+
+    def die(self, d: int) -> int:
+        """Return the state of D when it has died: its successor asks for what it had not asked for, or for all."""
+        done = () if self.scene.asks_again else self.d.facts[d].asked
+        if done not in self._done:
+            self._done.append(done)
+        return -1 - self._done.index(done)
 
     def local(self, side: str) -> Local:
         """Return the states of one side."""
@@ -59,7 +66,7 @@ class Sides:
 
     def facts(self, side: str, number: int) -> Facts | None:
         """What is known of a side; `None` if it is dead."""
-        return None if number == DEAD else self.local(side).facts[number]
+        return None if number <= DEAD else self.local(side).facts[number]
 
     def problem(self, p: int, d: int) -> str:
         """What is wrong in a state, or ""."""

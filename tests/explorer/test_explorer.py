@@ -54,7 +54,14 @@ def test_a_missing_guard_is_found_over_any_network(mutant: Mutant) -> None:
     assert len(story(result.trace, result.violation).splitlines()) == len(result.trace) + 1
 
 
-@pytest.mark.parametrize("scope", [Scope(faults=1, asks_again=False), Scope(faults=1, crashes_p=0, verify=True)])
+@pytest.mark.parametrize(
+    "scope",
+    [
+        Scope(faults=1, crashes_p=0, crashes_d=0),
+        Scope(faults=1, losses=0, duplicates=0, silences=0, asks_again=False),
+        Scope(faults=0, verify=True),
+    ],
+)
 def test_a_network_that_may_do_anything_does_all_that_counted_faults_do(scope: Scope) -> None:
     """Whatever both sides and the writes come to in a scope, they come to in its scene."""
     world = World(scope)

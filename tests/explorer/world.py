@@ -58,7 +58,7 @@ class World:
         yield from self._crashes(state)
 
     def _decode(self, d: int) -> int:
-        return 0 if d == DEAD else self.d.facts[d].incarnation
+        return 0 if d <= DEAD else self.d.facts[d].incarnation
 
     def _apply(self, state: State, side: str, outcome: Outcome) -> State:
         p, d, net, writes, budget = state
@@ -69,7 +69,7 @@ class World:
 
     def _by_itself(self, state: State, side: str) -> Iterator[tuple[Label, State]]:
         number = state[0] if side == P else state[1]
-        if number == DEAD:
+        if number <= DEAD:
             return
         for step in self.sides.steps_of(side, number):
             before = state
@@ -93,7 +93,7 @@ class World:
             left = budget
             for _ in range(delivery.overtaken):
                 left = SPENT if left == SPENT else self.budget.spend(left, "loss")
-            if number != DEAD and left != SPENT:
+            if number > DEAD and left != SPENT:
                 outcome = (self.p if delivery.to == P else self.d).run(number, delivery.event)
                 yield delivery.label, self._apply((p, d, delivery.net, writes, left), delivery.to, outcome)
         lost = self.budget.spend(budget, "loss")
@@ -132,13 +132,13 @@ class World:
         elif (after := self.budget.spend(budget, "crash_p")) != SPENT:
             orphans = self.writes.number(orphan(known, self.p.facts[p].source))
             yield label(P, "crash"), (DEAD, d, net, orphans, after)
-        if d == DEAD:
+        if d <= DEAD:
             incarnation = FIRST[D] + self.budget.first.crash_d - left.crash_d
             yield (
                 label(D, "restart"),
-                (p, self.sides.fresh_d(incarnation), self.network.restarted(net, D), writes, budget),
+                (p, self.sides.fresh_d(incarnation, d), self.network.restarted(net, D), writes, budget),
             )
         elif (after := self.budget.spend(budget, "crash_d")) != SPENT:
             doomed = self.writes.number(destroy(known, lambda _: False))
             for queued in self.network.crashed(net):
-                yield label(D, "crash"), (p, DEAD, queued, doomed, after)
+                yield label(D, "crash"), (p, self.sides.die(d), queued, doomed, after)
