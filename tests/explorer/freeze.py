@@ -40,7 +40,7 @@ def in_order(table: dict[Any, Any]) -> None:
     """Sort a dictionary by its keys, where their order makes no difference."""
     items = sorted(table.items())
     table.clear()
-    table.update(items)
+    dict.update(table, items)  # a counter would count them
 
 
 def still(value: Any) -> None:

@@ -191,14 +191,18 @@ class PrefillSide:
         for name, transfer in list(machine._pushable.items()):  # `next_push` would drop these
             if transfer.coverage is None or not transfer.coverage.pending:
                 del machine._pushable[name]
-        outcomes = machine.tombstones._outcomes
-        for name, (_, outcome) in outcomes.items():  # whoever asks, for whichever epoch: it has failed cleanly
-            if isinstance(outcome, Fail) and not outcome.dirty:
-                outcomes[name] = 0, replace(outcome, epoch=0, reason="")
-        for table in (machine.transfers, machine._pushable, machine._ids, outcomes):
-            in_order(table)
-        for by_peer in (machine.sessions, machine._routes, machine._hellos):
+        outcomes, owners = machine.tombstones._outcomes, machine.tombstones._by_owner
+        for owner, outcome in list(outcomes.values()):  # whoever asks, for whichever epoch: it has failed cleanly
+            if isinstance(outcome, Fail) and not outcome.dirty and (owner or outcome.epoch):
+                machine.tombstones.bury(0, replace(outcome, epoch=0, reason=""))
+        claims = machine._claims
+        if not self.scene.engine_names_return:  # then nobody names another's
+            claims.owners.clear()
+            claims._engines.clear()
+        for by_peer in (machine.sessions, machine._routes, machine._hellos, claims.transfers, claims.blocks):
             in_order(by_peer)
+        for table in (machine.transfers, machine._pushable, machine._ids, outcomes, *owners.values(), owners):
+            in_order(table)
 
     def _forget_request(self, name: str) -> None:
         source, transfer = self.sources[name], self.machine.transfers.get(name)
