@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test fidelity chaos fuzz config-check clean
+.PHONY: help setup serve check test fidelity fuzz explore chaos config-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ fuzz: setup ## 1,000,000 mutated frames into the control channel, beside honest 
 
 chaos: setup ## leaving clients, kills, stalls, cut links; SECONDS=600 SEED=1
 	$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+explore: setup ## the hand-off's state machines in every interleaving; ARGS="--suite quick" for a minute of it
+	$(BIN)/python -m tests.explorer $(ARGS)
 
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)

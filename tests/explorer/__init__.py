@@ -1,20 +1,25 @@
-"""Every interleaving of the hand-off, up to a bound.
+"""The hand-off's real state machines, explored to the end.
 
 The real `Producer` and `Consumer` are driven through losses, duplicates, reordering, late writes, crashes, restarts,
-cancels, preemptions and time-outs, and the invariants I2 to I5 are looked at in every state.
+cancels, preemptions and time-outs, and the invariants I1 to I5 are looked at in every state.
 
     freeze.py    turns a machine into a value that can be compared, and stills its clock
-    prefill.py   one prefill process: machine, scheduler, sender, source block
-    decode.py    one decode process: machine, scheduler, receiving engines, destination block
+    prefill.py   one prefill process: machine, scheduler, sender, source blocks
+    decode.py    one decode process: machine, scheduler, receiving engines, destination blocks
     local.py     runs a side once per (state, event) and remembers what came of it
-    scope.py     what may go wrong in one run; budget.py counts it, suite.py lists the scopes that are run
-    network.py   messages under way
     writes.py    one-sided writes under way
-    world.py     both sides, the network and the writes under way: which events can happen, what they lead to
-    explore.py   breadth first over all states; then whether each of them comes to rest when nothing bad happens any more
-    rest.py      the second half of that
+    sides.py     both processes and the writes: what each may do next
+    scope.py     scenes (what is played) and scopes (how much may go wrong); suite.py lists those that are run
+
+    network.py   messages under way; budget.py counts what goes wrong with them
+    world.py     the sides and that network: which events can happen, what they lead to
+    explore.py   breadth first over all states; rest.py: whether each of them comes to rest
+
+    anything.py  the sides and a network that may do anything
+    exhaust.py   all states of that; fair.py: whether each of them comes to rest
+
     words.py     a trace that a person can read
-    mutants.py   machines with one guard taken out: the explorer must find each
+    mutants.py   machines with one guard taken out (mutants_p.py, mutants_d.py): the explorer must find each
 
 `python -m tests.explorer --help` runs it.
 """

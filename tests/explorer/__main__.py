@@ -5,7 +5,7 @@ import sys
 
 from tests.explorer.exhaust import exhaust
 from tests.explorer.explore import Result, explore
-from tests.explorer.mutants import MUTANTS
+from tests.explorer.mutants import MUTANTS, find
 from tests.explorer.sides import Sides
 from tests.explorer.suite import SUITES, Suite
 from tests.explorer.words import story
@@ -47,7 +47,7 @@ def show_mutants(*, tell: bool) -> int:
     """Find every mutant; return how many were not."""
     missed, seconds, states = 0, 0.0, 0
     for mutant in MUTANTS:
-        result = explore(World(mutant.scope, mutant.producer, mutant.consumer))
+        result = find(mutant)
         seconds, states = seconds + result.seconds, states + result.states
         found = result.violation.startswith(mutant.breaks)
         missed += not found

@@ -6,7 +6,7 @@ from tests.explorer.anything import Anything, unpack
 from tests.explorer.exhaust import Found, exhaust
 from tests.explorer.explore import explore
 from tests.explorer.freeze import freeze, still
-from tests.explorer.mutants import MUTANTS, Mutant
+from tests.explorer.mutants import CALM, MUTANTS, Mutant, find
 from tests.explorer.scope import Scope
 from tests.explorer.sides import Sides
 from tests.explorer.suite import QUICK
@@ -39,18 +39,18 @@ def test_no_network_breaks_an_invariant(name: str) -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_missing_guard_is_found(mutant: Mutant) -> None:
     """The explorer finds the invariant that a mutant breaks, and can tell how."""
-    result = explore(World(mutant.scope, mutant.producer, mutant.consumer))
+    result = find(mutant)
 
     assert result.violation.startswith(mutant.breaks)
     assert len(story(result.trace, result.violation).splitlines()) == len(result.trace) + 1
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.scope == CALM], ids=lambda mutant: mutant.name)
 def test_a_missing_guard_is_found_over_any_network(mutant: Mutant) -> None:
     """Putting ways and their mail together hides no mutant."""
     result = exhaust(Sides(mutant.scope, mutant.producer, mutant.consumer))
 
-    assert result.violation
+    assert result.violation.startswith(mutant.breaks)
     assert len(story(result.trace, result.violation).splitlines()) == len(result.trace) + 1
 
 
