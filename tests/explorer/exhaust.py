@@ -6,7 +6,7 @@ off. A violation is told with the first way to it that was found.
 
 import time
 from array import array
-from collections import deque
+from heapq import heappop, heappush
 
 from tests.explorer.anything import ALWAYS, Anything, Key, unpack
 from tests.explorer.explore import Result
@@ -21,7 +21,7 @@ def exhaust(sides: Sides) -> Result:
     found = Found(Anything(sides))
     result = Result()
     while found.frontier and not result.violation:
-        result.transitions += found.expand(found.frontier.popleft())
+        result.transitions += found.expand()
         if found.wrong:
             result.violation, result.trace = found.wrong, found.way_to(len(found.keys) - 1)
     if not result.violation:
@@ -40,16 +40,17 @@ class Found:
         self.all = anything
         self.keys = array("Q", [anything.initial()])
         self.numbers = {self.keys[0]: 0}
-        self.frontier = deque([0])
+        self.frontier = [0]  # a heap: the oldest first, so that a state has most of its mail when it is looked at
         self.wrong = ""
         self._mail = [ALWAYS]
         self._same = {ALWAYS: ALWAYS}  # mails, each kept once
         self._waits = bytearray([1])  # in the frontier
         self._from = array("L", [0])
 
-    def expand(self, here: int) -> int:
-        """Look at one state; return how many others can follow."""
+    def expand(self) -> int:
+        """Look at the next state of the frontier; return how many others can follow."""
         numbers, mails, waits = self.numbers, self._mail, self._waits
+        here = heappop(self.frontier)
         waits[here] = 0
         mails[here], successors = self.all.successors(self.keys[here], mails[here])
         for key, mail in successors:
@@ -62,7 +63,7 @@ class Found:
                 mails[there] = self._same.setdefault(both, both)
                 if not waits[there]:
                     waits[there] = 1
-                    self.frontier.append(there)
+                    heappush(self.frontier, there)
         return len(successors)
 
     def way_to(self, there: int) -> list[Label]:
@@ -76,7 +77,7 @@ class Found:
 
     def _add(self, key: Key, mail: int, came_from: int) -> None:
         self.numbers[key] = len(self.keys)
-        self.frontier.append(len(self.keys))
+        heappush(self.frontier, len(self.keys))
         self.keys.append(key)
         self._mail.append(self._same.setdefault(mail, mail))
         self._waits.append(1)

@@ -40,7 +40,7 @@ def in_order(table: dict[Any, Any]) -> None:
     """Sort a dictionary by its keys, where their order makes no difference."""
     items = sorted(table.items())
     table.clear()
-    dict.update(table, items)  # a counter would count them
+    table.update(dict(items))
 
 
 def still(value: Any) -> None:

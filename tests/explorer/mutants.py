@@ -64,6 +64,9 @@ VERIFIED = replace(CALM, verify=True)
 SILENT = Scope(faults=1, losses=0, duplicates=0, crashes_p=0, crashes_d=0)
 LATE = Scope(faults=2, losses=0, crashes_p=0, crashes_d=0)
 TWO = replace(CALM, transfers=2)
+STRAIGHT = replace(
+    TWO, without=frozenset({"cancel", "abandon", "void", "hold", "orphan", "overdue", "unanswered", "silence", "beat"})
+)
 P_DIES = Scope(faults=1, losses=0, duplicates=0, silences=0, crashes_d=0)
 D_DIES = Scope(faults=1, losses=0, duplicates=0, silences=0, crashes_p=0, asks_again=False)
 D_ASKS_AGAIN = replace(D_DIES, asks_again=True)
@@ -94,7 +97,7 @@ MUTANTS = [
     Mutant("wait for ever", "I5", CALM, consumer=WaitsForEver),
     Mutant("never fence", "I5", CALM, consumer=NeverFences),
     Mutant("free before the fence is done", "I3", CALM, consumer=BelievesInFences),
-    Mutant("free everything with a fence", "I3", TWO, consumer=FencesEverything, anything=True),
+    Mutant("free everything with a fence", "I3", STRAIGHT, consumer=FencesEverything),
     Mutant("leave healthy epochs to a fenced engine", "I5", TWO, consumer=FencesOnlyTheDirty, anything=True),
     Mutant("keep a dead peer", "I5", P_DIES, consumer=KeepsTheDead),
     Mutant("ignore a loss that crosses an allocation", "I5", CALM, consumer=IgnoresACrossing),

@@ -77,6 +77,7 @@ class Scope(Scene):
     losses: int = 2  # a message that is overtaken by a newer one counts as lost
     duplicates: int = 1
     silences: int = 1  # per side: a peer that is alive is taken for dead
+    without: frozenset[str] = frozenset()  # events of the sides that are left out, to get further with the others
     beat_among: int = 0  # a beat is sent while at most so many other messages are under way
 
 

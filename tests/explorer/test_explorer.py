@@ -73,7 +73,7 @@ def test_a_network_that_may_do_anything_does_all_that_counted_faults_do(scope: S
         counted |= after
     scene = Found(Anything(world.sides))
     while scene.frontier:
-        scene.expand(scene.frontier.popleft())
+        scene.expand()
 
     assert {(p, d, writes) for p, d, _, writes, _ in counted} <= set(map(unpack, scene.keys))
 

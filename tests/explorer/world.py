@@ -74,6 +74,8 @@ class World:
         for step in self.sides.steps_of(side, number):
             before = state
             name = step.event[0]
+            if name in self.scope.without:
+                continue
             if name == "beat" and self.network.options(state[2]).busy > self.scope.beat_among:
                 continue  # beats are slow
             if name == "push" and self.sides.is_sending(state[3]):
