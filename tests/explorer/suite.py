@@ -44,7 +44,6 @@ FULL = Suite(
         "two, one block": Scene(transfers=2, pool=1, asks_again=False),
         "two, no crash, digests": Scene(transfers=2, verify=True, crashes_p=0, crashes_d=0),
         "two": Scene(transfers=2, asks_again=False),
-        "two, asked again": Scene(transfers=2),
     },
 )
 DEEP = Suite(
@@ -55,6 +54,6 @@ DEEP = Suite(
         "beats among others": Scope(faults=1, crashes_p=0, crashes_d=0, silences=0, beat_among=1),
         "same id after a loss": Scope(faults=2, losses=1, duplicates=0, crashes_p=0, silences=0),
     },
-    {"one, two layers, digests": Scene(layers=2, verify=True)},
+    {"one, two layers, digests": Scene(layers=2, verify=True), "two, asked again": Scene(transfers=2)},
 )
 SUITES = {"quick": QUICK, "full": FULL, "deep": DEEP}
