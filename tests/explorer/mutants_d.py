@@ -127,17 +127,6 @@ class FencesEverything(Consumer):
         super().fenced(engine)
 
 
-class FencesOnlyTheDirty(Consumer):
-    """With an engine, its healthy epochs end as well (I5); here they are left to wait."""
-
-    def fenced(self, engine: str) -> None:
-        """Close the dirty ones."""
-        for transfer in self.transfers.values():
-            if transfer.engine == engine and transfer.phase is not Phase.DIRTY:
-                transfer.engine = f"{engine}, gone"
-        super().fenced(engine)
-
-
 def replace_digests(body: Commit) -> Commit:
     """The same commit without digests."""
     return msgspec.structs.replace(body, digests=b"")

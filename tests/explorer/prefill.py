@@ -199,9 +199,9 @@ class PrefillSide:
         if not self.scene.engine_names_return:  # then nobody names another's
             claims.owners.clear()
             claims._engines.clear()
-        for by_peer in (machine.sessions, machine._routes, machine._hellos, claims.transfers, claims.blocks):
-            in_order(by_peer)
-        for table in (machine.transfers, machine._pushable, machine._ids, outcomes, *owners.values(), owners):
+        by_name: list[dict[Any, Any]] = [machine.transfers, machine._pushable, machine._ids, outcomes, *owners.values()]
+        by_peer: list[dict[Any, Any]] = [machine.sessions, machine._routes, machine._hellos, owners]
+        for table in [*by_name, *by_peer, claims.transfers, claims.blocks]:
             in_order(table)
 
     def _forget_request(self, name: str) -> None:
