@@ -4,6 +4,7 @@ FastAPI and its middleware cost about 50 µs a request and wrap every `send`; da
 `/docs` through `openapi.py`. What both sides share is the error body.
 """
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -20,10 +21,13 @@ from proxy import metrics, openapi, readiness
 from proxy.attempt import Attempts
 from proxy.cancels import Cancels
 from proxy.choose import POLICIES
+from proxy.failover import Failover
 from proxy.nodes import Members
 from proxy.orchestrate import Orchestrator
 from proxy.plan import Planner
 from proxy.request import CHAT, COMPLETIONS
+from proxy.retries import Retries
+from proxy.retry_budget import RetryBudget
 from proxy.upstream import Upstream
 
 DATA_ROUTES: Final = frozenset((CHAT, COMPLETIONS))
@@ -74,7 +78,9 @@ def create_app(config: BatonConfig, secret: ClusterSecret) -> FrontDoor:
     openapi.describe_data_routes(api)
     _add_routes(api, members, counted, needs_prefill=config.proxy.when_no_prefill == "refuse")
     api.add_exception_handler(HTTPException, _http_error)
-    return FrontDoor(Orchestrator(config, planner, attempts, counted), api)
+    budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
+    failover = Failover(planner, attempts, Retries(budget, max_attempts=config.proxy.max_attempts), counted)
+    return FrontDoor(Orchestrator(config, failover, counted), api)
 
 
 def _add_routes(api: FastAPI, members: Members, counted: metrics.Metrics, *, needs_prefill: bool) -> None:

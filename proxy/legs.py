@@ -28,6 +28,9 @@ from proxy.upstream import Answer, Upstream
 
 # A decode node that will refuse too has the same request before it and says so at once.
 REFUSAL_GRACE_S: Final = 1.0
+# What another node may be better at: too slow a body, too many requests.
+_BUSY: Final = frozenset((408, 429))
+ERROR_EVENT: Final = b'data: {"error":'
 _ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
 
 
@@ -101,11 +104,32 @@ async def first_to_count(
 
 def _judge(answer: Answer, first: bytes) -> DecodeOutcome:
     if answer.status == 200:
-        return Opened(answer, first) if first else DecodeFailed(Kind.EMPTY, "its answer has no body")
+        if not first:
+            return DecodeFailed(Kind.EMPTY, "its answer has no body")
+        return _judge_event(first) or Opened(answer, first)
+    if answer.status in _BUSY:
+        return DecodeFailed(Kind.STATUS, f"it answered {answer.status}", _answered(answer, first))
     if 400 <= answer.status < 500:
         return DecodeRefused(_answered(answer, first))
     answered = _answered(answer, first) if answer.status >= 500 and _is_openai_error(first) else None
     return DecodeFailed(Kind.STATUS, f"it answered {answer.status}", answered)
+
+
+def _judge_event(first: bytes) -> DecodeFailed | None:
+    """Find the error of an engine that failed before its first token: vLLM tells it inside of a stream with status 200.
+
+    An error that is the client's own is an answer, and stays where vLLM put it.
+    """
+    if not first.startswith(ERROR_EVENT):
+        return None
+    body = first.removeprefix(b"data: ").partition(b"\n")[0]
+    if not _is_openai_error(body):
+        return None
+    status = msgspec.json.decode(body)["error"].get("code")
+    if not isinstance(status, int) or not 500 <= status < 600:
+        return None
+    answered = NodeAnsweredError(status, body, [(b"content-type", b"application/json")])
+    return DecodeFailed(Kind.STATUS, f"its stream began with an error {status}", answered)
 
 
 def _answered(answer: Answer, body: bytes) -> NodeAnsweredError:

@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from proxy.client import Client
 from proxy.errors import Kind
-from proxy.node import State
+from proxy.node import Role, State
 from proxy.nodes import Members
+from proxy.retries import Denied
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_LEFT: Final = "client_left"  # the status of a request whose client left before the response's head
@@ -43,8 +44,17 @@ class Metrics:
         self._leg_failures = Counter(
             "baton_leg_failures", "Failed legs, by role and kind", ("role", "kind"), registry=self._registry
         )
-        self.retries = Counter(
-            "baton_retries", "Attempts that followed a failed attempt of the same request", registry=self._registry
+        self._retries = Counter(
+            "baton_retries",
+            "Attempts that followed a failed one of the same request, by the leg that failed and what was done",
+            ("leg", "next"),
+            registry=self._registry,
+        )
+        self._denied = Counter(
+            "baton_retries_denied",
+            "Failed attempts that were not followed by one on another node, by the leg that failed",
+            ("leg", "reason"),
+            registry=self._registry,
         )
         self._cancels = Counter(
             "baton_transfer_cancels",
@@ -64,6 +74,14 @@ class Metrics:
     def leg_failed(self, role: str, kind: Kind) -> None:
         """Count a failed leg."""
         self._leg_failures.labels(role, kind).inc()
+
+    def retried(self, leg: Role, following: Literal["another_node", "recompute"]) -> None:
+        """Count a further attempt."""
+        self._retries.labels(leg, following).inc()
+
+    def denied(self, leg: Role, reason: Denied) -> None:
+        """Count a failure that no other node was asked to make good."""
+        self._denied.labels(leg, reason).inc()
 
     def cancelled(self, result: Literal["told", "lost"], transfers: int) -> None:
         """Count transfers whose prefill node was told that nobody wants them, or could not be."""

@@ -1,7 +1,7 @@
 """The main path: one request, from the client's bytes to the last byte of its answer.
 
 Read the body once; choose nodes; send both legs at once; relay the decode node's bytes. Until the first byte went out
-any failure leads to another plan, and every wait is bounded by the request's deadline.
+any failure leads to another plan (`failover.py`), and every wait is bounded by the request's deadline.
 """
 
 import asyncio
@@ -10,15 +10,12 @@ import logging
 from starlette.types import Receive, Scope, Send
 
 from contracts.configuration.schema import BatonConfig
-from proxy.attempt import Attempts
 from proxy.client import Client
 from proxy.disconnect import while_connected
 from proxy.errors import ClientGoneError, DeadlineError, ProxyError, UnavailableError
+from proxy.failover import Failover
 from proxy.headers import request_id_of
 from proxy.metrics import Metrics
-from proxy.node import Node
-from proxy.outcome import DecodeFailed, DecodeRefused, Opened
-from proxy.plan import Planner
 from proxy.relay import relay
 from proxy.request import ClientRequest, parse, read_body
 
@@ -28,11 +25,10 @@ logger = logging.getLogger(__name__)
 class Orchestrator:
     """Serves the data routes, as a plain ASGI application."""
 
-    def __init__(self, config: BatonConfig, planner: Planner, attempts: Attempts, metrics: Metrics) -> None:
+    def __init__(self, config: BatonConfig, failover: Failover, metrics: Metrics) -> None:
         self._timeout_s = config.proxy.request_timeout_s
         self._max_body_bytes = config.proxy.max_body_bytes
-        self._planner = planner
-        self._attempts = attempts
+        self._failover = failover
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,8 +36,8 @@ class Orchestrator:
         client = Client(send, request_id_of(scope["headers"]))
         with self._metrics.exchange(scope["path"], client):
             try:
-                async with asyncio.timeout(self._timeout_s):
-                    await self._answer(scope, receive, client)
+                async with asyncio.timeout(self._timeout_s) as deadline:
+                    await self._answer(scope, receive, client, deadline)
             except ClientGoneError:
                 logger.debug("client left", extra={"request_id": client.request_id})
             except ProxyError as exc:
@@ -55,23 +51,13 @@ class Orchestrator:
                 await client.fail(UnavailableError("the proxy is stopping"))
                 raise
 
-    async def _answer(self, scope: Scope, receive: Receive, client: Client) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, client: Client, deadline: asyncio.Timeout) -> None:
         body = await read_body(scope, receive, self._max_body_bytes)
         request = parse(scope["path"], client.request_id, scope["headers"], body)
         async with while_connected(receive):
-            await self._serve(request, client)
+            await self._serve(request, client, deadline)
 
-    async def _serve(self, request: ClientRequest, client: Client) -> None:
-        tried: list[Node] = []
-        plan = self._planner.first(request)
-        while True:
-            client.take(plan)
-            async with self._attempts.run(plan, request) as outcome:
-                if isinstance(outcome, Opened):
-                    return await relay(outcome, client)
-            if isinstance(outcome, DecodeRefused):
-                raise outcome.answered
-            if isinstance(outcome, DecodeFailed):
-                tried.append(plan.decode)
-            plan = self._planner.after(plan, outcome, request, tried)
-            self._metrics.retries.inc()
+    async def _serve(self, request: ClientRequest, client: Client, deadline: asyncio.Timeout) -> None:
+        course = self._failover.course(deadline)
+        async with course.answer(request, client.take) as opened:
+            await relay(opened, client)

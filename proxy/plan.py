@@ -4,7 +4,7 @@ The order of refusals is the order in which a person would ask: is any decode no
 may the prompt be computed elsewhere, is a prefill node there, do the two understand each other's KV.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -16,8 +16,9 @@ from proxy.errors import ProxyError, UnavailableError, UnknownModelError
 from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.request import ClientRequest
+from proxy.retries import History
 
-MAX_DECODE_NODES: Final = 2  # tried for one request
+NOTHING_YET: Final = History()
 NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
 NO_PREFILL_READY: Final = "no prefill node is ready"
 NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode node can use"
@@ -83,43 +84,77 @@ class Planner:
         self._refuses = when_no_prefill == "refuse"
         self._turn = 0
 
-    def first(self, request: ClientRequest, tried: Collection[Node] = ()) -> Plan:
+    def first(self, request: ClientRequest, history: History = NOTHING_YET, keep: Pair | None = None) -> Plan:
         """Choose nodes for a request, none of those that it already failed on.
+
+        Args:
+            request: what is asked.
+            history: of the request.
+            keep: an earlier plan whose prefill node has the prompt in its prefix cache by now.
 
         Raises:
             ProxyError: nobody can take it, or nobody serves the model.
         """
-        self._turn += 1
-        work = Work(request.prompt_bytes, self._turn)
-        decode = [node for node in self._usable_decode(request.model) if node not in tried]
+        work = self._work(request)
+        decode = [node for node in self._usable_decode(request.model) if node not in history.lost_decode]
         if not decode:
             raise UnavailableError("no decode node is ready for this model")
         reason = reason_for_local(request.fields)
         if reason is not None:
             return self._alone(work, decode, reason)
-        prefill = [node for node in self._prefill if node.state is State.READY and node.serves(request.model)]
+        prefill = self._usable_prefill(request.model, history)
         made = {node.fingerprint for node in prefill} - {None}
         matching = [node for node in decode if node.fingerprint in made]
         if not matching:
             return self._without_prefill(work, decode, any_ready=bool(prefill))
-        return self._pair(work, prefill, matching)
+        return self._pair(work, prefill, matching, keep)
 
-    def after(self, failed: Plan, failure: Failure, request: ClientRequest, tried: Collection[Node]) -> Plan:
-        """Choose again after a failure before the first byte.
+    def after(
+        self, failed: Plan, failure: Failure, request: ClientRequest, history: History, *, may_retry: bool
+    ) -> Plan:
+        """Choose again after a failure before the first byte, keeping the half that is healthy.
+
+        Args:
+            failed: the plan that failed.
+            failure: how.
+            request: what is asked.
+            history: of the request, this failure included.
+            may_retry: whether another node may be asked. A decode node may compute a prompt itself in any case.
 
         Raises:
             ProxyError: the request ends here.
         """
-        if not isinstance(failure, DecodeFailed):
-            if self._refuses:
-                raise failure.error()
-            return Alone(decode=failed.decode, path=RECOMPUTED, reason=failure.reason)
-        if len(tried) >= MAX_DECODE_NODES:
+        if isinstance(failure, DecodeFailed):
+            return self._after_decode(failed, failure, request, history, may_retry=may_retry)
+        if may_retry and isinstance(failure, PrefillFailed):
+            usable = self._usable_prefill(request.model, history)
+            makers = [node for node in usable if node.fingerprint == failed.decode.fingerprint]
+            if makers:
+                return self._pair(self._work(request), makers, [failed.decode])
+        if self._refuses:
+            raise failure.error()
+        return Alone(decode=failed.decode, path=RECOMPUTED, reason=failure.reason)
+
+    def _after_decode(
+        self, failed: Plan, failure: DecodeFailed, request: ClientRequest, history: History, *, may_retry: bool
+    ) -> Plan:
+        if not may_retry:
             raise failure.error()
         try:
-            return self.first(request, tried)
+            return self.first(request, history, failed if isinstance(failed, Pair) else None)
         except ProxyError as exc:
             raise failure.error() from exc
+
+    def _work(self, request: ClientRequest) -> Work:
+        self._turn += 1
+        return Work(request.prompt_bytes, self._turn)
+
+    def _usable_prefill(self, model: str, history: History) -> list[Node]:
+        return [
+            node
+            for node in self._prefill
+            if node.state is State.READY and node.serves(model) and node not in history.lost_prefill
+        ]
 
     def _usable_decode(self, model: str) -> list[Node]:
         ready = [node for node in self._decode if node.state is State.READY]
@@ -138,9 +173,13 @@ class Planner:
             raise UnavailableError(reason)
         return self._alone(work, decode, reason)
 
-    def _pair(self, work: Work, prefill: Sequence[Node], decode: Sequence[Node]) -> Pair:
+    def _pair(
+        self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], keep: Pair | None = None
+    ) -> Pair:
         taker = self._decode_policy.choose(work, decode)
         makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
+        if keep is not None and keep.prefill in makers:
+            return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id())
         maker = self._prefill_policy.choose(work, makers)
         assert maker.info is not None
         rank = work.turn % len(maker.info.control_addresses)

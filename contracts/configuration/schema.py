@@ -32,6 +32,9 @@ class ProxyConfig:
     probe_timeout_s: Seconds = 2.0
     connect_timeout_s: Seconds = 3.0
     request_timeout_s: Seconds = 600.0  # from the request's arrival to its last byte
+    max_attempts: AtLeastOne = 4  # of one request, on whichever nodes
+    retry_share: Share = 0.2  # of all requests; so many may be tried again where failures last
+    retry_burst: AtLeastOne = 512  # … and so many beyond that, for the loss of a node with all its requests
     max_body_bytes: AtLeastOne = 64 * 1024 * 1024
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

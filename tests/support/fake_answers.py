@@ -1,34 +1,127 @@
-"""What a fake decode node answers: the same few tokens each time, in vLLM's shapes."""
+"""What a fake decode node answers: the same few tokens each time, in vLLM's shapes, field by field and in its order.
+
+Token `i` of every answer has the id `FIRST_ID + i`. A prompt of token ids that ends with such ids is continued after
+them, so that a resumed answer can be told from one that began anew.
+"""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 MODEL = "fake-model"
+PROMPT_IDS = (7, 8, 9)  # of every prompt that is given as text
+FIRST_ID = 1000
+FINGERPRINT = "vllm-fake"
 
 
-def events(path: str, tokens: int) -> Iterator[bytes]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What an answer depends on."""
+
+    path: str
+    prompt: Sequence[int] = PROMPT_IDS
+    tokens: int = 3  # how many are made
+    n: int = 1
+    ids: bool = False  # `return_token_ids`
+    usage: bool = False  # `stream_options.include_usage`
+    created: int = 1
+
+    @property
+    def chat(self) -> bool:
+        """Whether it is a chat."""
+        return "chat" in self.path
+
+    @property
+    def start(self) -> int:
+        """Index of the first token: how many of the prompt's last ids are answers."""
+        return sum(token >= FIRST_ID for token in self.prompt)
+
+
+def understand(path: str, body: dict[str, Any], tokens: int, created: int) -> Asked:
+    """Read a request; `tokens` is what a node makes if it is not told how many."""
+    prompt = body.get("prompt")
+    return Asked(
+        path=path,
+        prompt=prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], int) else PROMPT_IDS,
+        tokens=body.get("max_completion_tokens") or body.get("max_tokens") or tokens,
+        n=body.get("n") or 1,
+        ids=bool(body.get("return_token_ids")),
+        usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        created=created,
+    )
+
+
+def events(path: str, tokens: int, **more: Any) -> Iterator[bytes]:
     """Yield the stream that a decode node sends, one event at a time."""
-    for index in range(tokens):
-        choice: dict[str, Any] = {"index": 0, "finish_reason": "length" if index == tokens - 1 else None}
-        choice |= {"delta": {"content": text_of(index)}} if "chat" in path else {"text": text_of(index)}
-        kind = "chat.completion.chunk" if "chat" in path else "text_completion"
-        chunk = {"id": "cmpl-1", "object": kind, "created": 1, "model": MODEL, "choices": [choice]}
-        yield b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
+    return stream(Asked(path=path, tokens=tokens, **more))
+
+
+def answer(path: str, tokens: int, **more: Any) -> bytes:
+    """Return the body that a decode node sends where no stream was asked for."""
+    return whole(Asked(path=path, tokens=tokens, **more))
+
+
+def stream(asked: Asked) -> Iterator[bytes]:
+    """Yield a stream, choice by choice, token by token."""
+    if asked.chat:
+        for choice in range(asked.n):
+            delta = {"role": "assistant", "content": ""}
+            first = {"index": choice, "delta": delta, "logprobs": None, "finish_reason": None}
+            ids = {"prompt_token_ids": list(asked.prompt) if asked.ids else None, "prompt_text": None}
+            yield _event({**_head(asked), "choices": [first], **ids})
+    for at in range(asked.tokens):
+        for choice in range(asked.n):
+            yield _event(_chunk(asked, choice, at))
+    if asked.usage:
+        yield _event({**_head(asked), "choices": [], "usage": _usage(asked), "system_fingerprint": FINGERPRINT})
     yield b"data: [DONE]\n\n"
 
 
-def answer(path: str, tokens: int) -> bytes:
-    """Return the body that a decode node sends where no stream was asked for."""
-    text = "".join(map(text_of, range(tokens)))
-    choice: dict[str, Any] = {"index": 0, "finish_reason": "length"}
-    choice |= {"message": {"role": "assistant", "content": text}} if "chat" in path else {"text": text}
-    kind = "chat.completion" if "chat" in path else "text_completion"
-    usage = {"prompt_tokens": 1, "completion_tokens": tokens, "total_tokens": tokens + 1}
-    body = {"id": "cmpl-1", "object": kind, "created": 1, "model": MODEL, "choices": [choice], "usage": usage}
-    return json.dumps(body, ensure_ascii=False).encode()
+def whole(asked: Asked) -> bytes:
+    """Return a whole answer."""
+    text = "".join(text_of(asked.start + at) for at in range(asked.tokens))
+    said = {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
+    choices = [{"index": choice, **said, "finish_reason": "length"} for choice in range(asked.n)]
+    kind = "chat.completion" if asked.chat else "text_completion"
+    return _json({**_head(asked), "object": kind, "choices": choices, "usage": _usage(asked)})
 
 
 def text_of(index: int) -> str:
     """Return one token's text, two bytes of UTF-8 in it."""
     return f" wörd{index}"
+
+
+def _chunk(asked: Asked, choice: int, at: int) -> dict[str, Any]:
+    index, last = asked.start + at, at == asked.tokens - 1
+    ids = [FIRST_ID + index] if asked.ids else None
+    reason: dict[str, Any] = {"logprobs": None, "finish_reason": "length" if last else None}
+    if asked.chat:
+        stop = {"stop_reason": None} if last else {}
+        said = {"index": choice, "delta": {"content": text_of(index)}, **reason, **stop, "token_ids": ids}
+    else:
+        prompt = list(asked.prompt) if asked.ids and at == 0 else None
+        reason |= {"stop_reason": None, "prompt_token_ids": prompt, "token_ids": ids}
+        said = {"index": choice, "text": text_of(index), **reason}
+    mark = {"system_fingerprint": FINGERPRINT} if last and not asked.usage else {}
+    return {**_head(asked), "choices": [said], **mark}
+
+
+def _head(asked: Asked) -> dict[str, Any]:
+    kind = "chat.completion.chunk" if asked.chat else "text_completion"
+    name = f"{'chatcmpl' if asked.chat else 'cmpl'}-{asked.created}"
+    return {"id": name, "object": kind, "created": asked.created, "model": MODEL}
+
+
+def _usage(asked: Asked) -> dict[str, Any]:
+    made = asked.tokens * asked.n
+    counts = {"prompt_tokens": len(asked.prompt), "total_tokens": len(asked.prompt) + made, "completion_tokens": made}
+    return {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
+
+
+def _event(value: dict[str, Any]) -> bytes:
+    return b"data: " + _json(value) + b"\n\n"
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

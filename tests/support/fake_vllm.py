@@ -19,7 +19,7 @@ from contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
 from contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
 from contracts.node_info import Fingerprint, NodeInfo
 from contracts.secret import ClusterSecret
-from tests.support.fake_answers import MODEL, answer, events
+from tests.support.fake_answers import MODEL, stream, understand, whole
 from tests.support.serve import Listening
 
 SECRET = ClusterSecret(b"a secret for tests only")
@@ -41,6 +41,8 @@ Fault = Literal[
     "cut",  # close the connection in the middle of the answer
     "cut in event",  # the same in the middle of an event
     "silent end",  # end the stream cleanly before its last event
+    "error first",  # begin the stream with an error event, as vLLM does whose engine died before the first token
+    "error event",  # the same in the middle of the stream
     "stale",  # close a connection on which a second request arrives
 ]
 _PREFILL_FORBIDS = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
@@ -94,7 +96,8 @@ class FakeVllm:
     def __init__(self, role: Literal["prefill", "decode"], fabric: Fabric, *, tokens: int = 3) -> None:
         self.role = role
         self.fabric = fabric
-        self.tokens = tokens
+        self.tokens = tokens  # made where a request does not say how many
+        self.created = 1  # part of each answer, and of its id
         self.seen: list[Seen] = []
         self.fault: Fault = ""
         self.status = 500
@@ -251,7 +254,8 @@ class FakeVllm:
         if self.recomputes:
             headers += [(b"x-baton-path", b"recomputed"), (b"x-baton-reason", b"the peer went silent")]
         headers.append((b"x-baton-secret", b"not for clients"))
-        parts = list(events(seen.path, self.tokens)) if streams else [answer(seen.path, self.tokens)]
+        asked = understand(seen.path, seen.body, self.tokens, self.created)
+        parts = list(stream(asked)) if streams else [whole(asked)]
         if not streams:
             headers.append((b"content-length", b"%d" % (0 if self.fault == "empty" else len(parts[0]))))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -264,6 +268,9 @@ class FakeVllm:
                 await asyncio.sleep(0.05)  # what was sent must arrive before the connection ends
                 transport.abort()
                 return
+            if self.fault.startswith("error") and index == (0 if self.fault == "error first" else len(parts) // 2):
+                parts[index:] = [b"data: " + json.dumps(self.error).encode() + b"\n\n", b"data: [DONE]\n\n"]
+                part = parts[index]
             if self.fault == "silent end" and index == len(parts) - 1:
                 break
             await send({"type": "http.response.body", "body": part, "more_body": True})

@@ -9,6 +9,7 @@ from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, UnavailableEr
 from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.plan import Alone, Pair, Planner
+from proxy.retries import History
 from tests.unit.proxy.members import BFLOAT16, node, request
 
 P_FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
@@ -86,56 +87,116 @@ def test_no_decode_node_is_503_and_an_unknown_model_404() -> None:
         planner([], [lost, node("decode", served_models=["another"])]).first(request())
 
 
-def test_a_failed_prefill_leg_is_recomputed_on_the_same_decode_node() -> None:
-    """The second plan needs nobody else."""
-    planned = planner([node("prefill")], [node("decode"), node("decode")])
+def test_a_failed_prefill_leg_is_tried_on_another_prefill_node_with_the_same_decode_node() -> None:
+    """The decode node is healthy: it is kept, with what it has in its prefix cache, and gets a new transfer."""
+    planned = planner([node("prefill"), node("prefill")], [node("decode"), node("decode")])
     first = planned.first(request())
+    assert isinstance(first, Pair)
 
-    second = planned.after(first, P_FAILED, request(), [])
+    second = planned.after(first, P_FAILED, request(), History().without(first.prefill), may_retry=True)
+
+    assert isinstance(second, Pair)
+    assert (second.decode, second.prefill is first.prefill) == (first.decode, False)
+    assert second.transfer_id != first.transfer_id
+
+
+@pytest.mark.parametrize("other", ["none", "lost", "unready", "other fingerprint", "not granted", "refused"])
+def test_without_another_prefill_node_the_same_decode_node_recomputes(other: str) -> None:
+    """That needs nobody else, and no permission."""
+    lost, spare = node("prefill"), node("prefill")
+    if other == "other fingerprint":
+        spare = node("prefill", fingerprint=BFLOAT16)
+    planned = planner([lost] if other == "none" else [lost, spare], [node("decode")])
+    first = Pair(decode=planned.first(request()).decode, prefill=lost, rank=0, transfer_id="")
+    if other == "unready":
+        spare.lose(State.DOWN, "gone")
+    history = History().without(lost)
+    if other == "lost":
+        history = history.without(spare)
+    failure = PrefillRefused(NodeAnsweredError(400, b"{}")) if other == "refused" else P_FAILED
+
+    second = planned.after(first, failure, request(), history, may_retry=other != "not granted")
 
     assert isinstance(second, Alone)
     assert (second.decode, second.path) == (first.decode, RECOMPUTED)
-    assert "cannot be reached" in second.reason
+    assert second.reason == failure.reason
 
 
 def test_under_refuse_a_failed_prefill_leg_ends_the_request() -> None:
     """A node's own 4xx is relayed, anything else is a 503."""
     planned = planner([node("prefill")], [node("decode")], "refuse")
     first = planned.first(request())
+    assert isinstance(first, Pair)
+    history = History().without(first.prefill)
     refusal = NodeAnsweredError(400, b"{}")
 
     with pytest.raises(UnavailableError):
-        planned.after(first, P_FAILED, request(), [])
+        planned.after(first, P_FAILED, request(), history, may_retry=True)
     with pytest.raises(NodeAnsweredError) as raised:
-        planned.after(first, PrefillRefused(refusal), request(), [])
+        planned.after(first, PrefillRefused(refusal), request(), history, may_retry=True)
     assert raised.value is refusal
 
 
-def test_a_failed_decode_leg_tries_one_other_node_with_a_new_transfer() -> None:
-    """Another node is tried once; then the request ends with the failure."""
-    planned = planner([node("prefill")], [node("decode"), node("decode"), node("decode")])
+def test_under_refuse_another_prefill_node_is_tried_all_the_same() -> None:
+    """What the operator forbids is a decode node that computes prompts."""
+    planned = planner([node("prefill"), node("prefill")], [node("decode")], "refuse")
+    first = planned.first(request())
+    assert isinstance(first, Pair)
+
+    second = planned.after(first, P_FAILED, request(), History().without(first.prefill), may_retry=True)
+
+    assert isinstance(second, Pair)
+
+
+def test_a_failed_decode_leg_moves_to_another_node_and_keeps_the_prefill_node() -> None:
+    """That node, and that rank of it, has the prompt in its prefix cache by now; the transfer is a new one."""
+    wide = {"control_addresses": ["tcp://p:1", "tcp://p:2"], "data_parallel_size": 2}
+    planned = planner([node("prefill", **wide) for _ in range(3)], [node("decode"), node("decode")])
+    for _ in range(6):
+        first = planned.first(request())
+        assert isinstance(first, Pair)
+
+        second = planned.after(first, D_FAILED, request(), History().without(first.decode), may_retry=True)
+
+        assert isinstance(second, Pair)
+        assert second.decode is not first.decode
+        assert (second.prefill, second.rank) == (first.prefill, first.rank)
+        assert second.transfer_id != first.transfer_id
+
+
+def test_a_prefill_node_that_cannot_serve_the_other_decode_node_is_not_kept() -> None:
+    """Fingerprints come before caches."""
+    planned = planner([node("prefill"), node("prefill", fingerprint=BFLOAT16)], [node("decode")])
+    first = planned.first(request())
+    other = node("decode", fingerprint=BFLOAT16)
+    planned = planner([node("prefill"), node("prefill", fingerprint=BFLOAT16)], [other])
+
+    second = planned.after(first, D_FAILED, request(), History().without(first.decode), may_retry=True)
+
+    assert isinstance(second, Pair)
+    assert second.prefill.fingerprint == BFLOAT16
+
+
+def test_a_failed_decode_leg_that_may_not_be_tried_again_ends_with_its_error() -> None:
+    """Another node would have been there."""
+    planned = planner([node("prefill")], [node("decode"), node("decode")])
     first = planned.first(request())
 
-    second = planned.after(first, D_FAILED, request(), [first.decode])
-
-    assert isinstance(first, Pair)
-    assert isinstance(second, Pair)
-    assert second.decode is not first.decode
-    assert second.transfer_id != first.transfer_id
     with pytest.raises(BadGatewayError):
-        planned.after(second, D_FAILED, request(), [first.decode, second.decode])
+        planned.after(first, D_FAILED, request(), History().without(first.decode), may_retry=False)
 
 
 def test_a_failed_decode_leg_without_another_node_ends_with_its_own_error() -> None:
     """The node's own OpenAI-shaped error is what the client gets, where there is one."""
     planned = planner([], [node("decode")])
     first = planned.first(request())
+    history = History().without(first.decode)
     own = NodeAnsweredError(500, b'{"error":{}}')
 
     with pytest.raises(BadGatewayError):
-        planned.after(first, D_FAILED, request(), [first.decode])
+        planned.after(first, D_FAILED, request(), history, may_retry=True)
     with pytest.raises(NodeAnsweredError) as raised:
-        planned.after(first, DecodeFailed(Kind.STATUS, "500", own), request(), [first.decode])
+        planned.after(first, DecodeFailed(Kind.STATUS, "500", own), request(), history, may_retry=True)
     assert raised.value is own
 
 

@@ -1,0 +1,100 @@
+"""From a request to an opened answer, over as many attempts as it takes and may take.
+
+Nothing that is read here has reached the client: a failure costs time and nothing else. What follows a failure is the
+planner's choice (`plan.py`), whether another node may be asked is `retries.py`'s.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from proxy.attempt import Attempts
+from proxy.errors import ProxyError
+from proxy.metrics import Metrics
+from proxy.node import Node, Role
+from proxy.outcome import DecodeFailed, DecodeRefused, Opened, PrefillFailed
+from proxy.plan import Alone, Failure, Pair, Plan, Planner
+from proxy.request import ClientRequest
+from proxy.retries import Denied, History, Retries
+
+logger = logging.getLogger(__name__)
+
+
+class Failover:
+    """What all requests share: planner, attempts, and the budget of retries."""
+
+    def __init__(self, planner: Planner, attempts: Attempts, retries: Retries, metrics: Metrics) -> None:
+        self.planner = planner
+        self.attempts = attempts
+        self.retries = retries
+        self.metrics = metrics
+
+    def course(self, deadline: asyncio.Timeout) -> "Course":
+        """Begin with a request that arrived."""
+        self.retries.arrived()
+        return Course(self, deadline)
+
+
+class Course:
+    """One request's way through its attempts."""
+
+    def __init__(self, shared: Failover, deadline: asyncio.Timeout) -> None:
+        self._shared = shared
+        self._deadline = deadline
+        self._history = History()
+
+    @asynccontextmanager
+    async def answer(self, request: ClientRequest, chosen: Callable[[Plan], None]) -> AsyncIterator[Opened]:
+        """Try nodes until one answers; the answer stays open for the block.
+
+        Args:
+            request: what is asked.
+            chosen: called with each plan before it is tried.
+
+        Raises:
+            ProxyError: no node could answer, or one refused.
+        """
+        plan = self._shared.planner.first(request, self._history)
+        while True:
+            chosen(plan)
+            async with self._shared.attempts.run(plan, request) as outcome:
+                if isinstance(outcome, Opened):
+                    yield outcome
+                    return
+            if isinstance(outcome, DecodeRefused):
+                raise outcome.answered
+            plan = self._after(plan, outcome, request)
+
+    def _after(self, failed: Plan, failure: Failure, request: ClientRequest) -> Plan:
+        metrics = self._shared.metrics
+        leg, node = _culprit(failed, failure)
+        self._history = self._history.without(node)
+        denied = self._shared.retries.denied(self._history, self._left_s())
+        try:
+            plan = self._shared.planner.after(failed, failure, request, self._history, may_retry=denied is None)
+        except ProxyError:
+            metrics.denied(leg, denied or Denied.NO_NODE)
+            raise
+        if isinstance(plan, Alone) and plan.decode is failed.decode:
+            metrics.retried(leg, "recompute")
+            if isinstance(failure, PrefillFailed):
+                metrics.denied(leg, denied or Denied.NO_NODE)
+        else:
+            metrics.retried(leg, "another_node")
+            self._shared.retries.spend()
+        fields = {"request_id": request.request_id, "url": node.url, "kind": str(failure.kind), "path": plan.path}
+        logger.info("attempt failed", extra=fields)
+        return plan
+
+    def _left_s(self) -> float:
+        when_s = self._deadline.when()
+        assert when_s is not None
+        return when_s - asyncio.get_running_loop().time()
+
+
+def _culprit(failed: Plan, failure: Failure) -> tuple[Role, Node]:
+    if isinstance(failure, DecodeFailed):
+        return "decode", failed.decode
+    assert isinstance(failed, Pair)  # a node alone has no prefill leg
+    return "prefill", failed.prefill

@@ -1,0 +1,109 @@
+import pytest
+
+from proxy.retries import MIN_LEFT_S, Denied, History, Retries
+from proxy.retry_budget import FLOOR_PER_S, RetryBudget
+from tests.unit.proxy.members import node
+
+
+class Clock:
+    """Seconds, set by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def spend_all(budget: RetryBudget) -> int:
+    """Empty a budget; return how much was in it."""
+    spent = 0
+    while budget.left:
+        budget.spend()
+        spent += 1
+    return spent
+
+
+def test_the_budget_starts_full() -> None:
+    """The loss of a node right after the start is made good."""
+    assert spend_all(RetryBudget(share=0.2, burst=7, clock=Clock())) == 7
+
+
+def test_an_empty_budget_is_refilled_by_requests() -> None:
+    """With a share of 25 %, four requests pay for one retry."""
+    budget = RetryBudget(share=0.25, burst=7, clock=Clock())
+    spend_all(budget)
+
+    left = []
+    for _ in range(10):
+        budget.earn()
+        left.append(budget.left)
+
+    assert left[:9] == [0, 0, 0, 1, 1, 1, 1, 2, 2]
+
+
+def test_an_empty_budget_is_refilled_by_time() -> None:
+    """A proxy with few requests may retry too."""
+    clock = Clock()
+    budget = RetryBudget(share=0.0, burst=7, clock=clock)
+    spend_all(budget)
+
+    clock.now_s += 3 / FLOOR_PER_S
+
+    assert spend_all(budget) == 3
+
+
+def test_the_budget_never_holds_more_than_its_burst() -> None:
+    """A quiet week does not pay for a storm."""
+    clock = Clock()
+    budget = RetryBudget(share=1.0, burst=3, clock=clock)
+    clock.now_s += 1e6
+    for _ in range(50):
+        budget.earn()
+
+    assert spend_all(budget) == 3
+
+
+def test_lasting_trouble_costs_a_share_and_not_a_multiple() -> None:
+    """Every request fails for 10,000 requests: a fifth of them is tried again, beyond the burst and the floor."""
+    clock = Clock()
+    budget = RetryBudget(share=0.2, burst=100, clock=clock)
+    retried = 0
+    for _ in range(10_000):
+        clock.now_s += 0.001
+        budget.earn()
+        if budget.left:
+            budget.spend()
+            retried += 1
+
+    assert 2000 <= retried <= 2000 + 100 + 10 * FLOOR_PER_S
+
+
+@pytest.mark.parametrize(
+    ("attempts", "left_s", "burst", "denied"),
+    [
+        (1, 10.0, 5, None),
+        (3, 10.0, 5, None),
+        (4, 10.0, 5, Denied.ATTEMPTS),
+        (1, MIN_LEFT_S / 2, 5, Denied.DEADLINE),
+        (1, 10.0, 0, Denied.BUDGET),
+    ],
+)
+def test_a_retry_is_denied_for_a_reason(attempts: int, left_s: float, burst: int, denied: Denied | None) -> None:
+    """The request's own limit, its time, and what all requests may have together."""
+    history = History()
+    for _ in range(attempts):
+        history = history.without(node("decode"))
+
+    retries = Retries(RetryBudget(share=0.2, burst=burst, clock=Clock()), max_attempts=4)
+
+    assert retries.denied(history, left_s) == denied
+
+
+def test_the_history_knows_who_failed_in_which_role() -> None:
+    """A node that failed once is not asked again for the same request."""
+    maker, taker = node("prefill"), node("decode")
+
+    history = History().without(maker).without(taker)
+
+    assert history == History(attempts=2, lost_prefill=(maker,), lost_decode=(taker,))
