@@ -173,9 +173,7 @@ class Planner:
             raise UnavailableError(reason)
         return self._alone(work, decode, reason)
 
-    def _pair(
-        self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], keep: Pair | None = None
-    ) -> Pair:
+    def _pair(self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], keep: Pair | None = None) -> Pair:
         taker = self._decode_policy.choose(work, decode)
         makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
         if keep is not None and keep.prefill in makers:

@@ -261,6 +261,9 @@ class FakeVllm:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         if self.fault == "empty":
             parts = []
+        if self.fault.startswith("error"):
+            good = parts[: 0 if self.fault == "error first" else len(parts) // 2]
+            parts = [*good, b"data: " + json.dumps(self.error).encode() + b"\n\n", b"data: [DONE]\n\n"]
         for index, part in enumerate(parts):
             if self.fault.startswith("cut") and index == len(parts) // 2:
                 half = part[: len(part) // 2] if self.fault == "cut in event" or not streams else b""
@@ -268,9 +271,6 @@ class FakeVllm:
                 await asyncio.sleep(0.05)  # what was sent must arrive before the connection ends
                 transport.abort()
                 return
-            if self.fault.startswith("error") and index == (0 if self.fault == "error first" else len(parts) // 2):
-                parts[index:] = [b"data: " + json.dumps(self.error).encode() + b"\n\n", b"data: [DONE]\n\n"]
-                part = parts[index]
             if self.fault == "silent end" and index == len(parts) - 1:
                 break
             await send({"type": "http.response.body", "body": part, "more_body": True})

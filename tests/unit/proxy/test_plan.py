@@ -150,7 +150,7 @@ def test_under_refuse_another_prefill_node_is_tried_all_the_same() -> None:
 
 def test_a_failed_decode_leg_moves_to_another_node_and_keeps_the_prefill_node() -> None:
     """That node, and that rank of it, has the prompt in its prefix cache by now; the transfer is a new one."""
-    wide = {"control_addresses": ["tcp://p:1", "tcp://p:2"], "data_parallel_size": 2}
+    wide: dict[str, Any] = {"control_addresses": ["tcp://p:1", "tcp://p:2"], "data_parallel_size": 2}
     planned = planner([node("prefill", **wide) for _ in range(3)], [node("decode"), node("decode")])
     for _ in range(6):
         first = planned.first(request())

@@ -1,0 +1,219 @@
+"""Failures before the first byte: who is asked next, what is kept, and when nobody is."""
+
+import asyncio
+import time
+
+import pytest
+
+from contracts.http import error_body
+from contracts.kv_transfer import FIELD, KEY
+from tests.integration.proxy.test_failures import assert_error, assert_nothing_left, expected
+from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_vllm import FakeVllm, Fault, Seen
+
+STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+def transfers(node: FakeVllm) -> list[str]:
+    """The transfer ids that a node was asked for; "" where it was to compute the prompt itself."""
+    return [transfer(request) for request in node.seen]
+
+
+def transfer(request: Seen) -> str:
+    """The transfer id of one request, whether the node came to look at it or not."""
+    return request.body[FIELD][KEY]["id"] if FIELD in request.body else ""
+
+
+async def metric(running: Cluster, name: str) -> float:
+    """Read one sample of the proxy's metrics; 0 if it is not there."""
+    text = (await running.http.get("/metrics")).text
+    found = [line.rpartition(" ")[2] for line in text.splitlines() if line.startswith(name + " ")]
+    return float(found[0]) if found else 0.0
+
+
+@STREAM
+@pytest.mark.parametrize("fault", ["status", "drop", "gone"])
+async def test_a_failed_prefill_leg_is_tried_on_another_prefill_node(fault: str, *, stream: bool) -> None:
+    """The decode node stays the same, and gets a new transfer; the failed prefill node is told to forget the old one."""
+    async with cluster(prefill=2, decode=2, probe_interval_s=30.0) as running:
+        if fault == "gone":
+            await running.prefill[0].stop()
+        else:
+            running.prefill[0].fault = fault  # type: ignore[assignment]
+        got = [await running.complete(stream=stream) for _ in range(4)]
+        again = await metric(running, 'baton_retries_total{leg="prefill",next="another_node"}')
+        await assert_nothing_left(running)
+
+    assert {(each.status_code, each.content) for each in got} == {(200, expected(stream=stream))}
+    assert {each.headers["x-baton-path"] for each in got} == {"disaggregated"}
+    assert again >= 1
+    used = [transfers(node) for node in running.decode]
+    assert len({each for ids in used for each in ids}) == sum(map(len, used)) == 4 + again
+    assert all(ids for ids in used)
+    for node in running.decode:  # an abandoned attempt and its successor are on the same node
+        assert [request.cancelled for request in node.seen if request.cancelled] == [
+            True for before, after in zip(node.seen, node.seen[1:], strict=False) if before.cancelled and after.finished
+        ]
+    if fault == "status":
+        told = {each for call in running.prefill[0].cancels for each in call}
+        assert told == set(transfers(running.prefill[0]))
+
+
+@STREAM
+async def test_when_every_prefill_node_fails_the_decode_node_computes_the_prompt(*, stream: bool) -> None:
+    """All of them were tried, then nobody else was needed."""
+    async with cluster(prefill=2, decode=2) as running:
+        for node in running.prefill:
+            node.fault = "status"
+        got = await running.complete(stream=stream)
+        seen = [node.seen for node in running.decode if node.seen]
+        await assert_nothing_left(running)
+
+    assert (got.status_code, got.content) == (200, expected(stream=stream))
+    assert got.headers["x-baton-path"] == "recomputed"
+    assert [len(node.seen) for node in running.prefill] == [1, 1]
+    assert [[FIELD in request.body for request in requests] for requests in seen] == [[True, True, False]]
+
+
+@STREAM
+@pytest.mark.parametrize("fault", ["status", "drop", "empty", "error first"])
+async def test_a_failed_decode_leg_is_tried_on_another_with_the_same_prefill_node(
+    fault: Fault, *, stream: bool
+) -> None:
+    """That prefill node has the prompt in its prefix cache."""
+    if fault == "error first" and not stream:
+        pytest.skip("an event belongs to a stream")
+    async with cluster(prefill=3, decode=2) as running:
+        running.decode[0].fault = fault
+        got = [await running.complete(stream=stream) for _ in range(4)]
+        again = await metric(running, 'baton_retries_total{leg="decode",next="another_node"}')
+        await assert_nothing_left(running)
+
+    assert {(each.status_code, each.content) for each in got} == {(200, expected(stream=stream))}
+    assert again == len({request.headers["x-request-id"] for request in running.decode[0].seen}) > 0
+    home = {each: node for node in running.prefill for each in transfers(node)}
+    for first in running.decode[0].seen:
+        (second,) = (
+            each for each in running.decode[1].seen if each.headers["x-request-id"] == first.headers["x-request-id"]
+        )
+        assert transfer(first) != transfer(second)
+        assert home.get(transfer(first)) in (home[transfer(second)], None)  # None: cancelled before it was read
+
+
+async def test_an_error_event_of_the_clients_own_is_relayed() -> None:
+    """A stream that begins with a 4xx is an answer."""
+    async with cluster(decode=2) as running:
+        for node in running.decode:
+            node.fault, node.error = "error first", error_body("too long", code=400)
+        got = await running.complete(stream=True)
+        asked = [len(node.seen) for node in running.decode]
+
+    assert got.status_code == 200
+    assert b"too long" in got.content
+    assert sorted(asked) == [0, 1]
+
+
+async def test_an_engine_that_is_dead_on_every_node_is_a_500_and_no_stream() -> None:
+    """What vLLM says inside of a stream with status 200 becomes the status while that is still possible."""
+    async with cluster(decode=2) as running:
+        for node in running.decode:
+            node.fault = "error first"
+        got = await running.complete(stream=True)
+
+    assert_error(got, 500)
+    assert got.json() == running.decode[0].error
+
+
+@pytest.mark.parametrize("status", [408, 429])
+async def test_a_busy_decode_nodes_refusal_is_another_nodes_chance(status: int) -> None:
+    """A rate limit is no fault of the request; where all nodes say so, the client hears it."""
+    async with cluster(decode=2) as running:
+        for node in running.decode:
+            node.fault, node.status, node.error = "status", status, error_body("busy", code=status)
+        everywhere = await running.complete()
+        running.decode[0].fault = ""
+        await running.until_ready()
+        somewhere = [await running.complete() for _ in range(2)]
+
+    assert_error(everywhere, status)
+    assert [each.status_code for each in somewhere] == [200, 200]
+
+
+async def test_a_whole_answer_that_breaks_on_the_way_is_asked_for_again() -> None:
+    """Nothing of it was sent: the client sees one good answer."""
+    async with cluster(decode=2) as running:
+        running.decode[0].fault = "cut"
+        got = [await running.complete() for _ in range(3)]
+        await assert_nothing_left(running)
+
+    assert {(each.status_code, each.content) for each in got} == {(200, expected(stream=False))}
+    assert running.decode[0].seen
+
+
+@STREAM
+@pytest.mark.parametrize(("attempts", "status"), [(1, 500), (2, 500), (3, 200)])
+async def test_a_request_has_so_many_attempts_and_no_more(attempts: int, status: int, *, stream: bool) -> None:
+    """Two of three nodes fail; the third is reached only if the setting allows it."""
+    async with cluster(decode=3, max_attempts=attempts) as running:
+        for node in running.decode[:2]:
+            node.fault = "status"
+        got = [await running.complete(stream=stream) for _ in range(3)]
+        denied = await metric(running, 'baton_retries_denied_total{leg="decode",reason="attempts"}')
+
+    assert max(len(node.seen) for node in running.decode) <= 3
+    assert {each.status_code for each in got} <= {200, 500}
+    assert (denied > 0) == (status == 500)
+
+
+async def test_without_attempts_left_the_decode_node_may_still_compute_the_prompt() -> None:
+    """Nobody has done that work yet; it is no retry."""
+    async with cluster(prefill=2, max_attempts=1) as running:
+        for node in running.prefill:
+            node.fault = "status"
+        got = await running.complete()
+
+    assert (got.status_code, got.headers["x-baton-path"]) == (200, "recomputed")
+    assert sum(len(node.seen) for node in running.prefill) == 1
+
+
+async def test_an_empty_budget_ends_retries_and_requests_fill_it() -> None:
+    """With a share of a half and no more than one at once, every second failure is made good."""
+    async with cluster(decode=2, retry_burst=1, retry_share=0.5) as running:
+        for node in running.decode:
+            node.fault = "status"
+        for _ in range(8):
+            await running.complete()
+            await running.until_ready()
+        retried = await metric(running, 'baton_retries_total{leg="decode",next="another_node"}')
+        denied = await metric(running, 'baton_retries_denied_total{leg="decode",reason="budget"}')
+
+    assert 4 <= retried <= 6
+    assert denied >= 8 - retried
+
+
+async def test_no_attempt_is_made_that_the_deadline_would_cut() -> None:
+    """The client gets the failure at once, and not a time-out later."""
+    async with cluster(decode=2, request_timeout_s=0.5) as running:
+        for node in running.decode:
+            node.first_token_delay_s = 0.3
+            node.fault = "empty"
+        began_s = time.monotonic()
+        got = await running.complete()
+        took_s = time.monotonic() - began_s
+        denied = await metric(running, 'baton_retries_denied_total{leg="decode",reason="deadline"}')
+
+    assert_error(got, 502)
+    assert took_s < 0.5
+    assert denied == 1
+
+
+async def test_a_client_that_leaves_during_a_second_attempt_ends_it() -> None:
+    """Both nodes of that attempt are told."""
+    async with cluster(prefill=2, decode=2) as running:
+        for node in running.decode:
+            node.first_token_delay_s = 20.0
+        running.prefill[0].fault = running.prefill[1].fault = "status"
+        request = asyncio.create_task(running.complete())
+        await until_true(lambda: any(not each.params for node in running.decode for each in node.seen))
+        request.cancel()
+        await assert_nothing_left(running)
