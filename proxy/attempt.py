@@ -16,7 +16,7 @@ from contracts.secret import ClusterSecret
 from proxy.bodies import decode_body, prefill_body
 from proxy.cancels import Cancels
 from proxy.classify import has_several_prompts
-from proxy.errors import BadGatewayError, Kind
+from proxy.errors import Kind, StreamBrokenError
 from proxy.legs import Call, first_to_count, open_decode, run_prefill
 from proxy.metrics import Metrics
 from proxy.node import Node
@@ -75,8 +75,8 @@ class Attempts:
             async with legs as outcome:
                 try:
                     yield outcome
-                except BadGatewayError:
-                    self._note("decode", plan.decode, Kind.DISCONNECT)
+                except StreamBrokenError as exc:
+                    self._note("decode", plan.decode, exc.how)
                     raise
 
     @asynccontextmanager

@@ -33,7 +33,9 @@ class Client:
         self._last = b""
 
     def take(self, plan: Plan) -> None:
-        """Say in the head how the answer is made."""
+        """Say in the head how the answer is made; once it was sent, that is how it began."""
+        if self.status:
+            return
         self.path, self.reason = plan.path, plan.reason
         self.transfer_id = plan.transfer_id if isinstance(plan, Pair) else ""
 
@@ -50,7 +52,9 @@ class Client:
             await self._send({"type": "http.response.body", "body": first})
 
     async def relay(self, chunk: bytes) -> None:
-        """Send a chunk as it came."""
+        """Send a chunk as it came; nothing if it is empty."""
+        if not chunk:
+            return
         self._last = chunk
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
 

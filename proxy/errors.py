@@ -98,6 +98,14 @@ class UpstreamError(Exception):
         self.kind = kind
 
 
+class StreamBrokenError(BadGatewayError):
+    """A decode node's stream broke; the client has part of it."""
+
+    def __init__(self, how: "Kind", message: str) -> None:
+        super().__init__(f"the decode node failed while it was answering: {message}")
+        self.how = how
+
+
 class NodeAnsweredError(ProxyError):
     """A node said no, and what it said is the answer; no body: it was not in OpenAI's shape."""
 

@@ -43,6 +43,7 @@ class Course:
         self._shared = shared
         self._deadline = deadline
         self._history = History()
+        self._plan: Plan | None = None  # the last one that was tried
 
     @asynccontextmanager
     async def answer(self, request: ClientRequest, chosen: Callable[[Plan], None]) -> AsyncIterator[Opened]:
@@ -55,8 +56,10 @@ class Course:
         Raises:
             ProxyError: no node could answer, or one refused.
         """
-        plan = self._shared.planner.first(request, self._history)
+        keep = self._plan if isinstance(self._plan, Pair) else None
+        plan = self._shared.planner.first(request, self._history, keep)
         while True:
+            self._plan = plan
             chosen(plan)
             async with self._shared.attempts.run(plan, request) as outcome:
                 if isinstance(outcome, Opened):
@@ -65,6 +68,20 @@ class Course:
             if isinstance(outcome, DecodeRefused):
                 raise outcome.answered
             plan = self._after(plan, outcome, request)
+
+    def broke(self) -> None:
+        """Note that an opened answer broke."""
+        assert self._plan is not None
+        self._history = self._history.without(self._plan.decode)
+
+    def may_go_on(self) -> bool:
+        """Ask for one more leg of an answer that broke, and pay for it."""
+        denied = self._shared.retries.denied(self._history, self._left_s())
+        if denied is not None:
+            self._shared.metrics.denied("decode", denied)
+            return False
+        self._shared.retries.spend()
+        return True
 
     def _after(self, failed: Plan, failure: Failure, request: ClientRequest) -> Plan:
         metrics = self._shared.metrics

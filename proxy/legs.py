@@ -57,7 +57,7 @@ async def open_decode(upstream: Upstream, call: Call) -> DecodeOutcome:
     try:
         answer = await upstream.post(call.url, call.headers, call.body)
         streams = answer.is_stream and answer.status == 200
-        outcome = _judge(answer, await (answer.read_some() if streams else answer.read_all()))
+        outcome = _judge(answer, await (answer.read_event() if streams else answer.read_all()))
     except UpstreamError as exc:
         outcome = DecodeFailed(exc.kind, str(exc))
     finally:

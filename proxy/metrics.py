@@ -56,6 +56,15 @@ class Metrics:
             ("leg", "reason"),
             registry=self._registry,
         )
+        self._resumed = Counter(
+            "baton_streams_resumed", "Streams that broke and went on, leg by leg", ("way",), registry=self._registry
+        )
+        self._not_resumed = Counter(
+            "baton_streams_not_resumed",
+            "Streams that broke and did not go on, by reason",
+            ("reason",),
+            registry=self._registry,
+        )
         self._cancels = Counter(
             "baton_transfer_cancels",
             "Transfers that nobody wants any more, by whether the prefill node could be told",
@@ -82,6 +91,14 @@ class Metrics:
     def denied(self, leg: Role, reason: Denied) -> None:
         """Count a failure that no other node was asked to make good."""
         self._denied.labels(leg, reason).inc()
+
+    def resumed(self, way: str) -> None:
+        """Count a stream that goes on after it broke."""
+        self._resumed.labels(way).inc()
+
+    def not_resumed(self, reason: str) -> None:
+        """Count a stream that broke for good."""
+        self._not_resumed.labels(reason).inc()
 
     def cancelled(self, result: Literal["told", "lost"], transfers: int) -> None:
         """Count transfers whose prefill node was told that nobody wants them, or could not be."""

@@ -1,7 +1,8 @@
 """The main path: one request, from the client's bytes to the last byte of its answer.
 
 Read the body once; choose nodes; send both legs at once; relay the decode node's bytes. Until the first byte went out
-any failure leads to another plan (`failover.py`), and every wait is bounded by the request's deadline.
+any failure leads to another plan (`failover.py`); after it the stream is resumed where that is exact (`answering.py`).
+Every wait is bounded by the request's deadline.
 """
 
 import asyncio
@@ -10,14 +11,15 @@ import logging
 from starlette.types import Receive, Scope, Send
 
 from contracts.configuration.schema import BatonConfig
+from proxy.answering import answer
 from proxy.client import Client
 from proxy.disconnect import while_connected
 from proxy.errors import ClientGoneError, DeadlineError, ProxyError, UnavailableError
 from proxy.failover import Failover
 from proxy.headers import request_id_of
 from proxy.metrics import Metrics
-from proxy.relay import relay
 from proxy.request import ClientRequest, parse, read_body
+from proxy.resume.stream import Stream
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ class Orchestrator:
     def __init__(self, config: BatonConfig, failover: Failover, metrics: Metrics) -> None:
         self._timeout_s = config.proxy.request_timeout_s
         self._max_body_bytes = config.proxy.max_body_bytes
+        self._resume = config.proxy.resume
         self._failover = failover
         self._metrics = metrics
 
@@ -58,6 +61,4 @@ class Orchestrator:
             await self._serve(request, client, deadline)
 
     async def _serve(self, request: ClientRequest, client: Client, deadline: asyncio.Timeout) -> None:
-        course = self._failover.course(deadline)
-        async with course.answer(request, client.take) as opened:
-            await relay(opened, client)
+        await answer(Stream(request, self._resume), self._failover.course(deadline), client, self._metrics)

@@ -1,12 +1,13 @@
-"""The decode node's answer on its way to the client: its bytes, untouched."""
+"""The decode node's answer on its way to the client: its bytes, untouched, or through what remembers and joins them."""
 
 from typing import Final
 
 from contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
 from proxy import headers
 from proxy.client import Client
-from proxy.errors import BadGatewayError, UpstreamError
+from proxy.errors import Kind, StreamBrokenError, UpstreamError
 from proxy.outcome import Opened
+from proxy.resume.stream import Stream
 from proxy.upstream import Answer
 
 # The last event of every stream of the OpenAI API; a stream without it was cut, however clean its end looks.
@@ -15,20 +16,26 @@ _TAIL_BYTES: Final = len(END_OF_STREAM) + 4
 _RECOMPUTED_BY_NODE: Final = "the decode node computed the prompt itself"
 
 
-async def relay(opened: Opened, client: Client) -> None:
-    """Send an answer to the client; the caller closes it.
+async def relay(opened: Opened, client: Client, stream: Stream) -> None:
+    """Send an answer to the client, or go on with one that it has part of; the caller closes the node's.
 
     Raises:
-        BadGatewayError: the decode node's stream broke; the client has part of it.
+        StreamBrokenError: the decode node's stream broke; the client has part of it.
+        CannotFollowError: the answer is not the one that the client has part of.
     """
     answer = opened.answer
-    _note_recompute(opened, client)
-    head = headers.to_relay(answer.headers)
-    if not answer.is_stream:
-        head.append((b"content-length", b"%d" % len(opened.first)))
-    await client.start(answer.status, head, opened.first, streams=answer.is_stream)
+    passing = stream.passing if answer.is_stream else None
+    first = opened.first if passing is None else passing.take(opened.first)
+    if client.status:
+        await client.relay(first)
+    else:
+        _note_recompute(opened, client)
+        head = headers.to_relay(answer.headers)
+        if not answer.is_stream:
+            head.append((b"content-length", b"%d" % len(first)))
+        await client.start(answer.status, head, first, streams=answer.is_stream)
     if answer.is_stream:
-        await _relay_rest(answer, opened.first, client)
+        await (_relay_rest(answer, first, client) if passing is None else _pass_rest(answer, stream, client))
         await client.end()
 
 
@@ -39,9 +46,25 @@ async def _relay_rest(answer: Answer, chunk: bytes, client: Client) -> None:
             await client.relay(chunk)
             tail = chunk if len(chunk) >= _TAIL_BYTES else (tail + chunk)[-_TAIL_BYTES:]
     except UpstreamError as exc:
-        raise BadGatewayError(f"the decode node failed while it was answering: {exc}") from exc
+        raise StreamBrokenError(exc.kind, str(exc)) from exc
     if not tail.rstrip().endswith(END_OF_STREAM):
-        raise BadGatewayError("the decode node's stream ended before its last event")
+        raise _ended_early()
+
+
+async def _pass_rest(answer: Answer, stream: Stream, client: Client) -> None:
+    assert stream.passing is not None
+    take = stream.passing.take
+    try:
+        while chunk := await answer.read_some():
+            await client.relay(take(chunk))
+    except UpstreamError as exc:
+        raise StreamBrokenError(exc.kind, str(exc)) from exc
+    if not stream.ended:
+        raise _ended_early()
+
+
+def _ended_early() -> StreamBrokenError:
+    return StreamBrokenError(Kind.DISCONNECT, "its stream ended before its last event")
 
 
 def _note_recompute(opened: Opened, client: Client) -> None:

@@ -17,6 +17,7 @@ from proxy.errors import Kind, UpstreamError
 # uvicorn, in front of every vLLM, closes a connection that idled for 5 s: let go a little earlier.
 KEEP_ALIVE_S: Final = 4.0
 LARGE_BODY_BYTES: Final = 1 << 20  # above it aiohttp wants a file, which it sends in pieces
+END_OF_EVENT: Final = b"\n\n"
 EVENT_STREAM: Final = b"text/event-stream"
 Headers = Iterable[tuple[str, str]]
 
@@ -36,6 +37,16 @@ class Answer:
             return await self._response.content.readany()
         except _FOREIGN as exc:  # not `translated()`: this runs once a chunk
             raise _translation(exc) from exc
+
+    async def read_event(self) -> bytes:
+        """Return what has arrived, at least one whole event of a stream; nothing at the end."""
+        data = await self.read_some()
+        while data and END_OF_EVENT not in data:
+            more = await self.read_some()
+            if not more:
+                raise UpstreamError(Kind.DISCONNECT, "its connection ended before its answer did")
+            data += more
+        return data
 
     async def read_all(self) -> bytes:
         """Return the whole body; a body that was cut is an error."""

@@ -35,6 +35,7 @@ class ProxyConfig:
     max_attempts: AtLeastOne = 4  # of one request, on whichever nodes
     retry_share: Share = 0.2  # of all requests; so many may be tried again where failures last
     retry_burst: AtLeastOne = 512  # … and so many beyond that, for the loss of a node with all its requests
+    resume: Literal["off", "token_ids", "all"] = "all"  # which streams that break go on elsewhere; see failover.md
     max_body_bytes: AtLeastOne = 64 * 1024 * 1024
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

@@ -218,7 +218,7 @@ async def test_a_node_that_comes_back_after_an_outage(role: Role, *, n: int, str
 
         async def partner_state() -> bool:
             nodes = (await running.http.get("/ready")).json()["nodes"]
-            return next(each["state"] for each in nodes if each["url"] == partner.url) == "ready"
+            return any(each["url"] == partner.url and each["state"] == "ready" for each in nodes)
 
         assert await partner_state()
         await node.start()

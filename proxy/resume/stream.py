@@ -1,0 +1,77 @@
+"""One request's answer over as many legs as it takes: what is asked of the next one, and what its bytes pass through."""
+
+from dataclasses import replace
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from proxy.fields import is_false, is_set
+from proxy.request import CHAT, ClientRequest
+from proxy.resume import follow
+from proxy.resume.follow import CannotFollowError
+from proxy.resume.record import Record, ReplayRecord, TokenRecord
+from proxy.resume.rules import Never, Way, judge
+from proxy.resume.seam import ReplaySeam, TokenSeam
+
+Mode = Literal["off", "token_ids", "all"]
+_TRUE: Final = msgspec.Raw(b"true")
+
+
+class Passing(Protocol):
+    """What an answer's bytes pass through on their way to the client."""
+
+    def take(self, data: bytes) -> bytes:
+        """Return what the client gets for some bytes."""
+        ...
+
+
+class Stream:
+    """What is known of one answer."""
+
+    def __init__(self, request: ClientRequest, mode: Mode) -> None:
+        self.asked = request  # of the next node
+        self.passing: Passing | None = None  # None: bytes are relayed as they come
+        self.way = _way(request, mode)
+        self._request = request
+        self._record: Record | None = None
+        self._legs = 1
+        if self.way is Way.TOKEN_IDS:
+            tells = is_set(request.fields, "return_token_ids") and not is_false(request.fields, "return_token_ids")
+            self.asked = replace(request, fields={**request.fields, "return_token_ids": _TRUE})
+            self.passing = self._record = TokenRecord(chat=request.endpoint == CHAT, hides=not tells)
+        elif self.way is Way.REPLAY:
+            self.passing = self._record = ReplayRecord()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer's last event has passed; of one that passes through nothing, that is not known."""
+        return self._record is None or self._record.done
+
+    def go_on(self) -> bytes | None:
+        """Prepare the next leg after one that broke; return what is missing if no leg is needed.
+
+        Raises:
+            CannotFollowError: there is no exact way to go on.
+        """
+        if isinstance(self.way, Never):
+            raise CannotFollowError(self.way)
+        assert self._record is not None
+        missing = follow.closing(self._request, self._record)
+        if missing is not None:
+            return missing
+        self._legs += 1
+        if isinstance(self._record, TokenRecord):
+            following = follow.from_token_ids(self._request, self._record, self._legs)
+            self.passing = TokenSeam(following, self._record, chat=self._request.endpoint == CHAT)
+        else:
+            following = follow.from_the_start(self._request, self._record, self._legs)
+            self.passing = ReplaySeam(following, self._record)
+        self.asked = following.request
+        return None
+
+
+def _way(request: ClientRequest, mode: Mode) -> Way | Never:
+    if mode == "off" or not is_set(request.fields, "stream") or is_false(request.fields, "stream"):
+        return Never.OFF
+    way = judge(request)
+    return Never.OFF if way is Way.REPLAY and mode == "token_ids" else way
