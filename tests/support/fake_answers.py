@@ -26,6 +26,7 @@ class Asked:
     ids: bool = False  # `return_token_ids`
     usage: bool = False  # `stream_options.include_usage`
     created: int = 1
+    drift: int = 0
 
     @property
     def chat(self) -> bool:
@@ -35,10 +36,10 @@ class Asked:
     @property
     def start(self) -> int:
         """Index of the first token: how many of the prompt's last ids are answers."""
-        return sum(token >= FIRST_ID for token in self.prompt)
+        return self.drift + sum(token >= FIRST_ID for token in self.prompt)
 
 
-def understand(path: str, body: dict[str, Any], tokens: int, created: int) -> Asked:
+def understand(path: str, body: dict[str, Any], tokens: int, created: int, drift: int) -> Asked:
     """Read a request; `tokens` is what a node makes if it is not told how many."""
     prompt = body.get("prompt")
     return Asked(
@@ -49,6 +50,7 @@ def understand(path: str, body: dict[str, Any], tokens: int, created: int) -> As
         ids=bool(body.get("return_token_ids")),
         usage=bool((body.get("stream_options") or {}).get("include_usage")),
         created=created,
+        drift=drift,
     )
 
 

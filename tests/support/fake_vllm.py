@@ -97,6 +97,7 @@ class FakeVllm:
         self.role = role
         self.fabric = fabric
         self.tokens = tokens  # made where a request does not say how many
+        self.drift = 0  # by how many tokens its answers differ from those of other nodes
         self.created = 1  # part of each answer, and of its id
         self.seen: list[Seen] = []
         self.fault: Fault = ""
@@ -254,7 +255,7 @@ class FakeVllm:
         if self.recomputes:
             headers += [(b"x-baton-path", b"recomputed"), (b"x-baton-reason", b"the peer went silent")]
         headers.append((b"x-baton-secret", b"not for clients"))
-        asked = understand(seen.path, seen.body, self.tokens, self.created)
+        asked = understand(seen.path, seen.body, self.tokens, self.created, self.drift)
         parts = list(stream(asked)) if streams else [whole(asked)]
         if not streams:
             headers.append((b"content-length", b"%d" % (0 if self.fault == "empty" else len(parts[0]))))
