@@ -40,31 +40,34 @@ async def relay(opened: Opened, client: Client, stream: Stream) -> None:
 
 
 async def _relay_rest(answer: Answer, chunk: bytes, client: Client) -> None:
-    tail = chunk
+    tail, broken = chunk, None
     try:
         while chunk := await answer.read_some():
             await client.relay(chunk)
             tail = chunk if len(chunk) >= _TAIL_BYTES else (tail + chunk)[-_TAIL_BYTES:]
     except UpstreamError as exc:
-        raise StreamBrokenError(exc.kind, str(exc)) from exc
+        broken = exc
     if not tail.rstrip().endswith(END_OF_STREAM):
-        raise _ended_early()
+        raise _early_end(broken) from broken
 
 
 async def _pass_rest(answer: Answer, stream: Stream, client: Client) -> None:
     assert stream.passing is not None
-    take = stream.passing.take
+    take, broken = stream.passing.take, None
     try:
         while chunk := await answer.read_some():
             await client.relay(take(chunk))
     except UpstreamError as exc:
-        raise StreamBrokenError(exc.kind, str(exc)) from exc
+        broken = exc
     if not stream.ended:
-        raise _ended_early()
+        raise _early_end(broken) from broken
 
 
-def _ended_early() -> StreamBrokenError:
-    return StreamBrokenError(Kind.DISCONNECT, "its stream ended before its last event")
+def _early_end(broken: UpstreamError | None) -> StreamBrokenError:
+    """Name the end of a stream whose last event has not come; one that breaks after it is complete."""
+    if broken is None:
+        return StreamBrokenError(Kind.DISCONNECT, "its stream ended before its last event")
+    return StreamBrokenError(broken.kind, str(broken))
 
 
 def _note_recompute(opened: Opened, client: Client) -> None:
