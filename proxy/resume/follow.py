@@ -76,6 +76,7 @@ def from_token_ids(request: ClientRequest, record: TokenRecord, turn: int) -> Fo
     text = "".join(piece.text for piece in tail)
     tells = "return_token_ids" in request.fields or "logprobs" in request.fields
     repeated = tuple(token for piece in tail for token in piece.ids) if text or tells else ()
+    unseen = 0 if repeated else len(tail)
     if not repeated:
         record.rewind()
     given = [int(token) for token in bytes(record.ids[: record.clean_bytes]).split(b",")[:-1]]
@@ -93,6 +94,7 @@ def from_token_ids(request: ClientRequest, record: TokenRecord, turn: int) -> Fo
         given_tokens=len(given),
         repeated_ids=repeated,
         repeated_text=text,
+        empty_events=unseen,
         text_offset=_next_offset(record.clean),
     )
 

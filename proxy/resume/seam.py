@@ -23,6 +23,7 @@ class Seam:
         self._following = following
         self._record = record
         self._text = following.repeated_text  # still to come again
+        self._empty_events = following.empty_events  # likewise, after that text
         self._name = {name: following.original.body[name] for name in ("id", "object", "created", "model")}
         self._splitter = Splitter()
         record.restart()
@@ -45,11 +46,23 @@ class Seam:
             fail_if_nodes_own(event)
             raise StreamBrokenError(Kind.REFUSED, "another node would not go on")
         new = self._renew(parse(event))
-        return self._record.pass_on(encode(new)) if new else b""
+        if new is None:
+            return b""
+        passed = self._record.pass_on(encode(new))
+        return b"" if self._is_known(new) else passed
 
     def _renew(self, piece: Piece) -> dict[str, Any] | None:
         """Return an event as the client is to have it; None if it has it already."""
         raise NotImplementedError
+
+    def _is_known(self, new: dict[str, Any]) -> bool:
+        """Whether the client has an event that says nothing: so many of those were sent as the last ones."""
+        (choice,) = new["choices"] or ({},)
+        says_nothing = choice.get("text", choice.get("delta", {}).get("content")) == ""
+        if not self._empty_events or not says_nothing or choice["finish_reason"] is not None:
+            return False
+        self._empty_events -= 1
+        return True
 
     def _new_text(self, said: str) -> str:
         """Take away what the client has."""
@@ -61,11 +74,7 @@ class Seam:
 
 
 class ReplaySeam(Seam):
-    """The same answer once more: what is new is what comes after as much text, and as many empty events, as were sent."""
-
-    def __init__(self, following: Following, record: Record) -> None:
-        super().__init__(following, record)
-        self._empty_events = following.empty_events
+    """The same answer once more: what is new is what comes after as much text as was sent."""
 
     def _renew(self, piece: Piece) -> dict[str, Any] | None:
         body = piece.body | self._name
@@ -77,12 +86,8 @@ class ReplaySeam(Seam):
             return None
         repeats = bool(self._text)
         text = self._new_text(piece.text)
-        if not text and not piece.ends:
-            if repeats or "role" in choice.get("delta", ()):
-                return None
-            if self._empty_events:
-                self._empty_events -= 1
-                return None
+        if not text and not piece.ends and (repeats or "role" in choice.get("delta", ())):
+            return None
         said: dict[str, Any] = {"text": text} if "text" in choice else {"delta": {"content": text}}
         return body | {"choices": [choice | said]}
 
