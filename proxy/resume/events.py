@@ -8,6 +8,7 @@ import msgspec
 END: Final = b"\n\n"
 DONE: Final = b"data: [DONE]"
 ERROR: Final = b'data: {"error":'
+_LINE_END: Final = ord("\n")
 _DATA: Final = b"data: "
 
 
@@ -24,7 +25,7 @@ class Splitter:
         if self._part:
             data = self._part + data
             self._part = b""
-        if data.find(b"\n") == len(data) - 2:  # one event and nothing else, as nodes send it; JSON has no line ends
+        if 0 < data.find(b"\n") == len(data) - 2 and data[-1] == _LINE_END:  # one event, as nodes send it
             return [data]
         *events, self._part = data.split(END)
         return [event + END for event in events]

@@ -19,7 +19,7 @@ from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.test_leaving_clients import settle
 
-pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(600)]
 
 STREAMS = int(os.environ.get("KILLED_STREAMS", "24"))
 TOKENS = 120
