@@ -35,7 +35,7 @@ async def metric(running: Cluster, name: str) -> float:
 @pytest.mark.parametrize("fault", ["status", "drop", "gone"])
 async def test_a_failed_prefill_leg_is_tried_on_another_prefill_node(fault: str, *, stream: bool) -> None:
     """The decode node stays the same, and gets a new transfer; the failed prefill node is told to forget the old one."""
-    async with cluster(prefill=2, decode=2, probe_interval_s=30.0) as running:
+    async with cluster(prefill=2, decode=2, probe_interval_s=30.0, probe_timeout_s=20.0) as running:
         if fault == "gone":
             await running.prefill[0].stop()
         else:
