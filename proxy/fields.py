@@ -48,6 +48,11 @@ def is_false(fields: Fields, name: str) -> bool:
     return bytes(memoryview(fields[name])[:6]) == b"false"
 
 
+def is_on(fields: Fields, name: str) -> bool:
+    """Return whether a field is there and neither null nor false."""
+    return is_set(fields, name) and not is_false(fields, name)
+
+
 def is_one(fields: Fields, name: str) -> bool:
     """Return whether a field that is there is literally `1`."""
     return bytes(memoryview(fields[name])[:2]) == b"1"

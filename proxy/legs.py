@@ -24,13 +24,13 @@ from proxy.outcome import (
     PrefillOutcome,
     PrefillRefused,
 )
+from proxy.resume.events import ERROR
 from proxy.upstream import Answer, Upstream
 
 # A decode node that will refuse too has the same request before it and says so at once.
 REFUSAL_GRACE_S: Final = 1.0
 # What another node may be better at: too slow a body, too many requests.
 _BUSY: Final = frozenset((408, 429))
-ERROR_EVENT: Final = b'data: {"error":'
 _ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
 
 
@@ -120,7 +120,7 @@ def _judge_event(first: bytes) -> DecodeFailed | None:
 
     An error that is the client's own is an answer, and stays where vLLM put it.
     """
-    if not first.startswith(ERROR_EVENT):
+    if not first.startswith(ERROR):
         return None
     body = first.removeprefix(b"data: ").partition(b"\n")[0]
     if not _is_openai_error(body):

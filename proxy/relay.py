@@ -55,10 +55,12 @@ async def _pass_rest(answer: Answer, stream: Stream, client: Client) -> None:
     assert stream.passing is not None
     take, broken = stream.passing.take, None
     try:
-        while chunk := await answer.read_some():
+        while stream.broken is None and (chunk := await answer.read_some()):
             await client.relay(take(chunk))
     except UpstreamError as exc:
         broken = exc
+    if stream.broken is not None:
+        raise stream.broken
     if not stream.ended:
         raise _early_end(broken) from broken
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.fields import is_on
 from proxy.request import CHAT, COMPLETIONS, ClientRequest
 from proxy.resume.events import DONE, END, Piece, encode, parse
 from proxy.resume.record import Record, TokenRecord
@@ -74,7 +75,7 @@ def from_token_ids(request: ClientRequest, record: TokenRecord, turn: int) -> Fo
         raise CannotFollowError(Never.MEDIA)
     tail = [parse(event) for event in record.tail]
     text = "".join(piece.text for piece in tail)
-    tells = "return_token_ids" in request.fields or "logprobs" in request.fields
+    tells = any(is_on(request.fields, name) for name in ("return_token_ids", "logprobs"))
     repeated = tuple(token for piece in tail for token in piece.ids) if text or tells else ()
     unseen = 0 if repeated else len(tail)
     if not repeated:

@@ -31,22 +31,20 @@ class Record:
         self.last = b""  # the last event that said something, as it came
         self.done = False  # the stream's last event has passed
         self.lost: Never | None = None  # why it cannot be resumed after all
+        self.broken: StreamBrokenError | None = None  # the node said that it failed
         self.tail: list[bytes] = []  # events since the last clean place
         self._tail_bytes = 0
         self._splitter = Splitter()
 
     def take(self, data: bytes) -> bytes:
-        """Remember some bytes; return those for the client, which are whole events.
-
-        Raises:
-            StreamBrokenError: the node says that it failed.
-        """
+        """Remember some bytes; return those for the client, which are whole events up to a break."""
         events = self._splitter.whole(data)
         return self.pass_on(events[0]) if len(events) == 1 else b"".join(map(self.pass_on, events))
 
     def restart(self) -> None:
-        """Forget half an event: the rest of it will not come."""
+        """Forget half an event, the rest of which will not come, and the break."""
         self._splitter = Splitter()
+        self.broken = None
 
     def pass_on(self, event: bytes) -> bytes:
         """Remember one event; return it as the client gets it. This runs once a token."""
@@ -66,9 +64,9 @@ class Record:
     def _note_special(self, event: bytes) -> bool:
         """Look at an event that may say nothing; return whether that is so."""
         if event.startswith(DONE):
-            self.done = True
+            self.done = self.broken is None
         elif event.startswith(ERROR):
-            fail_if_nodes_own(event)
+            self.broken = nodes_own_error(event)
         else:
             return _NO_CHOICES in event
         return True
@@ -93,7 +91,7 @@ class TokenRecord(Record):
         if at < 0:
             if not self._note_special(event):
                 self.lost = Never.NO_TOKEN_IDS
-            return event
+            return b"" if self.broken else event
         if not self.first:
             return self._begin(event)
         at += len(_KEY)
@@ -148,20 +146,17 @@ class ReplayRecord(Record):
 
     def pass_on(self, event: bytes) -> bytes:
         """Remember one event."""
-        if self.lost is None and not self._note_special(event):
+        if not self._note_special(event) and self.lost is None:
             self.first = self.first or event
             self.last = event
             self._keep(event)
-        return event
+        return b"" if self.broken else event
 
 
-def fail_if_nodes_own(event: bytes) -> None:
-    """Take an error event that is not the client's fault for what it is: the end of the node's answer.
-
-    Raises:
-        StreamBrokenError: it is the node's.
-    """
+def nodes_own_error(event: bytes) -> StreamBrokenError | None:
+    """Take an error event that is not the client's fault for what it is: the end of the node's answer."""
     error = parse(event).body["error"]
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and code >= 500:
-        raise StreamBrokenError(Kind.STATUS, f"it sent an error {code}")
+        return StreamBrokenError(Kind.STATUS, f"it sent an error {code}")
+    return None

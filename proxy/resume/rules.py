@@ -69,7 +69,6 @@ _STATELESS: Final = frozenset(
         "documents",
         "ignore_eos",
         "include_stop_str_in_output",
-        "kv_transfer_params",
         "logit_bias",
         "max_completion_tokens",
         "max_tokens",

@@ -10,7 +10,7 @@ from typing import Any, Final
 from proxy.errors import Kind, StreamBrokenError
 from proxy.resume.events import DONE, ERROR, Piece, Splitter, encode, parse
 from proxy.resume.follow import CannotFollowError, Following
-from proxy.resume.record import Record, fail_if_nodes_own
+from proxy.resume.record import Record, nodes_own_error
 from proxy.resume.rules import Never
 
 _LOGPROB_LISTS: Final = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
@@ -33,18 +33,20 @@ class Seam:
 
         Raises:
             CannotFollowError: the answer differs from what the client has.
-            StreamBrokenError: the node says that it failed.
         """
         return b"".join(map(self._take, self._splitter.whole(data)))
 
     def _take(self, event: bytes) -> bytes:
+        if self._record.broken:
+            return b""
         if event.startswith(DONE):
             if self._text:
                 raise CannotFollowError(Never.DIFFERS)
             return self._record.pass_on(event)
         if event.startswith(ERROR):
-            fail_if_nodes_own(event)
-            raise StreamBrokenError(Kind.REFUSED, "another node would not go on")
+            refused = StreamBrokenError(Kind.REFUSED, "another node would not go on")
+            self._record.broken = nodes_own_error(event) or refused
+            return b""
         new = self._renew(parse(event))
         if new is None:
             return b""

@@ -5,7 +5,8 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from proxy.fields import is_false, is_set
+from proxy.errors import StreamBrokenError
+from proxy.fields import is_on
 from proxy.request import CHAT, ClientRequest
 from proxy.resume import follow
 from proxy.resume.follow import CannotFollowError
@@ -36,7 +37,7 @@ class Stream:
         self._record: Record | None = None
         self._legs = 1
         if self.way is Way.TOKEN_IDS:
-            tells = is_set(request.fields, "return_token_ids") and not is_false(request.fields, "return_token_ids")
+            tells = is_on(request.fields, "return_token_ids")
             self.asked = replace(request, fields={**request.fields, "return_token_ids": _TRUE})
             self.passing = self._record = TokenRecord(chat=request.endpoint == CHAT, hides=not tells)
         elif self.way is Way.REPLAY:
@@ -46,6 +47,11 @@ class Stream:
     def ended(self) -> bool:
         """Whether the answer's last event has passed; of one that passes through nothing, that is not known."""
         return self._record is None or self._record.done
+
+    @property
+    def broken(self) -> StreamBrokenError | None:
+        """What the node said of its failure, after everything before it has passed."""
+        return self._record.broken if self._record else None
 
     def go_on(self) -> bytes | None:
         """Prepare the next leg after one that broke; return what is missing if no leg is needed.
@@ -71,7 +77,7 @@ class Stream:
 
 
 def _way(request: ClientRequest, mode: Mode) -> Way | Never:
-    if mode == "off" or not is_set(request.fields, "stream") or is_false(request.fields, "stream"):
+    if mode == "off" or not is_on(request.fields, "stream"):
         return Never.OFF
     way = judge(request)
     return Never.OFF if way is Way.REPLAY and mode == "token_ids" else way

@@ -3,7 +3,6 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import StreamBrokenError
 from proxy.resume.events import Splitter
 from proxy.resume.record import MAX_BYTES, ReplayRecord, TokenRecord
 from proxy.resume.rules import Never
@@ -123,15 +122,20 @@ def test_a_record_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(("code", "breaks"), [(500, True), (503, True), (400, False)])
-@pytest.mark.parametrize("record", [TokenRecord(chat=False, hides=True), ReplayRecord()])
-def test_a_nodes_own_error_event_is_a_break(record: TokenRecord | ReplayRecord, code: int, *, breaks: bool) -> None:
-    """A dead engine is told of inside of a stream that ends well; the client's own mistake is an answer."""
-    event = b'data: {"error": {"message": "m", "code": %d}}\n\n' % code
-    if breaks:
-        with pytest.raises(StreamBrokenError):
-            record.take(event)
-    else:
-        assert record.take(event) == event
+@pytest.mark.parametrize("make", [lambda: TokenRecord(chat=False, hides=False), ReplayRecord])
+def test_a_nodes_own_error_event_is_a_break(make: Any, code: int, *, breaks: bool) -> None:
+    """A dead engine is told of inside of a stream that ends well; the client's own mistake is an answer.
+
+    What came before it, in the same piece of data, is sent; it was remembered as sent.
+    """
+    record = make()
+    error = b'data: {"error": {"message": "m", "code": %d}}\n\n' % code
+    end = b"data: [DONE]\n\n"
+
+    got = record.take(FIRST + chunk() + error + end)
+
+    assert (record.broken is not None, record.done) == (breaks, not breaks)
+    assert got == (FIRST + chunk() if breaks else FIRST + chunk() + error + end)
 
 
 def test_events_are_split_wherever_they_are_cut() -> None:
