@@ -59,7 +59,7 @@ class Seam:
 
     def _is_known(self, new: dict[str, Any]) -> bool:
         """Whether the client has an event that says nothing: so many of those were sent as the last ones."""
-        (choice,) = new["choices"] or ({},)
+        choice: dict[str, Any] = next(iter(new["choices"]), {})
         says_nothing = choice.get("text", choice.get("delta", {}).get("content")) == ""
         if not self._empty_events or not says_nothing or choice["finish_reason"] is not None:
             return False

@@ -70,7 +70,7 @@ def groups_of(ids: Sequence[int], grouping: str) -> Iterator[list[int]]:
 def node(tokenizer: Tokenizer, path: str, prompt: list[int], groups: list[list[int]]) -> list[bytes]:
     """The stream of a node whose model says these tokens after this prompt."""
     wanted = SimpleNamespace(request_id="r", prompt_token_ids=prompt, sampling_params=SamplingParams(max_tokens=99))
-    detokenizer = FastIncrementalDetokenizer(SimpleNamespace(_tokenizer=tokenizer), wanted)  # type: ignore[arg-type]
+    detokenizer = FastIncrementalDetokenizer(SimpleNamespace(_tokenizer=tokenizer), wanted)
     made: list[bytes] = []
     if path == CHAT:
         first = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}

@@ -1,6 +1,6 @@
-"""A decode node that is killed amid its streams: every client gets the answer of one vLLM server, and sees one stream.
+"""A node that is killed amid its requests: every client gets the answer of one vLLM server, and sees one stream.
 
-`KILLED_STREAMS` sets how many streams run at once.
+`KILLED_STREAMS` sets how many answers are asked for at once; two of eight are not streamed.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.http import PATH_HEADER
-from tests.e2e.client import LOGPROB_TOLERANCE
+from contracts.http import DISAGGREGATED, PATH_HEADER
+from tests.e2e.client import LOGPROB_TOLERANCE, Answer, complete, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.test_leaving_clients import settle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(600)]
 
-STREAMS = int(os.environ.get("KILLED_STREAMS", "24"))
+STREAMS = int(os.environ.get("KILLED_STREAMS", "32"))
 TOKENS = 120
 KILL_AFTER_TOKENS = 25  # on average, so that some streams have hardly begun and none has ended
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
@@ -32,6 +32,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "chat": {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
     "seeded": {"temperature": 0.8, "seed": 7, "stream_options": {"include_usage": True}},
     "penalties": {"frequency_penalty": 0.3, "stop": ["no such text"]},
+    "whole": {"stream": False, "return_token_ids": True},
+    "two": {"stream": False, "n": 2, "temperature": 0.8, "seed": 9},
 }
 
 
@@ -67,7 +69,8 @@ class Read:
             self.chunks += 1
             delta = choice.get("delta", {})
             self.roles += "role" in delta
-            self.text += choice.get("text", delta.get("content")) or ""
+            said = choice.get("text", delta.get("content")) or ""
+            self.text += said if choice["index"] == 0 else f"|{said}"
             self.ids += choice.get("token_ids") or []
             logprobs = choice.get("logprobs") or {}
             self.logprobs += logprobs.get("token_logprobs", [])
@@ -86,7 +89,7 @@ class Read:
 
 
 def request_for(trio: Trio, number: int) -> tuple[str, dict[str, Any]]:
-    """The path and the body of one stream; the same for the same number modulo 24."""
+    """The path and the body of one stream; the same for the same number modulo four times the variants."""
     variant = list(VARIANTS)[number % len(VARIANTS)]
     prompts = [prompt for prompt in trio.prompts if 4 < len(prompt) < 400]
     prompt = prompts[number // len(VARIANTS) % min(4, len(prompts))]
@@ -104,20 +107,24 @@ async def read(client: httpx.AsyncClient, url: str, path: str, body: dict[str, A
     async with client.stream("POST", url + path, json=body) as response:
         assert response.status_code == 200, await response.aread()
         into.path = response.headers.get(PATH_HEADER, "")
+        if not body["stream"]:
+            into.take((await response.aread()).decode())
+            return
         async for line in response.aiter_lines():
             if line.startswith("data: "):
                 into.take(line.removeprefix("data: "))
 
 
 async def read_all(trio: Trio, url: str, count: int, doomed: Server | None = None) -> list[Read]:
-    """Read many streams at once; kill a node when they are well under way."""
+    """Read many answers at once; kill a node when the streams are well under way."""
     found = [Read() for _ in range(count)]
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(timeout=120, limits=limits) as client:
         asked = [request_for(trio, number) for number in range(count)]
         tasks = [asyncio.create_task(read(client, url, *each, into)) for each, into in zip(asked, found, strict=True)]
         if doomed is not None:
-            while sum(each.chunks for each in found) < count * KILL_AFTER_TOKENS:
+            streams = sum(body["stream"] for _, body in asked)
+            while sum(each.chunks for each in found) < streams * KILL_AFTER_TOKENS:
                 assert not all(task.done() for task in tasks)
                 await asyncio.sleep(0.005)
             print("killed at", sorted(each.chunks for each in found))
@@ -145,6 +152,38 @@ def test_every_stream_survives_the_kill_of_one_of_two_decode_nodes(stack: Stack,
     assert resumed.get('baton_streams_resumed_total{way="token_ids"}', 0) >= STREAMS / 8
     assert resumed.get('baton_streams_resumed_total{way="replay"}', 0) >= STREAMS / 16
     assert metrics.get("baton_streams_broken_total", 0) == 0
+    settle(trio.decode, within_s=10)
+    settle(trio.prefill, within_s=10)
+    proxy.stop()
+
+
+async def ask_during_kill(trio: Trio, url: str, prompts: list[list[int]], doomed: Server) -> list[Answer]:
+    """Ask for long prompts; kill a prefill node that computes some of them."""
+    async with httpx.AsyncClient(timeout=120) as client:
+        asked = [asyncio.create_task(complete(client, url, trio.model, prompt)) for prompt in prompts]
+        while not (await asyncio.to_thread(doomed.transfers))["transfers"]:
+            assert not all(task.done() for task in asked)
+            await asyncio.sleep(0.005)
+        doomed.kill()
+        return await asyncio.gather(*asked)
+
+
+def test_every_request_survives_the_kill_of_one_of_two_prefill_nodes(stack: Stack, trio: Trio) -> None:
+    """What it was computing is computed on the other one; nothing need be computed on the decode node."""
+    doomed = stack.node("prefill", *FLOAT32, "--max-num-batched-tokens", "256", name="doomed-prefill-of-two")
+    doomed.wait_ready()
+    proxy = stack.proxy([doomed, trio.prefill], [trio.decode], name="proxy-two-prefill")
+    proxy.wait_ready()
+    chosen = sorted(range(len(trio.prompts)), key=lambda number: len(trio.prompts[number]))[-6:]
+
+    found = asyncio.run(ask_during_kill(trio, proxy.url, [trio.prompts[number] for number in chosen], doomed))
+
+    again = proxy.metrics().get('baton_retries_total{leg="prefill",next="another_node"}', 0)
+    paths = Counter(each.path for each in found)
+    print(f"{again:g} prompts were computed again, {dict(paths)}")
+    assert [difference(trio.reference[number], each) for number, each in zip(chosen, found, strict=True)] == [""] * 6
+    assert again >= 1
+    assert paths[DISAGGREGATED] >= 4
     settle(trio.decode, within_s=10)
     settle(trio.prefill, within_s=10)
     proxy.stop()
