@@ -18,6 +18,7 @@ from proxy.resume.rules import Never
 MAX_BYTES: Final = 1 << 20  # of whole events, per stream
 _PROMPT_KEY: Final = b'"prompt_token_ids":['
 _KEY: Final = b'token_ids":['
+_UNKNOWN: Final = b"\0"  # no event begins with it
 _QUOTE: Final = ord('"')
 _NO_CHOICES: Final = b'"choices":[]'
 _NOTHING_SAID: Final = b'"delta":{},"logprobs":null,"finish_reason":null'  # sent for the sake of its ids alone
@@ -83,7 +84,7 @@ class TokenRecord(Record):
         self._hides = hides
         self._chat = chat
         self._opening = b'"delta":{"content":"' if chat else b'"text":"'  # of the text
-        self._head = b"\0"  # what every event of this stream begins with, up to its text
+        self._head = _UNKNOWN  # what every event of this stream begins with, up to its text
 
     def pass_on(self, event: bytes) -> bytes:
         """Remember the ids of one event, and hide them."""
@@ -131,9 +132,9 @@ class TokenRecord(Record):
         before, opening, text = event.partition(self._opening)
         if not ids:
             del self.ids[-1:]
-        if not opening:
+        if not opening or self._head not in (_UNKNOWN, before + opening):
             self.lost = Never.NOT_PLAIN
-        elif self._head == b"\0":
+        elif self._head == _UNKNOWN:
             self._head = before + opening
             if ids.isdigit() and text[0] != _QUOTE:
                 self.clean_bytes, self.clean = len(self.ids), event

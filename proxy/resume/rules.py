@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.classify import has_several_prompts
 from proxy.fields import Fields, is_set
 from proxy.request import CHAT, ClientRequest
 
@@ -128,6 +129,8 @@ def judge(request: ClientRequest) -> Way | Never:
     for name, reason in (("n", Never.SEVERAL), ("best_of", Never.SEVERAL), ("use_beam_search", Never.SEVERAL)):
         if not _is_harmless(fields, name):
             return reason
+    if has_several_prompts(fields):
+        return Never.SEVERAL
     if not _is_harmless(fields, "echo"):
         return Never.ECHO
     greedy = is_set(fields, "temperature") and _number(fields, "temperature") < _GREEDY_BELOW

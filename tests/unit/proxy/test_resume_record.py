@@ -84,6 +84,7 @@ def test_only_one_token_with_text_is_a_clean_place(event: bytes, clean: int) -> 
     [
         (chunk(token_ids=None), Never.NO_TOKEN_IDS),
         (chunk(text=None), Never.NOT_PLAIN),
+        (chunk(index=1), Never.NOT_PLAIN),
     ],
 )
 def test_what_cannot_be_gone_on_with_is_noticed(event: bytes, reason: Never) -> None:

@@ -78,6 +78,8 @@ def test_what_a_parser_shapes_is_replayed(more: dict[str, Any]) -> None:
         (completion(stream=True, temperature=None, top_k=1), Never.RANDOM),
         (completion(**GREEDY, n=2), Never.SEVERAL),
         (completion(**GREEDY, best_of=2), Never.SEVERAL),
+        (completion(**{**GREEDY, "prompt": ["a", "b"]}), Never.SEVERAL),
+        (completion(**{**GREEDY, "prompt": [[1], [2]]}), Never.SEVERAL),
         (completion(**GREEDY, use_beam_search=True), Never.SEVERAL),
         (completion(**GREEDY, echo=True), Never.ECHO),
         (chat(**GREEDY, logprobs=True), Never.NOT_PLAIN),
