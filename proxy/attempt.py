@@ -90,6 +90,7 @@ class Attempts:
     @asynccontextmanager
     async def _pair(self, plan: Pair, request: ClientRequest) -> AsyncIterator[Outcome]:
         prefill = asyncio.create_task(self._prefill(self._prefill_call(plan, request)))
+        prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))  # counted at once: the next choice sees it
         decode = asyncio.create_task(self._decode(self._decode_call(plan, request)))
         answered = taken = False
         try:
@@ -121,12 +122,16 @@ class Attempts:
         outcome = await open_decode(self._upstream, call)
         if isinstance(outcome, DecodeFailed):
             self._note("decode", call.node, outcome.kind)
+        else:
+            self._members.succeeded(call.node)
         return outcome
 
     async def _prefill(self, call: Call) -> PrefillOutcome:
         outcome = await run_prefill(self._upstream, call, timeout_s=self._prefill_timeout_s)
         if not isinstance(outcome, PrefillDone):
             self._note("prefill", call.node, outcome.kind)
+        else:
+            self._members.succeeded(call.node)
         return outcome
 
     def _note(self, role: str, node: Node, kind: Kind) -> None:
@@ -149,7 +154,7 @@ class Attempts:
 
 def _call(node: Node, request: ClientRequest, body: bytes, id_suffix: str = "") -> Call:
     headers = [*request.forwarded, ("x-request-id", request.request_id + id_suffix)]
-    return Call(node=node, endpoint=request.endpoint, headers=headers, body=body, prompt_bytes=request.prompt_bytes)
+    return Call(node=node, endpoint=request.endpoint, headers=headers, body=body)
 
 
 def _close(outcome: Outcome) -> None:

@@ -42,7 +42,6 @@ class Call:
     endpoint: str
     headers: list[tuple[str, str]]
     body: bytes
-    prompt_bytes: int
 
     @property
     def url(self) -> URL:
@@ -69,18 +68,17 @@ async def open_decode(upstream: Upstream, call: Call) -> DecodeOutcome:
 async def run_prefill(upstream: Upstream, call: Call, *, timeout_s: float) -> PrefillOutcome:
     """Send the prefill leg and wait for its end."""
     answer: Answer | None = None
-    with call.node.carrying(call.prompt_bytes):
-        try:
-            async with asyncio.timeout(timeout_s):
-                answer = await upstream.post(call.url, call.headers, call.body)
-                body = await answer.read_all()
-        except UpstreamError as exc:
-            return PrefillFailed(exc.kind, str(exc))
-        except TimeoutError:
-            return PrefillFailed(Kind.TIMEOUT, "it did not answer in time")
-        finally:
-            if answer is not None:
-                answer.close()
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await upstream.post(call.url, call.headers, call.body)
+            body = await answer.read_all()
+    except UpstreamError as exc:
+        return PrefillFailed(exc.kind, str(exc))
+    except TimeoutError:
+        return PrefillFailed(Kind.TIMEOUT, "it did not answer in time")
+    finally:
+        if answer is not None:
+            answer.close()
     if answer.status == 200:
         return PrefillDone()
     if 400 <= answer.status < 500:

@@ -3,14 +3,14 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from proxy.client import Client
 from proxy.errors import Kind
-from proxy.node import Role, State
+from proxy.member_metrics import MemberMetrics
+from proxy.node import Role
 from proxy.nodes import Members
 from proxy.retries import Denied
 
@@ -71,14 +71,10 @@ class Metrics:
             ("result",),
             registry=self._registry,
         )
-        self._nodes = Gauge("baton_nodes", "Nodes by state", ("role", "state"), registry=self._registry)
 
     def watch(self, members: Members) -> None:
-        """Show how many nodes are in which state."""
-        for role, nodes in (("prefill", members.prefill), ("decode", members.decode)):
-            for state in State:
-                count = partial(lambda nodes, state: sum(node.state is state for node in nodes), nodes, state)
-                self._nodes.labels(role, state).set_function(count)
+        """Show what is known of the members."""
+        self._registry.register(MemberMetrics(members))
 
     def leg_failed(self, role: str, kind: Kind) -> None:
         """Count a failed leg."""

@@ -1,12 +1,13 @@
-"""One member: what was probed of it, what the proxy has in flight on it, whether it may be used. No I/O."""
+"""One member: what was probed of it, how requests ended on it, what is in flight on it, whether it may be used. No I/O."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from contracts.node_info import Fingerprint, NodeInfo, differences
+from proxy.breaker import Breaker
 
 Role = Literal["prefill", "decode"]
 
@@ -16,26 +17,58 @@ class State(StrEnum):
 
     UNKNOWN = "unknown"  # never answered a probe yet
     READY = "ready"
-    UNREADY = "unready"  # answers, but may not be used: starting, draining, wrong role, no control address
+    UNREADY = "unready"  # answers, but may not be used: starting, wrong role, no control address
+    DRAINING = "draining"  # ends what it has and takes no more: it is stopping, or an operator asked for it
+    ISOLATED = "isolated"  # answers probes, but too many requests failed on it: see `breaker.py`
     DOWN = "down"  # does not answer
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
-    """A configured node. Probes and failures write it, choices read it."""
+    """A member. Probes and outcomes write it, choices read it."""
 
     url: str
     role: Role
-    state: State = State.UNKNOWN
-    reason: str = "not probed yet"  # why it is not READY
+    slot: int = 0  # no other member has this number, nor any former one that still has requests in flight
+    breaker: Breaker = field(default_factory=Breaker)
+    draining: bool = False  # an operator wants it to end what it has and take no more
+    probed: State = State.UNKNOWN
+    probed_reason: str = "not probed yet"  # why that is not READY
     info: NodeInfo | None = None  # the last description that it gave
     requests: int = 0  # in flight through this proxy
     prompt_bytes: int = 0  # of those requests
 
     @property
+    def state(self) -> State:
+        """Whether it may get work, all things considered."""
+        if self.probed is State.READY and self.draining:
+            return State.DRAINING
+        if self.probed is State.READY and not self.breaker.admits:
+            return State.ISOLATED
+        return self.probed
+
+    @property
+    def reason(self) -> str:
+        """Why it is not READY; "" if it is."""
+        match self.state:
+            case State.READY:
+                return ""
+            case State.ISOLATED:
+                return self.breaker.reason
+            case State.DRAINING if self.draining:
+                return "an operator drains it"
+            case _:
+                return self.probed_reason
+
+    @property
     def fingerprint(self) -> Fingerprint | None:
         """What KV it makes or takes, as far as it said."""
         return self.info.fingerprint if self.info else None
+
+    @property
+    def incarnation(self) -> str:
+        """Which start of its process this is, as far as it said."""
+        return self.info.incarnation if self.info else ""
 
     def serves(self, model: str) -> bool:
         """Return whether it said that it serves this model."""
@@ -44,23 +77,37 @@ class Node:
     def describe(self, info: NodeInfo) -> None:
         """Take over a probe's answer."""
         self.info = info
-        self.reason = unusable_because(self.role, info) or ""
-        self.state = State.UNREADY if self.reason else State.READY
+        self.probed_reason = unusable_because(self.role, info) or ""
+        if not self.probed_reason:
+            self.probed = State.READY
+        else:
+            self.probed = State.DRAINING if info.state == "draining" else State.UNREADY
 
     def lose(self, state: State, reason: str) -> None:
         """Take it out of use until a probe succeeds."""
-        self.state, self.reason = state, reason
+        self.probed, self.probed_reason = state, reason
+
+    def begin(self, prompt_bytes: int) -> Callable[..., None]:
+        """Count one request as in flight until what is returned has been called, with whatever arguments."""
+        trial = self.breaker.begin()
+        self.requests += 1
+        self.prompt_bytes += prompt_bytes
+
+        def end(*_: Any) -> None:
+            self.requests -= 1
+            self.prompt_bytes -= prompt_bytes
+            self.breaker.end(trial)
+
+        return end
 
     @contextmanager
     def carrying(self, prompt_bytes: int) -> Iterator[None]:
-        """Count one request as in flight."""
-        self.requests += 1
-        self.prompt_bytes += prompt_bytes
+        """Count one request as in flight during the block."""
+        end = self.begin(prompt_bytes)
         try:
             yield
         finally:
-            self.requests -= 1
-            self.prompt_bytes -= prompt_bytes
+            end()
 
 
 def unusable_because(role: Role, info: NodeInfo) -> str | None:

@@ -1,105 +1,232 @@
-"""The members: a configured list, probed all the time, marked at once when a leg fails on one of them."""
+"""The members: whatever the sources name, probed all the time, judged by how requests end on them.
+
+Membership changes at run time. A node that leaves gets no more work and is probed no more; requests that it carries go
+on, and its slot is free again when the last of them has ended.
+"""
 
 import asyncio
 import logging
-from collections.abc import Iterable
-from typing import Final
-
-import msgspec
-from yarl import URL
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import count
+from typing import Any, Final, Protocol
 
 from contracts.configuration.schema import ProxyConfig
-from contracts.http import NODE_PATH
-from contracts.node_info import NodeInfo
 from contracts.secret import ClusterSecret
-from proxy.errors import Kind, UpstreamError
+from proxy.breaker import Breaker, BreakerSettings, BreakerState
+from proxy.errors import Kind
 from proxy.node import Node, Role, State
+from proxy.sources import AdminSource, Source, StaticSource
 from proxy.upstream import Upstream
+from proxy.watch import Prober, Watch
 
 logger = logging.getLogger(__name__)
 
+ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 # What says that the node itself is gone, as against one request that it did not like.
 _GONE: Final = frozenset((Kind.CONNECT, Kind.DISCONNECT))
+_NO_FAULT: Final = frozenset((Kind.REFUSED,))  # the client's, not the node's
+
+
+class Listener(Protocol):
+    """Follows who is a member. Called at once, so it must not wait or raise."""
+
+    def joined(self, node: Node) -> None:
+        """A node is a member from now on."""
+        ...
+
+    def left(self, node: Node) -> None:
+        """It is none any more; requests that it carries go on."""
+        ...
+
+    def restarted(self, node: Node) -> None:
+        """There is another process behind its address, which knows nothing of what the former one had."""
+        ...
 
 
 class Members:
-    """All nodes, each with a task that probes it."""
+    """All nodes. `prefill` and `decode` are lists that change in place, so whoever holds one sees every change."""
 
     def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
-        self.prefill = _nodes(config.prefill, "prefill")
-        self.decode = _nodes(config.decode, "decode")
-        self._interval_s = config.probe_interval_s
-        self._timeout_s = config.probe_timeout_s
-        self._secret = secret
-        self._upstream = upstream
-        self._wake = {node: asyncio.Event() for node in self.all()}
-        self._tasks: list[asyncio.Task[None]] = []
+        self.prefill: list[Node] = []
+        self.decode: list[Node] = []
+        self.admin: dict[Role, AdminSource] = {role: AdminSource() for role in ROLES}
+        self._needs_prefill = config.when_no_prefill == "refuse"
+        self._breaker_settings = BreakerSettings(
+            failures=config.breaker_failures,
+            failure_share=config.breaker_failure_share,
+            window_s=config.breaker_window_s,
+            open_s=config.breaker_open_s,
+        )
+        self._prober = Prober(config, secret, upstream)
+        self._sources: dict[Role, list[Source]] = {
+            "prefill": [*_sources(config.prefill), self.admin["prefill"]],
+            "decode": [*_sources(config.decode), self.admin["decode"]],
+        }
+        self._named: dict[Source, tuple[str, ...]] = {}  # what each source said last
+        self._removed: set[tuple[Role, str]] = set()  # by an operator, although a source names them
+        self._watches: dict[Node, Watch] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._leavers: list[Node] = []  # no members, but they may still carry requests
+        self._listeners: list[Listener] = []
 
     def all(self) -> list[Node]:
-        """Return every configured node."""
+        """Return every member."""
         return [*self.prefill, *self.decode]
 
+    def of(self, role: Role) -> list[Node]:
+        """Return the members of one role."""
+        return self.prefill if role == "prefill" else self.decode
+
+    def find(self, url: str) -> list[Node]:
+        """Return the members with this base URL; two if both roles are configured with it."""
+        return [node for node in self.all() if node.url == url]
+
+    def listen(self, listener: Listener) -> None:
+        """Tell somebody of every member that there is and every change from now on."""
+        self._listeners.append(listener)
+        for node in self.all():
+            listener.joined(node)
+
     async def start(self) -> None:
-        """Begin probing; returns without waiting for an answer."""
-        self._tasks = [asyncio.create_task(self._watch(node)) for node in self.all()]
+        """Ask the sources and begin probing; returns without waiting for an answer."""
+        for role, sources in self._sources.items():
+            for source in sources:
+                await source.start(partial(self._take, role, source))
 
     async def stop(self) -> None:
-        """Stop probing."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        """Stop probing and asking."""
+        for sources in self._sources.values():
+            for source in sources:
+                await source.stop()
+        for watch in self._watches.values():
+            await watch.stop()
+        await asyncio.gather(*self._stopping)
+
+    # --- outcomes of requests ---
 
     def report(self, node: Node, kind: Kind) -> None:
-        """Learn that a leg failed on a node: use it no more until a probe, made at once, succeeds."""
-        if kind in _GONE and node.state is State.READY:
+        """Learn that a leg failed on a node. One that seems gone is used no more until a probe, made now, succeeds."""
+        if kind in _NO_FAULT:
+            self.succeeded(node)  # it works: it has judged the request
+            return
+        if kind in _GONE and node.probed is State.READY:
             node.lose(State.DOWN, f"a request failed on it: {kind}")
             logger.warning("node lost", extra={"url": node.url, "role": node.role, "kind": str(kind)})
-        self._wake[node].set()
+        if node.probed is not State.DRAINING:
+            node.breaker.failed(str(kind), may_open=self._is_dispensable(node))
+        if node in self._watches:
+            self._watches[node].wake()
 
-    async def _watch(self, node: Node) -> None:
-        wake = self._wake[node]
-        while True:
-            before = node.state, node.reason
-            await self._probe(node)
-            if (node.state, node.reason) != before:
-                fields = {"url": node.url, "role": node.role, "state": str(node.state), "reason": node.reason}
-                logger.info("node changed state", extra=fields)
-            wake.clear()
-            try:
-                async with asyncio.timeout(self._interval_s):
-                    await wake.wait()
-            except TimeoutError:
-                pass
+    def succeeded(self, node: Node) -> None:
+        """Learn that a node answered a leg as it should."""
+        node.breaker.succeeded()
 
-    async def _probe(self, node: Node) -> None:
-        try:
-            health, _ = await self._get(node, "/health")
-            if health != 200:
-                node.lose(State.DOWN, f"GET /health answered {health}")
-                return
-            token = (("authorization", f"Bearer {self._secret.node_token()}"),)
-            status, body = await self._get(node, NODE_PATH, token)
-        except UpstreamError as exc:
-            node.lose(State.DOWN, f"a probe failed: {exc}")
-            return
-        self._describe(node, status, body)
+    # --- operators ---
 
-    def _describe(self, node: Node, status: int, body: bytes) -> None:
-        if status in (401, 403):
-            node.lose(State.UNREADY, f"GET {NODE_PATH} answered {status}: it holds another cluster secret")
-        elif status != 200:
-            node.lose(State.UNREADY, f"GET {NODE_PATH} answered {status}: it is no Baton node")
-        else:
-            try:
-                node.describe(msgspec.json.decode(body, type=NodeInfo))
-            except msgspec.DecodeError as exc:
-                node.lose(State.UNREADY, f"GET {NODE_PATH} answered something else than a description: {exc}")
+    def add(self, role: Role, url: str) -> Node:
+        """Make a node a member; one that is already is taken back into use if it was drained."""
+        self._removed.discard((role, url))
+        self.admin[role].add(url)
+        node = next(node for node in self.of(role) if node.url == url)
+        self.drain(node, draining=False)
+        return node
 
-    async def _get(self, node: Node, path: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[int, bytes]:
-        async with self._upstream.get(URL(node.url + path), headers, timeout_s=self._timeout_s) as answer:
-            return answer.status, await answer.read_all()
+    def remove(self, node: Node) -> None:
+        """Make a node leave, and keep it out for as long as a source goes on naming it."""
+        self._removed.add((node.role, node.url))
+        self.admin[node.role].discard(node.url)
+        self._reconcile(node.role)
+
+    def drain(self, node: Node, *, draining: bool = True) -> None:
+        """Give a node no more work, or give it work again. What it carries goes on."""
+        if node.draining is not draining:
+            node.draining = draining
+            logger.info(
+                "node drains" if draining else "node drains no more", extra={"url": node.url, "role": node.role}
+            )
+
+    def state(self) -> dict[str, Any]:
+        """Return the sources, and the former members that still carry requests, for `/admin/state`."""
+        return {
+            "sources": [
+                {"role": role, **source.describe()} for role, sources in self._sources.items() for source in sources
+            ],
+            "removed": [{"role": role, "url": url} for role, url in sorted(self._removed)],
+            "leaving": [
+                {"role": node.role, "url": node.url, "slot": node.slot, "requests": node.requests}
+                for node in self._busy_leavers()
+            ],
+        }
+
+    # --- membership ---
+
+    def _take(self, role: Role, source: Source, urls: tuple[str, ...]) -> None:
+        self._named[source] = urls
+        self._reconcile(role)
+
+    def _reconcile(self, role: Role) -> None:
+        """Let nodes join and leave until the members are what the sources name."""
+        named: dict[str, None] = {}  # in the sources' order
+        for source in self._sources[role]:
+            named |= dict.fromkeys(self._named.get(source, ()))
+        self._removed = {(r, url) for r, url in self._removed if r != role or url in named}
+        wanted = [url for url in named if (role, url) not in self._removed]
+        for node in [node for node in self.of(role) if node.url not in wanted]:
+            self._leave(node)
+        present = {node.url for node in self.of(role)}
+        for url in wanted:
+            if url not in present:
+                self._join(role, url)
+
+    def _join(self, role: Role, url: str) -> None:
+        node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN)
+        node.breaker = Breaker(self._breaker_settings, on_change=partial(_log_breaker, node))
+        self.of(role).append(node)
+        watch = self._watches[node] = Watch(node, self._prober, self._restarted)
+        watch.start()
+        logger.info("node joined", extra={"url": url, "role": role, "slot": node.slot})
+        for listener in self._listeners:
+            listener.joined(node)
+
+    def _leave(self, node: Node) -> None:
+        self.of(node.role).remove(node)
+        self._leavers = [*self._busy_leavers(), node]
+        task = asyncio.create_task(self._watches.pop(node).stop())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+        logger.info("node left", extra={"url": node.url, "role": node.role, "requests": node.requests})
+        for listener in self._listeners:
+            listener.left(node)
+
+    def _restarted(self, node: Node) -> None:
+        node.breaker.reset()
+        for listener in self._listeners:
+            listener.restarted(node)
+
+    def _free_slot(self) -> int:
+        taken = {node.slot for node in (*self.all(), *self._busy_leavers())}
+        return next(slot for slot in count() if slot not in taken)
+
+    def _busy_leavers(self) -> list[Node]:
+        return [node for node in self._leavers if node.requests]
+
+    def _is_dispensable(self, node: Node) -> bool:
+        """Whether requests can still be served as configured when this node is isolated.
+
+        An attempt on a bad node is better than a refusal, so the last node that everybody needs stays in use.
+        """
+        if node.role == "prefill" and not self._needs_prefill:
+            return True
+        models = set(node.info.served_models if node.info else ())
+        others = (other for other in self.of(node.role) if other is not node and other.state is State.READY)
+        return any(other.info and not models.isdisjoint(other.info.served_models) for other in others)
 
 
-def _nodes(urls: Iterable[str], role: Role) -> list[Node]:
-    return [Node(url=url.rstrip("/"), role=role) for url in urls]
+def _sources(urls: Sequence[str]) -> Iterator[Source]:
+    yield StaticSource(urls)
+
+
+def _log_breaker(node: Node, state: BreakerState, reason: str) -> None:
+    fields = {"url": node.url, "role": node.role, "breaker": str(state), "reason": reason}
+    logger.log(logging.WARNING if state is BreakerState.OPEN else logging.INFO, "breaker changed state", extra=fields)

@@ -67,8 +67,10 @@ def _describe(node: Node) -> dict[str, Any]:
     return {
         "url": node.url,
         "role": node.role,
+        "slot": node.slot,
         "state": str(node.state),
         "reason": node.reason,
+        "breaker": str(node.breaker.state),
         "models": node.info.served_models if node.info else [],
         "requests": node.requests,
     }

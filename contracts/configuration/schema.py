@@ -30,6 +30,10 @@ class ProxyConfig:
     when_no_prefill: Literal["decode_local", "refuse"] = "decode_local"  # no healthy prefill node
     probe_interval_s: Seconds = 1.0  # how often each node's health and description are read
     probe_timeout_s: Seconds = 2.0
+    breaker_failures: AtLeastOne = 5  # so many failed requests in a row isolate a node that still answers probes
+    breaker_failure_share: Share = 0.5  # or this share of all (10 at least) within `breaker_window_s`
+    breaker_window_s: Seconds = 10.0
+    breaker_open_s: Seconds = 2.0  # until one request tries an isolated node again; doubled each time that fails
     connect_timeout_s: Seconds = 3.0
     request_timeout_s: Seconds = 600.0  # from the request's arrival to its last byte
     max_attempts: AtLeastOne = 4  # of one request, on whichever nodes

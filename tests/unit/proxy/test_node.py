@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from proxy.breaker import Breaker, BreakerSettings
 from proxy.node import Node, State, unpairable_because
 from proxy.readiness import models, readiness
 from tests.unit.proxy.members import BFLOAT16, info, node
@@ -10,7 +11,7 @@ from tests.unit.proxy.members import BFLOAT16, info, node
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"state": "draining"}, "draining"),
+        ({"state": "starting"}, "starting"),
         ({"control_addresses": []}, "no control address"),
     ],
 )
@@ -20,6 +21,49 @@ def test_a_node_that_may_not_be_used_says_why(changes: dict[str, Any], reason: s
 
     assert probed.state is State.UNREADY
     assert reason in probed.reason
+
+
+def test_a_node_that_says_that_it_drains_is_draining() -> None:
+    """It is well, so it is not to be confused with one that is unready."""
+    assert node("decode", state="draining").state is State.DRAINING
+
+
+def test_an_isolated_node_says_why_until_a_trial_is_due() -> None:
+    """Probes find it well; its requests do not."""
+    now_s = [0.0]
+    isolated = node("decode")
+    isolated.breaker = Breaker(BreakerSettings(failures=2, open_s=2.0), clock=lambda: now_s[0])
+    isolated.breaker.failed("connect")
+    isolated.breaker.failed("connect")
+
+    assert (isolated.state, isolated.reason) == (State.ISOLATED, "2 requests in a row failed: connect")
+    now_s[0] = 2.0
+    assert (isolated.state, isolated.reason) == (State.READY, "")
+
+
+def test_a_drained_node_is_not_ready_until_it_is_undrained() -> None:
+    """An operator's word counts whatever the probes say."""
+    drained = node("decode")
+
+    drained.draining = True
+    assert (drained.state, drained.reason) == (State.DRAINING, "an operator drains it")
+    drained.draining = False
+
+    assert (drained.state, drained.reason) == (State.READY, "")
+
+
+def test_the_trial_ends_with_its_request() -> None:
+    """A request that ended without a verdict leaves room for the next trial."""
+    tried = node("decode")
+    tried.breaker = Breaker(BreakerSettings(failures=1, open_s=0.0), clock=lambda: 0.0)
+    tried.breaker.failed("connect")
+
+    end = tried.begin(7)
+    during = tried.state
+    end("whatever a callback is given")
+
+    assert (during, tried.state) == (State.ISOLATED, State.READY)
+    assert (tried.requests, tried.prompt_bytes) == (0, 0)
 
 
 def test_a_node_of_the_other_role_is_not_used() -> None:

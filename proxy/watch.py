@@ -1,0 +1,110 @@
+"""Probing one node, all the time that it is a member: its health and its description."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+from yarl import URL
+
+from contracts.configuration.schema import ProxyConfig
+from contracts.http import NODE_PATH
+from contracts.node_info import NodeInfo
+from contracts.secret import ClusterSecret
+from proxy.errors import UpstreamError
+from proxy.node import Node, State
+from proxy.upstream import Upstream
+
+logger = logging.getLogger(__name__)
+
+HEALTH_PATH: Final = "/health"
+
+
+class Prober:
+    """Probes any node once."""
+
+    def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
+        self.interval_s = config.probe_interval_s
+        self._timeout_s = config.probe_timeout_s
+        self._token_header = (("authorization", f"Bearer {secret.node_token()}"),)
+        self._upstream = upstream
+
+    async def probe(self, node: Node) -> None:
+        """Ask a node and write down what it said."""
+        try:
+            health, _ = await self._get(node, HEALTH_PATH)
+            if health != 200:
+                node.lose(State.DOWN, f"GET {HEALTH_PATH} answered {health}")
+                return
+            status, body = await self._get(node, NODE_PATH, self._token_header)
+        except UpstreamError as exc:
+            node.lose(State.DOWN, f"a probe failed: {exc}")
+            return
+        _describe(node, status, body)
+
+    async def _get(self, node: Node, path: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[int, bytes]:
+        async with self._upstream.get(URL(node.url + path), headers, timeout_s=self._timeout_s) as answer:
+            return answer.status, await answer.read_all()
+
+
+class Watch:
+    """The task that probes one node, at intervals and whenever it is woken."""
+
+    def __init__(self, node: Node, prober: Prober, on_restart: Callable[[Node], None]) -> None:
+        self._node = node
+        self._prober = prober
+        self._on_restart = on_restart
+        self._incarnation = ""  # the last one that the node named
+        self._woken = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin probing."""
+        self._task = asyncio.create_task(self._run())
+
+    def wake(self) -> None:
+        """Probe at once."""
+        self._woken.set()
+
+    async def stop(self) -> None:
+        """Stop probing; idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            self._woken.clear()  # whoever wakes us from here on knows something that this probe may not have seen
+            before = self._node.probed, self._node.probed_reason
+            await self._prober.probe(self._node)
+            self._note(before)
+            try:
+                async with asyncio.timeout(self._prober.interval_s):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+
+    def _note(self, before: tuple[State, str]) -> None:
+        node = self._node
+        if node.incarnation and node.incarnation != self._incarnation:
+            known, self._incarnation = self._incarnation, node.incarnation
+            if known:
+                logger.info("node restarted", extra={"url": node.url, "role": node.role})
+                self._on_restart(node)
+        if (node.probed, node.probed_reason) != before:
+            fields = {"url": node.url, "role": node.role, "state": str(node.probed), "reason": node.probed_reason}
+            logger.info("node changed state", extra=fields)
+
+
+def _describe(node: Node, status: int, body: bytes) -> None:
+    if status in (401, 403):
+        node.lose(State.UNREADY, f"GET {NODE_PATH} answered {status}: it holds another cluster secret")
+    elif status != 200:
+        node.lose(State.UNREADY, f"GET {NODE_PATH} answered {status}: it is no Baton node")
+    else:
+        try:
+            node.describe(msgspec.json.decode(body, type=NodeInfo))
+        except msgspec.DecodeError as exc:
+            node.lose(State.UNREADY, f"GET {NODE_PATH} answered something else than a description: {exc}")

@@ -1,0 +1,184 @@
+import pytest
+
+from proxy.breaker import MAX_OPEN_FACTOR, MIN_OUTCOMES, Breaker, BreakerSettings, BreakerState
+
+SETTINGS = BreakerSettings(failures=3, failure_share=0.5, window_s=10.0, open_s=2.0)
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Judged:
+    """A breaker, its clock, and what it said of its changes."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.changes: list[tuple[str, str]] = []
+        self.breaker = Breaker(SETTINGS, self.clock, lambda state, reason: self.changes.append((state, reason)))
+
+    def fail(self, times: int = 1, *, may_open: bool = True) -> None:
+        """Let requests fail."""
+        for _ in range(times):
+            self.breaker.failed("connect", may_open=may_open)
+
+    def open(self) -> Breaker:
+        """Open the breaker and wait until a trial is due."""
+        self.fail(SETTINGS.failures)
+        self.clock.now_s += SETTINGS.open_s
+        return self.breaker
+
+
+@pytest.fixture
+def judged() -> Judged:
+    """A closed breaker."""
+    return Judged()
+
+
+def test_failures_in_a_row_open_it(judged: Judged) -> None:
+    """The last of them, not one before; from then on nothing is admitted."""
+    judged.fail(SETTINGS.failures - 1)
+    assert judged.breaker.admits
+
+    judged.fail()
+
+    assert (judged.breaker.state, judged.breaker.admits) == (BreakerState.OPEN, False)
+    assert judged.breaker.reason == "3 requests in a row failed: connect"
+
+
+def test_a_success_ends_a_row(judged: Judged) -> None:
+    """A few failures among many successes are no reason."""
+    for _ in range(50):
+        judged.fail(SETTINGS.failures - 1)
+        for _ in range(2 * SETTINGS.failures):
+            judged.breaker.succeeded()
+
+    assert judged.breaker.state is BreakerState.CLOSED
+
+
+def test_a_share_of_the_window_opens_it(judged: Judged) -> None:
+    """A node on which every second request fails never fails three times in a row."""
+    for _ in range(MIN_OUTCOMES // 2 - 1):
+        judged.breaker.succeeded()
+        judged.fail()
+    assert judged.breaker.state is BreakerState.CLOSED
+
+    judged.breaker.succeeded()
+    judged.fail()
+
+    assert judged.breaker.reason == "50% of the latest requests failed: connect"
+
+
+def test_what_left_the_window_does_not_count(judged: Judged) -> None:
+    """Failures of long ago are forgotten."""
+    for _ in range(MIN_OUTCOMES // 2 - 1):
+        judged.fail()
+        judged.breaker.succeeded()
+    judged.clock.now_s += SETTINGS.window_s
+
+    judged.breaker.succeeded()
+    judged.fail()
+
+    assert judged.breaker.state is BreakerState.CLOSED
+
+
+def test_one_trial_at_a_time(judged: Judged) -> None:
+    """When its time is over it admits one request, and no other while that one runs."""
+    breaker = judged.open()
+    assert breaker.admits
+
+    trial = breaker.begin()
+
+    assert trial
+    assert (breaker.state, breaker.admits) == (BreakerState.HALF_OPEN, False)
+    assert breaker.begin() == 0
+
+
+def test_a_good_trial_closes_it(judged: Judged) -> None:
+    """The node is as good as new: the row and the window begin again."""
+    breaker = judged.open()
+    trial = breaker.begin()
+
+    breaker.succeeded()
+    breaker.end(trial)
+    judged.fail(SETTINGS.failures - 1)
+
+    assert breaker.state is BreakerState.CLOSED
+    assert [state for state, _ in judged.changes] == ["open", "half_open", "closed"]
+
+
+def test_a_failed_trial_doubles_the_wait_up_to_a_bound(judged: Judged) -> None:
+    """A node that stays broken is asked ever less often, but is always asked again."""
+    breaker, waited_s = judged.open(), []
+    for _ in range(6):
+        breaker.begin()
+        judged.fail()
+        began_s = judged.clock.now_s
+        while not breaker.admits:
+            judged.clock.now_s += 0.5
+        waited_s.append(judged.clock.now_s - began_s)
+
+    longest_s = SETTINGS.open_s * MAX_OPEN_FACTOR
+    assert waited_s == [4.0, 8.0, 16.0, longest_s, longest_s, longest_s]
+    assert breaker.openings == 7
+
+
+def test_a_trial_without_a_verdict_makes_room_for_the_next(judged: Judged) -> None:
+    """Its client left: neither a success nor a failure, and no reason to wait."""
+    breaker = judged.open()
+
+    breaker.end(breaker.begin())
+
+    assert (breaker.state, breaker.admits) == (BreakerState.OPEN, True)
+    assert breaker.begin()
+
+
+def test_the_end_of_an_older_request_does_not_end_the_trial(judged: Judged) -> None:
+    """A request from before, or an earlier trial, has no part in it."""
+    breaker = judged.open()
+    earlier = breaker.begin()
+    breaker.end(earlier)
+    breaker.begin()
+
+    breaker.end(0)
+    breaker.end(earlier)
+
+    assert breaker.state is BreakerState.HALF_OPEN
+
+
+def test_requests_from_before_it_opened_change_nothing(judged: Judged) -> None:
+    """A success of a long stream does not close it; more failures neither count nor lengthen the wait."""
+    judged.fail(SETTINGS.failures)
+
+    judged.breaker.succeeded()
+    judged.fail(10)
+    judged.clock.now_s += SETTINGS.open_s
+
+    assert judged.breaker.openings == 1
+    assert judged.breaker.admits
+
+
+def test_the_last_node_is_not_isolated(judged: Judged) -> None:
+    """Where a bad node is better than none it stays in use; it opens when that changes."""
+    judged.fail(20, may_open=False)
+    assert judged.breaker.admits
+
+    judged.fail()
+
+    assert judged.breaker.state is BreakerState.OPEN
+
+
+def test_another_process_behind_the_address_starts_afresh(judged: Judged) -> None:
+    """A restart is the cure for most of what opened it."""
+    judged.fail(SETTINGS.failures)
+
+    judged.breaker.reset()
+
+    assert judged.breaker.admits
+    assert judged.changes[-1] == ("closed", "")
