@@ -1,7 +1,7 @@
 """The node API: what a node says about itself and its transfers, for the proxy and for people."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import parse_qs
@@ -48,13 +48,21 @@ class NodeApi:
     """Answers the routes under `/baton/`."""
 
     def __init__(
-        self, *, role: Role, model: str, gate: BearerGate, snapshots: SnapshotClient, refusals: Refusals
+        self,
+        *,
+        role: Role,
+        model: str,
+        gate: BearerGate,
+        snapshots: SnapshotClient,
+        refusals: Refusals,
+        is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self._role = role
         self._model = model
         self._gate = gate
         self._snapshots = snapshots
         self._refusals = refusals
+        self._is_draining = is_draining
         self._versions = versions()
         self._was_ready = False
 
@@ -84,7 +92,7 @@ class NodeApi:
     ) -> NodeInfo:
         return NodeInfo(
             role=self._role,
-            state=state,
+            state="draining" if self._is_draining() else state,
             model=self._model,
             served_models=engine.served_models,
             max_model_len_tokens=engine.max_model_len_tokens,

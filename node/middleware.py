@@ -1,7 +1,8 @@
 """The node's gate in front of vLLM's OpenAI server, as raw ASGI middleware.
 
 It answers the node API, adds Baton's series to `/metrics`, lets nothing with unsigned `kv_transfer_params` through to
-vLLM, and on decode nodes names the path that an answer took. Everything else passes untouched, streams included.
+vLLM, and on decode nodes names the path that an answer took. While the node drains it takes no new work. Everything
+else passes untouched, streams included.
 
 vLLM imports the class by name and constructs it with nothing but the application, so what it needs is laid down
 beforehand with `configure`, in the same process.
@@ -20,6 +21,7 @@ from node.asgi import App, Message, Receive, Scope, Send, read_body, replay, sen
 from node.bearer import BearerGate
 from node.cancel import CancelApi
 from node.connector_channel import CancelClient, Outcomes, SnapshotClient
+from node.drain import RETRY_AFTER, Drain, nothing
 from node.metrics import ConnectorMetrics
 from node.path_header import name_path
 from node.roles import RoleTraits
@@ -36,6 +38,7 @@ class GateSettings:
     model: str
     secret: ClusterSecret
     runtime_dir: Path
+    drain_timeout_s: float
 
 
 _configured: list[GateSettings] = []  # at most one: a process serves one node
@@ -61,12 +64,14 @@ class NodeMiddleware:
         self._cancels = CancelClient(settings.runtime_dir)
         gate = BearerGate(settings.secret, self._refusals)
         self._cancel_api = CancelApi(gate, self._cancels)
+        self._drain = Drain(settings.drain_timeout_s, self._held_prompts if settings.traits.pushes else nothing)
         self._api = NodeApi(
             role=settings.traits.role,
             model=settings.model,
             gate=gate,
             snapshots=self._snapshots,
             refusals=self._refusals,
+            is_draining=lambda: self._drain.begun,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,12 +83,19 @@ class NodeMiddleware:
         elif scope["type"] == "http" and scope["path"] == CANCEL_PATH:
             await self._cancel_api.answer(scope, receive, send)
         elif scope["type"] == "http" and scope["method"] == "POST":
-            await self._check(scope, receive, send)
+            await self._work(scope, receive, send)
         elif scope["type"] == "http" and scope["path"].rstrip("/") == METRICS_PATH:
             await self._metrics.scrape()
             await self._app(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+    async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._drain.begun:
+            await send_error(send, 503, "the node is stopping and takes no new work", RETRY_AFTER)
+            return
+        with self._drain.request():
+            await self._check(scope, receive, send)
 
     async def _check(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_body(receive)
@@ -99,6 +111,11 @@ class NodeMiddleware:
             send = name_path(send, transfer.transfer_id, self._outcomes)
         await self._app(scope, replay(body, receive), send)
 
+    async def _held_prompts(self) -> int:
+        """How many finished prompts wait until their pushes have ended."""
+        transfers = (await self._snapshots.both()).scheduler.get("transfers", [])
+        return sum(transfer.get("state") == "held" for transfer in transfers)
+
     def _with_channels(self, send: Send) -> Send:
         """Open the channels before the application starts serving, close them after it has stopped."""
 
@@ -106,6 +123,7 @@ class NodeMiddleware:
             if message["type"] == "lifespan.startup.complete":
                 self._outcomes.start()
                 self._metrics.start()
+                self._drain.take_signal()
             elif message["type"] == "lifespan.shutdown.complete":
                 self._outcomes.stop()
                 self._metrics.stop()

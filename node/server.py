@@ -105,6 +105,7 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
             model=node.model,
             secret=read_secret(plan.secret_file),
             runtime_dir=plan.runtime_dir,
+            drain_timeout_s=node.drain_timeout_s,
         )
     )
     return arguments

@@ -74,6 +74,7 @@ class NodeConfig:
     port: Port = 8100
     advertise_host: str = ""  # address that peers reach this node at; empty: `host`, or its first non-loopback one
     control_port: Port = 0  # ZMQ port of a prefill node; 0: `port` + 1000
+    drain_timeout_s: Seconds = 20.0  # after SIGTERM, for running requests and pushes to end; then vLLM is stopped
     vllm_args: Words = ()  # any further flag of vLLM's OpenAI server
 
 

@@ -14,6 +14,7 @@ from contracts.secret import ClusterSecret
 from node import middleware
 from node.asgi import App, Scope
 from node.connector_channel import Outcome, Outcomes
+from node.drain import Drain
 from node.metrics import ConnectorMetrics
 from node.middleware import GateSettings, NodeMiddleware, configure
 from node.roles import TRAITS
@@ -27,7 +28,9 @@ COMPLETIONS = "/v1/completions"
 
 def settings(role: Role = "decode") -> GateSettings:
     """The gate of a node whose connector does not exist."""
-    return GateSettings(traits=TRAITS[role], model="/m", secret=SECRET, runtime_dir=Path("/nowhere"))
+    return GateSettings(
+        traits=TRAITS[role], model="/m", secret=SECRET, runtime_dir=Path("/nowhere"), drain_timeout_s=30.0
+    )
 
 
 def gate(app: App, role: Role = "decode") -> NodeMiddleware:
@@ -213,11 +216,18 @@ async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypa
     for kind in (Outcomes, ConnectorMetrics):
         for name in ("start", "stop"):
             monkeypatch.setattr(kind, name, lambda _, call=f"{kind.__name__} {name}": calls.append(call))
+    monkeypatch.setattr(Drain, "take_signal", lambda _: calls.append("SIGTERM is ours"))
     starting, ended = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
 
     exchange = await Exchange({"type": "lifespan"}).run(gate(Recorder(starting, ended)))
 
-    assert calls == ["Outcomes start", "ConnectorMetrics start", "Outcomes stop", "ConnectorMetrics stop"]
+    assert calls == [
+        "Outcomes start",
+        "ConnectorMetrics start",
+        "SIGTERM is ours",
+        "Outcomes stop",
+        "ConnectorMetrics stop",
+    ]
     assert exchange.sent == [starting, ended]
 
 

@@ -1,0 +1,98 @@
+"""SIGTERM: take no new work, end what there is, then let vLLM stop.
+
+vLLM's own handler closes the engine to new requests at once and its HTTP server last, so clients that come meanwhile get
+broken answers, and a prefill node would leave with prompts whose KV nobody has fetched yet. So SIGTERM is ours. When
+nothing is left to do, or the time is up, vLLM is told with a SIGINT, which it handles as it would have handled the
+SIGTERM; until vLLM serves, and for Ctrl-C, everything is as without us.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from node.errors import ConnectorSilentError
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 0.05
+MAX_SILENCES: Final = 3  # of the connector in a row; then there is nobody whose pushes could end
+RETRY_AFTER: Final = ((b"retry-after", b"1"), (b"connection", b"close"))  # sent with a refusal
+
+Pending = Callable[[], Awaitable[int]]
+
+
+async def nothing() -> int:
+    """Nothing but requests is waited for."""
+    return 0
+
+
+class Drain:
+    """Whether this node is on its way out, and what it still has to end."""
+
+    def __init__(self, timeout_s: float, pending: Pending = nothing, stop: Callable[[], None] | None = None) -> None:
+        """Wait for no signal yet.
+
+        Args:
+            timeout_s: how long to wait for requests and transfers.
+            pending: how many transfers are still to be waited for; raises `ConnectorSilentError`.
+            stop: called once, at the end.
+        """
+        self._timeout_s = timeout_s
+        self._pending = pending
+        self._stop = stop or _stop_vllm
+        self._requests = 0
+        self._silences = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether new work is refused."""
+        return self._task is not None
+
+    def take_signal(self) -> None:
+        """Take SIGTERM over from vLLM, which has installed its handler by now."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.ask)
+
+    def ask(self) -> None:
+        """Begin to drain; asked again, stop at once."""
+        if self._task is None:
+            logger.info("draining", extra={"requests": self._requests, "timeout_s": self._timeout_s})
+            self._task = asyncio.create_task(self._run())
+        else:
+            self._task.cancel()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Count a request that has to end first."""
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+
+    async def _run(self) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                while self._requests or await self._open_transfers():  # noqa: ASYNC110  # the connector tells nobody
+                    await asyncio.sleep(TICK_S)
+            logger.info("drained")
+        except TimeoutError:
+            logger.warning("stopping with work undone", extra={"requests": self._requests})
+        finally:
+            self._stop()
+
+    async def _open_transfers(self) -> int:
+        try:
+            found = await self._pending()
+        except ConnectorSilentError:
+            self._silences += 1
+            return int(self._silences < MAX_SILENCES)
+        self._silences = 0
+        return found
+
+
+def _stop_vllm() -> None:
+    signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,172 @@
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts.http import CANCEL_PATH, NODE_PATH
+from contracts.secret import ClusterSecret
+from node.connector_channel import CancelClient, SnapshotClient, Snapshots
+from node.drain import MAX_SILENCES, Drain, nothing
+from node.errors import ConnectorSilentError
+from node.middleware import GateSettings, NodeMiddleware
+from node.roles import PREFILL
+from tests.support.asgi import Exchange, Recorder, body_of, http
+
+SECRET = ClusterSecret(b"the secret of this cluster")
+TOKEN = [("authorization", f"Bearer {SECRET.node_token()}")]
+
+
+class Node:
+    """A drain, and whether it has stopped its node."""
+
+    def __init__(self, pending: Callable[[], Awaitable[int]] = nothing, timeout_s: float = 30.0) -> None:
+        self.stopped = asyncio.Event()
+        self.drain = Drain(timeout_s, pending, self.stopped.set)
+
+    async def wait_stopped(self) -> None:
+        """Wait for the end."""
+        async with asyncio.timeout(5):
+            await self.stopped.wait()
+
+    async def still_runs(self) -> bool:
+        """Give it time to stop, which it must not use."""
+        await asyncio.sleep(0.2)
+        return not self.stopped.is_set()
+
+
+async def test_an_idle_node_stops_at_once() -> None:
+    """There is nothing to wait for."""
+    node = Node()
+    node.drain.ask()
+    assert node.drain.begun
+    await node.wait_stopped()
+
+
+async def test_running_requests_end_first() -> None:
+    """All of them."""
+    node = Node()
+    with node.drain.request():
+        with node.drain.request():
+            node.drain.ask()
+            assert await node.still_runs()
+        assert await node.still_runs()
+    await node.wait_stopped()
+
+
+async def test_transfers_end_first() -> None:
+    """A prompt's request has ended long before its KV is fetched."""
+    held = [1]
+
+    async def pending() -> int:
+        return held[0]
+
+    node = Node(pending)
+    node.drain.ask()
+    assert await node.still_runs()
+    held[0] = 0
+    await node.wait_stopped()
+
+
+async def test_the_wait_is_bounded() -> None:
+    """A request that never ends does not keep the node for ever."""
+    node = Node(timeout_s=0.1)
+    with node.drain.request():
+        node.drain.ask()
+        await node.wait_stopped()
+
+
+async def test_a_dead_connector_is_not_waited_for() -> None:
+    """One silence may be a busy moment; several mean that nobody is left who could push."""
+    asked = []
+
+    async def pending() -> int:
+        asked.append(1)
+        raise ConnectorSilentError("no answer")
+
+    node = Node(pending)
+    node.drain.ask()
+    await node.wait_stopped()
+
+    assert len(asked) == MAX_SILENCES
+
+
+async def test_asked_again_it_stops_at_once() -> None:
+    """Whoever asks twice is in a hurry."""
+    node = Node()
+    with node.drain.request():
+        node.drain.ask()
+        assert await node.still_runs()
+        node.drain.ask()
+        await node.wait_stopped()
+
+
+async def test_sigterm_drains_and_sigint_ends_it() -> None:
+    """SIGTERM is taken from whoever had it; when nothing is left, vLLM gets the signal that it still listens to."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    try:
+        drain = Drain(30.0)
+        drain.take_signal()
+        with drain.request():
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.1)
+            assert drain.begun
+            assert not told.is_set()
+        async with asyncio.timeout(5):
+            await told.wait()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The transfers that the connector reports, to be changed by the test."""
+    transfers: list[dict[str, Any]] = [{"transfer_id": "a" * 32, "state": "held"}]
+
+    async def both(_: SnapshotClient) -> Snapshots:
+        return Snapshots({"transfers": transfers}, {})
+
+    async def cancel(_: CancelClient, transfer_ids: list[str]) -> int:
+        return len(transfer_ids)
+
+    monkeypatch.setattr(SnapshotClient, "both", both)
+    monkeypatch.setattr(CancelClient, "cancel", cancel)
+    return transfers
+
+
+async def test_a_draining_gate_refuses_work_and_answers_the_node_api(
+    held: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 with the time to come again, which elsewhere will do; cancels are needed to get rid of held prompts."""
+    stopped = asyncio.Event()
+    monkeypatch.setattr("node.drain._stop_vllm", stopped.set)
+    app = Recorder()
+    gate = NodeMiddleware(
+        app, GateSettings(traits=PREFILL, model="/m", secret=SECRET, runtime_dir=Path("/nowhere"), drain_timeout_s=30)
+    )
+    gate._drain.ask()
+
+    refused = await Exchange(http("POST", "/v1/completions"), body_of(b"{}")).run(gate)
+    described = await Exchange(http("GET", NODE_PATH, TOKEN)).run(gate)
+    cancel = body_of(json.dumps({"transfer_ids": ["a" * 32]}).encode())
+    cancelled = await Exchange(http("POST", CANCEL_PATH, TOKEN), cancel).run(gate)
+    await Exchange(http("GET", "/health")).run(gate)
+    await asyncio.sleep(0.1)
+
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    assert json.loads(refused.body)["error"]["type"] == "service_unavailable"
+    assert json.loads(described.body)["state"] == "draining"
+    assert cancelled.status == 200
+    assert [scope["path"] for scope in app.scopes] == ["/health"]
+    assert not stopped.is_set()
+    held[0]["state"] = "complete"
+    async with asyncio.timeout(5):
+        await stopped.wait()
