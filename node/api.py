@@ -179,8 +179,9 @@ def engine_facts(scope: Scope) -> EngineFacts:
     if arguments is None or config is None:
         return EngineFacts()
     parallel = config.parallel_config
+    adapters = getattr(getattr(state, "openai_serving_models", None), "lora_requests", {})  # loaded at run time too
     return EngineFacts(
-        served_models=list(arguments.served_model_name or [arguments.model]),
+        served_models=[*(arguments.served_model_name or [arguments.model]), *adapters],
         max_model_len_tokens=config.model_config.max_model_len,
         tensor_parallel_size=parallel.tensor_parallel_size,
         pipeline_parallel_size=parallel.pipeline_parallel_size,

@@ -27,11 +27,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, help="configuration file; baton.yaml in this directory if there is one")
     parser.add_argument("--host", dest="proxy.host")
     parser.add_argument("--port", dest="proxy.port", type=int)
-    parser.add_argument("--prefill", dest="proxy.prefill", nargs="*", metavar="URL", help="prefill nodes")
+    parser.add_argument(
+        "--prefill", dest="proxy.prefill", nargs="*", metavar="URL", help="prefill nodes, or dns://name:port"
+    )
     parser.add_argument("--decode", dest="proxy.decode", nargs="*", metavar="URL", help="decode nodes")
     parser.add_argument("--when-no-prefill", dest="proxy.when_no_prefill", choices=("decode_local", "refuse"))
     parser.add_argument("--log-level", dest="proxy.log_level", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--secret-file", dest="cluster.secret_file", help="file with the cluster secret")
+    parser.add_argument("--admin-token-file", dest="proxy.admin_token_file", help="file with the admin API's token")
     return parser
 
 

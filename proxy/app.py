@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,6 +19,8 @@ from contracts.configuration.schema import BatonConfig
 from contracts.http import error_body
 from contracts.secret import ClusterSecret
 from proxy import metrics, openapi, readiness
+from proxy.admin import admin_router
+from proxy.admin_token import AdminToken
 from proxy.attempt import Attempts
 from proxy.cancels import Cancels
 from proxy.choose import POLICIES
@@ -30,6 +33,7 @@ from proxy.retries import Retries
 from proxy.retry_budget import RetryBudget
 from proxy.upstream import Upstream
 
+_KINDS: Final = {401: "authentication_error", 403: "permission_error"}
 DATA_ROUTES: Final = frozenset((CHAT, COMPLETIONS))
 
 
@@ -46,8 +50,12 @@ class FrontDoor:
         await (self._data if is_data else self._api)(scope, receive, send)
 
 
-def create_app(config: BatonConfig, secret: ClusterSecret) -> FrontDoor:
-    """Wire the proxy; its life begins and ends with ASGI's lifespan."""
+def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminToken | None = None) -> FrontDoor:
+    """Wire the proxy; its life begins and ends with ASGI's lifespan. Without `admin_token` the admin API is off.
+
+    Raises:
+        SourceError: the configuration names members in a way that nobody can follow.
+    """
     upstream = Upstream(connect_timeout_s=config.proxy.connect_timeout_s)
     members = Members(config.proxy, secret, upstream)
     counted = metrics.Metrics()
@@ -77,7 +85,9 @@ def create_app(config: BatonConfig, secret: ClusterSecret) -> FrontDoor:
     api = FastAPI(title="Baton", lifespan=lifespan)
     openapi.describe_data_routes(api)
     _add_routes(api, members, counted, needs_prefill=config.proxy.when_no_prefill == "refuse")
+    api.include_router(admin_router(members, upstream, admin_token))
     api.add_exception_handler(HTTPException, _http_error)
+    api.add_exception_handler(RequestValidationError, _invalid)
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
     failover = Failover(planner, attempts, Retries(budget, max_attempts=config.proxy.max_attempts), counted)
     return FrontDoor(Orchestrator(config, failover, counted), api)
@@ -125,7 +135,14 @@ async def _http_error(request: Request, exc: Exception) -> JSONResponse:
     message = (
         f"{request.method} {request.url.path}: {exc.detail}" if method_matters else f"{request.url.path}: {exc.detail}"
     )
-    return _error(exc.status_code, message, "invalid_request_error", exc.headers)
+    return _error(exc.status_code, message, _KINDS.get(exc.status_code, "invalid_request_error"), exc.headers)
+
+
+async def _invalid(_: Request, exc: Exception) -> JSONResponse:
+    """Put FastAPI's refusal of a body or query into OpenAI's shape."""
+    assert isinstance(exc, RequestValidationError)
+    problems = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in exc.errors()]
+    return _error(400, "; ".join(problems), "invalid_request_error")
 
 
 def _error(status: int, message: str, kind: str, headers: Any = None) -> JSONResponse:

@@ -14,8 +14,10 @@ from typing import Any, Final, Protocol
 from contracts.configuration.schema import ProxyConfig
 from contracts.secret import ClusterSecret
 from proxy.breaker import Breaker, BreakerSettings, BreakerState
+from proxy.dns import SCHEME, DnsSource
 from proxy.errors import Kind
 from proxy.node import Node, Role, State
+from proxy.roster import Roster
 from proxy.sources import AdminSource, Source, StaticSource
 from proxy.upstream import Upstream
 from proxy.watch import Prober, Watch
@@ -50,7 +52,7 @@ class Members:
     def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
         self.prefill: list[Node] = []
         self.decode: list[Node] = []
-        self.admin: dict[Role, AdminSource] = {role: AdminSource() for role in ROLES}
+        self._admin: dict[Role, AdminSource] = {role: AdminSource() for role in ROLES}
         self._needs_prefill = config.when_no_prefill == "refuse"
         self._breaker_settings = BreakerSettings(
             failures=config.breaker_failures,
@@ -60,11 +62,10 @@ class Members:
         )
         self._prober = Prober(config, secret, upstream)
         self._sources: dict[Role, list[Source]] = {
-            "prefill": [*_sources(config.prefill), self.admin["prefill"]],
-            "decode": [*_sources(config.decode), self.admin["decode"]],
+            "prefill": [*configured_sources(config.prefill, config.dns_interval_s), self._admin["prefill"]],
+            "decode": [*configured_sources(config.decode, config.dns_interval_s), self._admin["decode"]],
         }
-        self._named: dict[Source, tuple[str, ...]] = {}  # what each source said last
-        self._removed: set[tuple[Role, str]] = set()  # by an operator, although a source names them
+        self._rosters: dict[Role, Roster] = {role: Roster() for role in ROLES}
         self._watches: dict[Node, Watch] = {}
         self._stopping: set[asyncio.Task[None]] = set()
         self._leavers: list[Node] = []  # no members, but they may still carry requests
@@ -92,7 +93,7 @@ class Members:
         """Ask the sources and begin probing; returns without waiting for an answer."""
         for role, sources in self._sources.items():
             for source in sources:
-                await source.start(partial(self._take, role, source))
+                await source.start(partial(self._take, role, source.name))
 
     async def stop(self) -> None:
         """Stop probing and asking."""
@@ -122,20 +123,27 @@ class Members:
         """Learn that a node answered a leg as it should."""
         node.breaker.succeeded()
 
+    def probe_now(self) -> None:
+        """Probe every node at once, since it may have changed."""
+        for watch in self._watches.values():
+            watch.wake()
+
     # --- operators ---
 
     def add(self, role: Role, url: str) -> Node:
         """Make a node a member; one that is already is taken back into use if it was drained."""
-        self._removed.discard((role, url))
-        self.admin[role].add(url)
+        self._rosters[role].restore(url)
+        self._reconcile(role)
+        if not any(node.url == url for node in self.of(role)):
+            self._admin[role].add(url)
         node = next(node for node in self.of(role) if node.url == url)
         self.drain(node, draining=False)
         return node
 
     def remove(self, node: Node) -> None:
         """Make a node leave, and keep it out for as long as a source goes on naming it."""
-        self._removed.add((node.role, node.url))
-        self.admin[node.role].discard(node.url)
+        self._admin[node.role].discard(node.url)
+        self._rosters[node.role].remove(node.url)
         self._reconcile(node.role)
 
     def drain(self, node: Node, *, draining: bool = True) -> None:
@@ -152,7 +160,7 @@ class Members:
             "sources": [
                 {"role": role, **source.describe()} for role, sources in self._sources.items() for source in sources
             ],
-            "removed": [{"role": role, "url": url} for role, url in sorted(self._removed)],
+            "removed": [{"role": role, "url": url} for role in ROLES for url in self._rosters[role].removed],
             "leaving": [
                 {"role": node.role, "url": node.url, "slot": node.slot, "requests": node.requests}
                 for node in self._busy_leavers()
@@ -161,17 +169,13 @@ class Members:
 
     # --- membership ---
 
-    def _take(self, role: Role, source: Source, urls: tuple[str, ...]) -> None:
-        self._named[source] = urls
+    def _take(self, role: Role, source: str, urls: tuple[str, ...]) -> None:
+        self._rosters[role].name(source, urls)
         self._reconcile(role)
 
     def _reconcile(self, role: Role) -> None:
-        """Let nodes join and leave until the members are what the sources name."""
-        named: dict[str, None] = {}  # in the sources' order
-        for source in self._sources[role]:
-            named |= dict.fromkeys(self._named.get(source, ()))
-        self._removed = {(r, url) for r, url in self._removed if r != role or url in named}
-        wanted = [url for url in named if (role, url) not in self._removed]
+        """Let nodes join and leave until the members are those on the roster."""
+        wanted = self._rosters[role].wanted()
         for node in [node for node in self.of(role) if node.url not in wanted]:
             self._leave(node)
         present = {node.url for node in self.of(role)}
@@ -223,8 +227,16 @@ class Members:
         return any(other.info and not models.isdisjoint(other.info.served_models) for other in others)
 
 
-def _sources(urls: Sequence[str]) -> Iterator[Source]:
-    yield StaticSource(urls)
+def configured_sources(urls: Sequence[str], dns_interval_s: float) -> Iterator[Source]:
+    """Return the sources that a role's list in the configuration stands for.
+
+    Raises:
+        SourceError: an entry cannot be understood.
+    """
+    names = [url for url in urls if url.startswith(f"{SCHEME}:")]
+    yield StaticSource(url for url in urls if url not in names)
+    for name in dict.fromkeys(names):
+        yield DnsSource(name, interval_s=dns_interval_s)
 
 
 def _log_breaker(node: Node, state: BreakerState, reason: str) -> None:

@@ -10,8 +10,10 @@ import uvicorn
 
 from contracts.configuration.schema import BatonConfig
 from contracts.secret import ClusterSecret, SecretError, read_secret
+from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
 from proxy.app import create_app
 from proxy.joined_head import HeadJoiningProtocol
+from proxy.sources import SourceError
 
 KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first
 
@@ -26,8 +28,12 @@ def run(config: BatonConfig) -> None:
     Raises:
         StartError: the configuration cannot be served.
     """
+    try:
+        app = create_app(config, _secret(config), _admin_token(config))
+    except (SourceError, AdminTokenError) as exc:
+        raise StartError(str(exc)) from exc
     settings = uvicorn.Config(
-        create_app(config, _secret(config)),
+        app,
         host=config.proxy.host,
         port=config.proxy.port,
         loop="uvloop",
@@ -54,6 +60,11 @@ def _secret(config: BatonConfig) -> ClusterSecret:
         return read_secret(config.cluster.secret_file)
     except SecretError as exc:
         raise StartError(str(exc)) from exc
+
+
+def _admin_token(config: BatonConfig) -> AdminToken | None:
+    path = config.proxy.admin_token_file
+    return read_admin_token(path) if path is not None else None
 
 
 def _drain_s(config: BatonConfig) -> int:

@@ -6,6 +6,11 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+
+class SourceError(ValueError):
+    """The configuration names members in a way that nobody can follow; the message says which."""
+
+
 Publish = Callable[[tuple[str, ...]], None]
 
 

@@ -25,8 +25,10 @@ class ProxyConfig:
 
     host: str = "127.0.0.1"
     port: Port = 8000
-    prefill: tuple[str, ...] = ()  # base URLs of prefill nodes
-    decode: tuple[str, ...] = ()  # base URLs of decode nodes
+    prefill: tuple[str, ...] = ()  # base URLs of prefill nodes; dns://name:port stands for all addresses of the name
+    decode: tuple[str, ...] = ()  # likewise of decode nodes
+    dns_interval_s: Seconds = 5.0  # how often such names are resolved
+    admin_token_file: Path | None = None  # file with the token of the admin API, which is off without it
     when_no_prefill: Literal["decode_local", "refuse"] = "decode_local"  # no healthy prefill node
     probe_interval_s: Seconds = 1.0  # how often each node's health and description are read
     probe_timeout_s: Seconds = 2.0

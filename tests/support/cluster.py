@@ -10,12 +10,14 @@ from typing import Any
 import httpx
 
 from contracts.configuration.schema import BatonConfig, ProxyConfig, TransferConfig
+from proxy.admin_token import AdminToken
 from proxy.app import create_app
 from proxy.joined_head import HeadJoiningProtocol
 from tests.support.fake_answers import MODEL
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.serve import serve
 
+ADMIN_TOKEN = "an admin token for tests"
 COMPLETION: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 3}
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 3}
 
@@ -28,6 +30,11 @@ class Cluster:
     prefill: list[FakeVllm]
     decode: list[FakeVllm]
     http: httpx.AsyncClient
+    fabric: Fabric
+
+    async def admin(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Ask the admin API, with its token."""
+        return await self.http.request(method, path, headers={"authorization": f"Bearer {ADMIN_TOKEN}"}, **more)
 
     async def complete(self, **changes: Any) -> httpx.Response:
         """Ask for a completion, read whole."""
@@ -66,10 +73,16 @@ async def cluster(
     ready: bool = True,
     transfer_timeout_s: float = 30.0,
     described: dict[str, Any] | None = None,
+    admin_token: str | None = ADMIN_TOKEN,
+    fabric: Fabric | None = None,
+    also: dict[str, tuple[str, ...]] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Cluster]:
-    """Run fake nodes and a proxy; `settings` are fields of `ProxyConfig`, `described` of each P's `NodeInfo`."""
-    fabric = Fabric()
+    """Run fake nodes and a proxy.
+
+    `settings` are fields of `ProxyConfig`, `described` of each P's `NodeInfo`; `also` are further members by role.
+    """
+    fabric = fabric or Fabric()
     makers = [FakeVllm("prefill", fabric) for _ in range(prefill)]
     takers = [FakeVllm("decode", fabric) for _ in range(decode)]
     for maker in makers:
@@ -77,16 +90,19 @@ async def cluster(
     for node in (*makers, *takers):
         await node.start()
     urls = {"prefill": tuple(node.url for node in makers), "decode": tuple(node.url for node in takers)}
+    urls = {role: (*own, *(also or {}).get(role, ())) for role, own in urls.items()}
     defaults = {"probe_interval_s": 0.05, "probe_timeout_s": 1.0, "request_timeout_s": 20.0, **urls}
     config = BatonConfig(
         proxy=ProxyConfig(**{**defaults, **settings}), transfer=TransferConfig(transfer_timeout_s=transfer_timeout_s)
     )
     try:
         async with (
-            serve(create_app(config, SECRET), http=HeadJoiningProtocol) as url,
+            serve(
+                create_app(config, SECRET, AdminToken(admin_token) if admin_token else None), http=HeadJoiningProtocol
+            ) as url,
             httpx.AsyncClient(base_url=url, timeout=10) as http,
         ):
-            running = Cluster(url, makers, takers, http)
+            running = Cluster(url, makers, takers, http, fabric)
             if ready:
                 await running.until_ready()
             yield running

@@ -45,6 +45,7 @@ Fault = Literal[
     "error event",  # the same in the middle of the stream
     "stale",  # close a connection on which a second request arrives
 ]
+OPERATED = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache")
 _PREFILL_FORBIDS = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
 
 
@@ -93,7 +94,15 @@ class _Protocol(HttpToolsProtocol):
 class FakeVllm:
     """One node."""
 
-    def __init__(self, role: Literal["prefill", "decode"], fabric: Fabric, *, tokens: int = 3) -> None:
+    def __init__(
+        self,
+        role: Literal["prefill", "decode"],
+        fabric: Fabric,
+        *,
+        tokens: int = 3,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
         self.role = role
         self.fabric = fabric
         self.tokens = tokens  # made where a request does not say how many
@@ -125,12 +134,13 @@ class FakeVllm:
             layer_sync="event",
             versions={},
         )
+        self.operated: list[tuple[str, str, bytes]] = []  # path, query and body of calls to `OPERATED`
         self.cancels: list[list[str]] = []  # transfer ids, call by call
         self.cancel_statuses: list[int] = []  # of the next cancels, instead of 200
         self.cancels_may_end = asyncio.Event()  # they hang until then
         self.cancels_may_end.set()
         self._used: set[str] = set()
-        self._listening = Listening(self, http=_Protocol, timeout_keep_alive=60)
+        self._listening = Listening(self, host, port, http=_Protocol, timeout_keep_alive=60)
 
     @property
     def url(self) -> str:
@@ -163,6 +173,9 @@ class FakeVllm:
             return None
         if scope["path"] == CANCEL_PATH:
             return await self._cancel(headers, body, send)
+        if scope["path"] in OPERATED:
+            self.operated.append((scope["path"], scope["query_string"].decode(), body))
+            return await _json(send, 400 if self.fault == "status" else 200, b"Success" if body else {})
         seen = Seen(scope["path"], headers, json.loads(body))
         self.seen.append(seen)
         watcher = asyncio.create_task(_cancel_when_gone(receive, seen, asyncio.current_task()))
@@ -222,7 +235,7 @@ class FakeVllm:
                 raise _RefusedError(400, f"header {name} must not reach a node")
         if seen.headers.get("content-type") != "application/json":
             raise _RefusedError(415, "content type")
-        if seen.body.get("model") != MODEL:
+        if seen.body.get("model") not in self.info.served_models:
             raise _RefusedError(404, "model")
         if "prompt" not in seen.body and "messages" not in seen.body:
             raise _RefusedError(400, "no prompt")

@@ -41,21 +41,22 @@ class _Server(uvicorn.Server):
 class Listening:
     """One application on one port; it can be stopped and started again there."""
 
-    def __init__(self, app: Any, **settings: Any) -> None:
+    def __init__(self, app: Any, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
         self._app = app
+        self._host = host
         self._settings = {"log_level": "critical", "lifespan": "on", "access_log": False, **settings}
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
-        self.port = 0
+        self.port = port  # 0 until one is chosen
 
     @property
     def url(self) -> str:
         """The base URL."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._host}:{self.port}"
 
     async def start(self) -> None:
         """Listen, on the same port as before if there was one; the socket is bound here, so no port is raced for."""
-        sock = socket.create_server(("127.0.0.1", self.port))
+        sock = socket.create_server((self._host, self.port))
         self.port = sock.getsockname()[1]
         self._server = _Server(uvicorn.Config(self._app, **self._settings))
         self._task = asyncio.create_task(self._server.serve(sockets=[sock]))

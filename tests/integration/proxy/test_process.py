@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.cluster import COMPLETION, until_true
 from tests.support.fake_answers import events
@@ -118,3 +119,23 @@ async def test_a_proxy_without_a_secret_refuses_to_start() -> None:
 
     assert process.returncode == 2
     assert b"cluster.secret_file is not set" in stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--admin-token-file", "/nowhere"), b"cannot read the admin token from /nowhere"),
+        (("--prefill", "dns://prefill"), b"'dns://prefill' is not of the form dns://name:port"),
+    ],
+)
+async def test_a_setting_that_cannot_be_followed_refuses_to_start(
+    arguments: tuple[str, ...], words: bytes, tmp_path: Path
+) -> None:
+    """Likewise."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET.value)
+    process = await spawn("--port", str(free_port()), "--secret-file", str(secret), *arguments)
+    _, stderr = await process.communicate()
+
+    assert process.returncode == 2
+    assert words in stderr

@@ -255,6 +255,14 @@ async def test_what_vllm_knows_best_comes_from_vllm(names: list[str] | None, ser
     assert sizes == [2, 1, 4]
 
 
+async def test_adapters_loaded_at_run_time_are_served_models() -> None:
+    """The proxy knows no other names than those."""
+    app = vllm_app(["a"])
+    app.state.openai_serving_models = SimpleNamespace(lora_requests={"poet": object()})  # type: ignore[attr-defined]
+
+    assert (await describe(node_api(FakeConnector(WORKER)), app))["served_models"] == ["a", "poet"]
+
+
 @pytest.mark.parametrize("scope", [{}, {"app": None}, {"app": SimpleNamespace(state=SimpleNamespace())}])
 def test_an_application_without_state_gives_defaults(scope: Scope) -> None:
     """Another version of vLLM may keep it elsewhere; the node still answers."""

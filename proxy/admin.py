@@ -1,0 +1,184 @@
+"""The admin API: who is a member, and what all members shall do. It needs a token of its own.
+
+Nothing here is for clients. Without `proxy.admin_token_file` every route answers 403 and says so.
+"""
+
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+from yarl import URL
+
+from contracts.http import error_body
+from proxy.admin_models import (
+    AdminState,
+    DrainRequest,
+    FanOutResult,
+    NodeAddress,
+    NodeList,
+    NodeResult,
+    NodeView,
+)
+from proxy.admin_token import AdminToken
+from proxy.fan_out import FanOutPath, NodeAnswer, fan_out
+from proxy.node import Node
+from proxy.nodes import Members
+from proxy.upstream import Upstream
+
+OFF: Final = "the admin API is off: proxy.admin_token_file is not set"
+MAX_BODY_BYTES: Final = 1 << 20
+_bearer: Final = HTTPBearer(auto_error=False, description="The token in `proxy.admin_token_file`")
+
+
+def admin_router(members: Members, upstream: Upstream, token: AdminToken | None) -> APIRouter:
+    """Return the routes."""
+    router = APIRouter(tags=["admin"], route_class=_guarded_by(token), dependencies=[Depends(_bearer)])
+    _add_member_routes(router, members)
+    _add_fan_out_routes(router, members, upstream)
+    return router
+
+
+def _guarded_by(token: AdminToken | None) -> type[APIRoute]:
+    """Return a kind of route that asks for the token before it reads anything of the body."""
+
+    def authorise(request: Request) -> None:
+        if token is None:
+            raise HTTPException(HTTPStatus.FORBIDDEN, OFF)
+        if not token.opens(request.headers.get("authorization", "")):
+            raise HTTPException(HTTPStatus.UNAUTHORIZED, "the admin token is needed", {"www-authenticate": "Bearer"})
+
+    class GuardedRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle = super().get_route_handler()
+
+            async def guarded(request: Request) -> Response:
+                authorise(request)
+                return await handle(request)
+
+            return guarded
+
+    return GuardedRoute
+
+
+def _add_member_routes(router: APIRouter, members: Members) -> None:
+    @router.get("/admin/nodes")
+    async def nodes() -> NodeList:
+        """List all members."""
+        return NodeList(nodes=[_view(node) for node in members.all()])
+
+    @router.get("/admin/state")
+    async def state() -> AdminState:
+        """Say who is a member, why, and who is on the way out."""
+        return AdminState(nodes=[_view(node) for node in members.all()], **members.state())
+
+    @router.post("/admin/nodes", status_code=201, responses={200: {"model": NodeView}})
+    async def add(address: NodeAddress, response: Response) -> NodeView:
+        """Make a node a member. One that is already (200) gets work again if it was drained."""
+        url = _base_url(address.url)
+        present = members.find(url)
+        if present and not any(node.role == address.role for node in present):
+            raise HTTPException(HTTPStatus.CONFLICT, f"{url} is a {present[0].role} node already")
+        if present:
+            response.status_code = HTTPStatus.OK
+        return _view(members.add(address.role, url))
+
+    @router.delete("/admin/nodes")
+    async def remove(url: str) -> NodeList:
+        """Make a node leave: no new work, what it carries goes on. It stays out until it is added again."""
+        leaving = _found(members, url)
+        for node in leaving:
+            members.remove(node)
+        return NodeList(nodes=[_view(node) for node in leaving])
+
+    @router.post("/admin/nodes/drain")
+    async def drain(request: DrainRequest) -> NodeList:
+        """Give a node no more work; what it carries goes on, and it stays a member."""
+        drained = _found(members, request.url)
+        for node in drained:
+            members.drain(node, draining=request.draining)
+        return NodeList(nodes=[_view(node) for node in drained])
+
+
+def _add_fan_out_routes(router: APIRouter, members: Members, upstream: Upstream) -> None:
+    async def tell_all(request: Request, path: FanOutPath) -> Response:
+        body = await request.body()
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {MAX_BODY_BYTES} bytes")
+        query = f"?{request.url.query}" if request.url.query else ""
+        answers = await fan_out(upstream, members.all(), path + query, body)
+        members.probe_now()  # what they serve may have changed
+        return _joined(answers)
+
+    responses: dict[int | str, dict[str, Any]] = {
+        502: {"description": "Some node did not do it; the error names it, `nodes` has all answers"}
+    }
+    lora = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
+
+    @router.post("/v1/load_lora_adapter", response_model=FanOutResult, responses=responses, openapi_extra=lora)
+    async def load_lora_adapter(request: Request) -> Response:
+        """Load a LoRA adapter on every node; the body is as vLLM takes it."""
+        return await tell_all(request, "/v1/load_lora_adapter")
+
+    @router.post("/v1/unload_lora_adapter", response_model=FanOutResult, responses=responses, openapi_extra=lora)
+    async def unload_lora_adapter(request: Request) -> Response:
+        """Unload a LoRA adapter on every node; the body is as vLLM takes it."""
+        return await tell_all(request, "/v1/unload_lora_adapter")
+
+    @router.post("/reset_prefix_cache", response_model=FanOutResult, responses=responses)
+    async def reset_prefix_cache(request: Request) -> Response:
+        """Empty the prefix cache of every node; the query is as vLLM takes it."""
+        return await tell_all(request, "/reset_prefix_cache")
+
+
+def _joined(answers: list[NodeAnswer]) -> Response:
+    results = [
+        NodeResult(url=each.node.url, role=each.node.role, ok=each.ok, status=each.status, answer=each.answer)
+        for each in answers
+    ]
+    content = FanOutResult(nodes=results).model_dump()
+    failed = [f"{each.role} node {each.url} ({each.status or each.answer})" for each in results if not each.ok]
+    if not failed:
+        return JSONResponse(content)
+    message = f"{len(failed)} of {len(results)} nodes did not do it: {', '.join(failed)}"
+    return JSONResponse({**error_body(message, kind="upstream_error", code=502), **content}, 502)
+
+
+def _found(members: Members, url: str) -> list[Node]:
+    found = members.find(url.rstrip("/"))
+    if not found:
+        raise HTTPException(HTTPStatus.NOT_FOUND, f"{url} is no member")
+    return found
+
+
+def _base_url(text: str) -> str:
+    """Return a base URL as members have it; refuse what is none."""
+    try:
+        url = URL(text)
+        is_base = url.scheme in ("http", "https") and url.host is not None and url == url.origin()
+    except ValueError:
+        is_base = False
+    if not is_base:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"{text!r} is not of the form http://host:port")
+    return text.rstrip("/")
+
+
+def _view(node: Node) -> NodeView:
+    return NodeView(
+        url=node.url,
+        role=node.role,
+        slot=node.slot,
+        state=node.state,
+        reason=node.reason,
+        breaker=node.breaker.state,
+        breaker_openings=node.breaker.openings,
+        draining=node.draining,
+        incarnation=node.incarnation,
+        models=node.info.served_models if node.info else [],
+        requests=node.requests,
+        prompt_bytes=node.prompt_bytes,
+    )

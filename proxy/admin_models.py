@@ -1,0 +1,94 @@
+"""What the admin API takes and answers."""
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from proxy.node import Role
+
+
+class NodeAddress(BaseModel):
+    """Which node, in which role."""
+
+    url: str = Field(examples=["http://10.0.0.5:8100"])
+    role: Role
+
+
+class DrainRequest(BaseModel):
+    """Which node gets no more work; or, with `draining` false, gets work again."""
+
+    url: str
+    draining: bool = True
+
+
+class NodeView(BaseModel):
+    """One member as this proxy sees it."""
+
+    url: str
+    role: Role
+    slot: int
+    state: str = Field(description="unknown, ready, unready, draining, isolated or down; only ready nodes get work")
+    reason: str = Field(description="why it is not ready")
+    breaker: str = Field(description="closed, open or half_open")
+    breaker_openings: int
+    draining: bool = Field(description="whether an operator drains it")
+    incarnation: str = Field(description="changes when its process restarts")
+    models: list[str]
+    requests: int = Field(description="in flight through this proxy")
+    prompt_bytes: int = Field(description="of those requests")
+
+
+class NodeList(BaseModel):
+    """All members, or those that were asked for."""
+
+    nodes: list[NodeView]
+
+
+class SourceView(BaseModel):
+    """One place that says who is a member."""
+
+    role: Role
+    name: str
+    urls: list[str] = Field(description="what it says, or said last")
+    problem: str = Field("", description="why it could not be asked")
+
+
+class RemovedView(BaseModel):
+    """A node that an operator removed although a source goes on naming it."""
+
+    role: Role
+    url: str
+
+
+class LeavingView(BaseModel):
+    """A node that is no member any more and still carries requests."""
+
+    role: Role
+    url: str
+    slot: int
+    requests: int
+
+
+class AdminState(BaseModel):
+    """Everything about membership."""
+
+    nodes: list[NodeView]
+    sources: list[SourceView]
+    removed: list[RemovedView]
+    leaving: list[LeavingView]
+
+
+class NodeResult(BaseModel):
+    """What one node answered to a call that went to all."""
+
+    url: str
+    role: Role
+    ok: bool
+    status: int | None
+    answer: Any
+
+
+class FanOutResult(BaseModel):
+    """What all nodes answered."""
+
+    nodes: list[NodeResult]

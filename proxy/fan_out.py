@@ -1,0 +1,60 @@
+"""One call to every node of both roles: adapters are loaded and caches emptied everywhere or it is said where not."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import msgspec
+from yarl import URL
+
+from proxy.errors import UpstreamError
+from proxy.node import Node
+from proxy.upstream import Upstream
+
+TIMEOUT_S: Final = 120.0  # of each node: an adapter may have to be fetched first
+MAX_TEXT: Final = 500  # characters of an answer that is not JSON
+
+FanOutPath = Literal["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAnswer:
+    """What came of the call on one node."""
+
+    node: Node
+    status: int | None  # None: it did not answer
+    answer: Any  # its body, decoded where that is JSON; or why there is none
+
+    @property
+    def ok(self) -> bool:
+        """Whether the node did it."""
+        return self.status is not None and 200 <= self.status < 300
+
+
+async def fan_out(upstream: Upstream, nodes: Sequence[Node], path_and_query: str, body: bytes) -> list[NodeAnswer]:
+    """Send the same call to all nodes at once and wait for all answers."""
+    return list(await asyncio.gather(*(_call(upstream, node, path_and_query, body) for node in nodes)))
+
+
+async def _call(upstream: Upstream, node: Node, path_and_query: str, body: bytes) -> NodeAnswer:
+    headers = [("content-type", "application/json")] if body else []
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            answer = await upstream.post(URL(node.url + path_and_query, encoded=True), headers, body)
+            try:
+                received = await answer.read_all()
+            finally:
+                answer.close()
+    except UpstreamError as exc:
+        return NodeAnswer(node=node, status=None, answer=str(exc))
+    except TimeoutError:
+        return NodeAnswer(node=node, status=None, answer="it did not answer in time")
+    return NodeAnswer(node=node, status=answer.status, answer=_decoded(received))
+
+
+def _decoded(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body) if body else None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return body.decode(errors="replace")[:MAX_TEXT]

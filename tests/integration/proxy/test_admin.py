@@ -1,0 +1,296 @@
+"""The admin API on real sockets: members come and go while requests run."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from proxy.node import Role
+from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until_true
+from tests.support.fake_vllm import Fabric, FakeVllm
+
+NODES = "/admin/nodes"
+ROUTES = [
+    ("GET", NODES),
+    ("POST", NODES),
+    ("DELETE", NODES),
+    ("POST", f"{NODES}/drain"),
+    ("GET", "/admin/state"),
+    ("POST", "/v1/load_lora_adapter"),
+    ("POST", "/v1/unload_lora_adapter"),
+    ("POST", "/reset_prefix_cache"),
+]
+
+
+async def views(running: Cluster) -> dict[str, dict[str, Any]]:
+    """Return the members as the admin API shows them, by URL."""
+    nodes = (await running.admin("GET", NODES)).json()["nodes"]
+    return {node["url"]: node for node in nodes}
+
+
+async def until_ready(running: Cluster, node: FakeVllm) -> None:
+    """Wait until a node is in use."""
+
+    async def is_ready() -> bool:
+        return bool((await views(running))[node.url]["state"] == "ready")
+
+    await until_true(is_ready)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_every_route_needs_the_token(method: str, path: str) -> None:
+    """Neither another token nor the nodes' one will do; the body is not even read."""
+    async with cluster() as running:
+        got = [
+            await running.http.request(method, path, headers=headers, content=b"{")
+            for headers in ({}, {"authorization": "Bearer x"}, {"authorization": f"Basic {ADMIN_TOKEN}"})
+        ]
+
+    assert [each.status_code for each in got] == [401] * 3
+    assert {each.json()["error"]["type"] for each in got} == {"authentication_error"}
+    assert got[0].headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_without_a_token_file_the_admin_api_is_off(method: str, path: str) -> None:
+    """The answer says which setting is missing."""
+    async with cluster(admin_token=None) as running:
+        got = await running.admin(method, path)
+
+    assert got.status_code == 403
+    assert "proxy.admin_token_file is not set" in got.json()["error"]["message"]
+
+
+async def test_a_node_joins_and_leaves_at_run_time() -> None:
+    """It gets work when it is ready, and none when it has left."""
+    async with cluster() as running:
+        node = FakeVllm("decode", running.fabric)
+        await node.start()
+        added = await running.admin("POST", NODES, json={"url": node.url + "/", "role": "decode"})
+        again = await running.admin("POST", NODES, json={"url": node.url, "role": "decode"})
+        await until_ready(running, node)
+        first = [await running.complete() for _ in range(4)]
+        removed = await running.admin("DELETE", NODES, params={"url": node.url})
+        seen = len(node.seen)
+        second = [await running.complete() for _ in range(4)]
+        members = await views(running)
+        await node.stop()
+
+    assert (added.status_code, again.status_code, removed.status_code) == (201, 200, 200)
+    assert (added.json()["url"], added.json()["slot"], added.json()["role"]) == (node.url, 2, "decode")
+    assert {each.status_code for each in (*first, *second)} == {200}
+    assert seen == len(node.seen) == 2
+    assert node.url not in members
+
+
+async def test_a_stream_on_a_node_that_is_removed_goes_on() -> None:
+    """To its last byte; the state shows the node until then."""
+    async with cluster(decode=2) as running:
+        for node in running.decode:
+            node.token_delay_s = 0.2
+        streams = [asyncio.create_task(running.complete(stream=True)) for _ in range(2)]
+        await until_true(lambda: all(node.seen for node in running.decode))
+        await running.admin("DELETE", NODES, params={"url": running.decode[0].url})
+        during = (await running.admin("GET", "/admin/state")).json()
+        streamed = await asyncio.gather(*streams)
+        after = (await running.admin("GET", "/admin/state")).json()
+
+    assert [(each["url"], each["requests"]) for each in during["leaving"]] == [(running.decode[0].url, 1)]
+    assert during["removed"] == [{"role": "decode", "url": running.decode[0].url}]
+    assert all(each.content.endswith(b"data: [DONE]\n\n") for each in streamed)
+    assert after["leaving"] == []
+
+
+async def test_a_node_is_drained_and_taken_back() -> None:
+    """It stays a member, with its state, and gets nothing."""
+    async with cluster(decode=2) as running:
+        node = running.decode[0]
+        drained = await running.admin("POST", f"{NODES}/drain", json={"url": node.url})
+        without = [await running.complete() for _ in range(4)]
+        seen = len(node.seen)
+        ready = (await running.http.get("/ready")).json()
+        await running.admin("POST", f"{NODES}/drain", json={"url": node.url, "draining": False})
+        again = [await running.complete() for _ in range(4)]
+
+    assert drained.json()["nodes"][0]["state"] == "draining"
+    assert {each.status_code for each in (*without, *again)} == {200}
+    assert (seen, len(node.seen)) == (0, 2)
+    assert [each["state"] for each in ready["nodes"] if each["url"] == node.url] == ["draining"]
+
+
+async def test_with_its_only_decode_node_drained_the_proxy_is_not_ready() -> None:
+    """Nobody can be served."""
+    async with cluster() as running:
+        await running.admin("POST", f"{NODES}/drain", json={"url": running.decode[0].url})
+        ready, got = await running.http.get("/ready"), await running.complete()
+
+    assert (ready.status_code, ready.json()["reasons"]) == (503, ["no decode node is ready"])
+    assert got.status_code == 503
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "words"),
+    [
+        ("POST", NODES, {"url": "http://n"}, 400, "body.role"),
+        ("POST", NODES, {"url": "http://n", "role": "both"}, 400, "body.role"),
+        ("POST", NODES, {"url": "n:8100", "role": "decode"}, 400, "not of the form"),
+        ("POST", NODES, {"url": "http://n:8100/v1", "role": "decode"}, 400, "not of the form"),
+        ("POST", NODES, {"url": "http://user:secret@n:8100", "role": "decode"}, 400, "not of the form"),
+        ("POST", NODES, None, 400, "body"),
+        ("DELETE", NODES, None, 400, "query.url"),
+        ("DELETE", f"{NODES}?url=http://nobody", None, 404, "no member"),
+        ("POST", f"{NODES}/drain", {"url": "http://nobody"}, 404, "no member"),
+    ],
+)
+async def test_a_wrong_call_is_refused_in_openais_shape(
+    method: str, path: str, body: dict[str, Any] | None, status: int, words: str
+) -> None:
+    """The message says what is wrong, and nothing changes."""
+    async with cluster() as running:
+        before = await views(running)
+        got = await running.admin(method, path, json=body)
+        after = await views(running)
+
+    assert got.status_code == status
+    assert set(got.json()["error"]) == {"message", "type", "param", "code"}
+    assert words in got.json()["error"]["message"]
+    assert after.keys() == before.keys()
+
+
+async def test_a_url_has_one_role() -> None:
+    """It is one process."""
+    async with cluster() as running:
+        got = await running.admin("POST", NODES, json={"url": running.prefill[0].url, "role": "decode"})
+
+    assert got.status_code == 409
+    assert "is a prefill node already" in got.json()["error"]["message"]
+
+
+async def test_a_call_goes_to_every_node_as_it_came() -> None:
+    """Both roles need the same adapters: what one node computes the other goes on with."""
+    adapter = {"lora_name": "poet", "lora_path": "/adapters/poet"}
+    async with cluster(prefill=2, decode=2) as running:
+        loaded = await running.admin("POST", "/v1/load_lora_adapter", json=adapter)
+        unloaded = await running.admin("POST", "/v1/unload_lora_adapter", json=adapter)
+        emptied = await running.admin("POST", "/reset_prefix_cache?reset_external=true")
+        nodes = [*running.prefill, *running.decode]
+
+    assert [each.status_code for each in (loaded, unloaded, emptied)] == [200] * 3
+    assert [(each["url"], each["ok"]) for each in loaded.json()["nodes"]] == [(node.url, True) for node in nodes]
+    for node in nodes:
+        assert [(path, query) for path, query, _ in node.operated] == [
+            ("/v1/load_lora_adapter", ""),
+            ("/v1/unload_lora_adapter", ""),
+            ("/reset_prefix_cache", "reset_external=true"),
+        ]
+        assert [json.loads(body) if body else None for _, _, body in node.operated] == [adapter, adapter, None]
+
+
+async def test_nodes_that_did_not_do_it_are_named() -> None:
+    """One that refuses and one that is gone; what the others answered is there too."""
+    async with cluster(prefill=2, decode=2) as running:
+        refusing, gone = running.prefill[0], running.decode[1]
+        refusing.fault = "status"
+        await gone.stop()
+        got = await running.admin("POST", "/v1/load_lora_adapter", json={"lora_name": "poet"})
+
+    body = got.json()
+    assert (got.status_code, body["error"]["type"]) == (502, "upstream_error")
+    assert body["error"]["message"] == (
+        f"2 of 4 nodes did not do it: prefill node {refusing.url} (400), decode node {gone.url} (it cannot be reached)"
+    )
+    assert [each["ok"] for each in body["nodes"]] == [False, True, True, False]
+
+
+async def test_an_adapter_is_served_as_soon_as_the_call_has_returned_and_a_probe_was_made() -> None:
+    """Nodes are probed at once after it, however long the interval."""
+    async with cluster() as running:
+        await running.admin("POST", f"{NODES}/drain", json={"url": running.decode[0].url, "draining": False})
+        for node in (running.prefill[0], running.decode[0]):
+            node.change(served_models=["fake-model", "poet"])
+        await running.admin("POST", "/v1/load_lora_adapter", json={"lora_name": "poet"})
+
+        async def is_served() -> bool:
+            return (await running.http.get("/v1/models/poet")).status_code == 200
+
+        await until_true(is_served)
+        got = await running.complete(model="poet")
+
+    assert (got.status_code, got.headers["x-baton-path"]) == (200, "disaggregated")
+
+
+async def test_several_models_each_on_their_own_nodes() -> None:
+    """Requests find the nodes of their model; an unknown one is 404; all are listed."""
+    async with cluster(prefill=2, decode=2) as running:
+        for nodes in (running.prefill, running.decode):
+            nodes[1].change(served_models=["other"])
+
+        async def is_served() -> bool:
+            models = (await running.http.get("/v1/models")).json()["data"]
+            return {model["id"] for model in models} == {"fake-model", "other"}
+
+        await until_true(is_served)
+        await until_true(lambda: _serve(running, "prefill", "other"))
+        got = {model: [await running.complete(model=model) for _ in range(3)] for model in ("fake-model", "other")}
+        unknown = await running.complete(model="unheard of")
+
+    for answers in got.values():
+        assert {(each.status_code, each.headers["x-baton-path"]) for each in answers} == {(200, "disaggregated")}
+    for nodes in (running.prefill, running.decode):
+        assert [{seen.body["model"] for seen in node.seen} for node in nodes] == [{"fake-model"}, {"other"}]
+    assert unknown.status_code == 404
+
+
+async def _serve(running: Cluster, role: str, model: str) -> bool:
+    return any(node["role"] == role and model in node["models"] for node in (await views(running)).values())
+
+
+async def test_the_document_describes_the_admin_api() -> None:
+    """Schemas and the token's scheme are in it."""
+    async with cluster() as running:
+        document = (await running.http.get("/openapi.json")).json()
+
+    for method, path in ROUTES:
+        described = document["paths"][path][method.lower()]
+        assert described["security"] == [{"HTTPBearer": []}]
+    assert {"NodeAddress", "NodeView", "AdminState", "FanOutResult"} <= set(document["components"]["schemas"])
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_name_with_several_addresses_stands_for_several_nodes(
+    role: Role, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They join and leave as the answer changes, and requests go on meanwhile."""
+    addresses = ["127.0.0.1"]
+    monkeypatch.setattr("proxy.dns.look_up", lambda *_: list(addresses))
+    fabric = Fabric()
+    first = FakeVllm(role, fabric)
+    await first.start()
+    port = int(first.url.rpartition(":")[2])
+    second = FakeVllm(role, fabric, host="127.0.0.2", port=port)
+    await second.start()
+    own: dict[str, int] = {"prefill": 1, "decode": 1, role: 0}
+    also = {role: (f"dns://nodes:{port}",)}
+    async with cluster(**own, also=also, fabric=fabric, ready=False, dns_interval_s=0.05) as running:  # type: ignore[arg-type]
+        await until_true(lambda: _known(running, first))
+        addresses.append("127.0.0.2")
+        await until_true(lambda: _known(running, second))
+        await running.until_ready()
+        both = [await running.complete() for _ in range(4)]
+        addresses.remove("127.0.0.1")
+        await until_true(lambda: _unknown(running, first))
+        one = await running.complete()
+    await first.stop()
+    await second.stop()
+
+    assert {each.status_code for each in (*both, one)} == {200}
+    assert (len(first.seen), len(second.seen)) == (2, 3)
+
+
+async def _known(running: Cluster, node: FakeVllm) -> bool:
+    return node.url in await views(running)
+
+
+async def _unknown(running: Cluster, node: FakeVllm) -> bool:
+    return not await _known(running, node)

@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
+
+TOKEN = "0123456789abcdef"
+
+
+def test_a_token_is_read_without_the_white_space_around_it(tmp_path: Path) -> None:
+    """Editors end a file with a new line."""
+    file = tmp_path / "token"
+    file.write_text(f"  {TOKEN}\n")
+
+    assert read_admin_token(file).opens(f"Bearer {TOKEN}")
+
+
+@pytest.mark.parametrize("header", ["", TOKEN, f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer é"])
+def test_nothing_else_opens(header: str) -> None:
+    """Neither parts of it nor another scheme."""
+    assert not AdminToken(TOKEN).opens(header)
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 20, None])
+def test_an_unusable_file_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    """Empty, too short, no text, or not there at all."""
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_bytes(content)
+
+    with pytest.raises(AdminTokenError, match="admin token"):
+        read_admin_token(file)
+
+
+def test_a_token_is_never_shown() -> None:
+    """Not even in a traceback."""
+    assert TOKEN not in repr(AdminToken(TOKEN))

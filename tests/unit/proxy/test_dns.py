@@ -1,0 +1,158 @@
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from proxy.dns import DnsSource, look_up
+from proxy.sources import SourceError
+from tests.support.cluster import until_true
+
+INTERVAL_S = 0.02
+
+
+class Resolver:
+    """Answers what it is told to, and can hang."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.addresses: list[str] = list(addresses)
+        self.error: OSError | UnicodeError | None = None
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+        self.asked = 0
+
+    def __call__(self, host: str, port: int) -> list[str]:
+        """Look a name up."""
+        assert (host, port) == ("prefill", 8100)
+        self.asked += 1
+        self.goes_on.wait(5)
+        if self.error is not None:
+            raise self.error
+        return list(self.addresses)
+
+
+class Published:
+    """What a source has published, one answer after the other."""
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[str, ...]] = []
+
+    def __call__(self, urls: tuple[str, ...]) -> None:
+        """Take an answer."""
+        self.answers.append(urls)
+
+
+@asynccontextmanager
+async def running(resolver: Resolver) -> AsyncIterator[tuple[DnsSource, Published]]:
+    """A source that asks often."""
+    published = Published()
+    source = DnsSource("dns://prefill:8100", interval_s=INTERVAL_S, lookup=resolver)
+    await source.start(published)
+    try:
+        yield source, published
+    finally:
+        resolver.goes_on.set()
+        await source.stop()
+
+
+async def asked_again(resolver: Resolver) -> None:
+    """Wait until two more lookups have begun, so that one has ended."""
+    before = resolver.asked
+    await until_true(lambda: resolver.asked >= before + 2)
+
+
+async def test_a_name_stands_for_all_its_addresses() -> None:
+    """IPv6 ones are put into brackets; the order is always the same."""
+    async with running(Resolver("10.0.0.2", "10.0.0.1", "fd00::1", "10.0.0.1")) as (_, published):
+        await until_true(lambda: published.answers)
+
+    assert published.answers == [("http://10.0.0.1:8100", "http://10.0.0.2:8100", "http://[fd00::1]:8100")]
+
+
+async def test_changes_are_published_and_nothing_else() -> None:
+    """Scaling up and down is followed; the same answer again is no news."""
+    resolver = Resolver("10.0.0.1")
+    async with running(resolver) as (_, published):
+        await asked_again(resolver)
+        resolver.addresses = ["10.0.0.1", "10.0.0.2"]
+        await asked_again(resolver)
+        resolver.addresses = ["10.0.0.2"]
+        await asked_again(resolver)
+
+    assert published.answers == [
+        ("http://10.0.0.1:8100",),
+        ("http://10.0.0.1:8100", "http://10.0.0.2:8100"),
+        ("http://10.0.0.2:8100",),
+    ]
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(-3, "try again"), UnicodeError("label too long"), None])
+async def test_a_failed_lookup_keeps_the_last_answer(error: OSError | UnicodeError | None) -> None:
+    """Also an empty one; the problem is told until it is over."""
+    resolver = Resolver("10.0.0.1")
+    async with running(resolver) as (source, published):
+        await until_true(lambda: published.answers)
+        resolver.error, resolver.addresses = error, []
+        await asked_again(resolver)
+        described = source.describe()
+        resolver.error, resolver.addresses = None, ["10.0.0.1"]
+        await asked_again(resolver)
+
+        assert source.describe()["problem"] == ""
+
+    assert published.answers == [("http://10.0.0.1:8100",)]
+    assert described["urls"] == ["http://10.0.0.1:8100"]
+    assert described["problem"]
+
+
+async def test_a_lookup_that_hangs_is_waited_for_and_not_repeated() -> None:
+    """Threads do not pile up, and its late answer counts."""
+    resolver = Resolver("10.0.0.1")
+    resolver.goes_on.clear()
+    async with running(resolver) as (source, published):
+        await until_true(lambda: source.describe()["problem"])
+        await asyncio.sleep(5 * INTERVAL_S)
+        asked = resolver.asked
+        resolver.goes_on.set()
+        await until_true(lambda: published.answers)
+
+    assert asked == 1
+
+
+async def test_stopping_does_not_wait_for_a_lookup() -> None:
+    """A resolver may hang for half a minute."""
+    resolver = Resolver()
+    resolver.goes_on.clear()
+    source = DnsSource("dns://prefill:8100", interval_s=60.0, lookup=resolver)
+    await source.start(Published())
+    await until_true(lambda: resolver.asked)
+    async with asyncio.timeout(1):
+        await source.stop()
+    resolver.goes_on.set()
+
+
+@pytest.mark.parametrize("url", ["dns://prefill", "dns://:8100", "dns://p:8100/x", "dns:p:8100", "dns://p:99999"])
+def test_a_name_needs_a_port_and_nothing_else(url: str) -> None:
+    """A wrong one is named when the proxy starts."""
+    with pytest.raises(SourceError, match="dns://name:port"):
+        DnsSource(url, interval_s=1.0)
+
+
+def test_one_family_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica with an address of each family is one member, not two."""
+
+    def found(*addresses: str) -> list[tuple[object, ...]]:
+        families = [socket.AF_INET6 if ":" in address else socket.AF_INET for address in addresses]
+        return [(family, 1, 6, "", (address, 8100)) for family, address in zip(families, addresses, strict=True)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found("fd00::1", "10.0.0.1", "10.0.0.2"))
+    assert look_up("p", 8100) == ["10.0.0.1", "10.0.0.2"]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found("fd00::1", "fd00::2"))
+    assert look_up("p", 8100) == ["fd00::1", "fd00::2"]
+
+
+def test_the_real_resolver_knows_localhost() -> None:
+    """The one lookup that needs no network."""
+    assert look_up("localhost", 8100) == ["127.0.0.1"]

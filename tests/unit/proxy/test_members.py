@@ -1,0 +1,200 @@
+"""Who is a member: slots, listeners, and what is left of a node that left."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from contracts.configuration.schema import ProxyConfig
+from contracts.secret import ClusterSecret
+from proxy.errors import Kind, UpstreamError
+from proxy.node import Node, State
+from proxy.nodes import Members
+from proxy.sources import SourceError
+from proxy.upstream import Upstream
+from tests.unit.proxy.members import info
+
+SECRET = ClusterSecret(b"a secret for tests only")
+
+
+class NoUpstream:
+    """Nodes that nobody can reach."""
+
+    def get(self, *_: Any, **__: Any) -> None:
+        """Refuse."""
+        raise UpstreamError(Kind.CONNECT, "it cannot be reached")
+
+
+class Heard:
+    """A listener that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str, int]] = []
+
+    def joined(self, node: Node) -> None:
+        self.told.append(("joined", node.url, node.slot))
+
+    def left(self, node: Node) -> None:
+        self.told.append(("left", node.url, node.slot))
+
+    def restarted(self, node: Node) -> None:
+        self.told.append(("restarted", node.url, node.slot))
+
+
+@asynccontextmanager
+async def members(**settings: Any) -> AsyncIterator[Members]:
+    """Members of which none answers."""
+    config = ProxyConfig(**{"prefill": ("http://p",), "decode": ("http://d",), "probe_interval_s": 60.0, **settings})
+    made = Members(config, SECRET, cast("Upstream", NoUpstream()))
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+async def test_every_member_has_a_slot_of_its_own() -> None:
+    """The smallest that is free, over both roles."""
+    async with members(prefill=("http://p", "http://q/")) as found:
+        added = found.add("decode", "http://e")
+
+        assert [(node.url, node.slot) for node in found.all()] == [
+            ("http://p", 0),
+            ("http://q", 1),
+            ("http://d", 2),
+            ("http://e", 3),
+        ]
+        assert added is found.decode[1]
+
+
+async def test_a_slot_is_free_again_when_its_node_has_left_and_is_idle() -> None:
+    """Until then whoever counts by slot would count two nodes as one."""
+    async with members() as found:
+        leaving = found.prefill[0]
+        end = leaving.begin(1)
+        found.remove(leaving)
+        early = found.add("prefill", "http://q")
+        end()
+        late = found.add("prefill", "http://r")
+
+        assert (leaving.slot, early.slot, late.slot) == (0, 2, 0)
+
+
+async def test_a_node_that_leaves_with_requests_is_shown_until_they_ended() -> None:
+    """An operator waits for that before stopping it."""
+    async with members() as found:
+        leaving = found.decode[0]
+        end = leaving.begin(1)
+        found.remove(leaving)
+        during = found.state()["leaving"]
+        end()
+
+        assert during == [{"role": "decode", "url": "http://d", "slot": 1, "requests": 1}]
+        assert found.state()["leaving"] == []
+
+
+async def test_lists_change_in_place() -> None:
+    """Whoever chooses among members holds these lists."""
+    async with members() as found:
+        held = found.decode
+        found.add("decode", "http://e")
+        found.remove(found.decode[0])
+
+        assert [node.url for node in held] == ["http://e"]
+
+
+async def test_listeners_hear_of_members_old_and_new() -> None:
+    """One that comes late is told who is there already."""
+    async with members() as found:
+        heard = Heard()
+        found.listen(heard)
+        found.add("decode", "http://e")
+        found.remove(found.prefill[0])
+
+        assert heard.told == [
+            ("joined", "http://p", 0),
+            ("joined", "http://d", 1),
+            ("joined", "http://e", 2),
+            ("left", "http://p", 0),
+        ]
+
+
+async def test_nothing_of_a_node_that_left_goes_on() -> None:
+    """Its probe task ends, and a late failure of its requests wakes nobody."""
+    async with members() as found:
+        before = len(asyncio.all_tasks())
+        for number in range(20):
+            found.remove(found.add("decode", f"http://{number}"))
+        gone = found.decode[0]
+        found.remove(gone)
+        await asyncio.sleep(0.05)
+        found.report(gone, Kind.DISCONNECT)
+
+        assert len(asyncio.all_tasks()) == before - 1
+        assert not found.decode
+
+
+async def test_a_removed_node_can_be_added_again() -> None:
+    """It begins anew: what was held against it is forgotten."""
+    async with members() as found:
+        first = found.prefill[0]
+        found.remove(first)
+        assert found.state()["removed"] == [{"role": "prefill", "url": "http://p"}]
+
+        second = found.add("prefill", "http://p")
+
+        assert second is not first
+        assert found.state()["removed"] == []
+        assert [source["urls"] for source in found.state()["sources"] if source["name"] == "admin"] == [[], []]
+
+
+async def test_adding_a_member_again_takes_it_back_into_use() -> None:
+    """It is the same node, with what it carries."""
+    async with members() as found:
+        node = found.decode[0]
+        found.drain(node)
+
+        assert found.add("decode", "http://d") is node
+        assert not node.draining
+
+
+@pytest.mark.parametrize(
+    ("role", "settings", "isolated"),
+    [
+        ("decode", {}, False),
+        ("prefill", {"when_no_prefill": "refuse"}, False),
+        ("prefill", {}, True),
+        ("decode", {"decode": ("http://d", "http://e")}, True),
+    ],
+)
+async def test_the_last_node_that_requests_need_is_not_isolated(
+    role: str, settings: dict[str, Any], *, isolated: bool
+) -> None:
+    """A prefill node can be done without, unless the operator says otherwise."""
+    async with members(breaker_failures=1, **settings) as found:
+        await asyncio.sleep(0.01)
+        for node in found.all():
+            node.describe(info(node.role))
+        bad = found.of("decode" if role == "decode" else "prefill")[0]
+        found.report(bad, Kind.STATUS)
+
+        assert (bad.state is State.ISOLATED) is isolated
+
+
+async def test_a_node_that_drains_is_not_judged() -> None:
+    """It refuses with 503 because it was told to stop."""
+    async with members(breaker_failures=1) as found:
+        await asyncio.sleep(0.01)
+        node = found.prefill[0]
+        node.describe(info("prefill", state="draining"))
+        found.report(node, Kind.STATUS)
+
+        assert node.breaker.admits
+
+
+async def test_a_name_that_cannot_be_understood_is_refused() -> None:
+    """Before anything is started."""
+    with pytest.raises(SourceError, match="dns://prefill"):
+        Members(ProxyConfig(prefill=("dns://prefill",)), SECRET, cast("Upstream", NoUpstream()))
