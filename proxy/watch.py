@@ -12,13 +12,16 @@ from contracts.configuration.schema import ProxyConfig
 from contracts.http import NODE_PATH
 from contracts.node_info import NodeInfo
 from contracts.secret import ClusterSecret
-from proxy.errors import UpstreamError
+from proxy.errors import Kind, UpstreamError
 from proxy.node import Node, State
 from proxy.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH: Final = "/health"
+LATE_PROBES: Final = (
+    2  # in a row make a node that was ready count as down; one that refuses or hangs up is down at once
+)
 
 
 class Prober:
@@ -31,17 +34,22 @@ class Prober:
         self._upstream = upstream
 
     async def probe(self, node: Node) -> None:
-        """Ask a node and write down what it said."""
-        try:
-            health, _ = await self._get(node, HEALTH_PATH)
-            if health != 200:
-                node.lose(State.DOWN, f"GET {HEALTH_PATH} answered {health}")
-                return
-            status, body = await self._get(node, NODE_PATH, self._token_header)
-        except UpstreamError as exc:
-            node.lose(State.DOWN, f"a probe failed: {exc}")
+        """Ask a node and write down what it said. A late answer is asked for once more: a busy node is not a dead one."""
+        for attempt in range(LATE_PROBES):
+            try:
+                await self._probe(node)
+            except UpstreamError as exc:
+                if exc.kind is Kind.TIMEOUT and node.probed is State.READY and attempt + 1 < LATE_PROBES:
+                    continue
+                node.lose(State.DOWN, f"a probe failed: {exc}")
             return
-        _describe(node, status, body)
+
+    async def _probe(self, node: Node) -> None:
+        health, _ = await self._get(node, HEALTH_PATH)
+        if health != 200:
+            node.lose(State.DOWN, f"GET {HEALTH_PATH} answered {health}")
+            return
+        _describe(node, *await self._get(node, NODE_PATH, self._token_header))
 
     async def _get(self, node: Node, path: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[int, bytes]:
         async with self._upstream.get(URL(node.url + path), headers, timeout_s=self._timeout_s) as answer:

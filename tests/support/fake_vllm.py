@@ -113,6 +113,7 @@ class FakeVllm:
         self.status = 500
         self.error: Any = error_body("the engine is dead", kind="InternalServerError", code=500)
         self.healthy = True
+        self.late_probes = 0  # so many of the next probes are answered too late
         self.first_token_delay_s = 0.0
         self.token_delay_s = 0.0
         self.recomputes = False
@@ -191,6 +192,9 @@ class FakeVllm:
             watcher.cancel()
 
     async def _get(self, path: str, headers: dict[str, str], send: Any) -> None:
+        if self.late_probes:
+            self.late_probes -= 1
+            await asyncio.sleep(0.5)
         if path == "/health":
             await _json(send, 200 if self.healthy else 503, {})
         elif path != NODE_PATH or not self.has_node_api:

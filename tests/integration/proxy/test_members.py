@@ -121,3 +121,22 @@ async def test_a_connection_that_dies_as_it_is_used_again_is_replaced() -> None:
         got = [await running.complete(stream=True) for _ in range(3)]
 
     assert [(each.status_code, each.headers["x-baton-path"]) for each in got] == [(200, "disaggregated")] * 3
+
+
+@pytest.mark.parametrize(("late", "state"), [(1, "ready"), (100, "down")])
+async def test_a_node_that_is_late_once_stays_in_use(late: int, state: str) -> None:
+    """A busy server is not a dead one; one that stays silent is."""
+    async with cluster(probe_timeout_s=0.2) as running:
+        node = running.decode[0]
+        seen = set()
+        node.late_probes = late
+
+        async def is_over() -> bool:
+            seen.add((await state_of(running, node.url))["state"])
+            return node.late_probes == 0 or "down" in seen
+
+        await until_true(is_over)
+        node.late_probes = 0
+        await running.until_ready()
+
+    assert seen - {"ready"} == {state} - {"ready"}
