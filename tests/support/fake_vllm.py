@@ -113,7 +113,10 @@ class FakeVllm:
         self.status = 500
         self.error: Any = error_body("the engine is dead", kind="InternalServerError", code=500)
         self.healthy = True
-        self.late_probes = 0  # so many of the next probes are answered too late
+        self.late_probes = 0  # so many of the next probes get no answer
+        self.probes = 0  # of its health, answered
+        self.may_answer = asyncio.Event()  # requests wait until then
+        self.may_answer.set()
         self.first_token_delay_s = 0.0
         self.token_delay_s = 0.0
         self.recomputes = False
@@ -141,6 +144,7 @@ class FakeVllm:
         self.cancels_may_end = asyncio.Event()  # they hang until then
         self.cancels_may_end.set()
         self._used: set[str] = set()
+        self._stopping = asyncio.Event()
         self._listening = Listening(self, host, port, http=_Protocol, timeout_keep_alive=60)
 
     @property
@@ -150,11 +154,13 @@ class FakeVllm:
 
     async def start(self) -> None:
         """Listen."""
+        self._stopping.clear()
         await self._listening.start()
 
     async def stop(self) -> None:
         """Die: refuse connections, cut open ones."""
         self.cancels_may_end.set()
+        self._stopping.set()
         await self._listening.stop()
 
     def change(self, **changes: Any) -> None:
@@ -194,8 +200,9 @@ class FakeVllm:
     async def _get(self, path: str, headers: dict[str, str], send: Any) -> None:
         if self.late_probes:
             self.late_probes -= 1
-            await asyncio.sleep(0.5)
+            await self._stopping.wait()
         if path == "/health":
+            self.probes += 1
             await _json(send, 200 if self.healthy else 503, {})
         elif path != NODE_PATH or not self.has_node_api:
             await _json(send, 404, {"detail": "Not Found"})
@@ -224,6 +231,7 @@ class FakeVllm:
             await _json(send, self.status, self.error)
             return
         self._check(seen)
+        await self.may_answer.wait()
         await asyncio.sleep(self.first_token_delay_s)
         if self.role == "prefill":
             assert seen.params is not None

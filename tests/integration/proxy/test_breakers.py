@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from contracts.http import error_body
-from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
+from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_vllm import FakeVllm, Fault
 
 FAILURES = 3
@@ -70,10 +70,14 @@ async def test_an_isolated_node_is_tried_by_one_request_at_a_time(role: str) -> 
         bad = (running.prefill if role == "prefill" else running.decode)[0]
         bad.fault = "status"
         await isolate(running, bad)
-        bad.fault, bad.first_token_delay_s = "", 0.3
+        seen, bad.fault = len(bad.seen), ""
+        bad.may_answer.clear()
         await until_true(lambda: _is_ready(running, bad))  # a trial is due
-        got = await asyncio.gather(*(running.complete() for _ in range(10)))
-        tried = len(bad.seen) - FAILURES
+        requests = [asyncio.create_task(running.complete()) for _ in range(10)]
+        await until_true(lambda: sum(request.done() for request in requests) == len(requests) - 1)
+        tried = len(bad.seen) - seen
+        bad.may_answer.set()
+        got = await asyncio.gather(*requests)
         await until_true(lambda: _is_ready(running, bad))
         state = await described(running, bad)
 
@@ -92,22 +96,21 @@ async def test_a_trial_whose_client_leaves_makes_room_for_the_next() -> None:
         bad = running.decode[0]
         bad.fault = "status"
         await isolate(running, bad)
-        bad.fault = "hang"
-        while len(bad.seen) == FAILURES:
-            with pytest.raises(httpx.ReadTimeout):
-                await _until_timeout(running)
+        seen, bad.fault = len(bad.seen), ""
+        bad.may_answer.clear()
+        requests = []
+        while len(bad.seen) == seen:
+            requests.append(asyncio.create_task(running.complete()))
+            await asyncio.wait(requests, timeout=0.1)
+        for request in requests:
+            request.cancel()
+        await until_true(lambda: bad.seen[-1].cancelled)
         await until_true(lambda: _is_ready(running, bad))
-        bad.fault = ""
+        bad.may_answer.set()
         got = [await running.complete() for _ in range(4)]
 
     assert {each.status_code for each in got} == {200}
     assert bad.seen[-1].finished
-
-
-async def _until_timeout(running: Cluster) -> None:
-    """Ask until an answer takes long, and leave then."""
-    while True:
-        await running.http.post("/v1/completions", json=COMPLETION, timeout=0.3)
 
 
 async def test_decode_nodes_that_fail_are_not_held_against_the_prefill_node() -> None:
@@ -154,9 +157,12 @@ async def test_clients_that_leave_are_held_against_nobody() -> None:
     async with cluster(prefill=2, decode=2, breaker_failures=1) as running:
         for node in (*running.prefill, *running.decode):
             node.fault = "hang"
-        for _ in range(3):
-            with pytest.raises(httpx.ReadTimeout):
-                await running.http.post("/v1/completions", json=COMPLETION, timeout=0.1)
+        requests = [asyncio.create_task(running.complete()) for _ in range(4)]
+        await until_true(lambda: all(len(node.seen) == 2 for node in (*running.prefill, *running.decode)))
+        for request in requests:
+            request.cancel()
+        seen = [request for node in (*running.prefill, *running.decode) for request in node.seen]
+        await until_true(lambda: all(request.cancelled for request in seen))
         opened = [await openings(running, node) for node in (*running.prefill, *running.decode)]
 
     assert opened == [0, 0, 0, 0]
@@ -199,13 +205,13 @@ async def test_a_node_that_drains_gets_no_work_and_ends_what_it_has() -> None:
     """Streams go on to their end; the state is its own, since nothing is wrong."""
     async with cluster(decode=2) as running:
         leaving = running.decode[0]
-        for node in running.decode:
-            node.token_delay_s = 0.2
+        leaving.may_answer.clear()
         streams = [asyncio.create_task(running.complete(stream=True)) for _ in range(4)]
         await until_true(lambda: len(leaving.seen) == 2)
         leaving.change(state="draining")
         await until_true(lambda: _is_draining(running, leaving))
         got = [await running.complete() for _ in range(4)]
+        leaving.may_answer.set()
         streamed = await asyncio.gather(*streams)
 
     assert len(leaving.seen) == 2

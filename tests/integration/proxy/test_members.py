@@ -1,6 +1,5 @@
 """Members as probes and failures see them."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -127,12 +126,15 @@ async def test_a_connection_that_dies_as_it_is_used_again_is_replaced() -> None:
 @pytest.mark.parametrize(("late", "states"), [(1, {"ready"}), (100, {"ready", "down"})])
 async def test_a_node_that_is_late_once_stays_in_use(late: int, states: set[str]) -> None:
     """A busy server is not a dead one; one that stays silent is."""
-    async with cluster(probe_timeout_s=0.1) as running:
+    async with cluster(probe_timeout_s=0.5) as running:
         node = running.decode[0]
-        seen = set()
+        seen, answered = set(), node.probes
         node.late_probes = late
-        for _ in range(50):
+
+        async def has_shown() -> bool:
             seen.add((await state_of(running, node.url))["state"])
-            await asyncio.sleep(0.01)
+            return (node.late_probes == 0 and node.probes > answered + 3) or "down" in seen
+
+        await until_true(has_shown)
 
     assert seen == states

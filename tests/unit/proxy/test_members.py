@@ -14,6 +14,7 @@ from proxy.node import Node, State
 from proxy.nodes import Members
 from proxy.sources import SourceError
 from proxy.upstream import Upstream
+from tests.support.cluster import until_true
 from tests.unit.proxy.members import info
 
 SECRET = ClusterSecret(b"a secret for tests only")
@@ -129,7 +130,7 @@ async def test_nothing_of_a_node_that_left_goes_on() -> None:
             found.remove(found.add("decode", f"http://{number}"))
         gone = found.decode[0]
         found.remove(gone)
-        await asyncio.sleep(0.05)
+        await until_true(lambda: len(asyncio.all_tasks()) < before)
         found.report(gone, Kind.DISCONNECT)
 
         assert len(asyncio.all_tasks()) == before - 1
@@ -174,7 +175,7 @@ async def test_the_last_node_that_requests_need_is_not_isolated(
 ) -> None:
     """A prefill node can be done without, unless the operator says otherwise."""
     async with members(breaker_failures=1, **settings) as found:
-        await asyncio.sleep(0.01)
+        await until_true(lambda: all(node.state is State.DOWN for node in found.all()))  # the first probes are over
         for node in found.all():
             node.describe(info(node.role))
         bad = found.of("decode" if role == "decode" else "prefill")[0]
@@ -186,8 +187,8 @@ async def test_the_last_node_that_requests_need_is_not_isolated(
 async def test_a_node_that_drains_is_not_judged() -> None:
     """It refuses with 503 because it was told to stop."""
     async with members(breaker_failures=1) as found:
-        await asyncio.sleep(0.01)
         node = found.prefill[0]
+        await until_true(lambda: node.state is State.DOWN)  # the first probe is over
         node.describe(info("prefill", state="draining"))
         found.report(node, Kind.STATUS)
 
