@@ -30,7 +30,7 @@ class Prober:
     def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
         self.interval_s = config.probe_interval_s
         self._timeout_s = config.probe_timeout_s
-        self._token_header = (("authorization", f"Bearer {secret.node_token()}"),)
+        self._secret = secret
         self._upstream = upstream
 
     async def probe(self, node: Node) -> None:
@@ -49,7 +49,8 @@ class Prober:
         if health != 200:
             node.lose(State.DOWN, f"GET {HEALTH_PATH} answered {health}")
             return
-        _describe(node, *await self._get(node, NODE_PATH, self._token_header))
+        token = (("authorization", f"Bearer {self._secret.node_token()}"),)  # the secret may have changed
+        _describe(node, *await self._get(node, NODE_PATH, token))
 
     async def _get(self, node: Node, path: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[int, bytes]:
         async with self._upstream.get(URL(node.url + path), headers, timeout_s=self._timeout_s) as answer:

@@ -133,7 +133,7 @@ async def test_a_setting_that_cannot_be_followed_refuses_to_start(
 ) -> None:
     """Likewise."""
     secret = tmp_path / "secret"
-    secret.write_bytes(SECRET.value)
+    secret.write_bytes(SECRET.values[0])
     process = await spawn("--port", str(free_port()), "--secret-file", str(secret), *arguments)
     _, stderr = await process.communicate()
 
