@@ -25,6 +25,7 @@ from tests.e2e.stack import Server, Stack
 SHARES: Final = {"aborts": 0.4, "kills": 0.3, "stalls": 0.2, "links": 0.1, "fences": 0.0}  # of the time, in a whole run
 PARTS: Final = tuple(SHARES)
 AT_ONCE: Final = 64
+STEADY_ABORTS: Final = 5_000  # memory is judged from there on; in shorter storms every process's caches still fill
 FAMILIES, MEMBERS = 12, 8
 
 
@@ -84,7 +85,9 @@ class Run:
             preempted = {node.name: int(node.metrics()["vllm:num_preemptions_total"]) for node in cluster.nodes}
         finally:
             cluster.stop()
-        self.problems += [*tally.problems, *plain.problems, *beyond(memory.ours, memory.plain)]
+        self.problems += [*tally.problems, *plain.problems]
+        if tally.aborts >= STEADY_ABORTS:
+            self.problems += beyond(memory.ours, memory.plain)
         text = [storm_summary(tally), f"Preemptions: {results_of(Counter(preempted))}."]
         return "\n\n".join([*text, storm_table(tally), memory_table(memory.ours, memory.plain)])
 
