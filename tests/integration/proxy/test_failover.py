@@ -186,7 +186,7 @@ async def test_an_empty_budget_ends_retries_and_requests_fill_it() -> None:
         retried = await metric(running, 'baton_retries_total{leg="decode",next="another_node"}')
         denied = await metric(running, 'baton_retries_denied_total{leg="decode",reason="budget"}')
 
-    assert 4 <= retried
+    assert retried >= 4
     assert denied >= 1
 
 
