@@ -124,7 +124,7 @@ def closing(request: ClientRequest, record: Record) -> bytes | None:
     if not record.last or not parse(record.last).ends:
         return None
     options = msgspec.json.decode(request.fields.get("stream_options") or b"null") or {}
-    if not options.get("include_usage"):
+    if record.told_usage or not options.get("include_usage"):
         return DONE + END
     if not isinstance(record, TokenRecord) or record.lost is not None:
         return None

@@ -21,6 +21,7 @@ _KEY: Final = b'token_ids":['
 _UNKNOWN: Final = b"\0"  # no event begins with it
 _QUOTE: Final = ord('"')
 _NO_CHOICES: Final = b'"choices":[]'
+_USAGE: Final = b'"usage":{'
 _NOTHING_SAID: Final = b'"delta":{},"logprobs":null,"finish_reason":null'  # sent for the sake of its ids alone
 
 
@@ -30,6 +31,7 @@ class Record:
     def __init__(self) -> None:
         self.first = b""  # the first event, as it came
         self.last = b""  # the last event that said something, as it came
+        self.told_usage = False  # the event that holds nothing but usage has passed: only the end can follow
         self.done = False  # the stream's last event has passed
         self.lost: Never | None = None  # why it cannot be resumed after all
         self.broken: StreamBrokenError | None = None  # the node said that it failed
@@ -68,8 +70,10 @@ class Record:
             self.done = self.broken is None
         elif event.startswith(ERROR):
             self.broken = nodes_own_error(event)
+        elif _NO_CHOICES in event:
+            self.told_usage = _USAGE in event
         else:
-            return _NO_CHOICES in event
+            return False
         return True
 
 

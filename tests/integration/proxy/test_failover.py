@@ -177,7 +177,9 @@ async def test_without_attempts_left_the_decode_node_may_still_compute_the_promp
 
 async def test_an_empty_budget_ends_retries_and_requests_fill_it() -> None:
     """With a share of a half, and one at the start, at least every second failure is made good; time adds a few."""
-    async with cluster(decode=2, retry_burst=1, retry_share=0.5) as running:
+    async with cluster(
+        decode=2, retry_burst=1, retry_share=0.5, breaker_failures=1000, breaker_failure_share=1.0
+    ) as running:
         for node in running.decode:
             node.fault = "status"
         for _ in range(8):
