@@ -7,6 +7,7 @@ socket or loads Mooncake, so all of it may run in a freshly forked child, and ma
 import os
 import runpy
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,6 +125,8 @@ def _device() -> tuple[str, str]:
 
 def _hand_over(arguments: list[str]) -> None:
     """Run vLLM's OpenAI server in this process; it reads `sys.argv`."""
+    import psutil  # vLLM's
+
     sys.argv = ["vllm", *arguments]
     try:
         from vllm.entrypoints.launchers.api_server import entry
@@ -133,4 +136,6 @@ def _hand_over(arguments: list[str]) -> None:
         # Older versions have the server as a script.
         runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
     else:
-        entry.main()
+        # On its way out vLLM 0.32 wants to name the process that has its port, which may be its own engine, just gone.
+        with suppress(psutil.NoSuchProcess):
+            entry.main()
