@@ -26,6 +26,7 @@ class Shape:
     chunk_tokens: int = 24  # on P, of each prompt: not a divisor of a block, so that chunks end inside blocks
     layer_s: float = 0.002  # what every layer on P takes longer
     request_timeout_s: float = 30.0  # the proxy's
+    patience: float = 1.0  # how many times as long as a quiet machine this one may take
     decode_target: str = ""  # what the fork server calls for a decode node, if not its own `main`
     decode_kwargs: dict[str, Any] = field(default_factory=dict)
     transfer: TransferConfig = field(default_factory=TransferConfig)

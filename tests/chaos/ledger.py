@@ -106,17 +106,18 @@ def read_open(answers: Iterable[dict[str, Any]]) -> frozenset[str]:
 class Watch:
     """Takes pictures of some nodes; a node that does not answer in time is left out."""
 
-    def __init__(self, servers: Iterable[Server], quarantine_max_share: float = 1.0) -> None:
+    def __init__(self, servers: Iterable[Server], quarantine_max_share: float = 1.0, patience: float = 1.0) -> None:
         self.servers = list(servers)
         self.last = Picture(at_s=0.0, nodes={}, views={}, open_ids=frozenset())
         self.quarantine = Quarantine(quarantine_max_share)
+        self._answer_timeout_s = patience * ANSWER_TIMEOUT_S
         self._taken = asyncio.Condition()
         self._http: aiohttp.ClientSession | None = None
 
     @asynccontextmanager
     async def running(self, every_s: float = PICTURE_EVERY_S) -> AsyncIterator["Watch"]:
         """Take pictures for as long as the block lasts."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)) as self._http:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._answer_timeout_s)) as self._http:
             task = asyncio.create_task(self._run(every_s))
             try:
                 yield self

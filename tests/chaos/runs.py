@@ -49,21 +49,39 @@ def references_from(server: Server, model: str, seed: int, families: int, member
     return asyncio.run(ask_reference(server.url, model, draw_prompts(seed, families, members)))
 
 
+def bounds_of(shape: Shape) -> Bounds:
+    """Return what a cluster must keep."""
+    return Bounds(
+        transfer=shape.transfer,
+        request_timeout_s=shape.request_timeout_s,
+        service_s=SERVICE_S,
+        patience=shape.patience,
+    )
+
+
 def run_storm(
-    cluster: Cluster, references: Sequence[Reference], *, seed: int, aborts: int, seconds: float, at_once: int
+    cluster: Cluster,
+    references: Sequence[Reference],
+    *,
+    seed: int,
+    aborts: int,
+    seconds: float,
+    at_once: int,
+    at_least: int = 0,
 ) -> Tally:
-    """Let clients leave."""
+    """Let clients leave; `at_least` so many in each phase, however long that takes."""
 
     async def run() -> Tally:
-        async with Watch(cluster.nodes).running() as watch:
+        async with Watch(cluster.nodes, patience=cluster.shape.patience).running() as watch:
             storm = Storm(
                 url=cluster.url,
                 model=cluster.stack.model,
                 references=references,
                 watch=watch,
+                bounds=bounds_of(cluster.shape),
                 column_bytes=cluster.column_bytes,
             )
-            return await storm.run(seed=seed, aborts=aborts, seconds=seconds, at_once=at_once)
+            return await storm.run(seed=seed, aborts=aborts, seconds=seconds, at_once=at_once, at_least=at_least)
 
     return asyncio.run(run())
 
@@ -72,7 +90,14 @@ def run_plain_storm(
     server: Server, model: str, references: Sequence[Reference], *, seed: int, aborts: int, seconds: float, at_once: int
 ) -> Tally:
     """The same clients against a plain server; where their requests are is not known."""
-    storm = Storm(url=server.url + ROUTE, model=model, references=references, watch=None, column_bytes=BLOCK_BYTES)
+    storm = Storm(
+        url=server.url + ROUTE,
+        model=model,
+        references=references,
+        watch=None,
+        bounds=bounds_of(Shape()),
+        column_bytes=BLOCK_BYTES,
+    )
     return asyncio.run(storm.run(seed=seed, aborts=aborts, seconds=seconds, at_once=at_once))
 
 
@@ -161,12 +186,10 @@ async def _trials(
     actors: Callable[[Fault], Callable[[str], Actor]],
     role_and_length: Callable[[Fault], tuple[str, float]],
 ) -> list[Outcome]:
-    bounds = Bounds(
-        transfer=cluster.shape.transfer, request_timeout_s=cluster.shape.request_timeout_s, service_s=SERVICE_S
-    )
+    bounds = bounds_of(cluster.shape)
     outcomes: list[Outcome] = []
     begun = time.monotonic()
-    async with Watch(cluster.nodes, cluster.shape.transfer.quarantine_max_share).running() as watch:
+    async with Watch(cluster.nodes, cluster.shape.transfer.quarantine_max_share, bounds.patience).running() as watch:
         trial = Trial(cluster=cluster, references=references, watch=watch, bounds=bounds, seed=seed)
         for fault in faults:
             if time.monotonic() - begun > seconds:

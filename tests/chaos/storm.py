@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.chaos.audit import audit, damages_of, verified_by
+from tests.chaos.bounds import Bounds
 from tests.chaos.exchange import Ending, Exchange
 from tests.chaos.ledger import TAG, Picture, Settled, Watch, settle
 from tests.chaos.phases import BY_LEDGER, ORDER, Phase, phase_of
@@ -20,10 +21,7 @@ from tests.chaos.tally import Tally
 from tests.chaos.verdict import Result, Verdict, judge
 from tests.chaos.workload import Reference, body_of
 
-GIVEN_BACK_WITHIN_S: Final = 2.0
-ANSWERED_WITHIN_S: Final = 30.0  # the proxy's request time-out
-GIVE_UP_AFTER_S: Final = ANSWERED_WITHIN_S + 5.0
-ONE_STEP_S: Final = 1.0  # of a loaded engine, where five servers share two cores
+GIVE_UP_S: Final = 5.0  # after the proxy's request time-out
 SHARES: Final = {  # of the clients that leave; what is rare is worth waiting for, up to a point
     Phase.ARRIVING: 0.20,
     Phase.QUEUED: 0.20,
@@ -53,23 +51,34 @@ class Storm:
     """Sends waves of clients to one server (the proxy, or a plain server for comparison)."""
 
     def __init__(
-        self, *, url: str, model: str, references: Sequence[Reference], watch: Watch | None, column_bytes: int
+        self,
+        *,
+        url: str,
+        model: str,
+        references: Sequence[Reference],
+        watch: Watch | None,
+        bounds: Bounds,
+        column_bytes: int,
     ) -> None:
         """Without a `watch` phases are not verified: clients leave after a while, as `errand.patience` says."""
         self._url = url
         self._model = model
         self._references = references
         self._watch = watch
+        self._bounds = bounds
         self._column_bytes = column_bytes
         self._live: dict[str, Caller] = {}
         self._departed: list[Caller] = []  # whose transfer some node may still know of
         self.tally = Tally()
 
-    async def run(self, *, seed: int, aborts: int, seconds: float, at_once: int) -> Tally:
-        """Send waves until `aborts` clients have left, evenly over the phases, or `seconds` have passed."""
+    async def run(self, *, seed: int, aborts: int, seconds: float, at_once: int, at_least: int = 0) -> Tally:
+        """Send waves until `aborts` clients have left, in shares over the phases, or `seconds` have passed.
+
+        Of each phase `at_least` so many leave, however long that takes.
+        """
         begun = time.monotonic()
         longest = len(self._references[0].tokens)
-        while time.monotonic() - begun < seconds:
+        while time.monotonic() - begun < seconds or min(self.tally.left[phase] for phase in ORDER) < at_least:
             missing = {phase: max(0, math.ceil(SHARES[phase] * aborts) - self.tally.left[phase]) for phase in ORDER}
             if not any(missing.values()):
                 break
@@ -98,7 +107,7 @@ class Storm:
             last = max(caller.exchange.ended_s for caller in callers)
             if self._watch is not None:
                 names = [server.name for server in self._watch.servers]
-                self._note_settled(await settle(self._watch, names, last, 5 * GIVEN_BACK_WITHIN_S))
+                self._note_settled(await settle(self._watch, names, last, 5 * self._bounds.idle_given_back_s))
                 await self._audit(self._watch)
         for caller in self._departed:
             self.tally.problems.append(f"{caller.exchange.tag}: left {caller.left_in}, its transfer was never closed")
@@ -137,7 +146,7 @@ class Storm:
         async with gate:
             self._live[caller.exchange.tag] = caller
             try:
-                async with asyncio.timeout(GIVE_UP_AFTER_S):
+                async with asyncio.timeout(self._bounds.request_timeout_s + GIVE_UP_S):
                     await self._talk(caller)
             except TimeoutError:
                 caller.exchange.give_up()
@@ -210,7 +219,7 @@ class Storm:
             tally.slowest_answer_s = max(tally.slowest_answer_s, caller.exchange.took_s)
         if verdict.result not in (Result.EXACT, Result.LEFT):
             tally.problems.append(describe(caller.exchange, verdict))
-        elif verdict.result is Result.EXACT and caller.exchange.took_s > ANSWERED_WITHIN_S:
+        elif verdict.result is Result.EXACT and caller.exchange.took_s > self._bounds.request_timeout_s:
             tally.problems.append(f"{caller.exchange.tag}: answered after {caller.exchange.took_s:.1f} s")
 
     def _note_settled(self, settled: Settled) -> None:
@@ -220,7 +229,7 @@ class Storm:
             self.tally.problems.append(f"wave {self.tally.waves}: blocks not given back: {settled.left}")
 
     def _note_late(self, what: str, took_s: float) -> None:
-        if took_s > GIVEN_BACK_WITHIN_S + ONE_STEP_S:
+        if took_s > self._bounds.idle_given_back_s:
             self.tally.problems.append(f"{what}: blocks given back after {took_s:.2f} s")
 
 

@@ -11,19 +11,21 @@ import pytest
 from contracts.configuration.schema import TransferConfig
 from tests.chaos.cluster import Cluster, Shape
 from tests.chaos.matrix import fault_table, storm_table
-from tests.chaos.phases import ORDER, Phase
+from tests.chaos.phases import Phase
 from tests.chaos.runs import plain_server, references_from, run_faults, run_storm
 from tests.chaos.schedule import Kill, Stall, Victim
 from tests.chaos.workload import Reference
 from tests.e2e.stack import running_stack
 
-pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SEED = 20
 ABORTS = 500
-STORM_SECONDS = 75.0
+STORM_SECONDS = 75.0  # unless some phase had too few
 FEW = 5  # clients that leave in each phase, on a machine however slow
 PEER_TIMEOUT_S = 2.0
+PATIENCE = 8.0
+REQUEST_TIMEOUT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +35,21 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, l
         plain = plain_server(stack)
         references = references_from(plain, stack.model, SEED, families=6, members=8)
         plain.stop()
-        yield Cluster(stack, Shape(transfer=replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S))), references
+        transfer = replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S)
+        yield (
+            Cluster(stack, Shape(transfer=transfer, request_timeout_s=REQUEST_TIMEOUT_S, patience=PATIENCE)),
+            references,
+        )
 
 
 def test_clients_that_leave_in_every_phase_cost_nothing(chaos: tuple[Cluster, list[Reference]]) -> None:
     """Every block is free again, every transfer closed in time, and whoever stayed has the exact answer."""
     cluster, references = chaos
 
-    tally = run_storm(cluster, references, seed=SEED, aborts=ABORTS, seconds=STORM_SECONDS, at_once=64)
+    tally = run_storm(cluster, references, seed=SEED, aborts=ABORTS, seconds=STORM_SECONDS, at_once=64, at_least=FEW)
 
     print(storm_table(tally), tally.results, tally.paths)
     assert tally.problems == []
-    assert {phase: count for phase in ORDER if (count := tally.left[phase]) < FEW} == {}
     assert tally.paths["disaggregated"] > 0
 
 
@@ -79,7 +84,7 @@ def kill(number: int, victim: Victim, phase: Phase) -> Kill:
 
 def check(chaos: tuple[Cluster, list[Reference]], faults: Sequence[Kill | Stall]) -> None:
     """Bring the faults about and look at what they did."""
-    outcomes = run_faults(*chaos, faults, seed=SEED, seconds=120.0)
+    outcomes = run_faults(*chaos, faults, seed=SEED, seconds=600.0)
 
     print(fault_table(outcomes))
     assert [problem for outcome in outcomes for problem in outcome.problems] == []

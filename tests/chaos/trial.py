@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from contracts.http import DISAGGREGATED
 from tests.chaos.actors import Actor, ActorError
 from tests.chaos.audit import audit, damages_of
-from tests.chaos.bounds import RESUMED_S, Bounds
+from tests.chaos.bounds import Bounds
 from tests.chaos.cluster import Cluster
 from tests.chaos.crowd import Crowd, Member, in_flight_at
 from tests.chaos.ledger import NodeState, Watch, settle
@@ -100,7 +100,7 @@ class Trial:
             crowd.also_wait_for(task)
             await asyncio.sleep(0.1)
             return Moment(member, self._somebody(role))
-        deadline = time.monotonic() + PHASE_WITHIN_S
+        deadline = time.monotonic() + self._bounds.patience * PHASE_WITHIN_S
         while time.monotonic() < deadline:
             picture = await self._watch.next()
             live = crowd.live()
@@ -173,9 +173,9 @@ class Trial:
         begun_s = time.monotonic()
         crowd = self._crowd()
         before = self._progress(outcome.victim, (await self._watch.take()).nodes)
-        while time.monotonic() - begun_s < RESUMED_S:
+        while time.monotonic() - begun_s < self._bounds.resumed_s:
             members = [crowd.draw() for _ in range(4)]
-            await _bounded(asyncio.gather(*map(crowd.send, members)), RESUMED_S, crowd)
+            await _bounded(asyncio.gather(*map(crowd.send, members)), self._bounds.resumed_s, crowd)
             verdicts = [member.verdict() for member in members]
             outcome.problems += [
                 text for pair in zip(members, verdicts, strict=True) for text in problem_of(*pair, may_be_cut=False)
@@ -185,7 +185,7 @@ class Trial:
             if handed_over and (used or role in ("proxy", "link")):
                 outcome.resumed_s = time.monotonic() - begun_s
                 return
-        outcome.problems.append(f"no hand-over through {outcome.victim} within {RESUMED_S} s")
+        outcome.problems.append(f"no hand-over through {outcome.victim} within {self._bounds.resumed_s} s")
 
     @staticmethod
     def _progress(victim: str, nodes: dict[str, NodeState]) -> int:

@@ -10,7 +10,7 @@ import pytest
 from contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER, REASON_HEADER
 from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
-from tests.e2e.test_leaving_clients import GIVEN_BACK_WITHIN_S, settle
+from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -12,13 +12,12 @@ from tests.e2e.client import body_for, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.test_leaving_clients import GIVEN_BACK_WITHIN_S, missing_blocks, settle
 from tests.e2e.test_memory_pressure import TIGHT
 from tests.e2e.valve import Valve
+from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, missing_blocks, settle, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-PATIENCE_S = 20.0
 OCCUPANT_TOKENS, OCCUPANT_MAX_TOKENS = 2600, 1400  # 21 of 39 blocks and growing, for many seconds
 WAITING_TOKENS = 2560  # 20 blocks
 
@@ -27,13 +26,6 @@ def held(server: Server) -> list[str]:
     """Transfers whose prompt is complete and keeps its blocks for a decode node."""
     transfers = server.transfers()["transfers"]
     return [t["transfer_id"] for t in transfers if t.get("scheduler", {}).get("state") == "held"]
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Poll, off the event loop, until something holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110  # the condition lives in another process
-            await asyncio.sleep(0.02)
 
 
 async def leave_when(condition: Callable[[], object], url: str, body: dict[str, object]) -> None:

@@ -10,7 +10,7 @@ from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
 from tests.e2e.stack import FLOAT32, Stack
 from tests.e2e.targets import FLIP_FILE
-from tests.e2e.test_leaving_clients import GIVEN_BACK_WITHIN_S, settle
+from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -12,7 +12,8 @@ from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers, ask_all
 from tests.e2e.stack import FLOAT32, Stack
 from tests.e2e.targets import LEAK_FILE
-from tests.e2e.test_leaving_clients import GIVEN_BACK_WITHIN_S, leave_early, settle
+from tests.e2e.test_leaving_clients import leave_early
+from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -32,7 +33,7 @@ def test_the_views_agree_under_load_and_before_idling(trio: Trio) -> None:
     found = asyncio.run(checked_meanwhile(trio))
     asyncio.run(leave_early(trio, seed=11))
     for server in (trio.prefill, trio.decode):
-        settle(server, GIVEN_BACK_WITHIN_S + 1)
+        settle(server, GIVEN_BACK_WITHIN_S)
 
     print(f"{len(found)} checks under load")
     assert found

@@ -17,7 +17,7 @@ from contracts.http import DISAGGREGATED, PATH_HEADER
 from tests.e2e.client import LOGPROB_TOLERANCE, Answer, complete, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.test_leaving_clients import settle
+from tests.e2e.waiting import settle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(600)]
 

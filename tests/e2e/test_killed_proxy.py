@@ -12,9 +12,8 @@ from tests.e2e.client import body_for, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.test_cancelled_transfers import until
-from tests.e2e.test_leaving_clients import GIVEN_BACK_WITHIN_S, ONE_STEP_S, settle
 from tests.e2e.valve import Valve
+from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -79,8 +78,8 @@ def test_a_killed_proxy_costs_nothing_that_is_not_given_back(stack: Stack, trio:
         asyncio.run(kill_amid_requests(trio, proxy, prefill))
 
         took = {
-            "decode": settle(trio.decode, GIVEN_BACK_WITHIN_S + ONE_STEP_S),
-            "prefill": settle(prefill, ORPHAN_TIMEOUT_S + GIVEN_BACK_WITHIN_S + ONE_STEP_S),
+            "decode": settle(trio.decode, GIVEN_BACK_WITHIN_S),
+            "prefill": settle(prefill, ORPHAN_TIMEOUT_S + GIVEN_BACK_WITHIN_S),
         }
         print(f"given back after {took}, {valve.swallowed} decode legs were swallowed")
     reasons = Counter(failure["reason"] for failure in prefill.transfers()["worker"]["failures"])

@@ -13,7 +13,7 @@ from tests.e2e.client import Answer, body_for, complete, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.test_leaving_clients import settle
+from tests.e2e.waiting import settle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.client import difference
 from tests.e2e.fidelity import answers, ask_all, choose_prompts
 from tests.e2e.stack import FLOAT32, Stack
-from tests.e2e.test_leaving_clients import GIVEN_BACK_WITHIN_S, settle
+from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

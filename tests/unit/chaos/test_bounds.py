@@ -1,7 +1,7 @@
 import pytest
 
 from contracts.configuration.schema import TransferConfig
-from tests.chaos.bounds import GIVEN_BACK_S, Bounds
+from tests.chaos.bounds import GIVEN_BACK_WITHIN_S, Bounds
 from tests.chaos.phases import Phase
 from tests.chaos.schedule import Cut, Kill, Stall, Victim, Way
 
@@ -39,10 +39,10 @@ def test_a_stalled_decode_node_is_bounded_by_the_requests_time_out_alone() -> No
 
 def test_blocks_come_back_in_two_seconds_when_only_the_proxy_was_hit() -> None:
     """Plus a step; a lost peer takes its time-out and the quarantine on top."""
-    assert BOUNDS.given_back_s(kill("proxy")) == pytest.approx(GIVEN_BACK_S + 1.0)
+    assert BOUNDS.given_back_s(kill("proxy")) == pytest.approx(GIVEN_BACK_WITHIN_S + 1.0)
     cut = Cut(number=0, way=Way.DOWN, phase=Phase.WAITING, lasts_s=9.0)
     for fault in (kill("prefill"), stall("decode", 1.0), cut):
-        assert BOUNDS.given_back_s(fault) == pytest.approx(5.0 + 2.0 + GIVEN_BACK_S + 1.0)
+        assert BOUNDS.given_back_s(fault) == pytest.approx(5.0 + 2.0 + GIVEN_BACK_WITHIN_S + 1.0)
 
 
 def test_nobody_answers_while_the_proxy_is_stopped() -> None:
