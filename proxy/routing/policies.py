@@ -1,0 +1,181 @@
+"""Small policies that choose one of the nodes that may take a request; they only rank. Pure.
+
+A policy is asked with what is known of the request (`Work`) and of the nodes (`Candidates`), and told which node got
+the work in the end, since that may be another one. 50 µs is what a choice among 1,000 nodes may cost.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
+from itertools import islice
+from math import inf
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from proxy.routing.candidates import C, Candidate, Candidates
+from proxy.routing.fair_share import FairShare
+from proxy.routing.index import MAX_ENTRIES, PrefixIndex, depth_of, each
+from proxy.routing.prefixes import CHUNK_BYTES, Prefixes
+
+_load: Final = attrgetter("load")
+
+
+class Work(NamedTuple):
+    """What a policy knows of the request."""
+
+    prompt_bytes: int
+    turn: int  # counts requests; rotates ties, so that idle nodes take turns
+    prefixes: Prefixes = ()
+    key: str = ""  # what `ConsistentHash` keeps together; empty: the request has none
+    draw: float = 0.0  # random, in [0, 1)
+    now_s: float = 0.0  # monotonic
+
+
+class Policy(Protocol):
+    """Chooses a node."""
+
+    def choose(self, work: Work, candidates: Candidates[C]) -> C:
+        """Return the candidate that shall get the work."""
+        ...
+
+    def given(self, work: Work, node: Candidate) -> None:
+        """A node has got the work."""
+        ...
+
+    def forget(self, slot: int) -> None:
+        """A node has restarted, or has left: its cache is empty."""
+        ...
+
+
+class _Forgetful:
+    """A policy for which nothing follows from what happened before."""
+
+    def given(self, work: Work, node: Candidate) -> None:
+        """Nothing to remember."""
+
+    def forget(self, slot: int) -> None:
+        """Nothing was remembered."""
+
+
+class LeastLoad(_Forgetful):
+    """The node with the least work; of several, each in its turn."""
+
+    def choose(self, work: Work, candidates: Candidates[C]) -> C:
+        """Return the least loaded candidate."""
+        nodes = candidates.nodes
+        start = work.turn % len(nodes)
+        return min(nodes[start:] + nodes[:start], key=_load)
+
+
+class PowerOfTwo(_Forgetful):
+    """The better one of two drawn nodes: several proxies that know little of each other do not all choose the same."""
+
+    def choose(self, work: Work, candidates: Candidates[C]) -> C:
+        """Return the less loaded of two."""
+        nodes = candidates.nodes
+        others = len(nodes) - 1
+        if not others:
+            return nodes[0]
+        first, second = divmod(int(work.draw * len(nodes) * others), others)
+        return min(nodes[first], nodes[(first + 1 + second) % len(nodes)], key=_load)
+
+
+class RoundRobin(_Forgetful):
+    """One after the other, whatever their load."""
+
+    def choose(self, work: Work, candidates: Candidates[C]) -> C:
+        """Return the next candidate."""
+        return candidates.nodes[work.turn % len(candidates.nodes)]
+
+
+class ConsistentHash(_Forgetful):
+    """The same node for the same key, on a ring: a node that leaves moves only its own keys.
+
+    A request without a key goes to the least loaded node.
+    """
+
+    _POINTS: Final = 64  # of each node on the ring
+
+    def __init__(self) -> None:
+        self._rings: WeakKeyDictionary[Candidates[Any], list[tuple[int, int]]] = WeakKeyDictionary()
+        self._otherwise = LeastLoad()
+
+    def choose(self, work: Work, candidates: Candidates[C]) -> C:
+        """Return the key's candidate."""
+        if not work.key:
+            return self._otherwise.choose(work, candidates)
+        ring = self._rings.get(candidates)
+        if ring is None:
+            urls = enumerate(node.url for node in candidates.nodes)
+            ring = sorted((_point(f"{url} {i}"), index) for index, url in urls for i in range(self._POINTS))
+            self._rings[candidates] = ring
+        place = bisect_left(ring, (_point(work.key), 0)) % len(ring)
+        return candidates.nodes[ring[place][1]]
+
+
+class PrefixAffinity:
+    """The node that will be done soonest: what it has to do already, and what it must compute of this prompt.
+
+    What all nodes have seen makes no difference between them, and a node that has seen much but has much to do loses to
+    one that has less to do: both follow from adding the two up. Only while nobody has anything to do would a node that
+    has seen much get everything; so no node is given much more than `_TIMES` its share of the work of the last minutes.
+    """
+
+    _TIMES: Final = 1.25
+    _SLACK_BYTES: Final = 1 << 19  # so that a conversation may stay where it is while nobody else is there
+    _DEEPEST: Final = 8  # nodes looked at that have seen most of the prompt
+    _WINDOW: Final = 16  # further nodes looked at, others each time
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._index = PrefixIndex(max_entries)
+        self._shares = FairShare()
+
+    def choose(self, work: Work, candidates: Candidates[C]) -> C:
+        """Return the candidate with the least work once this request is on it."""
+        unit, given = self._shares.unit(work.now_s), self._shares.given
+        nodes = len(candidates.nodes)
+        allowed = self._shares.limit(
+            work.prompt_bytes, work.now_s, times=self._TIMES, nodes=nodes, slack=self._SLACK_BYTES
+        )
+        window = candidates.window(work.turn, self._WINDOW)
+        best, least = None, (inf, inf)
+        for slot, depth in self._seen(work.prefixes, candidates, window).items():
+            node, new = candidates.by_slot[slot], work.prompt_bytes - CHUNK_BYTES * depth
+            rank = node.load + new, given(slot)
+            if rank < least and given(slot) + new * unit <= allowed:
+                best, least = node, rank
+        return best or min(window, key=lambda node: given(node.slot))
+
+    def _seen(self, prefixes: Prefixes, candidates: Candidates[C], window: Iterable[C]) -> dict[int, int]:
+        """How many leading prefixes have been seen by the nodes that are looked at, by slot."""
+        seen = {node.slot: 0 for node in window}
+        bits = sum(1 << slot for slot in seen)
+        seen.update(each(self._index.matches(prefixes, bits)))
+        if len(seen) < len(candidates.nodes):
+            seen.update(islice(each(self._index.matches(prefixes, candidates.slots & ~bits)), self._DEEPEST))
+        return seen
+
+    def given(self, work: Work, node: Candidate) -> None:
+        """Remember that it has seen this prompt."""
+        depth = depth_of(self._index.matches(work.prefixes, 1 << node.slot), node.slot)
+        self._shares.add(node.slot, work.prompt_bytes - CHUNK_BYTES * depth, work.now_s)
+        self._index.add(work.prefixes, node.slot)
+
+    def forget(self, slot: int) -> None:
+        """It has seen nothing."""
+        self._index.forget(slot)
+        self._shares.forget(slot)
+
+
+POLICIES: Final[dict[str, Callable[[], Policy]]] = {
+    "least_load": LeastLoad,
+    "power_of_two": PowerOfTwo,
+    "round_robin": RoundRobin,
+    "consistent_hash": ConsistentHash,
+    "prefix_affinity": PrefixAffinity,
+}
+
+
+def _point(text: str) -> int:
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")

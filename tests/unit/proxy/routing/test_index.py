@@ -1,0 +1,69 @@
+"""The index of what each node has seen: against a plain one, and bounded."""
+
+import random
+import sys
+from collections import defaultdict
+
+from proxy.routing.index import PrefixIndex, depth_of, each
+
+
+def chain(rng: random.Random) -> list[int]:
+    """A prompt's numbers, from a small tree so that prompts share beginnings."""
+    path, number = [], 0
+    for _ in range(rng.randrange(6)):
+        number = number * 3 + rng.randrange(3) + 1
+        path.append(number)
+    return path
+
+
+def test_it_answers_as_plain_sets_do() -> None:
+    """1,000 random steps of adding, forgetting and asking."""
+    rng = random.Random(2)
+    index = PrefixIndex()
+    plain: defaultdict[int, set[int]] = defaultdict(set)
+    for _ in range(1000):
+        prompt, slot = chain(rng), rng.randrange(7)
+        if rng.random() < 0.05:
+            index.forget(slot)
+            plain[slot].clear()
+        elif rng.random() < 0.5:
+            index.add(prompt, slot)
+            plain[slot].update(prompt)
+        among = rng.randrange(1 << 7)
+        wanted = {}
+        for other in range(7):
+            depth = next((i for i, number in enumerate(prompt) if number not in plain[other]), len(prompt))
+            if among >> other & 1 and depth:
+                wanted[other] = depth
+
+        matches = index.matches(prompt, among)
+
+        assert dict(each(matches)) == wanted
+        assert [depth for _, depth in matches] == sorted({*wanted.values()}, reverse=True)
+        assert all(depth_of(matches, other) == wanted.get(other, 0) for other in range(7))
+
+
+def test_what_was_used_last_is_kept() -> None:
+    """Half of the bound is always kept: a prompt that came within so many entries is still known."""
+    index = PrefixIndex(max_entries=100)
+    for number in range(1000):
+        index.add([number], slot=1)
+        oldest = max(0, number - 49)
+
+        assert index.matches([oldest], among=0b10)
+        assert len(index) <= 100
+
+
+def test_memory_stays_bounded_over_a_million_requests() -> None:
+    """1,000,000 prompts on 16 nodes, two prefixes each: entries and bytes stop growing once the index is full."""
+    index, sizes = PrefixIndex(max_entries=20_000), []
+    for request in range(1_000_000):
+        index.add((2 * request, 2 * request + 1), slot=request % 16)
+        if request % 100_000 == 99_999:
+            generations = (index._young, index._old)
+            entries = sum(sys.getsizeof(n) + sys.getsizeof(slots) for g in generations for n, slots in g.items())
+            sizes.append(entries + sum(map(sys.getsizeof, generations)))
+            assert len(index) <= 20_000
+
+    print(f"{max(sizes) / 1e6:.2f} MB for {len(index)} entries")
+    assert max(sizes) <= 1.1 * sizes[0]

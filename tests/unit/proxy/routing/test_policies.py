@@ -1,0 +1,136 @@
+"""Properties of each policy, over random fleets."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from proxy.routing.candidates import Candidates
+from proxy.routing.policies import POLICIES, ConsistentHash, LeastLoad, PowerOfTwo, PrefixAffinity, RoundRobin, Work
+from proxy.routing.prefixes import CHUNK_BYTES
+from tests.unit.proxy.routing.fleet import Fake, fleet
+
+
+def works(rng: random.Random, count: int) -> list[Work]:
+    """Requests of any kind."""
+    return [
+        Work(
+            rng.randrange(200_000),
+            turn,
+            tuple(rng.randrange(20) for _ in range(rng.randrange(5))),
+            rng.choice(["", "a", "b"]),
+            rng.random(),
+            turn * 0.1,
+        )
+        for turn in range(count)
+    ]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_the_choice_is_a_candidate_and_depends_on_nothing_else(name: str) -> None:
+    """For any fleet and request: one of the nodes, and the same one if asked again."""
+    rng = random.Random(name)
+    policy = POLICIES[name]()
+    nodes = [Fake(slot, rng.choice([0.0, 1e3, 1e6])) for slot in range(40)]
+    for work in works(rng, 300):
+        candidates = Candidates(rng.sample(nodes, rng.randrange(1, 41)))
+
+        chosen = policy.choose(work, candidates)
+
+        assert chosen in candidates.nodes
+        assert policy.choose(work, candidates) is chosen
+        policy.given(work, chosen)
+        if rng.random() < 0.05:
+            policy.forget(chosen.slot)
+
+
+def test_least_load_chooses_a_minimum_and_rotates_ties() -> None:
+    """No candidate has less work, and idle nodes take turns."""
+    rng = random.Random(3)
+    for turn in range(200):
+        candidates = fleet([rng.randrange(5) for _ in range(rng.randrange(1, 30))])
+        chosen = LeastLoad().choose(Work(1, turn), candidates)
+        assert chosen.load == min(node.load for node in candidates.nodes)
+    idle = fleet([0, 0, 0])
+    assert {LeastLoad().choose(Work(1, turn), idle).slot for turn in range(3)} == {0, 1, 2}
+
+
+def test_power_of_two_never_chooses_the_worst_and_draws_all_pairs() -> None:
+    """Two different nodes are compared; every draw counts the same."""
+    candidates = fleet([1, 2, 3, 4])
+    chosen = Counter(PowerOfTwo().choose(Work(1, 0, draw=i / 1200), candidates).slot for i in range(1200))
+
+    assert chosen == {0: 600, 1: 400, 2: 200}
+    assert PowerOfTwo().choose(Work(1, 0, draw=0.99), fleet([7])).load == 7
+
+
+def test_round_robin_takes_turns() -> None:
+    """Each node once in as many requests as there are nodes."""
+    candidates = fleet([9, 0, 5])
+    assert [RoundRobin().choose(Work(1, turn), candidates).slot for turn in range(4)] == [0, 1, 2, 0]
+
+
+def test_a_key_stays_where_it_is_when_another_node_leaves() -> None:
+    """Only the keys of a node that left move, and each node has a fair part of the keys."""
+    nodes = [Fake(slot) for slot in range(10)]
+    keys = [Work(1, 0, key=f"user-{i}") for i in range(2000)]
+    policy = ConsistentHash()
+    everybody, rest = Candidates(nodes), Candidates(nodes[:4] + nodes[5:])
+    before = [policy.choose(work, everybody) for work in keys]
+
+    after = [policy.choose(work, rest) for work in keys]
+
+    assert all(a is b for a, b in zip(before, after, strict=True) if a is not nodes[4])
+    assert all(100 <= count <= 320 for count in Counter(node.slot for node in before).values())
+    assert policy.choose(Work(1, 0), fleet([5, 1])).slot == 1
+
+
+def test_affinity_follows_a_conversation_until_its_node_is_busy() -> None:
+    """The node that has seen the prompt is worth as much work as it saves, and not more."""
+    policy, candidates = PrefixAffinity(), fleet([0, 0, 0, 0])
+    turn = Work(10 * CHUNK_BYTES, 0, range(10))
+    other = Work(10 * CHUNK_BYTES, 0, range(100, 110))
+    for node in candidates.nodes:
+        policy.given(other, node)
+    policy.given(turn, candidates.nodes[2])
+    policy.forget(1)
+
+    assert policy.choose(turn, candidates).slot == 2
+    candidates.nodes[2].load = 10 * CHUNK_BYTES - 1
+    assert policy.choose(turn, candidates).slot == 2
+    candidates.nodes[2].load = 10 * CHUNK_BYTES + 1
+    assert policy.choose(turn, candidates).slot != 2
+
+
+def test_affinity_takes_no_notice_of_what_everybody_has_seen() -> None:
+    """A prefix that all nodes have leaves the choice to their load."""
+    policy, candidates = PrefixAffinity(), fleet([50, 40, 10, 30])
+    for node in candidates.nodes:
+        policy.given(Work(4 * CHUNK_BYTES, 0, range(4)), node)
+
+    assert policy.choose(Work(4 * CHUNK_BYTES, 0, range(4)), candidates).slot == 2
+
+
+def test_affinity_forgets_a_node_that_restarted() -> None:
+    """Its cache is empty: others are chosen by load again."""
+    policy, candidates = PrefixAffinity(), fleet([1, 0])
+    work = Work(4 * CHUNK_BYTES, 0, range(4))
+    policy.given(Work(4 * CHUNK_BYTES, 0, range(9, 13)), candidates.nodes[1])
+    policy.given(work, candidates.nodes[0])
+    assert policy.choose(work, candidates).slot == 0
+
+    policy.forget(0)
+
+    assert policy.choose(work, candidates).slot == 1
+
+
+def test_affinity_finds_the_node_among_a_thousand() -> None:
+    """Nodes that have seen the prompt are looked at wherever they are; of the others, a few each time."""
+    policy, candidates = PrefixAffinity(), fleet([0] * 1000)
+    for turn in range(1000):
+        policy.given(Work(9 * CHUNK_BYTES, turn, (turn * 1000,)), candidates.nodes[turn])
+    work = Work(9 * CHUNK_BYTES, 0, range(7, 16))
+    policy.given(work, candidates.nodes[777])
+    policy.forget(776)
+
+    assert policy.choose(work, candidates).slot == 777

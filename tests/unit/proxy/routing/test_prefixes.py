@@ -1,0 +1,40 @@
+"""Prefixes of prompts as numbers."""
+
+import random
+
+import msgspec
+
+from proxy.routing.prefixes import CHUNK_BYTES, MAX_CHUNKS, prefixes
+
+
+def common(one: bytes, other: bytes) -> int:
+    """How many leading numbers two texts share."""
+    pairs = zip(prefixes(one), prefixes(other), strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(prefixes(one)), len(prefixes(other))))
+
+
+def test_two_texts_share_as_many_numbers_as_full_chunks() -> None:
+    """A change anywhere changes the number of its chunk and all that follow, and none before."""
+    rng = random.Random(1)
+    text = rng.randbytes(10 * CHUNK_BYTES + 100)
+
+    for _ in range(200):
+        place = rng.randrange(len(text))
+        other = bytearray(text)
+        other[place] ^= 1 << rng.randrange(8)
+        assert common(text, bytes(other)) == min(place // CHUNK_BYTES, 10)
+
+
+def test_a_conversation_goes_on_where_it_was() -> None:
+    """The next turn's messages share every full chunk of the turn before."""
+    messages = [{"role": "user", "content": "x" * 5000}]
+    first = msgspec.json.encode(messages)
+    messages += [{"role": "assistant", "content": "y" * 500}, {"role": "user", "content": "z" * 9000}]
+
+    assert common(first, msgspec.json.encode(messages)) == len(prefixes(first)) == len(first) // CHUNK_BYTES
+
+
+def test_short_prompts_have_no_numbers_and_long_ones_not_more_than_matter() -> None:
+    """Nothing to follow below one chunk; work that is bounded above."""
+    assert list(prefixes(b"x" * (CHUNK_BYTES - 1))) == []
+    assert len(prefixes(memoryview(bytes((MAX_CHUNKS + 9) * CHUNK_BYTES)))) == MAX_CHUNKS
