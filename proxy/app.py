@@ -23,7 +23,6 @@ from proxy.admin import admin_router
 from proxy.admin_token import AdminToken
 from proxy.attempt import Attempts
 from proxy.cancels import Cancels
-from proxy.choose import POLICIES
 from proxy.failover import Failover
 from proxy.nodes import Members
 from proxy.orchestrate import Orchestrator
@@ -31,6 +30,8 @@ from proxy.plan import Planner
 from proxy.request import CHAT, COMPLETIONS
 from proxy.retries import Retries
 from proxy.retry_budget import RetryBudget
+from proxy.routing.policies import POLICIES
+from proxy.routing.router import Router
 from proxy.upstream import Upstream
 
 _KINDS: Final = {401: "authentication_error", 403: "permission_error"}
@@ -65,9 +66,10 @@ def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminTok
     planner = Planner(
         members.prefill,
         members.decode,
-        prefill_policy=POLICIES["least_prompt_work"],
-        decode_policy=POLICIES["least_requests"],
+        prefill_router=_router(config.proxy.prefill_policy, members),
+        decode_router=_router(config.proxy.decode_policy, members),
         when_no_prefill=config.proxy.when_no_prefill,
+        key_header=config.proxy.routing_key_header.lower(),
     )
 
     @asynccontextmanager
@@ -91,6 +93,12 @@ def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminTok
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
     failover = Failover(planner, attempts, Retries(budget, max_attempts=config.proxy.max_attempts), counted)
     return FrontDoor(Orchestrator(config, failover, counted), api)
+
+
+def _router(policy: str, members: Members) -> Router:
+    router = Router(POLICIES[policy]())
+    members.listen(router)
+    return router
 
 
 def _add_routes(api: FastAPI, members: Members, counted: metrics.Metrics, *, needs_prefill: bool) -> None:

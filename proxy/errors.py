@@ -67,28 +67,6 @@ class UnavailableError(ProxyError):
     headers = ((b"retry-after", b"1"),)
 
 
-class _RetryLaterError(ProxyError):
-    """An error that says when to come again."""
-
-    def __init__(self, message: str, *, retry_after_s: int) -> None:
-        super().__init__(message)
-        self.headers = ((b"retry-after", b"%d" % retry_after_s),)
-
-
-class OverloadedError(_RetryLaterError):
-    """There is too much to do now for this request to begin in time."""
-
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    kind = "service_unavailable_error"
-
-
-class TooManyRequestsError(_RetryLaterError):
-    """This tenant asks for more than its part."""
-
-    status = HTTPStatus.TOO_MANY_REQUESTS
-    kind = "rate_limit_error"
-
-
 class DeadlineError(ProxyError):
     """The request did not end within the time that the configuration allows."""
 

@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from contracts.node_info import Fingerprint, NodeInfo, differences
 from proxy.breaker import Breaker
 
 Role = Literal["prefill", "decode"]
+
+SEQUENCE_BYTES: Final = 16_384  # of prompt: what a sequence costs a decode node beside the room that its prompt takes
 
 
 class State(StrEnum):
@@ -59,6 +61,11 @@ class Node:
                 return "an operator drains it"
             case _:
                 return self.probed_reason
+
+    @property
+    def load(self) -> float:
+        """Work that it has through this proxy, in bytes of prompt. A decode node works for every sequence as well."""
+        return self.prompt_bytes + (self.requests * SEQUENCE_BYTES if self.role == "decode" else 0)
 
     @property
     def fingerprint(self) -> Fingerprint | None:

@@ -1,22 +1,27 @@
-"""How a request will be served: first choice, and what to do after a failure. Pure but for drawing transfer ids.
+"""How a request will be served: first choice, and what to do after a failure. No I/O; it draws ids and reads the clock.
 
 The order of refusals is the order in which a person would ask: is any decode node there, does one serve the model,
 may the prompt be computed elsewhere, is a prefill node there, do the two understand each other's KV.
 """
 
+import random
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
 from contracts.kv_transfer import new_transfer_id
-from proxy.choose import Policy, Work
 from proxy.classify import reason_for_local
 from proxy.errors import ProxyError, UnavailableError, UnknownModelError
+from proxy.fields import is_set
 from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.request import ClientRequest
 from proxy.retries import History
+from proxy.routing.policies import Work
+from proxy.routing.prefixes import prefixes
+from proxy.routing.router import Router
 
 NOTHING_YET: Final = History()
 NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
@@ -73,14 +78,16 @@ class Planner:
         prefill: Sequence[Node],
         decode: Sequence[Node],
         *,
-        prefill_policy: Policy,
-        decode_policy: Policy,
+        prefill_router: Router,
+        decode_router: Router,
         when_no_prefill: Literal["decode_local", "refuse"],
+        key_header: str = "",
     ) -> None:
         self._prefill = prefill
         self._decode = decode
-        self._prefill_policy = prefill_policy
-        self._decode_policy = decode_policy
+        self._prefill_router = prefill_router
+        self._decode_router = decode_router
+        self._key_header = key_header
         self._refuses = when_no_prefill == "refuse"
         self._turn = 0
 
@@ -147,7 +154,15 @@ class Planner:
 
     def _work(self, request: ClientRequest) -> Work:
         self._turn += 1
-        return Work(request.prompt_bytes, self._turn)
+        reads_prompts = self._prefill_router.reads_prompts or self._decode_router.reads_prompts
+        return Work(
+            prompt_bytes=request.prompt_bytes,
+            turn=self._turn,
+            prefixes=prefixes(request.prompt, request.model) if reads_prompts else (),
+            key=key_of(request, self._key_header),
+            draw=random.random(),  # noqa: S311  # no secret
+            now_s=time.monotonic(),
+        )
 
     def _usable_prefill(self, model: str, history: History) -> list[Node]:
         return [
@@ -165,7 +180,7 @@ class Planner:
         return [node for node in ready if node.serves(model)]
 
     def _alone(self, work: Work, decode: Sequence[Node], reason: str) -> Alone:
-        return Alone(decode=self._decode_policy.choose(work, decode), path=LOCAL, reason=reason)
+        return Alone(decode=self._decode_router.choose(work, decode), path=LOCAL, reason=reason)
 
     def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool) -> Alone:
         reason = NO_PREFILL_MATCHES if any_ready else NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
@@ -174,11 +189,18 @@ class Planner:
         return self._alone(work, decode, reason)
 
     def _pair(self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], keep: Pair | None = None) -> Pair:
-        taker = self._decode_policy.choose(work, decode)
+        taker = self._decode_router.choose(work, decode)
         makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
         if keep is not None and keep.prefill in makers:
             return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id())
-        maker = self._prefill_policy.choose(work, makers)
+        maker = self._prefill_router.choose(work, makers)
         assert maker.info is not None
         rank = work.turn % len(maker.info.control_addresses)
         return Pair(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id())
+
+
+def key_of(request: ClientRequest, header: str) -> str:
+    """Return what `consistent_hash` keeps together: that header's value, else the body's `user`; empty if neither is."""
+    if header and (value := next((text for name, text in request.forwarded if name.lower() == header), "")):
+        return value
+    return bytes(request.fields["user"]).decode(errors="replace") if is_set(request.fields, "user") else ""

@@ -49,7 +49,12 @@ class ClientRequest:
     forwarded: list[tuple[str, str]]  # headers for both legs
     fields: Fields
     model: str
-    prompt_bytes: int  # size of the prompt's JSON: what routing takes for prompt work
+    prompt: memoryview  # its JSON
+
+    @property
+    def prompt_bytes(self) -> int:
+        """What routing takes for prompt work."""
+        return len(self.prompt)
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
@@ -96,7 +101,7 @@ def parse(endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body:
         forwarded=headers.to_forward(raw_headers),
         fields=_without_connector_fields(fields),
         model=_decode_model(fields["model"]),
-        prompt_bytes=_prompt_bytes(endpoint, fields),
+        prompt=_prompt(endpoint, fields),
     )
 
 
@@ -116,12 +121,12 @@ def _decode_model(value: msgspec.Raw) -> str:
         raise BadRequestError("'model' is not a valid string", param="model") from exc
 
 
-def _prompt_bytes(endpoint: str, fields: Fields) -> int:
-    """Return the size of the prompt, which has to be there."""
+def _prompt(endpoint: str, fields: Fields) -> memoryview:
+    """Return the JSON of the prompt, which has to be there."""
     names = ("messages",) if endpoint == CHAT else ("prompt", "prompt_embeds")
     for name in names:
         if is_set(fields, name):
-            return len(memoryview(fields[name]))
+            return memoryview(fields[name])
     raise BadRequestError(f"you must provide '{names[0]}'", param=names[0])
 
 

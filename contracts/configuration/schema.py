@@ -11,6 +11,8 @@ from typing import Literal
 
 from contracts.configuration.kinds import AtLeastOne, Number, Port, Seconds, Share, Verify, Words
 
+RoutingPolicy = Literal["least_load", "power_of_two", "round_robin", "consistent_hash", "prefix_affinity"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
@@ -30,6 +32,9 @@ class ProxyConfig:
     dns_interval_s: Seconds = 5.0  # how often such names are resolved
     admin_token_file: Path | None = None  # file with the token of the admin API, which is off without it
     when_no_prefill: Literal["decode_local", "refuse"] = "decode_local"  # no healthy prefill node
+    prefill_policy: RoutingPolicy = "prefix_affinity"  # which prefill node gets a prompt; see operations.md
+    decode_policy: RoutingPolicy = "least_load"
+    routing_key_header: str = "x-session-id"  # what consistent_hash keeps on one node; without it, the body's `user`
     probe_interval_s: Seconds = 1.0  # how often each node's health and description are read
     probe_timeout_s: Seconds = 2.0
     breaker_failures: AtLeastOne = 5  # so many failed requests in a row isolate a node that still answers probes

@@ -82,13 +82,14 @@ def from_token_ids(request: ClientRequest, record: TokenRecord, turn: int) -> Fo
         record.rewind()
     given = [int(token) for token in bytes(record.ids[: record.clean_bytes]).split(b",")[:-1]]
     prompt = _prompt_ids(original)
+    fields = _fields(request, prompt, given)
     return Following(
         request=replace(
             request,
             endpoint=COMPLETIONS,
             request_id=f"{request.request_id}-resumed-{turn}",
-            fields=_fields(request, prompt, given),
-            prompt_bytes=5 * (len(prompt) + len(given)),
+            fields=fields,
+            prompt=memoryview(fields["prompt"]),
         ),
         original=original,
         prompt_tokens=len(prompt),

@@ -5,7 +5,7 @@ the work in the end, since that may be another one. 50 µs is what a choice amon
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from itertools import islice
 from math import inf
@@ -35,6 +35,8 @@ class Work(NamedTuple):
 class Policy(Protocol):
     """Chooses a node."""
 
+    reads_prompts: bool  # whether it looks at `Work.prefixes`
+
     def choose(self, work: Work, candidates: Candidates[C]) -> C:
         """Return the candidate that shall get the work."""
         ...
@@ -50,6 +52,8 @@ class Policy(Protocol):
 
 class _Forgetful:
     """A policy for which nothing follows from what happened before."""
+
+    reads_prompts = False
 
     def given(self, work: Work, node: Candidate) -> None:
         """Nothing to remember."""
@@ -122,6 +126,7 @@ class PrefixAffinity:
     has seen much get everything; so no node is given much more than `_TIMES` its share of the work of the last minutes.
     """
 
+    reads_prompts = True
     _TIMES: Final = 1.25
     _SLACK_BYTES: Final = 1 << 19  # so that a conversation may stay where it is while nobody else is there
     _DEEPEST: Final = 8  # nodes looked at that have seen most of the prompt
@@ -147,15 +152,6 @@ class PrefixAffinity:
                 best, least = node, rank
         return best or min(window, key=lambda node: given(node.slot))
 
-    def _seen(self, prefixes: Prefixes, candidates: Candidates[C], window: Iterable[C]) -> dict[int, int]:
-        """How many leading prefixes have been seen by the nodes that are looked at, by slot."""
-        seen = {node.slot: 0 for node in window}
-        bits = sum(1 << slot for slot in seen)
-        seen.update(each(self._index.matches(prefixes, bits)))
-        if len(seen) < len(candidates.nodes):
-            seen.update(islice(each(self._index.matches(prefixes, candidates.slots & ~bits)), self._DEEPEST))
-        return seen
-
     def given(self, work: Work, node: Candidate) -> None:
         """Remember that it has seen this prompt."""
         depth = depth_of(self._index.matches(work.prefixes, 1 << node.slot), node.slot)
@@ -167,8 +163,17 @@ class PrefixAffinity:
         self._index.forget(slot)
         self._shares.forget(slot)
 
+    def _seen(self, prefixes: Prefixes, candidates: Candidates[C], window: Iterable[C]) -> dict[int, int]:
+        """How many leading prefixes have been seen by the nodes that are looked at, by slot."""
+        seen = {node.slot: 0 for node in window}
+        bits = sum(1 << slot for slot in seen)
+        seen.update(each(self._index.matches(prefixes, bits)))
+        if len(seen) < len(candidates.nodes):
+            seen.update(islice(each(self._index.matches(prefixes, candidates.slots & ~bits)), self._DEEPEST))
+        return seen
 
-POLICIES: Final[dict[str, Callable[[], Policy]]] = {
+
+POLICIES: Final[Mapping[str, Callable[[], Policy]]] = {
     "least_load": LeastLoad,
     "power_of_two": PowerOfTwo,
     "round_robin": RoundRobin,

@@ -14,11 +14,16 @@ MAX_CHUNKS: Final = 256  # what comes behind makes no difference to the choice o
 Prefixes = Sequence[int]
 
 
-def prefixes(text: bytes | memoryview) -> Prefixes:
-    """Return one number per full chunk. They mean something within this process only (`hash` is seeded)."""
+def prefixes(text: bytes | memoryview, model: str = "") -> Prefixes:
+    """Return one number per full chunk. They mean something within this process only (`hash` is seeded).
+
+    Args:
+        text: the prompt's JSON.
+        model: two models (or adapters) have nothing in common, whatever the prompt.
+    """
     found: list[int] = []
     view = memoryview(text)
-    number = 0
+    number = hash(model)
     for end in range(CHUNK_BYTES, min(len(view), MAX_CHUNKS * CHUNK_BYTES) + 1, CHUNK_BYTES):
         number = hash((number, bytes(view[end - CHUNK_BYTES : end])))
         found.append(number)

@@ -43,9 +43,9 @@ def info(role: Literal["prefill", "decode"], **changes: Any) -> NodeInfo:
     return msgspec.structs.replace(ready, **changes)
 
 
-def node(role: Literal["prefill", "decode"], url: str = "http://n", **changes: Any) -> Node:
+def node(role: Literal["prefill", "decode"], url: str = "http://n", slot: int = 0, **changes: Any) -> Node:
     """Make a node that was probed."""
-    made = Node(url=url, role=role)
+    made = Node(url=url, role=role, slot=slot)
     made.describe(info(role, **changes))
     return made
 

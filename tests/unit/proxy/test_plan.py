@@ -1,15 +1,18 @@
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from contracts.http import LOCAL, RECOMPUTED
 from proxy import classify, plan
-from proxy.choose import LeastPromptWork, LeastRequests
 from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, UnavailableError, UnknownModelError
 from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.plan import Alone, Pair, Planner
+from proxy.request import COMPLETIONS, parse
 from proxy.retries import History
+from proxy.routing.policies import LeastLoad, PrefixAffinity
+from proxy.routing.router import Router
 from tests.unit.proxy.members import BFLOAT16, node, request
 
 P_FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
@@ -20,8 +23,14 @@ def planner(
     prefill: list[Node], decode: list[Node], when_no_prefill: Literal["decode_local", "refuse"] = "decode_local"
 ) -> Planner:
     """Make a planner with the default policies."""
-    policies: dict[str, Any] = {"prefill_policy": LeastPromptWork(), "decode_policy": LeastRequests()}
-    return Planner(prefill, decode, when_no_prefill=when_no_prefill, **policies)
+    return Planner(
+        prefill,
+        decode,
+        prefill_router=Router(PrefixAffinity()),
+        decode_router=Router(LeastLoad()),
+        when_no_prefill=when_no_prefill,
+        key_header="x-session-id",
+    )
 
 
 def test_a_plain_request_gets_a_pair() -> None:
@@ -211,3 +220,38 @@ def test_requests_rotate_over_data_parallel_ranks() -> None:
         (0, "tcp://p:1"),
         (1, "tcp://p:2"),
     }
+
+
+def test_a_prompt_goes_where_its_beginning_went() -> None:
+    """The prefill node that has seen a conversation's earlier turns gets the next one; another adapter's it has not seen."""
+    prefill = [node("prefill", f"http://p{slot}", slot=slot) for slot in range(4)]
+    made = planner(prefill, [node("decode", slot=9)])
+    story = "x" * 10_000
+
+    def choose(prompt: str) -> Node:
+        chosen = made.first(request({"prompt": prompt}))
+        assert isinstance(chosen, Pair)
+        return chosen.prefill
+
+    first = choose(story)
+
+    assert {choose(f"{story} and then {turn}") for turn in range(9)} == {first}
+    assert len({choose(f"{turn} " * 5_000) for turn in range(9)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "key"),
+    [
+        ([(b"x-session-id", b"s1")], {"user": "u"}, "s1"),
+        ([], {"user": "u"}, '"u"'),
+        ([], {"user": None}, ""),
+        ([], {}, ""),
+    ],
+)
+def test_a_session_is_named_by_a_header_or_by_its_user(
+    headers: list[tuple[bytes, bytes]], body: dict[str, Any], key: str
+) -> None:
+    """What `consistent_hash` keeps on one node."""
+    asked = parse(COMPLETIONS, "id", headers, msgspec.json.encode({"model": "m", "prompt": "x", **body}))
+
+    assert plan.key_of(asked, "x-session-id") == key

@@ -1,0 +1,49 @@
+"""One role's policy at work: asked with whatever nodes may be used now, told of those that come and go."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from proxy.node import Node
+from proxy.routing.candidates import Candidates
+from proxy.routing.policies import Policy, Work
+
+_KEPT: Final = 64  # sets of nodes that are kept in order: a few models, a few that are away
+
+
+class Router:
+    """Chooses among nodes of one role; a listener of the members."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._candidates: dict[tuple[Node, ...], Candidates[Node]] = {}
+
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether it wants to know which prefixes a prompt has."""
+        return self._policy.reads_prompts
+
+    def choose(self, work: Work, nodes: Sequence[Node]) -> Node:
+        """Return the node that gets the work, one of at least one."""
+        node = self._policy.choose(work, self._in_order(tuple(nodes)))
+        self._policy.given(work, node)
+        return node
+
+    def joined(self, node: Node) -> None:
+        """A node is a member from now on."""
+
+    def left(self, node: Node) -> None:
+        """It is none any more, and its slot may be given to another."""
+        self._policy.forget(node.slot)
+        self._candidates.clear()
+
+    def restarted(self, node: Node) -> None:
+        """Its cache is empty."""
+        self._policy.forget(node.slot)
+
+    def _in_order(self, nodes: tuple[Node, ...]) -> Candidates[Node]:
+        if (known := self._candidates.get(nodes)) is not None:
+            return known
+        if len(self._candidates) == _KEPT:
+            self._candidates.clear()
+        made = self._candidates[nodes] = Candidates(nodes)
+        return made

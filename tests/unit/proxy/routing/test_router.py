@@ -1,0 +1,44 @@
+"""A policy among members that come and go."""
+
+from proxy.routing.policies import LeastLoad, PrefixAffinity, Work
+from proxy.routing.prefixes import CHUNK_BYTES
+from proxy.routing.router import Router
+from tests.unit.proxy.members import node
+
+
+def test_a_decode_node_is_loaded_by_sequences_and_a_prefill_node_by_prompts() -> None:
+    """Many short answers weigh more on a decode node than one long prompt; on a prefill node the prompt does."""
+    for role, busiest in (("decode", "many"), ("prefill", "long")):
+        nodes = {name: node(role, name, slot) for slot, name in enumerate(("many", "long"))}  # type: ignore[arg-type]
+        for _ in range(5):
+            nodes["many"].begin(100)
+        nodes["long"].begin(50_000)
+
+        assert max(nodes.values(), key=lambda one: one.load) is nodes[busiest]
+        assert Router(LeastLoad()).choose(Work(1, 0), list(nodes.values())) is not nodes[busiest]
+
+
+def test_what_a_node_had_is_forgotten_when_it_restarts_or_leaves() -> None:
+    """Its cache is empty, and its slot may be another's."""
+    work = Work(9 * CHUNK_BYTES, 0, range(9))
+    for forget in ("restarted", "left"):
+        router = Router(PrefixAffinity())
+        nodes = [node("prefill", f"http://p{slot}", slot) for slot in range(2)]
+        first = router.choose(work, nodes)
+        other = next(one for one in nodes if one is not first)
+        router.choose(Work(9 * CHUNK_BYTES, 1, range(50, 59)), [other])
+        assert router.choose(work, nodes) is first
+
+        getattr(router, forget)(first)
+        first.begin(1)
+
+        assert router.choose(work, nodes) is other
+
+
+def test_sets_of_nodes_are_kept_within_a_bound() -> None:
+    """However often members change."""
+    router = Router(LeastLoad())
+    for slot in range(300):
+        router.choose(Work(1, 0), [node("prefill", slot=slot)])
+
+    assert len(router._candidates) <= 64
