@@ -25,7 +25,7 @@ class Work(NamedTuple):
     """What a policy knows of the request."""
 
     prompt_bytes: int
-    turn: int  # counts requests; rotates ties, so that idle nodes take turns
+    turn: int  # counts choices; rotates ties, so that idle nodes take turns
     prefixes: Prefixes = ()
     key: str = ""  # what `ConsistentHash` keeps together; empty: the request has none
     draw: float = 0.0  # random, in [0, 1)

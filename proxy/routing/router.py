@@ -15,6 +15,7 @@ class Router:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._turn = 0
         self._candidates: dict[tuple[Node, ...], Candidates[Node]] = {}
 
     @property
@@ -24,6 +25,8 @@ class Router:
 
     def choose(self, work: Work, nodes: Sequence[Node]) -> Node:
         """Return the node that gets the work, one of at least one."""
+        self._turn += len(nodes) > 1  # where there is no choice, nobody loses a turn
+        work = work._replace(turn=self._turn)
         node = self._policy.choose(work, self._in_order(tuple(nodes)))
         self._policy.given(work, node)
         return node
