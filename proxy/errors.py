@@ -85,7 +85,8 @@ class Kind(StrEnum):
     DISCONNECT = "disconnect"  # the connection ended before the answer did
     TIMEOUT = "timeout"
     STATUS = "status"  # a 5xx
-    REFUSED = "refused"  # a 4xx
+    BUSY = "busy"  # 408 or 429: another node may be better at it
+    REFUSED = "refused"  # any other 4xx
     EMPTY = "empty"  # a 200 without a body
     PROTOCOL = "protocol"  # not HTTP, or an answer that makes no sense
 

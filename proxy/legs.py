@@ -29,7 +29,6 @@ from proxy.upstream import Answer, Upstream
 
 # A decode node that will refuse too has the same request before it and says so at once.
 REFUSAL_GRACE_S: Final = 1.0
-# What another node may be better at: too slow a body, too many requests.
 _BUSY: Final = frozenset((408, 429))
 _ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
 
@@ -81,6 +80,8 @@ async def run_prefill(upstream: Upstream, call: Call, *, timeout_s: float) -> Pr
             answer.close()
     if answer.status == 200:
         return PrefillDone()
+    if answer.status in _BUSY:
+        return PrefillFailed(Kind.BUSY, f"it answered {answer.status}")
     if 400 <= answer.status < 500:
         return PrefillRefused(_answered(answer, body))
     return PrefillFailed(Kind.STATUS, f"it answered {answer.status}")
@@ -106,7 +107,7 @@ def _judge(answer: Answer, first: bytes) -> DecodeOutcome:
             return DecodeFailed(Kind.EMPTY, "its answer has no body")
         return _judge_event(first) or Opened(answer, first)
     if answer.status in _BUSY:
-        return DecodeFailed(Kind.STATUS, f"it answered {answer.status}", _answered(answer, first))
+        return DecodeFailed(Kind.BUSY, f"it answered {answer.status}", _answered(answer, first))
     if 400 <= answer.status < 500:
         return DecodeRefused(_answered(answer, first))
     answered = _answered(answer, first) if answer.status >= 500 and _is_openai_error(first) else None

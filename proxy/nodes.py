@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 # What says that the node itself is gone, as against one request that it did not like.
 _GONE: Final = frozenset((Kind.CONNECT, Kind.DISCONNECT))
-_NO_FAULT: Final = frozenset((Kind.REFUSED,))  # the client's, not the node's
+_NO_FAULT: Final = frozenset((Kind.REFUSED, Kind.BUSY))  # the client's, or the hour's; the node works
 
 
 class Listener(Protocol):
@@ -109,7 +109,7 @@ class Members:
     def report(self, node: Node, kind: Kind) -> None:
         """Learn that a leg failed on a node. One that seems gone is used no more until a probe, made now, succeeds."""
         if kind in _NO_FAULT:
-            self.succeeded(node)  # it works: it has judged the request
+            self.succeeded(node)  # it has judged the request
             return
         if kind in _GONE and node.probed is State.READY:
             node.lose(State.DOWN, f"a request failed on it: {kind}")

@@ -64,6 +64,22 @@ async def test_a_node_that_keeps_failing_is_isolated(role: str, fault: Fault) ->
 
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
+async def test_a_busy_node_is_not_isolated(role: str) -> None:
+    """It says 429; others take what it would not, and it is asked again."""
+    async with cluster(prefill=2, decode=2, breaker_failures=FAILURES, breaker_open_s=NEVER_S) as running:
+        busy = (running.prefill if role == "prefill" else running.decode)[0]
+        busy.fault, busy.status = "status", 429
+        got = []
+        while len(busy.seen) < 2 * FAILURES and len(got) < 40 * FAILURES:
+            got.append(await running.complete())
+        state = await described(running, busy)
+
+    assert len(busy.seen) == 2 * FAILURES
+    assert {(each.status_code, each.headers["x-baton-path"]) for each in got} == {(200, "disaggregated")}
+    assert state["state"] == "ready"
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
 async def test_an_isolated_node_is_tried_by_one_request_at_a_time(role: str) -> None:
     """Many requests come at once when the trial is due; one goes there, and when it is answered all may."""
     async with cluster(prefill=2, decode=2, breaker_failures=FAILURES, breaker_open_s=0.3) as running:
