@@ -69,7 +69,7 @@ async def test_a_busy_node_is_not_isolated(role: str) -> None:
     async with cluster(prefill=2, decode=2, breaker_failures=FAILURES, breaker_open_s=NEVER_S) as running:
         busy = (running.prefill if role == "prefill" else running.decode)[0]
         busy.fault, busy.status = "status", 429
-        got = []
+        got: list[httpx.Response] = []
         while len(busy.seen) < 2 * FAILURES and len(got) < 40 * FAILURES:
             got.append(await running.complete())
         state = await described(running, busy)
