@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
 
-from kv_connector.handoff.consumer import Wish
-from kv_connector.handoff.producer import Prompt
+from kv_connector.handoff.incoming import Wish
+from kv_connector.handoff.outgoing import Prompt
 
 
 class StartedPrompt(NamedTuple):

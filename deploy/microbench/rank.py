@@ -20,7 +20,7 @@ from contracts.node_info import Fingerprint
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
 from kv_connector.engine.base import EngineFactory
-from kv_connector.handoff.producer import Prompt
+from kv_connector.handoff.outgoing import Prompt
 from kv_connector.layout import Region
 from kv_connector.metadata import Progress, StartedPrompt
 from kv_connector.protocol import Body, Hello, Message, Rank, Reserve, encode

@@ -14,12 +14,10 @@ any more (I3). Further outputs: `outbox`, `started`, `fences` (engines to destro
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import IntEnum
 from itertools import count
-from typing import NamedTuple
 
 from kv_connector.handoff.fencing import FenceDomains
+from kv_connector.handoff.incoming import Incoming, Phase, Resolved, Wish
 from kv_connector.handoff.session import Session, SessionState
 from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.protocol import (
@@ -40,61 +38,6 @@ from kv_connector.protocol import (
 from kv_connector.refusals import Refused, uncounted
 
 CANCELLED = "cancelled"  # the reason when nobody waits any more
-
-
-class Phase(IntEnum):
-    """Where a transfer is on D."""
-
-    WATCHING = 0  # P shall know that we care; nothing reserved
-    PREPARED = 1  # blocks allocated, RESERVE not sent: nobody can write
-    RESERVED = 2  # RESERVE may have been sent
-    REVOKING = 3  # given up; P has not said yet that it stopped
-    DIRTY = 4  # writes may come until the fence
-    VERIFYING = 5  # committed, so nobody writes any more; not used before its digests have been compared
-
-
-class Wish(NamedTuple):
-    """What the scheduler reserved for one request."""
-
-    tokens: int  # prompt length
-    first_token: int  # already here; a multiple of the block size
-    blocks: list[list[int]]  # block ids from `first_token` on, per KV group
-    prompt_hash: bytes
-
-
-class Resolved(NamedTuple):
-    """What became of a request's KV."""
-
-    request_id: str
-    transfer_id: str
-    ok: bool
-    reserved: bool  # whether blocks had been allocated, that is whether vLLM waits for us
-    reason: str
-    commit: Commit | None
-
-
-@dataclass(slots=True, eq=False)
-class Incoming:
-    """One transfer on D."""
-
-    transfer_id: str
-    request_id: str
-    peer: str  # control address of P
-    since: float  # s
-    phase: Phase = Phase.WATCHING
-    epoch: int = 0
-    wish: Wish | None = None
-    zeroed: bool = False
-    started: bool = False  # P has said that it computes the prompt
-    engine: str = ""
-    resolved: bool = False
-    revoked_at: float = 0.0
-    commit: Commit | None = None  # while it is being verified
-
-    @property
-    def num_blocks(self) -> int:
-        """Blocks that P may write to."""
-        return sum(block != 0 for group in self.wish.blocks for block in group) if self.wish else 0
 
 
 class Consumer:

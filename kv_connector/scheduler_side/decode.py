@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
-from kv_connector.handoff.consumer import Wish
+from kv_connector.handoff.incoming import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from kv_connector.prompt import prompt_hash
 from kv_connector.refusals import Refusals, Refused

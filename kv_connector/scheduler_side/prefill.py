@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from contracts.secret import ClusterSecret
-from kv_connector.handoff.producer import Prompt
+from kv_connector.handoff.outgoing import Prompt
 from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
 from kv_connector.prompt import prompt_hash
 from kv_connector.refusals import Refusals, Refused

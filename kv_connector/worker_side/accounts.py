@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from kv_connector.handoff.producer import DECISIONS, Outgoing
+from kv_connector.handoff.outgoing import Outgoing
+from kv_connector.handoff.producer import DECISIONS
 from kv_connector.histogram import SECONDS, SHARE, Histogram
 from kv_connector.protocol import Commit, Fail
 from kv_connector.timings import REMEMBERED_TRANSFERS, counted_from, exposed_push_s, hidden_share

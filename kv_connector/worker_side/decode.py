@@ -11,7 +11,8 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.digest import BlockDigests
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
-from kv_connector.handoff.consumer import CANCELLED, Consumer, Incoming, Resolved
+from kv_connector.handoff.consumer import CANCELLED, Consumer
+from kv_connector.handoff.incoming import Incoming, Resolved
 from kv_connector.metadata import DecodeReport, DecodeStep, Ending
 from kv_connector.protocol import Reserve, decode, encode
 from kv_connector.refusals import Refusals

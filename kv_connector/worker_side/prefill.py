@@ -14,7 +14,8 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.digest import BlockDigests
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
-from kv_connector.handoff.producer import Complaint, Outgoing, Producer
+from kv_connector.handoff.outgoing import Complaint, Outgoing
+from kv_connector.handoff.producer import Producer
 from kv_connector.metadata import PrefillStep, Progress
 from kv_connector.protocol import decode, encode
 from kv_connector.refusals import Refusals, Refused

@@ -15,7 +15,8 @@ from math import ceil
 
 from kv_connector.engine.base import Push as EnginePush
 from kv_connector.engine.base import SendingEngine
-from kv_connector.handoff.producer import Producer, Push
+from kv_connector.handoff.outgoing import Push
+from kv_connector.handoff.producer import Producer
 from kv_connector.layout import Region
 from kv_connector.plan import CopyPlan, plan_layers
 from kv_connector.sync import Handover

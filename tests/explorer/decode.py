@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kv_connector.handoff.consumer import Consumer, Incoming, Phase, Wish
+from kv_connector.handoff.consumer import Consumer
+from kv_connector.handoff.incoming import Incoming, Phase, Wish
 from kv_connector.protocol import Message
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from kv_connector.handoff.consumer import Consumer, Incoming, Phase, Wish
+from kv_connector.handoff.consumer import Consumer
+from kv_connector.handoff.incoming import Incoming, Phase, Wish
 from kv_connector.handoff.session import Session
 from kv_connector.protocol import Commit, Message, Revoke
 

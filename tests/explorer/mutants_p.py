@@ -1,6 +1,7 @@
 """`Producer` with one guard taken out. Each class says which guard it lacks."""
 
-from kv_connector.handoff.producer import UNWANTED, Outgoing, Producer, Push
+from kv_connector.handoff.outgoing import Outgoing, Push
+from kv_connector.handoff.producer import UNWANTED, Producer
 from kv_connector.handoff.tombstones import Tombstones
 from kv_connector.protocol import Commit, Fail, Reserve
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kv_connector.handoff.producer import Outgoing, Producer, Prompt, Push, verify_none
+from kv_connector.handoff.outgoing import Outgoing, Prompt, Push
+from kv_connector.handoff.producer import Producer, verify_none
 from kv_connector.protocol import Fail, Message
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (

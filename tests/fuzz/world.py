@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 
 from kv_connector.engine.memory import MemoryReceiver
-from kv_connector.handoff.consumer import Wish
+from kv_connector.handoff.incoming import Wish
 from kv_connector.metadata import DecodeStep, PrefillStep, Reserved, Watched
 from tests.fuzz.frames import Mutator
 from tests.fuzz.healthy import HONEST, Healthy

@@ -13,8 +13,8 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.digest import RegionDigests
 from kv_connector.engine.base import EngineFactory
 from kv_connector.engine.memory import MemoryFabric
-from kv_connector.handoff.consumer import Wish
-from kv_connector.handoff.producer import Prompt
+from kv_connector.handoff.incoming import Wish
+from kv_connector.handoff.outgoing import Prompt
 from kv_connector.layout import Region
 from kv_connector.metadata import DecodeStep, Ending, PrefillStep, Progress, Reserved, StartedPrompt, Watched
 from kv_connector.protocol import Rank as RankCoordinates

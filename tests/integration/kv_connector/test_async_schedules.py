@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_connector.handoff.producer import Prompt
+from kv_connector.handoff.outgoing import Prompt
 from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
 from kv_connector.sync import ModelStream, make_layer_sync
 from tests.support.async_schedules.mutants import MUTANTS, Mutant

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import zmq
 
-from kv_connector.handoff.producer import Prompt
+from kv_connector.handoff.outgoing import Prompt
 from kv_connector.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt
 from kv_connector.protocol import Hello, Introduce, Message, Rank, encode
 from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient

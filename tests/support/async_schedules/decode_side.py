@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from kv_connector.handoff.consumer import Wish
+from kv_connector.handoff.incoming import Wish
 from kv_connector.metadata import DecodeStep, Reserved, Watched
 from kv_connector.worker_side.decode import DecodeWorker
 from tests.support.async_schedules.traffic import Computed, content

@@ -14,7 +14,7 @@ from typing import Any
 from vllm.v1.core.block_pool import BlockPool
 
 from kv_connector.engine.mooncake import MooncakeFactory, MooncakeReceiver
-from kv_connector.handoff.consumer import Wish
+from kv_connector.handoff.incoming import Wish
 from kv_connector.layout import Span
 from kv_connector.metadata import DecodeStep, Reserved, Watched
 from kv_connector.scheduler_side.ledger import ReservationLedger

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 from contracts.node_info import Fingerprint
-from kv_connector.handoff.consumer import Consumer, Resolved, Wish
-from kv_connector.handoff.producer import Producer, Prompt, Push
+from kv_connector.handoff.consumer import Consumer
+from kv_connector.handoff.incoming import Resolved, Wish
+from kv_connector.handoff.outgoing import Prompt, Push
+from kv_connector.handoff.producer import Producer
 from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.protocol import Body, Hello, Message, Rank
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kv_connector.handoff.consumer import Phase
+from kv_connector.handoff.incoming import Phase
 from kv_connector.handoff.session import SessionState
 from kv_connector.protocol import (
     Beat,

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from contracts.node_info import RegionInfo
-from kv_connector.handoff import claims, consumer, producer
+from kv_connector.handoff import claims, consumer
 from kv_connector.handoff.claims import Claims
+from kv_connector.handoff.outgoing import Complaint, Prompt
 from kv_connector.protocol import (
     Beat,
     Body,
@@ -177,7 +178,7 @@ def test_transfers_without_a_prompt_are_bounded_over_all_ranks(scene: Scene, mon
     assert set(scene.counts()) == {Refused.TOO_MUCH}
 
     for name in "abc":
-        scene.pair.p.start(name, f"r-{name}", producer.Prompt(16, 1, b""), 0.0)
+        scene.pair.p.start(name, f"r-{name}", Prompt(16, 1, b""), 0.0)
 
     assert len(scene.pair.p.transfers) == 6
     assert scene.ends_well()
@@ -368,7 +369,7 @@ def test_a_complaint_is_heard_once(scene: Scene) -> None:
     for epoch in (2, 1, 1):
         scene.says(Revoke(transfer_id="v", epoch=epoch, mismatch="layer.3"))
 
-    assert scene.pair.p.complaints == [producer.Complaint("v", E, "layer.3")]
+    assert scene.pair.p.complaints == [Complaint("v", E, "layer.3")]
     assert scene.counts() == {Refused.UNEXPECTED: 2}
     assert isinstance(scene.pair.p.tombstones.answer(E, "v", 1), Fail)
 
@@ -393,7 +394,7 @@ def test_a_prompt_that_nobody_wants_any_more_is_let_go_at_once(scene: Scene, mon
     monkeypatch.setattr(claims, "BEAT_BUDGET", 2)
     names = [f"u{number}" for number in range(6)]
     for name in names:
-        scene.pair.p.start(name, f"r-{name}", producer.Prompt(16, 1, b""), 0.0)
+        scene.pair.p.start(name, f"r-{name}", Prompt(16, 1, b""), 0.0)
         scene.pair.p.hold(f"r-{name}", 0.0)
     scene.says(Beat(open=[OpenEpoch(name, 0) for name in names]))
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kv_connector.handoff.consumer import Wish
-from kv_connector.handoff.producer import CANCELLED, Complaint, Prompt
+from kv_connector.handoff.incoming import Wish
+from kv_connector.handoff.outgoing import Complaint, Prompt
+from kv_connector.handoff.producer import CANCELLED
 from kv_connector.protocol import Beat, Commit, Fail, Introduce, Message, OpenEpoch, Refuse, Reserve, Revoke, Started
 from tests.unit.kv_connector.handoff.machines import (
     HASH,
