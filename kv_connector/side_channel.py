@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 PeerKey = tuple[Literal["dial"], str] | tuple[Literal["accept"], bytes]
 
+STOP_S = 5.0  # until a handler that runs has returned; they take milliseconds
 _BURST = 64  # messages taken from one socket before the others get their turn
 
 
@@ -107,12 +108,18 @@ class ControlLoop:
         self._thread.start()
 
     def stop(self) -> None:
-        """Close everything. Idempotent; works without a start; not for the loop's own thread."""
+        """Close everything. Idempotent; works without a start; not for the loop's own thread.
+
+        A handler that does not return keeps its sockets: they are not to be closed under a thread that uses them.
+        """
         with self._stop_lock:
             self._stopping = True
             self._wakeup.set()
             if self._thread.is_alive():
-                self._thread.join()
+                self._thread.join(timeout=STOP_S)
+            if self._thread.is_alive():
+                logger.error("the control channel is stuck in a handler and was not closed")
+                return
             self._close()
 
     def send(self, peer: PeerKey, payload: bytes) -> None:

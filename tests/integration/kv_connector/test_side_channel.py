@@ -12,6 +12,7 @@ import zmq
 from zmq.utils import z85
 
 from contracts.secret import ClusterSecret
+from kv_connector import side_channel
 from kv_connector.errors import ConfigError, ConnectorError, ProtocolError
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
@@ -392,6 +393,28 @@ def test_stop_is_idempotent_and_needs_no_start(loops: MakeLoop) -> None:
 
     loop.wake()
     loop.send(("dial", "tcp://127.0.0.1:9"), b"x")
+
+
+def test_stop_does_not_wait_for_ever_for_a_stuck_handler(
+    loops: MakeLoop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It returns and says so; a later one closes what is left."""
+    monkeypatch.setattr(side_channel, "STOP_S", 0.05)
+    loop, handler = loops()
+    stuck, may_go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        stuck.set()
+        may_go_on.wait(60)
+
+    handler.react_to_tick = hang
+    loop.start()
+    assert stuck.wait(10)
+
+    loop.stop()
+
+    assert "stuck in a handler" in caplog.text
+    may_go_on.set()
 
 
 def test_a_context_may_be_shared() -> None:
