@@ -25,6 +25,7 @@ from node.roles import TRAITS, RoleTraits, node_config
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
+PORT_SEARCH = "find_process_using_port"  # in vLLM 0.32's launcher
 
 
 def run(role: Role, config: BatonConfig, runtime_dir: Path, *, connector_module: str = CONNECTOR_MODULE) -> None:
@@ -125,8 +126,6 @@ def _device() -> tuple[str, str]:
 
 def _hand_over(arguments: list[str]) -> None:
     """Run vLLM's OpenAI server in this process; it reads `sys.argv`."""
-    import psutil  # vLLM's
-
     sys.argv = ["vllm", *arguments]
     try:
         from vllm.entrypoints.launchers.api_server import entry
@@ -136,6 +135,18 @@ def _hand_over(arguments: list[str]) -> None:
         # Older versions have the server as a script.
         runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
     else:
-        # On its way out vLLM 0.32 wants to name the process that has its port, which may be its own engine, just gone.
-        with suppress(psutil.NoSuchProcess):
-            entry.main()
+        _keep_quiet_on_the_way_out()
+        entry.main()
+
+
+def _keep_quiet_on_the_way_out() -> None:
+    """Spare vLLM 0.32 a stumble: it names the process that has its port, which may be its own engine, just gone."""
+    with suppress(ImportError):
+        from vllm.entrypoints.launchers import launcher
+
+        if hasattr(launcher, PORT_SEARCH):
+            setattr(launcher, PORT_SEARCH, _nobody)
+
+
+def _nobody(_port: int) -> None:
+    """Find no process."""

@@ -16,7 +16,8 @@ from tests.e2e.stack import FLOAT32, Server, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
-GONE_WITHIN_S = 15.0
+GONE_WITHIN_S = 60.0
+DRAINS_WITHIN_S = 30.0
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def terminate(server: Server) -> None:
     """Send SIGTERM and wait until the node says that it drains."""
     assert server.child is not None
     server.child.terminate()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + DRAINS_WITHIN_S
     while server.get(NODE_PATH)["state"] != "draining":
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -74,6 +75,7 @@ def test_a_prefill_node_stays_until_its_prompts_are_fetched(stack: Stack, pair: 
     assert (first.status_code, refused.status_code, refused.headers["retry-after"]) == (200, 503, "1")
     assert path == DISAGGREGATED
     assert exit_status(prefill) == 0
+    assert "Traceback" not in prefill.log.read_text()
 
 
 def test_a_decode_node_ends_its_streams(stack: Stack, pair: tuple[Server, Server]) -> None:
@@ -90,3 +92,4 @@ def test_a_decode_node_ends_its_streams(stack: Stack, pair: tuple[Server, Server
     assert refused.status_code == 503
     assert received[-1] == "data: [DONE]"
     assert exit_status(decode) == 0
+    assert "Traceback" not in decode.log.read_text()

@@ -166,3 +166,13 @@ def test_a_machine_that_vllm_cannot_serve_is_refused(
         with pytest.raises(SystemExit):
             server.run("decode", config, tmp_path)
         assert words in capsys.readouterr().err
+
+
+def test_vllm_looks_for_no_process_on_its_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stumble over its own engine; fails when a version of vLLM has another name for it."""
+    from vllm.entrypoints.launchers import launcher
+
+    monkeypatch.setattr(launcher, server.PORT_SEARCH, getattr(launcher, server.PORT_SEARCH))
+    server._keep_quiet_on_the_way_out()
+
+    assert getattr(launcher, server.PORT_SEARCH)(8000) is None
