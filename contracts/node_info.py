@@ -35,6 +35,16 @@ class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
     block_size_tokens: int
 
 
+class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has to do at this moment, from whomever it came."""
+
+    requests: int  # that it has accepted and not ended
+    prompt_bytes: int  # of their bodies
+    running: int | None = None  # sequences in the engine's batch; None where vLLM does not say
+    waiting: int | None = None  # sequences that wait for it
+    kv_usage: float | None = None  # share of the KV cache's blocks that are in use
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Body of `GET /baton/node`."""
 
@@ -53,6 +63,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     layer_sync: str
     versions: dict[str, str]  # baton, protocol, vllm, mooncake, torch
+    load: NodeLoad | None = None  # None: it does not say
 
 
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:

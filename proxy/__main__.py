@@ -27,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, help="configuration file; baton.yaml in this directory if there is one")
     parser.add_argument("--host", dest="proxy.host")
     parser.add_argument("--port", dest="proxy.port", type=int)
+    parser.add_argument("--workers", dest="proxy.workers", type=int, help="processes that share the port")
     parser.add_argument(
         "--prefill", dest="proxy.prefill", nargs="*", metavar="URL", help="prefill nodes, or dns://name:port"
     )

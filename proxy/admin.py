@@ -4,8 +4,9 @@ Nothing here is for clients. Without `proxy.admin_token_file` every route answer
 """
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
@@ -26,20 +27,24 @@ from proxy.admin_models import (
 )
 from proxy.admin_token import AdminToken
 from proxy.fan_out import FanOutPath, NodeAnswer, fan_out
-from proxy.node import Node
+from proxy.node import Node, Role
 from proxy.nodes import Members
 from proxy.upstream import Upstream
+from proxy.workers.book import BookLockedError
+from proxy.workers.crew import Crew
+from proxy.workers.views import view
 
 OFF: Final = "the admin API is off: proxy.admin_token_file is not set"
 MAX_BODY_BYTES: Final = 1 << 20
+T = TypeVar("T")
 _bearer: Final = HTTPBearer(auto_error=False, description="The token in `proxy.admin_token_file`")
 
 
-def admin_router(members: Members, upstream: Upstream, token: AdminToken | None) -> APIRouter:
+def admin_router(members: Members, crew: Crew, upstream: Upstream, token: AdminToken | None) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["admin"], route_class=_guarded_by(token), dependencies=[Depends(_bearer)])
-    _add_member_routes(router, members)
-    _add_fan_out_routes(router, members, upstream)
+    _add_member_routes(router, members, crew)
+    _add_fan_out_routes(router, members, crew, upstream)
     return router
 
 
@@ -65,53 +70,66 @@ def _guarded_by(token: AdminToken | None) -> type[APIRoute]:
     return GuardedRoute
 
 
-def _add_member_routes(router: APIRouter, members: Members) -> None:
+def _add_member_routes(router: APIRouter, members: Members, crew: Crew) -> None:
     @router.get("/admin/nodes")
     async def nodes() -> NodeList:
         """List all members."""
-        return NodeList(nodes=[_view(node) for node in members.all()])
+        return NodeList(nodes=await crew.nodes())
 
     @router.get("/admin/state")
     async def state() -> AdminState:
         """Say who is a member, why, and who is on the way out."""
-        return AdminState(nodes=[_view(node) for node in members.all()], **members.state())
+        return await crew.state()
 
     @router.post("/admin/nodes", status_code=201, responses={200: {"model": NodeView}})
     async def add(address: NodeAddress, response: Response) -> NodeView:
         """Make a node a member. One that is already (200) gets work again if it was drained."""
-        url = _base_url(address.url)
-        present = members.find(url)
-        if present and not any(node.role == address.role for node in present):
-            raise HTTPException(HTTPStatus.CONFLICT, f"{url} is a {present[0].role} node already")
-        if present:
+        node, is_new = await _change(crew, partial(_add, members, address.role, _base_url(address.url)))
+        if not is_new:
             response.status_code = HTTPStatus.OK
-        return _view(members.add(address.role, url))
+        return node
 
     @router.delete("/admin/nodes")
     async def remove(url: str) -> NodeList:
         """Make a node leave: no new work, what it carries goes on. It stays out until it is added again."""
-        leaving = _found(members, url)
-        for node in leaving:
-            members.remove(node)
-        return NodeList(nodes=[_view(node) for node in leaving])
+        return await _change(crew, partial(_each, members, url, members.remove))
 
     @router.post("/admin/nodes/drain")
     async def drain(request: DrainRequest) -> NodeList:
         """Give a node no more work; what it carries goes on, and it stays a member."""
-        drained = _found(members, request.url)
-        for node in drained:
-            members.drain(node, draining=request.draining)
-        return NodeList(nodes=[_view(node) for node in drained])
+        tell = partial(members.drain, draining=request.draining)
+        return await _change(crew, partial(_each, members, request.url, tell))
 
 
-def _add_fan_out_routes(router: APIRouter, members: Members, upstream: Upstream) -> None:
+async def _change(crew: Crew, act: Callable[[], T]) -> T:
+    try:
+        return await crew.change(act)
+    except BookLockedError as exc:
+        raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
+
+
+def _add(members: Members, role: Role, url: str) -> tuple[NodeView, bool]:
+    present = members.find(url)
+    if present and not any(node.role == role for node in present):
+        raise HTTPException(HTTPStatus.CONFLICT, f"{url} is a {present[0].role} node already")
+    return view(members.add(role, url)), not present
+
+
+def _each(members: Members, url: str, act: Callable[[Node], None]) -> NodeList:
+    found = _found(members, url)
+    for node in found:
+        act(node)
+    return NodeList(nodes=[view(node) for node in found])
+
+
+def _add_fan_out_routes(router: APIRouter, members: Members, crew: Crew, upstream: Upstream) -> None:
     async def tell_all(request: Request, path: FanOutPath) -> Response:
         body = await request.body()
         if len(body) > MAX_BODY_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {MAX_BODY_BYTES} bytes")
         query = f"?{request.url.query}" if request.url.query else ""
         answers = await fan_out(upstream, members.all(), path + query, body)
-        members.probe_now()  # what they serve may have changed
+        await crew.probe_now()  # what they serve may have changed
         return _joined(answers)
 
     responses: dict[int | str, dict[str, Any]] = {
@@ -165,20 +183,3 @@ def _base_url(text: str) -> str:
     if not is_base:
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"{text!r} is not of the form http://host:port")
     return text.rstrip("/")
-
-
-def _view(node: Node) -> NodeView:
-    return NodeView(
-        url=node.url,
-        role=node.role,
-        slot=node.slot,
-        state=node.state,
-        reason=node.reason,
-        breaker=node.breaker.state,
-        breaker_openings=node.breaker.openings,
-        draining=node.draining,
-        incarnation=node.incarnation,
-        models=node.info.served_models if node.info else [],
-        requests=node.requests,
-        prompt_bytes=node.prompt_bytes,
-    )

@@ -36,6 +36,7 @@ class NodeView(BaseModel):
     models: list[str]
     requests: int = Field(description="in flight through this proxy")
     prompt_bytes: int = Field(description="of those requests")
+    other_requests: int = Field(0, description="that it has from others than this proxy, as it said last")
 
 
 class NodeList(BaseModel):
@@ -69,9 +70,18 @@ class LeavingView(BaseModel):
     requests: int
 
 
-class AdminState(BaseModel):
-    """Everything about membership."""
+class WorkerView(BaseModel):
+    """One of the proxy's processes."""
 
+    worker: int
+    pid: int | None = Field(description="null: it did not answer")
+    requests: int = Field(description="in flight through it, once per node")
+
+
+class AdminState(BaseModel):
+    """Everything about membership; of several workers, all together."""
+
+    workers: list[WorkerView]
     nodes: list[NodeView]
     sources: list[SourceView]
     removed: list[RemovedView]

@@ -33,6 +33,8 @@ from proxy.retry_budget import RetryBudget
 from proxy.routing.policies import POLICIES
 from proxy.routing.router import Router
 from proxy.upstream import Upstream
+from proxy.workers.crew import Crew
+from proxy.workers.seat import Seat
 
 _KINDS: Final = {401: "authentication_error", 403: "permission_error"}
 DATA_ROUTES: Final = frozenset((CHAT, COMPLETIONS))
@@ -51,8 +53,16 @@ class FrontDoor:
         await (self._data if is_data else self._api)(scope, receive, send)
 
 
-def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminToken | None = None) -> FrontDoor:
-    """Wire the proxy; its life begins and ends with ASGI's lifespan. Without `admin_token` the admin API is off.
+def create_app(
+    config: BatonConfig, secret: ClusterSecret, admin_token: AdminToken | None = None, seat: Seat | None = None
+) -> FrontDoor:
+    """Wire the proxy; its life begins and ends with ASGI's lifespan.
+
+    Args:
+        config: The whole configuration.
+        secret: The cluster's.
+        admin_token: Without it the admin API is off.
+        seat: Of this worker; None if it is the only one.
 
     Raises:
         SourceError: the configuration names members in a way that nobody can follow.
@@ -60,7 +70,7 @@ def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminTok
     upstream = Upstream(connect_timeout_s=config.proxy.connect_timeout_s)
     members = Members(config.proxy, secret, upstream)
     counted = metrics.Metrics()
-    counted.watch(members)
+    crew = Crew(members, counted, seat)
     cancels = Cancels(secret, upstream, counted)
     attempts = Attempts(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
     planner = Planner(
@@ -77,8 +87,10 @@ def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminTok
         await upstream.start()
         await members.start()
         try:
+            await crew.start(config.proxy.probe_timeout_s)
             yield
         finally:
+            await crew.stop()
             await members.stop()
             await attempts.stop()
             await cancels.stop()
@@ -86,8 +98,8 @@ def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminTok
 
     api = FastAPI(title="Baton", lifespan=lifespan)
     openapi.describe_data_routes(api)
-    _add_routes(api, members, counted, needs_prefill=config.proxy.when_no_prefill == "refuse")
-    api.include_router(admin_router(members, upstream, admin_token))
+    _add_routes(api, members, crew, needs_prefill=config.proxy.when_no_prefill == "refuse")
+    api.include_router(admin_router(members, crew, upstream, admin_token))
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(RequestValidationError, _invalid)
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
@@ -101,7 +113,7 @@ def _router(policy: str, members: Members) -> Router:
     return router
 
 
-def _add_routes(api: FastAPI, members: Members, counted: metrics.Metrics, *, needs_prefill: bool) -> None:
+def _add_routes(api: FastAPI, members: Members, crew: Crew, *, needs_prefill: bool) -> None:
     @api.head("/health", include_in_schema=False)
     @api.get("/health")
     async def health() -> Response:
@@ -117,7 +129,7 @@ def _add_routes(api: FastAPI, members: Members, counted: metrics.Metrics, *, nee
     @api.get("/metrics")
     async def metrics_text() -> Response:
         """Return Prometheus' text format."""
-        return Response(counted.render(), media_type=metrics.CONTENT_TYPE)
+        return Response(await crew.metrics(), media_type=metrics.CONTENT_TYPE)
 
     @api.get("/v1/models")
     async def models() -> JSONResponse:

@@ -1,17 +1,17 @@
 """What the proxy counts, in Prometheus' terms. Every instance has a registry of its own."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from proxy.client import Client
 from proxy.errors import Kind
-from proxy.member_metrics import MemberMetrics
 from proxy.node import Role
-from proxy.nodes import Members
 from proxy.retries import Denied
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -72,10 +72,6 @@ class Metrics:
             registry=self._registry,
         )
 
-    def watch(self, members: Members) -> None:
-        """Show what is known of the members."""
-        self._registry.register(MemberMetrics(members))
-
     def leg_failed(self, role: str, kind: Kind) -> None:
         """Count a failed leg."""
         self._leg_failures.labels(role, kind).inc()
@@ -116,6 +112,25 @@ class Metrics:
             if client.broken:
                 self._broken.inc()
 
+    def collect(self) -> list[Metric]:
+        """Return all series that this process has counted."""
+        return list(self._registry.collect())
+
     def render(self) -> bytes:
-        """Return all series as text."""
-        return generate_latest(self._registry)
+        """Return them as text."""
+        return render(self.collect())
+
+
+def render(metrics: Iterable[Metric]) -> bytes:
+    """Return series in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_Collected(list(metrics)))
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics

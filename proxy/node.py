@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from contracts.node_info import Fingerprint, NodeInfo, differences
+from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, differences
 from proxy.breaker import Breaker
+from proxy.others import Others
 
 Role = Literal["prefill", "decode"]
 
@@ -39,6 +40,7 @@ class Node:
     info: NodeInfo | None = None  # the last description that it gave
     requests: int = 0  # in flight through this proxy
     prompt_bytes: int = 0  # of those requests
+    others: Others = field(default_factory=Others)  # what it has from others, as of the last probe
 
     @property
     def state(self) -> State:
@@ -64,8 +66,15 @@ class Node:
 
     @property
     def load(self) -> float:
-        """Work that it has through this proxy, in bytes of prompt. A decode node works for every sequence as well."""
-        return self.prompt_bytes + (self.requests * SEQUENCE_BYTES if self.role == "decode" else 0)
+        """Work that it has, in bytes of prompt. A decode node works for every sequence as well."""
+        others = self.others
+        prompt_bytes = self.prompt_bytes + others.prompt_bytes
+        return prompt_bytes + ((self.requests + others.requests) * SEQUENCE_BYTES if self.role == "decode" else 0)
+
+    @property
+    def own(self) -> NodeLoad:
+        """What it has through this proxy."""
+        return NodeLoad(requests=self.requests, prompt_bytes=self.prompt_bytes)
 
     @property
     def fingerprint(self) -> Fingerprint | None:
@@ -81,9 +90,12 @@ class Node:
         """Return whether it said that it serves this model."""
         return self.info is not None and model in self.info.served_models
 
-    def describe(self, info: NodeInfo) -> None:
-        """Take over a probe's answer."""
+    def describe(self, info: NodeInfo, own: NodeLoad | None = None) -> None:
+        """Take over a probe's answer, and what it had through this proxy when that was made (now, if not given)."""
+        if self.incarnation != info.incarnation:
+            self.others.forget()
         self.info = info
+        self.others.learn(info.load, own or self.own)
         self.probed_reason = unusable_because(self.role, info) or ""
         if not self.probed_reason:
             self.probed = State.READY
@@ -93,6 +105,7 @@ class Node:
     def lose(self, state: State, reason: str) -> None:
         """Take it out of use until a probe succeeds."""
         self.probed, self.probed_reason = state, reason
+        self.others.forget()
 
     def begin(self, prompt_bytes: int) -> Callable[..., None]:
         """Count one request as in flight until what is returned has been called, with whatever arguments."""

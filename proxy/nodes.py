@@ -6,7 +6,8 @@ on, and its slot is free again when the last of them has ended.
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
@@ -17,6 +18,7 @@ from proxy.breaker import Breaker, BreakerSettings, BreakerState
 from proxy.dns import SCHEME, DnsSource
 from proxy.errors import Kind
 from proxy.node import Node, Role, State
+from proxy.orders import Orders
 from proxy.roster import Roster
 from proxy.sources import AdminSource, Source, StaticSource
 from proxy.upstream import Upstream
@@ -70,6 +72,10 @@ class Members:
         self._stopping: set[asyncio.Task[None]] = set()
         self._leavers: list[Node] = []  # no members, but they may still carry requests
         self._listeners: list[Listener] = []
+        self._drained: dict[Role, set[str]] = {role: set() for role in ROLES}
+        self._by_order = False
+        # Told of removals and drains that have come to their end: their node has left, or no source names it any more.
+        self.on_forgotten: Callable[[Orders], None] = lambda _: None
 
     def all(self) -> list[Node]:
         """Return every member."""
@@ -94,6 +100,13 @@ class Members:
         for role, sources in self._sources.items():
             for source in sources:
                 await source.start(partial(self._take, role, source.name))
+
+    async def probed(self, timeout_s: float) -> None:
+        """Wait until every member has been probed once, or the time is up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while any(node.probed is State.UNKNOWN for node in self.all()):  # noqa: ASYNC110  # at a start only
+                    await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         """Stop probing and asking."""
@@ -132,27 +145,50 @@ class Members:
 
     def add(self, role: Role, url: str) -> Node:
         """Make a node a member; one that is already is taken back into use if it was drained."""
-        self._rosters[role].restore(url)
-        self._reconcile(role)
-        if not any(node.url == url for node in self.of(role)):
-            self._admin[role].add(url)
+        with self._order():
+            self._rosters[role].restore(url)
+            self._reconcile(role)
+            if not any(node.url == url for node in self.of(role)):
+                self._admin[role].add(url)
         node = next(node for node in self.of(role) if node.url == url)
         self.drain(node, draining=False)
         return node
 
     def remove(self, node: Node) -> None:
         """Make a node leave, and keep it out for as long as a source goes on naming it."""
-        self._admin[node.role].discard(node.url)
-        self._rosters[node.role].remove(node.url)
-        self._reconcile(node.role)
+        with self._order():
+            self._admin[node.role].discard(node.url)
+            self._rosters[node.role].remove(node.url)
+            self._reconcile(node.role)
 
     def drain(self, node: Node, *, draining: bool = True) -> None:
         """Give a node no more work, or give it work again. What it carries goes on."""
+        (self._drained[node.role].add if draining else self._drained[node.role].discard)(node.url)
         if node.draining is not draining:
             node.draining = draining
             logger.info(
                 "node drains" if draining else "node drains no more", extra={"url": node.url, "role": node.role}
             )
+
+    def orders(self, version: int = 0) -> Orders:
+        """Return what operators have ordered and still holds."""
+        return Orders(
+            version=version,
+            added={role: self._admin[role].urls for role in ROLES},
+            removed={role: tuple(self._rosters[role].removed) for role in ROLES},
+            drained={role: tuple(sorted(self._drained[role])) for role in ROLES},
+        )
+
+    def adopt(self, orders: Orders) -> None:
+        """Do what operators have told another worker."""
+        with self._order():
+            for role in ROLES:
+                self._admin[role].replace(orders.added.get(role, ()))
+                self._rosters[role].keep_out(orders.removed.get(role, ()))
+                self._reconcile(role)
+                self._drained[role] = set(orders.drained.get(role, ()))
+                for node in self.of(role):
+                    self.drain(node, draining=node.url in self._drained[role])
 
     def state(self) -> dict[str, Any]:
         """Return the sources, and the former members that still carry requests, for `/admin/state`."""
@@ -170,8 +206,20 @@ class Members:
     # --- membership ---
 
     def _take(self, role: Role, source: str, urls: tuple[str, ...]) -> None:
+        before = self.orders()
         self._rosters[role].name(source, urls)
         self._reconcile(role)
+        if not self._by_order and not before.same_as(after := self.orders()):
+            self.on_forgotten(before.lost_in(after))
+
+    @contextmanager
+    def _order(self) -> Iterator[None]:
+        """What changes in the block was ordered, and is not forgotten."""
+        self._by_order, before = True, self._by_order
+        try:
+            yield
+        finally:
+            self._by_order = before
 
     def _reconcile(self, role: Role) -> None:
         """Let nodes join and leave until the members are those on the roster."""
@@ -185,6 +233,7 @@ class Members:
 
     def _join(self, role: Role, url: str) -> None:
         node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN)
+        node.draining = url in self._drained[role]
         node.breaker = Breaker(self._breaker_settings, on_change=partial(_log_breaker, node))
         self.of(role).append(node)
         watch = self._watches[node] = Watch(node, self._prober, self._restarted)
@@ -195,6 +244,7 @@ class Members:
 
     def _leave(self, node: Node) -> None:
         self.of(node.role).remove(node)
+        self._drained[node.role].discard(node.url)
         self._leavers = [*self._busy_leavers(), node]
         task = asyncio.create_task(self._watches.pop(node).stop())
         self._stopping.add(task)

@@ -1,5 +1,7 @@
 """Which URLs are members of one role, as their sources and operators say. Pure."""
 
+from collections.abc import Iterable
+
 
 class Roster:
     """What every source of a role named last, less what an operator removed."""
@@ -15,13 +17,18 @@ class Roster:
 
     def name(self, source: str, urls: tuple[str, ...]) -> None:
         """Take what a source says now. A removal is forgotten with the last source that named the URL."""
+        before = set(self._all())
         self._named[source] = urls
-        self._removed &= set(self._all())
+        self._removed -= before - set(self._all())
 
     def remove(self, url: str) -> None:
         """Keep a URL out for as long as a source goes on naming it."""
         self._removed.add(url)
         self._removed &= set(self._all())
+
+    def keep_out(self, urls: Iterable[str]) -> None:
+        """Take over what was removed elsewhere. A source that names it may not have been heard yet."""
+        self._removed = set(urls)
 
     def restore(self, url: str) -> None:
         """Take a removal back."""

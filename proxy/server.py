@@ -1,21 +1,30 @@
 """Runs the proxy: uvicorn on uvloop and httptools until SIGTERM or Ctrl-C, then streams are allowed to end."""
 
 import logging
+import os
 import signal
+import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import FrameType
+from typing import Final
 
 import uvicorn
 
 from contracts.configuration.schema import BatonConfig
 from contracts.secret import ClusterSecret, SecretError, read_secret
 from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
-from proxy.app import create_app
+from proxy.app import FrontDoor, create_app
 from proxy.joined_head import HeadJoiningProtocol
 from proxy.sources import SourceError
+from proxy.workers.seat import Seat
+from proxy.workers.supervisor import Serve, Supervisor, listen_on
 
 KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first
+MAX_DIRECTORY_BYTES: Final = 90  # Linux takes 108 for a socket's whole name
 
 
 class StartError(Exception):
@@ -23,15 +32,44 @@ class StartError(Exception):
 
 
 def run(config: BatonConfig) -> None:
-    """Serve until told to stop.
+    """Serve until told to stop, in this process or in `proxy.workers` of them.
 
     Raises:
         StartError: the configuration cannot be served.
     """
+    secret, token = _secret(config), _admin_token(config)
+    app = _app(config, secret, token)
+    logging.basicConfig(level=config.proxy.log_level.upper())
+    if config.proxy.workers == 1:
+        _serve(config, app)
+        return
+
+    def serve(seat: Seat, sockets: Sequence[socket.socket]) -> None:
+        _serve(config, create_app(config, secret, token, seat), list(sockets))
+
+    with TemporaryDirectory(prefix="baton-proxy-") as directory:
+        _supervise(config, serve, Path(directory))
+
+
+def _supervise(config: BatonConfig, serve: Serve, directory: Path) -> None:
+    if len(os.fsencode(directory)) > MAX_DIRECTORY_BYTES:
+        raise StartError(f"{directory} is too long a name for sockets in it: set TMPDIR to a shorter one")
     try:
-        app = create_app(config, _secret(config), _admin_token(config))
-    except (SourceError, AdminTokenError) as exc:
+        sockets = listen_on(config.proxy.host, config.proxy.port)
+    except OSError as exc:
+        raise StartError(f"cannot listen on {config.proxy.host}:{config.proxy.port}: {exc.strerror}") from exc
+    workers = config.proxy.workers
+    Supervisor(workers, serve, sockets, directory, stop_timeout_s=_drain_s(config)).run()
+
+
+def _app(config: BatonConfig, secret: ClusterSecret, token: AdminToken | None) -> FrontDoor:
+    try:
+        return create_app(config, secret, token)
+    except SourceError as exc:
         raise StartError(str(exc)) from exc
+
+
+def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket] | None = None) -> None:
     settings = uvicorn.Config(
         app,
         host=config.proxy.host,
@@ -46,11 +84,10 @@ def run(config: BatonConfig) -> None:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=_drain_s(config),
     )
-    logging.basicConfig(level=config.proxy.log_level.upper())
     # uvicorn raises the signal again after its clean stop: end then with 0, not as if killed.
     signal.signal(signal.SIGTERM, _exit)
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(settings).run()
+        uvicorn.Server(settings).run(sockets)
 
 
 def _secret(config: BatonConfig) -> ClusterSecret:
@@ -64,7 +101,10 @@ def _secret(config: BatonConfig) -> ClusterSecret:
 
 def _admin_token(config: BatonConfig) -> AdminToken | None:
     path = config.proxy.admin_token_file
-    return read_admin_token(path) if path is not None else None
+    try:
+        return read_admin_token(path) if path is not None else None
+    except AdminTokenError as exc:
+        raise StartError(str(exc)) from exc
 
 
 def _drain_s(config: BatonConfig) -> int:

@@ -53,7 +53,7 @@ class StaticSource:
 
 
 class AdminSource:
-    """What operators added at run time; gone when the proxy ends."""
+    """What operators added at run time; gone when the proxy ends (not with one of its workers)."""
 
     name = "admin"
 
@@ -78,6 +78,16 @@ class AdminSource:
         """Name it no more."""
         self._urls.pop(url, None)
         self._tell()
+
+    def replace(self, urls: Iterable[str]) -> None:
+        """Name these and no others."""
+        self._urls = dict.fromkeys(urls)
+        self._tell()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """What was added."""
+        return tuple(self._urls)
 
     def describe(self) -> dict[str, Any]:
         """Say where the source stands."""

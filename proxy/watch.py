@@ -10,7 +10,7 @@ from yarl import URL
 
 from contracts.configuration.schema import ProxyConfig
 from contracts.http import NODE_PATH
-from contracts.node_info import NodeInfo
+from contracts.node_info import NodeInfo, NodeLoad
 from contracts.secret import ClusterSecret
 from proxy.errors import Kind, UpstreamError
 from proxy.node import Node, State
@@ -22,6 +22,8 @@ HEALTH_PATH: Final = "/health"
 LATE_PROBES: Final = (
     2  # in a row make a node that was ready count as down; one that refuses or hangs up is down at once
 )
+
+STALE_S: Final = 5.0  # what others had on a node so long ago says nothing about now
 
 
 class Prober:
@@ -49,8 +51,10 @@ class Prober:
         if health != 200:
             node.lose(State.DOWN, f"GET {HEALTH_PATH} answered {health}")
             return
+        before = node.own
         token = (("authorization", f"Bearer {self._secret.node_token()}"),)  # the secret may have changed
-        _describe(node, *await self._get(node, NODE_PATH, token))
+        answer = await self._get(node, NODE_PATH, token)
+        _describe(node, *answer, _most(before, node.own))
 
     async def _get(self, node: Node, path: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[int, bytes]:
         async with self._upstream.get(URL(node.url + path), headers, timeout_s=self._timeout_s) as answer:
@@ -89,11 +93,16 @@ class Watch:
             before = self._node.probed, self._node.probed_reason
             await self._prober.probe(self._node)
             self._note(before)
-            try:
-                async with asyncio.timeout(self._prober.interval_s):
-                    await self._woken.wait()
-            except TimeoutError:
-                pass
+            if not await self._is_woken(min(self._prober.interval_s, STALE_S)) and self._prober.interval_s > STALE_S:
+                self._node.others.forget()
+                await self._is_woken(self._prober.interval_s - STALE_S)
+
+    async def _is_woken(self, within_s: float) -> bool:
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._woken.wait()
+        except TimeoutError:
+            return False
 
     def _note(self, before: tuple[State, str]) -> None:
         node = self._node
@@ -107,13 +116,20 @@ class Watch:
             logger.info("node changed state", extra=fields)
 
 
-def _describe(node: Node, status: int, body: bytes) -> None:
+def _most(before: NodeLoad, after: NodeLoad) -> NodeLoad:
+    """What began or ended while the node answered may be in what it said: none of it is taken for the work of others."""
+    return NodeLoad(
+        requests=max(before.requests, after.requests), prompt_bytes=max(before.prompt_bytes, after.prompt_bytes)
+    )
+
+
+def _describe(node: Node, status: int, body: bytes, own: NodeLoad) -> None:
     if status in (401, 403):
         node.lose(State.UNREADY, f"GET {NODE_PATH} answered {status}: it holds another cluster secret")
     elif status != 200:
         node.lose(State.UNREADY, f"GET {NODE_PATH} answered {status}: it is no Baton node")
     else:
         try:
-            node.describe(msgspec.json.decode(body, type=NodeInfo))
+            node.describe(msgspec.json.decode(body, type=NodeInfo), own)
         except msgspec.DecodeError as exc:
             node.lose(State.UNREADY, f"GET {NODE_PATH} answered something else than a description: {exc}")

@@ -27,6 +27,7 @@ class ProxyConfig:
 
     host: str = "127.0.0.1"
     port: Port = 8000
+    workers: AtLeastOne = 1  # processes that share the port; limits and retry budgets are each one's own
     prefill: tuple[str, ...] = ()  # base URLs of prefill nodes; dns://name:port stands for all addresses of the name
     decode: tuple[str, ...] = ()  # likewise of decode nodes
     dns_interval_s: Seconds = 5.0  # how often such names are resolved

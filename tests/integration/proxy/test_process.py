@@ -2,10 +2,8 @@
 
 import asyncio
 import json
-import os
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,21 +14,7 @@ import pytest
 from tests.support.cluster import COMPLETION, until_true
 from tests.support.fake_answers import events
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
-async def spawn(*arguments: str) -> asyncio.subprocess.Process:
-    """Run `python -m proxy`."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
-    environment["BATON_SERVE_STOP_TIMEOUT_S"] = "4"  # of which streams may take 2 s to end
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "proxy", *arguments, stderr=asyncio.subprocess.PIPE, env=environment
-    )
+from tests.support.proxy_process import free_port, is_ready, spawn
 
 
 @asynccontextmanager
@@ -53,16 +37,6 @@ async def running_proxy(tmp_path: Path) -> AsyncIterator[tuple[asyncio.subproces
             process.kill()
         await process.communicate()
         await asyncio.gather(*(node.stop() for node in nodes))
-
-
-async def is_ready(port: int) -> bool:
-    """Return whether every node of the proxy is in use."""
-    try:
-        async with httpx.AsyncClient() as http:
-            nodes = (await http.get(f"http://127.0.0.1:{port}/ready")).json()["nodes"]
-    except httpx.HTTPError:
-        return False
-    return all(node["state"] == "ready" for node in nodes)
 
 
 async def test_head_and_first_bytes_arrive_together(tmp_path: Path) -> None:

@@ -1,0 +1,4 @@
+"""Several processes that are one proxy: they share the port, what operators ordered, and what they show.
+
+`supervisor.py` starts them; `crew.py` is what one of them knows of the others. With one process none of this runs.
+"""

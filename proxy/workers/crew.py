@@ -1,0 +1,263 @@
+"""What one worker knows of the others: whichever of them is asked answers for all.
+
+With one worker there is no seat, no file and no socket, and the answer is its own.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import msgspec
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from proxy import member_metrics
+from proxy.admin_models import AdminState, LeavingView, NodeView, WorkerView
+from proxy.metrics import Metrics, render
+from proxy.nodes import Members
+from proxy.orders import Orders
+from proxy.workers import views
+from proxy.workers.book import BookLockedError, OrderBook
+from proxy.workers.channel import Channel, NoAnswerError, ask
+from proxy.workers.families import Family, added_up, families, lasting, metrics
+from proxy.workers.files import replace_file
+from proxy.workers.seat import Seat
+
+logger = logging.getLogger(__name__)
+
+TICK_S: Final = 1.0  # what has been counted is written down so often, and orders that were not heard are read
+REPORT, ADOPT, PROBE = "report", "adopt", "probe"
+T = TypeVar("T")
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says about itself."""
+
+    worker: int
+    pid: int | None
+    families: list[Family]
+    nodes: list[dict[str, Any]] = []
+    leaving: list[dict[str, Any]] = []
+
+    def views(self) -> list[NodeView]:
+        """What it sees of the members."""
+        return [NodeView.model_validate(node) for node in self.nodes]
+
+    def leavers(self) -> list[LeavingView]:
+        """The nodes that left and still carry requests of this worker."""
+        return [LeavingView.model_validate(node) for node in self.leaving]
+
+
+class Crew:
+    """One worker among all."""
+
+    def __init__(self, members: Members, counted: Metrics, seat: Seat | None = None) -> None:
+        self._members = members
+        self._counted = counted
+        self._seat = seat
+        self._book = OrderBook(seat.orders) if seat else None
+        self._channel = Channel(seat.channel_of(seat.number), self._answer) if seat else None
+        self._version = 0
+        self._carried: list[Family] = []  # counted by former workers in this seat
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, probes_timeout_s: float) -> None:
+        """Take over what is ordered and was counted, and wait for the first probes: then requests may come."""
+        if self._seat is None or self._book is None or self._channel is None:
+            return
+        self._carried = _read_counters(self._seat, self._seat.number)
+        self._members.on_forgotten = self._forgotten
+        self._adopt(self._book)
+        await self._channel.start()
+        self._spawn(self._run())
+        await self._members.probed(probes_timeout_s)
+
+    async def stop(self) -> None:
+        """Write down what was counted; idempotent."""
+        if self._seat is None or self._channel is None:
+            return
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._write_counters(self._families())
+        await self._channel.stop()
+
+    # --- asked ---
+
+    async def metrics(self) -> bytes:
+        """Return the series of all workers in Prometheus' text format."""
+        reports = await self._reports()
+        nodes = views.joined(report.views() for report in reports)
+        summed = _of_members(added_up(report.families for report in reports), nodes)
+        return render([*metrics(summed), *member_metrics.states(nodes)])
+
+    async def nodes(self) -> list[NodeView]:
+        """Return the members as all workers see them together."""
+        return views.joined(report.views() for report in await self._reports())
+
+    async def state(self) -> AdminState:
+        """Return everything about membership."""
+        reports = await self._reports()
+        return AdminState(
+            **{
+                **self._members.state(),
+                "workers": [_worker_view(report) for report in reports],
+                "nodes": views.joined(report.views() for report in reports),
+                "leaving": views.leaving(report.leavers() for report in reports),
+            }
+        )
+
+    async def change(self, act: Callable[[], T]) -> T:
+        """Change the members, in this worker and in all others.
+
+        Raises:
+            BookLockedError: a worker that has been stopped is in the way.
+        """
+        if self._book is None:
+            return act()
+        async with self._book.locked():
+            self._adopt(self._book)
+            result = act()
+            self._write_orders(self._book, self._members.orders(self._version + 1))
+        await self._tell(ADOPT)
+        return result
+
+    async def probe_now(self) -> None:
+        """Let all workers probe all nodes at once."""
+        self._members.probe_now()
+        await self._tell(PROBE)
+
+    # --- among workers ---
+
+    async def _answer(self, word: str) -> bytes:
+        if word == REPORT:
+            return msgspec.json.encode(self._report())
+        if word == ADOPT and self._book is not None:
+            self._adopt(self._book)
+        elif word == PROBE:
+            self._members.probe_now()
+        return b"done"
+
+    async def _reports(self) -> list[Report]:
+        if self._seat is None:
+            return [self._report()]
+        others = await asyncio.gather(*(_report_of(self._seat, number) for number in self._seat.others))
+        return sorted((self._report(), *others), key=lambda report: report.worker)
+
+    async def _tell(self, word: str) -> None:
+        if self._seat is None:
+            return
+        asked = (ask(self._seat.channel_of(number), word) for number in self._seat.others)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        silent = [number for number, answer in zip(self._seat.others, answers, strict=True) if answer != b"done"]
+        if silent:  # one that starts will read it, one that is busy within a tick
+            logger.warning("some workers did not answer", extra={"workers": silent, "asked": word})
+
+    def _report(self) -> Report:
+        """Say where this worker stands. What it says that it has counted it has written down: nobody sees it shrink."""
+        found = self._families()
+        if self._seat is not None:
+            self._write_counters(found)
+        return Report(
+            worker=self._seat.number if self._seat else 0,
+            pid=os.getpid(),
+            families=found,
+            nodes=[views.view(node).model_dump(mode="json") for node in self._members.all()],
+            leaving=self._members.state()["leaving"],
+        )
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._write_counters(self._families())
+            assert self._book is not None
+            self._adopt(self._book)
+
+    # --- what operators ordered ---
+
+    def _adopt(self, book: OrderBook) -> None:
+        orders = book.read()
+        if orders.version > self._version:
+            self._members.adopt(orders)
+            self._version = orders.version
+
+    def _write_orders(self, book: OrderBook, orders: Orders) -> None:
+        if not orders.same_as(book.read()):
+            book.write(orders)
+            self._version = orders.version
+
+    def _forgotten(self, orders: Orders) -> None:
+        self._spawn(self._forget(orders))
+
+    async def _forget(self, orders: Orders) -> None:
+        """What this worker sees come to its end has come to its end for all, also for those that start later."""
+        assert self._book is not None
+        with suppress(BookLockedError):
+            async with self._book.locked():
+                self._write_orders(self._book, self._book.read().without(orders))
+                self._members.adopt(self._book.read())
+            await self._tell(ADOPT)
+
+    # --- what was counted ---
+
+    def _families(self) -> list[Family]:
+        own = [*self._counted.collect(), member_metrics.openings([views.view(node) for node in self._members.all()])]
+        if self._seat is not None:
+            own += _crew_metrics(self._seat)
+        return added_up((self._carried, families(own)))
+
+    def _write_counters(self, found: list[Family]) -> None:
+        assert self._seat is not None
+        replace_file(self._seat.counters_of(self._seat.number), msgspec.json.encode(lasting(found)))
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _report_of(seat: Seat, number: int) -> Report:
+    """Ask a worker; if it does not answer, what was counted in its seat is known all the same."""
+    try:
+        return msgspec.json.decode(await ask(seat.channel_of(number), REPORT), type=Report)
+    except (NoAnswerError, msgspec.DecodeError):
+        return Report(worker=number, pid=None, families=_read_counters(seat, number))
+
+
+def _read_counters(seat: Seat, number: int) -> list[Family]:
+    try:
+        return msgspec.json.decode(seat.counters_of(number).read_bytes(), type=list[Family])
+    except FileNotFoundError:
+        return []
+
+
+def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Family]:
+    """Leave out the breakers of nodes that have left."""
+    names = {(node.role, node.url) for node in nodes}
+    return [
+        Family(
+            each.name,
+            each.help,
+            each.kind,
+            [line for line in each.samples if (line.labels["role"], line.labels["url"]) in names],
+        )
+        if each.name == member_metrics.OPENINGS
+        else each
+        for each in found
+    ]
+
+
+def _crew_metrics(seat: Seat) -> list[Metric]:
+    """Return this worker's part of what there is to know of all: 1 that answers, and whether it replaced another."""
+    restarts = CounterMetricFamily("baton_worker_restarts", "How often a worker that ended was started again")
+    restarts.add_metric((), int(seat.starts > 1))
+    answering = GaugeMetricFamily("baton_workers", "Workers that answered this scrape")
+    answering.add_metric((), 1)
+    return [restarts, answering]
+
+
+def _worker_view(report: Report) -> WorkerView:
+    requests = [node.requests for node in report.views()] + [node.requests for node in report.leavers()]
+    return WorkerView(worker=report.worker, pid=report.pid, requests=sum(requests))

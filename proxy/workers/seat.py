@@ -1,0 +1,32 @@
+"""One worker's place: its number, and the files that it shares with the others."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Stays the same when the worker in it is replaced."""
+
+    number: int  # from 0
+    workers: int  # how many there are
+    directory: Path  # private to the supervisor and its workers
+    starts: int = 1  # how many workers have had this seat, this one included
+
+    def channel_of(self, number: int) -> Path:
+        """Where a worker listens for the others."""
+        return self.directory / f"{number}.sock"
+
+    def counters_of(self, number: int) -> Path:
+        """What all workers in one seat have counted."""
+        return self.directory / f"{number}.json"
+
+    @property
+    def orders(self) -> Path:
+        """What operators ordered, for all workers."""
+        return self.directory / "orders.json"
+
+    @property
+    def others(self) -> list[int]:
+        """The numbers of all others."""
+        return [number for number in range(self.workers) if number != self.number]

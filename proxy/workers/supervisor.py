@@ -1,0 +1,239 @@
+"""Starts the workers and keeps them there: a worker that ends is started again, until the supervisor is told to stop.
+
+The listening sockets are bound here and inherited by every worker. They stay open while a worker is replaced: connections
+that the kernel has queued wait for the next worker that accepts, and none is lost with the one that died.
+"""
+
+import ctypes
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from proxy.workers.seat import Seat
+
+logger = logging.getLogger(__name__)
+
+BACKOFF_S: Final = 0.1  # before a worker that ended is started again; doubled each time …
+MAX_BACKOFF_S: Final = 10.0
+SETTLED_S: Final = 10.0  # … until one has lived so long
+GRACE_S: Final = 1.0  # beyond the time that workers need to stop; then they are killed
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
+
+Serve = Callable[[Seat, Sequence[socket.socket]], None]
+
+
+@dataclass(slots=True)
+class _Place:
+    """One seat and who sits in it."""
+
+    number: int
+    pid: int = 0  # 0: nobody
+    starts: int = 0
+    quick_ends: int = 0  # in a row
+    started_s: float = 0.0
+    due_s: float = 0.0  # when the next one is started
+
+    def ended(self, now_s: float) -> float:
+        """Note that the worker is gone; return how long to wait for the next."""
+        self.pid = 0
+        self.quick_ends = 0 if now_s - self.started_s >= SETTLED_S else self.quick_ends + 1
+        wait_s = min(BACKOFF_S * 2.0 ** min(self.quick_ends, 20), MAX_BACKOFF_S)
+        self.due_s = now_s + wait_s
+        return wait_s
+
+
+class Supervisor:
+    """One life: `run` returns when all workers have ended after a signal."""
+
+    def __init__(
+        self, workers: int, serve: Serve, sockets: Sequence[socket.socket], directory: Path, *, stop_timeout_s: float
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            workers: how many.
+            serve: called in each worker; returns when it has been told to stop.
+            sockets: bound; closed when the workers are told to stop.
+            directory: for what they share.
+            stop_timeout_s: how long a worker may take to stop.
+        """
+        self._serve = serve
+        self._sockets = sockets
+        self._directory = directory
+        self._stop_timeout_s = stop_timeout_s
+        self._places = [_Place(number) for number in range(workers)]
+        self._told: list[int] = []  # signals
+        self._woken, self._waker = socket.socketpair()
+        for end in (self._woken, self._waker):
+            end.setblocking(False)
+
+    def run(self) -> None:
+        """Keep the workers running until SIGTERM or SIGINT, then let them end."""
+        before = {number: signal.signal(number, self._note) for number in (*STOP_SIGNALS, signal.SIGCHLD)}
+        wakeup = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        try:
+            while not self._told:
+                self._start_due()
+                self._wait()
+                self._reap()
+            self._stop()
+        finally:
+            self._kill()
+            signal.set_wakeup_fd(wakeup)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            self._close()
+
+    def _note(self, number: int, _: object) -> None:
+        if number != signal.SIGCHLD:
+            self._told.append(number)
+
+    # --- workers ---
+
+    def _start_due(self) -> None:
+        now_s = time.monotonic()
+        for place in self._places:
+            if not place.pid and place.due_s <= now_s:
+                self._start(place)
+
+    def _start(self, place: _Place) -> None:
+        place.starts += 1
+        place.started_s = time.monotonic()
+        parent = os.getpid()
+        signals = {*STOP_SIGNALS, signal.SIGCHLD}
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # the child must not take one with our handlers
+        try:
+            place.pid = os.fork()
+            if not place.pid:
+                self._be_worker(place, parent)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        logger.info("worker started", extra={"worker": place.number, "worker_pid": place.pid})
+
+    def _be_worker(self, place: _Place, parent: int) -> None:
+        """Serve, and never return to the supervisor's own course."""
+        status = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            for number in STOP_SIGNALS:
+                signal.signal(number, _exit)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            self._woken.close()
+            self._waker.close()
+            _end_with(parent)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
+            seats = len(self._places)
+            seat = Seat(number=place.number, workers=seats, directory=self._directory, starts=place.starts)
+            self._serve(seat, self._sockets)
+            status = 0
+        except SystemExit as exc:
+            status = exc.code if isinstance(exc.code, int) else 0 if exc.code is None else 1
+        except BaseException:  # a process boundary: whatever it was, the supervisor starts another one
+            logger.exception("worker failed", extra={"worker": place.number})
+        finally:
+            with suppress(OSError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _wait(self) -> None:
+        """Wait for a signal, or until a worker is due."""
+        due_s = [place.due_s for place in self._places if not place.pid]
+        timeout_s = max(0.0, min(due_s) - time.monotonic()) if due_s else None
+        select.select([self._woken], [], [], timeout_s)
+        with suppress(BlockingIOError):
+            self._woken.recv(4096)
+
+    def _reap(self) -> None:
+        for place in self._places:
+            if not place.pid:
+                continue
+            pid, status = os.waitpid(place.pid, os.WNOHANG)
+            if pid:
+                wait_s = place.ended(time.monotonic())
+                if not self._told:
+                    fields = {"worker": place.number, "worker_pid": pid, "status": os.waitstatus_to_exitcode(status)}
+                    logger.error("worker ended, another one follows", extra={**fields, "after_s": wait_s})
+
+    # --- the end ---
+
+    def _stop(self) -> None:
+        """Refuse connections and let the workers end what they have."""
+        for sock in self._sockets:
+            sock.close()  # each worker closes its own: then nobody queues any more
+        self._signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + self._stop_timeout_s + GRACE_S
+        heard = len(self._told)
+        while self._alive() and (left_s := deadline_s - time.monotonic()) > 0:
+            select.select([self._woken], [], [], left_s)
+            with suppress(BlockingIOError):
+                self._woken.recv(4096)
+            if len(self._told) > heard:  # somebody is in a hurry
+                heard = len(self._told)
+                self._signal(signal.SIGINT)
+            self._reap()
+
+    def _alive(self) -> bool:
+        return any(place.pid for place in self._places)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for place in self._places:
+            if place.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(place.pid, number)
+
+    def _kill(self) -> None:
+        self._signal(signal.SIGKILL)
+        for place in self._places:
+            if place.pid:
+                os.waitpid(place.pid, 0)
+                place.pid = 0
+
+    def _close(self) -> None:
+        for sock in (*self._sockets, self._woken, self._waker):
+            sock.close()
+
+
+def listen_on(host: str, port: int) -> list[socket.socket]:
+    """Bind every address that a host name stands for; the workers listen.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+    except OSError:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def _end_with(parent: int) -> None:
+    """Drain when the supervisor is gone, even if it was killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        raise SystemExit(1)
+
+
+def _exit(_signal: int, _frame: object) -> None:
+    sys.exit(0)

@@ -1,0 +1,325 @@
+"""`proxy.workers`: several processes that are one proxy, whichever of them is asked and whichever of them dies."""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.cluster import ADMIN_TOKEN, COMPLETION, until_true
+from tests.support.fake_answers import events
+from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
+from tests.support.proxy_process import free_port, is_ready, spawn
+
+WORKERS = 3
+NODES = "/admin/nodes"
+REQUESTS = re.compile(r"^baton_requests_total\{.*\} (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy of several workers and the nodes behind it."""
+
+    process: asyncio.subprocess.Process
+    url: str
+    prefill: list[FakeVllm]
+    decode: list[FakeVllm]
+    fabric: Fabric
+
+    async def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        """Ask over a connection of its own: any worker may take it."""
+        headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
+        async with httpx.AsyncClient(base_url=self.url, timeout=10, headers=headers) as http:
+            return await http.request(method, path, **more)
+
+    async def complete(self, **changes: Any) -> httpx.Response:
+        """Ask for a completion."""
+        return await self.ask("POST", "/v1/completions", json={**COMPLETION, **changes})
+
+    async def state(self) -> dict[str, Any]:
+        """`/admin/state`."""
+        found: dict[str, Any] = (await self.ask("GET", "/admin/state")).json()
+        return found
+
+    async def pids(self) -> list[int]:
+        """The workers that answer."""
+        return [each["pid"] for each in (await self.state())["workers"] if each["pid"]]
+
+    async def nodes(self) -> dict[str, dict[str, Any]]:
+        """The members by URL."""
+        return {node["url"]: node for node in (await self.state())["nodes"]}
+
+    async def counted(self, name: str = "baton_requests_total") -> float:
+        """Sum of a series' lines."""
+        text = (await self.ask("GET", "/metrics")).text
+        return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if re.match(rf"{name}[{{ ]", line))
+
+    async def until_whole(self) -> None:
+        """Wait until every worker answers and uses every node."""
+
+        async def is_whole() -> bool:
+            state = await self.state()
+            ready = all(node["state"] == "ready" for node in state["nodes"])
+            return ready and all(each["pid"] for each in state["workers"])
+
+        await until_true(is_whole, timeout_s=20)
+
+    async def kill_one(self) -> None:
+        """SIGKILL a worker and wait until another has its seat."""
+        victim, *_ = before = await self.pids()
+        os.kill(victim, signal.SIGKILL)
+
+        async def is_replaced() -> bool:
+            found = await self.pids()
+            return victim not in found and len(found) == len(before)
+
+        await until_true(is_replaced, timeout_s=20)
+
+
+@asynccontextmanager
+async def proxy(
+    tmp_path: Path, *more: str, prefill: int = 1, decode: int = 2, workers: int = WORKERS
+) -> AsyncIterator[Proxy]:
+    """Run a proxy process with workers in front of fake nodes."""
+    fabric = Fabric()
+    makers = [FakeVllm("prefill", fabric) for _ in range(prefill)]
+    takers = [FakeVllm("decode", fabric) for _ in range(decode)]
+    for node in (*makers, *takers):
+        await node.start()
+    secret, token = tmp_path / "secret", tmp_path / "admin"
+    secret.write_bytes(SECRET.values[0])
+    token.write_text(ADMIN_TOKEN)
+    port = free_port()
+    process = await spawn(
+        *("--port", str(port), "--workers", str(workers)),
+        *("--secret-file", str(secret), "--admin-token-file", str(token)),
+        *("--prefill", *(node.url for node in makers), "--decode", *(node.url for node in takers), *more),
+    )
+    try:
+        await until_true(lambda: is_ready(port), timeout_s=20)
+        running = Proxy(process, f"http://127.0.0.1:{port}", makers, takers, fabric)
+        await running.until_whole()
+        yield running
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(10):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+        await process.communicate()
+        await asyncio.gather(*(node.stop() for node in (*makers, *takers)))
+
+
+async def test_whoever_is_asked_answers_for_all(tmp_path: Path) -> None:
+    """Counters, requests in flight and the list of workers are those of all."""
+    async with proxy(tmp_path) as running:
+        got = await asyncio.gather(*(running.complete() for _ in range(30)))
+        counted = [await running.counted() for _ in range(6)]
+        for node in running.decode:
+            node.may_answer.clear()
+        open_ones = [asyncio.create_task(running.complete(stream=True)) for _ in range(6)]
+        await until_true(lambda: sum(len(node.seen) for node in running.decode) == 36)
+        in_flight = [await running.counted("baton_requests_in_flight") for _ in range(4)]
+        on_nodes = [sum(node["requests"] for node in (await running.nodes()).values()) for _ in range(4)]
+        workers = (await running.state())["workers"]
+        for node in running.decode:
+            node.may_answer.set()
+        streamed = await asyncio.gather(*open_ones)
+
+    assert {each.status_code for each in (*got, *streamed)} == {200}
+    assert counted == [30.0] * 6
+    assert in_flight == [6.0] * 4
+    assert set(on_nodes) == {6}  # the prefill legs have ended
+    assert sum(each["requests"] for each in workers) == 6
+    assert len({each["pid"] for each in workers}) == WORKERS
+
+
+async def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> None:
+    """It is started again; what was counted, and what operators ordered, is there as before."""
+    async with proxy(tmp_path) as running:
+        extra = FakeVllm("decode", running.fabric)
+        await extra.start()
+        drained, removed = running.decode
+        await running.ask("POST", NODES, json={"url": extra.url, "role": "decode"})
+        await running.ask("DELETE", NODES, params={"url": removed.url})
+        await running.ask("POST", f"{NODES}/drain", json={"url": drained.url})
+        await until_true(lambda: _is(running, extra, "ready"))
+        first = [await running.complete() for _ in range(10)]
+        before = await running.counted()
+        seen_before = len(drained.seen), len(removed.seen)
+        for _ in range(WORKERS):
+            await running.kill_one()
+        after = await running.counted()
+        state = await running.state()
+        second = [await running.complete() for _ in range(10)]
+        at_last, restarts = await running.counted(), await running.counted("baton_worker_restarts_total")
+        await extra.stop()
+
+    assert {each.status_code for each in (*first, *second)} == {200}
+    assert (before, after, at_last) == (10.0, 10.0, 20.0)
+    assert restarts == WORKERS
+    assert len(extra.seen) == 20
+    assert (len(drained.seen), len(removed.seen)) == seen_before == (0, 0)
+    assert {each["url"]: each["state"] for each in state["nodes"] if each["role"] == "decode"} == {
+        drained.url: "draining",
+        extra.url: "ready",
+    }
+    assert state["removed"] == [{"role": "decode", "url": removed.url}]
+
+
+async def test_orders_of_several_operators_at_once_are_all_kept(tmp_path: Path) -> None:
+    """They go to different workers, and none overwrites another."""
+    urls = [f"http://127.0.0.1:{port}" for port in range(1, 13)]
+    async with proxy(tmp_path) as running:
+        added = await asyncio.gather(*(running.ask("POST", NODES, json={"url": url, "role": "decode"}) for url in urls))
+        states = [await running.state() for _ in range(6)]
+
+    assert {each.status_code for each in added} == {201}
+    for state in states:
+        assert set(urls) <= {node["url"] for node in state["nodes"]}
+        assert next(each for each in state["sources"] if each["name"] == "admin" and each["role"] == "decode")[
+            "urls"
+        ] == [*dict.fromkeys(state["sources"][-1]["urls"])]
+
+
+async def test_a_removal_and_its_end_reach_all_workers(tmp_path: Path) -> None:
+    """No worker sends anything to a node once the call has returned; adding it again is heard by all as well."""
+    async with proxy(tmp_path) as running:
+        gone = running.decode[0]
+        await running.ask("DELETE", NODES, params={"url": gone.url})
+        without = await asyncio.gather(*(running.complete() for _ in range(12)))
+        seen = len(gone.seen)
+        await running.ask("POST", NODES, json={"url": gone.url, "role": "decode"})
+        await until_true(lambda: _is(running, gone, "ready"))
+        again = [await running.complete() for _ in range(12)]
+
+    assert {each.status_code for each in (*without, *again)} == {200}
+    assert (seen, len(gone.seen) > 0) == (0, True)
+
+
+async def test_an_adapter_is_loaded_once_on_each_node(tmp_path: Path) -> None:
+    """Not once per worker."""
+    async with proxy(tmp_path) as running:
+        got = await running.ask("POST", "/v1/load_lora_adapter", json={"lora_name": "poet"})
+        nodes = [*running.prefill, *running.decode]
+
+    assert got.status_code == 200
+    assert [len(node.operated) for node in nodes] == [1] * len(nodes)
+
+
+async def test_requests_go_on_while_workers_die(tmp_path: Path) -> None:
+    """Connections that wait to be accepted are taken by another worker; only what a worker was serving breaks with it."""
+    async with proxy(tmp_path) as running:
+        stop = asyncio.Event()
+        outcomes: list[int | str] = []
+
+        async def client() -> None:
+            while not stop.is_set():
+                try:
+                    outcomes.append((await running.complete()).status_code)
+                except httpx.ConnectError:
+                    outcomes.append("refused")
+                except httpx.HTTPError:
+                    outcomes.append("broken")
+
+        clients = [asyncio.create_task(client()) for _ in range(4)]
+        await running.kill_one()
+        await running.kill_one()
+        stop.set()
+        await asyncio.gather(*clients)
+
+    assert set(outcomes) <= {200, "broken"}
+    assert outcomes.count(200) > 20
+    assert outcomes.count("broken") <= 2 * len(clients)  # what a worker was serving when it died
+
+
+async def test_a_connection_waits_for_the_next_worker_when_all_are_dead(tmp_path: Path) -> None:
+    """The listening socket outlives them: nobody is refused, and the wait is short."""
+    async with proxy(tmp_path) as running:
+        for pid in await running.pids():
+            os.kill(pid, signal.SIGKILL)
+        got = await asyncio.gather(*(running.complete() for _ in range(6)), return_exceptions=True)
+
+    answered = [each for each in got if isinstance(each, httpx.Response)]
+    assert {each.status_code for each in answered} == {200}
+    assert len(answered) > 0
+    assert not [each for each in got if isinstance(each, httpx.ConnectError)]
+
+
+async def test_sigterm_drains_all_workers(tmp_path: Path) -> None:
+    """Every open stream is complete, new connections are refused, and the exit status is 0."""
+    async with proxy(tmp_path) as running:
+        for node in running.decode:
+            node.token_delay_s = 0.3
+        streams = [asyncio.create_task(running.complete(stream=True)) for _ in range(9)]
+        await until_true(lambda: sum(len(node.seen) for node in running.decode) == 9)
+        running.process.send_signal(signal.SIGTERM)
+        got = await asyncio.gather(*streams)
+        status = await asyncio.wait_for(running.process.wait(), 10)
+        with pytest.raises(httpx.ConnectError):
+            await running.complete()
+
+    assert [each.content for each in got] == [b"".join(events("/v1/completions", 3))] * 9
+    assert status == 0
+
+
+async def test_a_worker_that_hangs_does_not_stop_the_others(tmp_path: Path) -> None:
+    """What it has counted is still shown; what operators order holds in it as soon as it goes on."""
+    async with proxy(tmp_path) as running:
+        [await running.complete() for _ in range(9)]
+        before = await running.counted()
+        stopped = (await running.pids())[0]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            during = await _until_answered(running, "/metrics")
+            drained = await _until_answered(running, f"{NODES}/drain", {"url": running.decode[0].url})
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        await until_true(lambda: _is(running, running.decode[0], "draining"))
+        seen = len(running.decode[0].seen)
+        await asyncio.gather(*(running.complete() for _ in range(12)))
+
+    assert sum(map(float, REQUESTS.findall(during.text))) == before == 9.0
+    assert "baton_workers 2.0" in during.text
+    assert drained.status_code == 200
+    assert len(running.decode[0].seen) == seen
+
+
+async def test_the_supervisor_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
+    """The port is free for the next proxy."""
+    async with proxy(tmp_path) as running:
+        pids = await running.pids()
+        running.process.kill()
+        await until_true(lambda: not any(map(_lives, pids)), timeout_s=20)
+
+
+async def _until_answered(running: Proxy, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+    """Ask until a worker that runs takes the connection; the one that is stopped may have taken some."""
+    for _ in range(20):
+        try:
+            async with asyncio.timeout(4):
+                return await running.ask("POST" if body else "GET", path, json=body)
+        except TimeoutError:
+            continue
+    raise AssertionError("no worker answered")
+
+
+async def _is(running: Proxy, node: FakeVllm, state: str) -> bool:
+    nodes = await running.nodes()
+    return node.url in nodes and bool(nodes[node.url]["state"] == state)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
