@@ -20,8 +20,9 @@ from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
 from proxy.app import FrontDoor, create_app
 from proxy.joined_head import HeadJoiningProtocol
 from proxy.sources import SourceError
+from proxy.workers.listen import listen_on
 from proxy.workers.seat import Seat
-from proxy.workers.supervisor import Serve, Supervisor, listen_on
+from proxy.workers.supervisor import Serve, Supervisor
 
 KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first
 MAX_DIRECTORY_BYTES: Final = 90  # Linux takes 108 for a socket's whole name
@@ -55,11 +56,10 @@ def _supervise(config: BatonConfig, serve: Serve, directory: Path) -> None:
     if len(os.fsencode(directory)) > MAX_DIRECTORY_BYTES:
         raise StartError(f"{directory} is too long a name for sockets in it: set TMPDIR to a shorter one")
     try:
-        sockets = listen_on(config.proxy.host, config.proxy.port)
+        sockets = listen_on(config.proxy.host, config.proxy.port, config.proxy.workers)
     except OSError as exc:
         raise StartError(f"cannot listen on {config.proxy.host}:{config.proxy.port}: {exc.strerror}") from exc
-    workers = config.proxy.workers
-    Supervisor(workers, serve, sockets, directory, stop_timeout_s=_drain_s(config)).run()
+    Supervisor(serve, sockets, directory, stop_timeout_s=_drain_s(config)).run()
 
 
 def _app(config: BatonConfig, secret: ClusterSecret, token: AdminToken | None) -> FrontDoor:

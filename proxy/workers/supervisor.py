@@ -1,7 +1,8 @@
 """Starts the workers and keeps them there: a worker that ends is started again, until the supervisor is told to stop.
 
-The listening sockets are bound here and inherited by every worker. They stay open while a worker is replaced: connections
-that the kernel has queued wait for the next worker that accepts, and none is lost with the one that died.
+Each seat has a listening socket of its own (SO_REUSEPORT: the kernel deals connections out evenly), bound here and
+inherited by whoever sits there. It stays open while a worker is replaced: connections that the kernel has queued wait for
+the next one, and none is lost with the one that died.
 """
 
 import ctypes
@@ -22,9 +23,9 @@ from proxy.workers.seat import Seat
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_S: Final = 0.1  # before a worker that ended is started again; doubled each time …
-MAX_BACKOFF_S: Final = 10.0
-SETTLED_S: Final = 10.0  # … until one has lived so long
+BACKOFF_S: Final = 0.1  # before a worker that ended soon is followed by another; doubled each time …
+MAX_BACKOFF_S: Final = 5.0
+SETTLED_S: Final = 10.0  # … until one has lived so long: its follower starts at once
 GRACE_S: Final = 1.0  # beyond the time that workers need to stop; then they are killed
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
@@ -47,7 +48,7 @@ class _Place:
         """Note that the worker is gone; return how long to wait for the next."""
         self.pid = 0
         self.quick_ends = 0 if now_s - self.started_s >= SETTLED_S else self.quick_ends + 1
-        wait_s = min(BACKOFF_S * 2.0 ** min(self.quick_ends, 20), MAX_BACKOFF_S)
+        wait_s = min(BACKOFF_S * 2.0 ** min(self.quick_ends - 1, 20), MAX_BACKOFF_S) if self.quick_ends else 0.0
         self.due_s = now_s + wait_s
         return wait_s
 
@@ -56,14 +57,13 @@ class Supervisor:
     """One life: `run` returns when all workers have ended after a signal."""
 
     def __init__(
-        self, workers: int, serve: Serve, sockets: Sequence[socket.socket], directory: Path, *, stop_timeout_s: float
+        self, serve: Serve, sockets: Sequence[Sequence[socket.socket]], directory: Path, *, stop_timeout_s: float
     ) -> None:
         """Start nothing yet.
 
         Args:
-            workers: how many.
             serve: called in each worker; returns when it has been told to stop.
-            sockets: bound; closed when the workers are told to stop.
+            sockets: bound, for each worker; closed when they are told to stop.
             directory: for what they share.
             stop_timeout_s: how long a worker may take to stop.
         """
@@ -71,7 +71,7 @@ class Supervisor:
         self._sockets = sockets
         self._directory = directory
         self._stop_timeout_s = stop_timeout_s
-        self._places = [_Place(number) for number in range(workers)]
+        self._places = [_Place(number) for number in range(len(sockets))]
         self._told: list[int] = []  # signals
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
@@ -134,7 +134,10 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
             seats = len(self._places)
             seat = Seat(number=place.number, workers=seats, directory=self._directory, starts=place.starts)
-            self._serve(seat, self._sockets)
+            for seat_number, sockets in enumerate(self._sockets):
+                if seat_number != place.number:
+                    _close(sockets)  # or they would go on queueing when their own worker has stopped
+            self._serve(seat, self._sockets[place.number])
             status = 0
         except SystemExit as exc:
             status = exc.code if isinstance(exc.code, int) else 0 if exc.code is None else 1
@@ -169,8 +172,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         """Refuse connections and let the workers end what they have."""
-        for sock in self._sockets:
-            sock.close()  # each worker closes its own: then nobody queues any more
+        for sockets in self._sockets:
+            _close(sockets)  # each worker closes its own: then nobody queues any more
         self._signal(signal.SIGTERM)
         deadline_s = time.monotonic() + self._stop_timeout_s + GRACE_S
         heard = len(self._told)
@@ -200,31 +203,13 @@ class Supervisor:
                 place.pid = 0
 
     def _close(self) -> None:
-        for sock in (*self._sockets, self._woken, self._waker):
-            sock.close()
+        for sockets in (*self._sockets, (self._woken, self._waker)):
+            _close(sockets)
 
 
-def listen_on(host: str, port: int) -> list[socket.socket]:
-    """Bind every address that a host name stands for; the workers listen.
-
-    Raises:
-        OSError: an address cannot be bound.
-    """
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
-    try:
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            sock = socket.socket(family, kind, protocol)
-            sockets.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(address)
-    except OSError:
-        for sock in sockets:
-            sock.close()
-        raise
-    return sockets
+def _close(sockets: Sequence[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
 
 
 def _end_with(parent: int) -> None:

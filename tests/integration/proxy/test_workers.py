@@ -19,6 +19,7 @@ from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.proxy_process import free_port, is_ready, spawn
 
 WORKERS = 3
+PATIENCE_S = 60.0
 NODES = "/admin/nodes"
 REQUESTS = re.compile(r"^baton_requests_total\{.*\} (\S+)$", re.MULTILINE)
 
@@ -36,7 +37,7 @@ class Proxy:
     async def ask(self, method: str, path: str, **more: Any) -> httpx.Response:
         """Ask over a connection of its own: any worker may take it."""
         headers = {"authorization": f"Bearer {ADMIN_TOKEN}"}
-        async with httpx.AsyncClient(base_url=self.url, timeout=10, headers=headers) as http:
+        async with httpx.AsyncClient(base_url=self.url, timeout=PATIENCE_S, headers=headers) as http:
             return await http.request(method, path, **more)
 
     async def complete(self, **changes: Any) -> httpx.Response:
@@ -69,7 +70,7 @@ class Proxy:
             ready = all(node["state"] == "ready" for node in state["nodes"])
             return ready and all(each["pid"] for each in state["workers"])
 
-        await until_true(is_whole, timeout_s=20)
+        await until_true(is_whole, timeout_s=PATIENCE_S)
 
     async def kill_one(self) -> None:
         """SIGKILL a worker and wait until another has its seat."""
@@ -80,7 +81,7 @@ class Proxy:
             found = await self.pids()
             return victim not in found and len(found) == len(before)
 
-        await until_true(is_replaced, timeout_s=20)
+        await until_true(is_replaced, timeout_s=PATIENCE_S)
 
 
 @asynccontextmanager
@@ -103,7 +104,7 @@ async def proxy(
         *("--prefill", *(node.url for node in makers), "--decode", *(node.url for node in takers), *more),
     )
     try:
-        await until_true(lambda: is_ready(port), timeout_s=20)
+        await until_true(lambda: is_ready(port), timeout_s=PATIENCE_S)
         running = Proxy(process, f"http://127.0.0.1:{port}", makers, takers, fabric)
         await running.until_whole()
         yield running
@@ -127,7 +128,7 @@ async def test_whoever_is_asked_answers_for_all(tmp_path: Path) -> None:
         for node in running.decode:
             node.may_answer.clear()
         open_ones = [asyncio.create_task(running.complete(stream=True)) for _ in range(6)]
-        await until_true(lambda: sum(len(node.seen) for node in running.decode) == 36)
+        await until_true(lambda: sum(len(node.seen) for node in running.decode) == 36, timeout_s=PATIENCE_S)
         in_flight = [await running.counted("baton_requests_in_flight") for _ in range(4)]
         on_nodes = [sum(node["requests"] for node in (await running.nodes()).values()) for _ in range(4)]
         workers = (await running.state())["workers"]
@@ -152,7 +153,7 @@ async def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> 
         await running.ask("POST", NODES, json={"url": extra.url, "role": "decode"})
         await running.ask("DELETE", NODES, params={"url": removed.url})
         await running.ask("POST", f"{NODES}/drain", json={"url": drained.url})
-        await until_true(lambda: _is(running, extra, "ready"))
+        await until_true(lambda: _is(running, extra, "ready"), timeout_s=PATIENCE_S)
         first = [await running.complete() for _ in range(10)]
         before = await running.counted()
         seen_before = len(drained.seen), len(removed.seen)
@@ -199,7 +200,7 @@ async def test_a_removal_and_its_end_reach_all_workers(tmp_path: Path) -> None:
         without = await asyncio.gather(*(running.complete() for _ in range(12)))
         seen = len(gone.seen)
         await running.ask("POST", NODES, json={"url": gone.url, "role": "decode"})
-        await until_true(lambda: _is(running, gone, "ready"))
+        await until_true(lambda: _is(running, gone, "ready"), timeout_s=PATIENCE_S)
         again = [await running.complete() for _ in range(12)]
 
     assert {each.status_code for each in (*without, *again)} == {200}
@@ -261,10 +262,10 @@ async def test_sigterm_drains_all_workers(tmp_path: Path) -> None:
         for node in running.decode:
             node.token_delay_s = 0.3
         streams = [asyncio.create_task(running.complete(stream=True)) for _ in range(9)]
-        await until_true(lambda: sum(len(node.seen) for node in running.decode) == 9)
+        await until_true(lambda: sum(len(node.seen) for node in running.decode) == 9, timeout_s=PATIENCE_S)
         running.process.send_signal(signal.SIGTERM)
         got = await asyncio.gather(*streams)
-        status = await asyncio.wait_for(running.process.wait(), 10)
+        status = await asyncio.wait_for(running.process.wait(), PATIENCE_S)
         with pytest.raises(httpx.ConnectError):
             await running.complete()
 
@@ -284,7 +285,7 @@ async def test_a_worker_that_hangs_does_not_stop_the_others(tmp_path: Path) -> N
             drained = await _until_answered(running, f"{NODES}/drain", {"url": running.decode[0].url})
         finally:
             os.kill(stopped, signal.SIGCONT)
-        await until_true(lambda: _is(running, running.decode[0], "draining"))
+        await until_true(lambda: _is(running, running.decode[0], "draining"), timeout_s=PATIENCE_S)
         seen = len(running.decode[0].seen)
         await asyncio.gather(*(running.complete() for _ in range(12)))
 
@@ -294,19 +295,30 @@ async def test_a_worker_that_hangs_does_not_stop_the_others(tmp_path: Path) -> N
     assert len(running.decode[0].seen) == seen
 
 
+async def test_another_proxy_on_the_same_port_is_refused(tmp_path: Path) -> None:
+    """Workers share a port among themselves, not with whoever comes."""
+    async with proxy(tmp_path) as running:
+        port = running.url.rpartition(":")[2]
+        second = await spawn("--port", port, "--workers", "2", "--secret-file", str(tmp_path / "secret"))
+        _, stderr = await second.communicate()
+
+    assert second.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use".encode() in stderr
+
+
 async def test_the_supervisor_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
     """The port is free for the next proxy."""
     async with proxy(tmp_path) as running:
         pids = await running.pids()
         running.process.kill()
-        await until_true(lambda: not any(map(_lives, pids)), timeout_s=20)
+        await until_true(lambda: not any(map(_lives, pids)), timeout_s=PATIENCE_S)
 
 
 async def _until_answered(running: Proxy, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
     """Ask until a worker that runs takes the connection; the one that is stopped may have taken some."""
-    for _ in range(20):
+    for _ in range(10):
         try:
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(10):
                 return await running.ask("POST" if body else "GET", path, json=body)
         except TimeoutError:
             continue
