@@ -10,7 +10,7 @@ import msgspec
 
 from contracts.http import INTEGRITY_PATH, NODE_PATH, TRACE_PATH, TRANSFERS_PATH
 from contracts.kv_transfer import Role
-from contracts.node_info import Fingerprint, NodeInfo, RegionInfo, to_plain
+from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, RegionInfo, to_plain
 from kv_connector.refusals import Refusals, added_up
 from kv_connector.trace import Event, trace_events
 from node.asgi import Scope, Send, send_error, send_json
@@ -56,6 +56,7 @@ class NodeApi:
         snapshots: SnapshotClient,
         refusals: Refusals,
         is_draining: Callable[[], bool] = lambda: False,
+        load: Callable[[], NodeLoad | None] = lambda: None,
     ) -> None:
         self._role = role
         self._model = model
@@ -63,6 +64,7 @@ class NodeApi:
         self._snapshots = snapshots
         self._refusals = refusals
         self._is_draining = is_draining
+        self._load = load
         self._versions = versions()
         self._was_ready = False
 
@@ -106,6 +108,7 @@ class NodeApi:
             num_blocks=worker.num_blocks,
             layer_sync=worker.layer_sync,
             versions=self._versions,
+            load=self._load(),
         )
 
     async def _answer_transfers(self, scope: Scope, send: Send) -> None:

@@ -22,6 +22,7 @@ from node.bearer import BearerGate
 from node.cancel import CancelApi
 from node.connector_channel import CancelClient, Outcomes, SnapshotClient
 from node.drain import RETRY_AFTER, Drain, nothing
+from node.load import Load
 from node.metrics import ConnectorMetrics
 from node.path_header import name_path
 from node.roles import RoleTraits
@@ -64,6 +65,7 @@ class NodeMiddleware:
         self._cancels = CancelClient(settings.runtime_dir)
         gate = BearerGate(settings.secret, self._refusals)
         self._cancel_api = CancelApi(gate, self._cancels)
+        self._load = Load()
         self._drain = Drain(settings.drain_timeout_s, self._held_prompts if settings.traits.pushes else nothing)
         self._api = NodeApi(
             role=settings.traits.role,
@@ -72,6 +74,7 @@ class NodeMiddleware:
             snapshots=self._snapshots,
             refusals=self._refusals,
             is_draining=lambda: self._drain.begun,
+            load=self._load.now,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,7 +112,8 @@ class NodeMiddleware:
             return
         if transfer is not None and self._traits.names_path:
             send = name_path(send, transfer.transfer_id, self._outcomes)
-        await self._app(scope, replay(body, receive), send)
+        with self._load.request(len(body)):
+            await self._app(scope, replay(body, receive), send)
 
     async def _held_prompts(self) -> int:
         """How many finished prompts wait until their pushes have ended."""

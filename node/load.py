@@ -1,0 +1,52 @@
+"""What this node has to do at this moment: requests that passed its gate, and what vLLM's engine says of itself.
+
+Proxies take off what they sent themselves, so the two first numbers are in their measure: requests, and bytes. The
+engine's are those of its last step, read from the gauges that vLLM keeps for Prometheus anyway.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from prometheus_client import REGISTRY
+from prometheus_client.registry import CollectorRegistry
+
+from contracts.node_info import NodeLoad
+
+RUNNING: Final = "vllm:num_requests_running"
+WAITING: Final = "vllm:num_requests_waiting"
+KV_USAGE: Final = "vllm:kv_cache_usage_perc"  # a share, in spite of its name
+
+
+class Load:
+    """Counts what is in flight."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._registry = registry
+        self._requests = 0
+        self._prompt_bytes = 0
+
+    @contextmanager
+    def request(self, body_bytes: int) -> Iterator[None]:
+        """Count a request for as long as it takes."""
+        self._requests += 1
+        self._prompt_bytes += body_bytes
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            self._prompt_bytes -= body_bytes
+
+    def now(self) -> NodeLoad:
+        """Return what there is; of several data-parallel engines the sum, of their caches the fullest."""
+        found: dict[str, list[float]] = {}
+        for metric in self._registry.restricted_registry((RUNNING, WAITING, KV_USAGE)).collect():
+            for sample in metric.samples:
+                found.setdefault(sample.name, []).append(sample.value)
+        return NodeLoad(
+            requests=self._requests,
+            prompt_bytes=self._prompt_bytes,
+            running=int(sum(found[RUNNING])) if RUNNING in found else None,
+            waiting=int(sum(found[WAITING])) if WAITING in found else None,
+            kv_usage=round(max(found[KV_USAGE]), 4) if KV_USAGE in found else None,
+        )
