@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
 from contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
-from contracts.node_info import Fingerprint, NodeInfo
+from contracts.node_info import Fingerprint, NodeInfo, NodeLoad
 from contracts.secret import ClusterSecret
 from tests.support.fake_answers import MODEL, stream, understand, whole
 from tests.support.serve import Listening
@@ -143,6 +143,8 @@ class FakeVllm:
         self.cancel_statuses: list[int] = []  # of the next cancels, instead of 200
         self.cancels_may_end = asyncio.Event()  # they hang until then
         self.cancels_may_end.set()
+        self.tells_load = True
+        self._load = (0, 0)  # requests in flight, bytes of their bodies
         self._used: set[str] = set()
         self._stopping = asyncio.Event()
         self._listening = Listening(self, host, port, http=_Protocol, timeout_keep_alive=60)
@@ -186,6 +188,7 @@ class FakeVllm:
         seen = Seen(scope["path"], headers, json.loads(body))
         self.seen.append(seen)
         watcher = asyncio.create_task(_cancel_when_gone(receive, seen, asyncio.current_task()))
+        self._carry(1, len(body))
         try:
             await self._post(seen, scope["fake.transport"], send)
             seen.finished = True
@@ -195,7 +198,11 @@ class FakeVllm:
         except _RefusedError as exc:
             await _json(send, exc.status, error_body(str(exc), code=exc.status))
         finally:
+            self._carry(-1, -len(body))
             watcher.cancel()
+
+    def _carry(self, requests: int, prompt_bytes: int) -> None:
+        self._load = self._load[0] + requests, self._load[1] + prompt_bytes
 
     async def _get(self, path: str, headers: dict[str, str], send: Any) -> None:
         if self.late_probes:
@@ -209,7 +216,8 @@ class FakeVllm:
         elif headers.get("authorization") != f"Bearer {SECRET.node_token()}":
             await _json(send, 401, {"error": "Unauthorized"})
         else:
-            await _json(send, 200, msgspec.to_builtins(self.info))
+            load = NodeLoad(requests=self._load[0], prompt_bytes=self._load[1]) if self.tells_load else None
+            await _json(send, 200, msgspec.to_builtins(msgspec.structs.replace(self.info, load=load)))
 
     async def _cancel(self, headers: dict[str, str], body: bytes, send: Any) -> None:
         if headers.get("authorization") != f"Bearer {SECRET.node_token()}":

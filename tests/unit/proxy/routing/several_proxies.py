@@ -1,6 +1,7 @@
 """Several proxies in front of the same decode nodes, each with what it knows of the others' work, or without."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from contracts.node_info import NodeLoad
@@ -11,27 +12,27 @@ from tests.unit.proxy.members import info
 
 TICK_S = 0.01
 POLL_S = 1.0
+SLOTS = 8  # sequences on a node that do not slow each other down
 
 
 @dataclass(eq=False)
 class Sequence:
-    """One request, which needs so much of a node's time when it has the node for itself."""
+    """One request."""
 
     proxy: int
-    left_s: float
+    left_s: float  # of a node's time, if it had a slot of its own
     began_s: float
 
 
 class Truth:
-    """A node as it is: its sequences share its time, each beside the others a little faster than in turn."""
+    """A node as it is."""
 
-    def __init__(self, slots: int) -> None:
-        self.slots = slots  # sequences that do not slow each other down
+    def __init__(self) -> None:
         self.sequences: list[Sequence] = []
 
     def tick(self) -> list[Sequence]:
         """Let a moment pass; return what has ended."""
-        speed = min(1.0, self.slots / len(self.sequences)) if self.sequences else 1.0
+        speed = min(1.0, SLOTS / max(1, len(self.sequences)))
         for sequence in self.sequences:
             sequence.left_s -= TICK_S * speed
         ended = [sequence for sequence in self.sequences if sequence.left_s <= 0]
@@ -39,43 +40,70 @@ class Truth:
         return ended
 
 
-def mean_latency_s(
-    make_policy: type[Policy],
+class Proxy:
+    """One proxy: its policy, and the nodes as it sees them."""
+
+    def __init__(self, number: int, policy: Policy, nodes: int, next_poll_s: float) -> None:
+        self.number = number
+        self.next_poll_s = next_poll_s
+        self._policy = policy
+        self.view = [Node(url=f"http://n{slot}", role="decode", slot=slot) for slot in range(nodes)]
+        self._candidates = Candidates(self.view)
+        self._turn = 0
+
+    def poll(self, truths: list[Truth]) -> None:
+        """Hear from every node how much it has."""
+        self.next_poll_s += POLL_S
+        for node, truth in zip(self.view, truths, strict=True):
+            node.describe(info("decode", load=NodeLoad(requests=len(truth.sequences), prompt_bytes=0)))
+
+    def choose(self, draw: float, now_s: float) -> Node:
+        """Give a request to a node."""
+        self._turn += 1
+        node = self._policy.choose(Work(0, self._turn, draw=draw, now_s=now_s), self._candidates)
+        node.requests += 1
+        return node
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of it."""
+
+    mean_latency: float  # in units of a request's length
+    imbalance: float  # sequences that the busiest node has more than the idlest, on average
+
+
+def simulate(
+    policy: Callable[[], Policy],
     *,
     polled: bool,
-    proxies: int = 2,
-    nodes: int = 4,
+    proxies: int,
     length_s: float,
-    utilisation: float = 0.8,
-    seconds: float = 200.0,
+    nodes: int = 4,
+    utilisation: float = 0.85,
+    seconds: float = 120.0,
     seed: int = 1,
-) -> float:
-    """Send random requests through random proxies; return how long they took on average."""
+) -> Result:
+    """Send random requests through random proxies."""
     rng = random.Random(seed)
-    slots = 8
-    truths = [Truth(slots) for _ in range(nodes)]
-    views = [[Node(url=f"http://n{slot}", role="decode", slot=slot) for slot in range(nodes)] for _ in range(proxies)]
-    candidates = [Candidates(view) for view in views]
-    policies = [make_policy() for _ in range(proxies)]
-    phases = [rng.random() * POLL_S for _ in range(proxies)]
-    chance = utilisation * nodes * slots / length_s * TICK_S
-    latencies: list[float] = []
+    truths = [Truth() for _ in range(nodes)]
+    fleet = [Proxy(number, policy(), nodes, rng.random() * POLL_S) for number in range(proxies)]
+    rate = utilisation * nodes * SLOTS / length_s * TICK_S
+    latencies_s: list[float] = []
+    spreads: list[int] = []
     for step in range(int(seconds / TICK_S)):
         now_s = step * TICK_S
         for slot, truth in enumerate(truths):
             for ended in truth.tick():
-                latencies.append(now_s - ended.began_s)
-                views[ended.proxy][slot].requests -= 1
-        for proxy, view in enumerate(views):
-            if polled and now_s >= phases[proxy]:
-                phases[proxy] += POLL_S
-                for slot, node in enumerate(view):
-                    node.describe(info("decode", load=NodeLoad(requests=len(truths[slot].sequences), prompt_bytes=0)))
-        arrivals = int(chance) + (rng.random() < chance % 1)
-        for _ in range(arrivals):
-            proxy = rng.randrange(proxies)
-            work = Work(0, turn=step, draw=rng.random(), now_s=now_s)
-            node = policies[proxy].choose(work, candidates[proxy])
-            node.requests += 1
-            truths[node.slot].sequences.append(Sequence(proxy, rng.expovariate(1 / length_s), now_s))
-    return sum(latencies) / len(latencies)
+                latencies_s.append(now_s - ended.began_s)
+                fleet[ended.proxy].view[slot].requests -= 1
+        for proxy in fleet:
+            if polled and now_s >= proxy.next_poll_s:
+                proxy.poll(truths)
+        for _ in range(int(rate) + (rng.random() < rate % 1)):
+            proxy = rng.choice(fleet)
+            node = proxy.choose(rng.random(), now_s)
+            truths[node.slot].sequences.append(Sequence(proxy.number, rng.expovariate(1 / length_s), now_s))
+        sizes = [len(truth.sequences) for truth in truths]
+        spreads.append(max(sizes) - min(sizes))
+    return Result(mean_latency=sum(latencies_s) / len(latencies_s) / length_s, imbalance=sum(spreads) / len(spreads))

@@ -1,0 +1,96 @@
+"""Several models behind one proxy, each on nodes of its own."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_answers import MODEL
+
+OTHER = "other"
+
+
+@asynccontextmanager
+async def two_models(**settings: str) -> AsyncIterator[Cluster]:
+    """Nodes 0 serve the one, nodes 1 the other model."""
+    async with cluster(prefill=2, decode=2, **settings) as running:  # type: ignore[arg-type]
+        for nodes in (running.prefill, running.decode):
+            nodes[1].change(served_models=[OTHER])
+
+        async def all_known() -> bool:
+            nodes = (await running.http.get("/ready")).json()["nodes"]
+            return sorted(node["models"][0] for node in nodes) == [MODEL, MODEL, OTHER, OTHER]
+
+        await until_true(all_known)
+        yield running
+
+
+async def listed(running: Cluster) -> set[str]:
+    """What `/v1/models` says."""
+    return {model["id"] for model in (await running.http.get("/v1/models")).json()["data"]}
+
+
+async def test_an_outage_of_one_models_decode_nodes_is_its_own() -> None:
+    """Its requests are refused, and it is listed no more; the other model's are answered on its own nodes only."""
+    async with two_models() as running:
+        await running.decode[1].stop()
+        await until_true(lambda: _lists(running, {MODEL}))
+        got = await asyncio.gather(*(running.complete(model=MODEL) for _ in range(6)))
+        lost = [await running.complete(model=OTHER) for _ in range(3)]
+        await running.decode[1].start()
+        await until_true(lambda: _lists(running, {MODEL, OTHER}))
+        again = await running.complete(model=OTHER)
+
+    assert {(each.status_code, each.headers["x-baton-path"]) for each in got} == {(200, "disaggregated")}
+    assert {each.status_code for each in lost} <= {404, 503}
+    assert again.status_code == 200
+    for nodes in (running.prefill, running.decode):
+        assert [{seen.body["model"] for seen in node.seen} for node in nodes] == [{MODEL}, {OTHER}]
+
+
+@pytest.mark.parametrize("fault", ["drop", "status", "empty"])
+async def test_faults_of_one_models_nodes_cost_the_other_nothing(fault: str) -> None:
+    """Neither retries on its nodes nor an open breaker there."""
+    async with two_models() as running:
+        running.decode[1].fault = fault  # type: ignore[assignment]
+        lost = [await running.complete(model=OTHER) for _ in range(8)]
+        got = [await running.complete(model=MODEL) for _ in range(4)]
+        metrics = (await running.http.get("/metrics")).text
+
+    assert all(each.status_code >= 500 for each in lost)
+    assert {(each.status_code, each.headers["x-baton-path"]) for each in got} == {(200, "disaggregated")}
+    assert {seen.body["model"] for seen in running.decode[0].seen} == {MODEL}
+    assert f'baton_breaker_openings_total{{role="decode",url="{running.decode[0].url}"}} 0.0' in metrics
+
+
+async def test_without_its_prefill_node_a_model_does_not_borrow_another_models() -> None:
+    """It is computed where it is decoded."""
+    async with two_models() as running:
+        await running.prefill[1].stop()
+
+        async def is_down() -> bool:
+            nodes = (await running.http.get("/ready")).json()["nodes"]
+            return any(node["state"] == "down" for node in nodes)
+
+        await until_true(is_down)
+        own, other = await running.complete(model=MODEL), await running.complete(model=OTHER)
+
+    assert [(each.status_code, each.headers["x-baton-path"]) for each in (own, other)] == [
+        (200, "disaggregated"),
+        (200, "local"),
+    ]
+
+
+async def test_one_model_is_described_by_its_name() -> None:
+    """Both are there; a third is 404."""
+    async with two_models() as running:
+        answers = {name: await running.http.get(f"/v1/models/{name}") for name in (MODEL, OTHER, "third")}
+
+    assert {name: each.status_code for name, each in answers.items()} == {MODEL: 200, OTHER: 200, "third": 404}
+    assert answers[OTHER].json()["id"] == OTHER
+
+
+async def _lists(running: Cluster, models: set[str]) -> bool:
+    return await listed(running) == models

@@ -1,0 +1,106 @@
+"""Nodes come and go under load, through the admin API, and no request fails."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from proxy.node import Role
+from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_vllm import FakeVllm
+
+NODES = "/admin/nodes"
+CLIENTS = 8
+
+
+@asynccontextmanager
+async def load_on(running: Cluster) -> AsyncIterator[list[httpx.Response]]:
+    """Clients that ask one streaming request after the other; the answers so far, and all when the block has ended."""
+    stop = asyncio.Event()
+    found: list[httpx.Response] = []
+
+    async def client() -> None:
+        while not stop.is_set():
+            found.append(await running.complete(stream=True))
+
+    clients = [asyncio.create_task(client()) for _ in range(CLIENTS)]
+    try:
+        yield found
+    finally:
+        stop.set()
+        await asyncio.gather(*clients)
+
+
+async def more_of(found: list[httpx.Response], requests: int = 3 * CLIENTS) -> None:
+    """Wait until so many more were answered."""
+    wanted = len(found) + requests
+    await until_true(lambda: len(found) >= wanted, timeout_s=30.0)
+
+
+async def until_idle(running: Cluster, node: FakeVllm) -> None:
+    """Wait until nothing of this proxy is on a node any more."""
+
+    async def is_idle() -> bool:
+        state = (await running.admin("GET", "/admin/state")).json()
+        everywhere = [*state["nodes"], *state["leaving"]]
+        return not any(each["requests"] for each in everywhere if each["url"] == node.url)
+
+    await until_true(is_idle, timeout_s=30.0)
+
+
+async def until_used(node: FakeVllm) -> None:
+    """Wait until a node gets work."""
+    seen = len(node.seen)
+    await until_true(lambda: len(node.seen) > seen, timeout_s=30.0)
+
+
+async def test_scaling_up_and_down_under_load_fails_no_request() -> None:
+    """A node of each role is added, one drained and stopped, one removed and stopped: every answer is whole."""
+    async with cluster(prefill=2, decode=2, transfer_timeout_s=60.0) as running:
+        for node in (*running.prefill, *running.decode):
+            node.token_delay_s = 0.01
+        roles: tuple[Role, ...] = ("prefill", "decode")
+        added = [FakeVllm(role, running.fabric) for role in roles]
+        async with load_on(running) as found:
+            await more_of(found)
+            for node in added:
+                node.token_delay_s = 0.01
+                await node.start()
+                await running.admin("POST", NODES, json={"url": node.url, "role": node.role})
+                await until_used(node)
+            for drained in (running.prefill[0], running.decode[0]):
+                await running.admin("POST", f"{NODES}/drain", json={"url": drained.url})
+                await until_idle(running, drained)
+                await drained.stop()
+                await more_of(found)
+            for removed in (running.prefill[1], running.decode[1]):
+                await running.admin("DELETE", NODES, params={"url": removed.url})
+                await until_idle(running, removed)
+                await removed.stop()
+                await more_of(found)
+        metrics = (await running.http.get("/metrics")).text
+        await asyncio.gather(*(node.stop() for node in added))
+
+    assert {each.status_code for each in found} == {200}
+    assert all(each.content.endswith(b"data: [DONE]\n\n") for each in found)
+    assert not [line for line in metrics.splitlines() if line.startswith("baton_leg_failures_total{")]
+
+
+async def test_a_node_that_joins_before_it_listens_costs_nothing() -> None:
+    """It is a member at once and gets work when it answers."""
+    async with cluster(decode=1) as running:
+        late = FakeVllm("decode", running.fabric)
+        await late.start()
+        url = late.url
+        await late.stop()
+        async with load_on(running) as found:
+            await running.admin("POST", NODES, json={"url": url, "role": "decode"})
+            await more_of(found)
+            seen = len(late.seen)
+            await late.start()
+            await until_used(late)
+        await late.stop()
+
+    assert seen == 0
+    assert {each.status_code for each in found} == {200}
