@@ -28,7 +28,7 @@ from node.flags import count_of
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
-KEYS = ("cluster.secret_file", "proxy.host", "proxy.port")  # and all of section `serve`
+KEYS = ("cluster.secret_file", "proxy.host", "proxy.port", "proxy.workers")  # and all of section `serve`
 MODEL_KEYS = ("prefill_node.model", "decode_node.model")
 WELCOME = """
 Serving {model} at {url}/v1, prompts and tokens on separate nodes. Ctrl-C stops it.

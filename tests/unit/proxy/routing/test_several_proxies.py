@@ -16,16 +16,17 @@ def test_proxies_that_know_of_each_other_balance_better(proxies: int, length_s: 
     assert told.imbalance < blind.imbalance
 
 
-@pytest.mark.parametrize("length_s", [0.1, 1.0])
+@pytest.mark.parametrize("length_s", [0.1, 0.3])
 def test_old_news_do_no_harm(length_s: float) -> None:
     """Requests that have ended long before the next probe: following the last sample would send all to one node."""
     blind, told = (
-        simulate(LeastLoad, polled=polled, proxies=4, length_s=length_s, utilisation=0.92, seconds=60.0)
+        simulate(LeastLoad, polled=polled, proxies=8, length_s=length_s, utilisation=0.92, seconds=40.0)
         for polled in (False, True)
     )
 
     print(f"{length_s} s: blind {blind}, told {told}")
     assert told.mean_latency < 1.1 * blind.mean_latency
+    assert told.imbalance < 1.2 * blind.imbalance
 
 
 def test_a_single_proxy_is_as_before() -> None:

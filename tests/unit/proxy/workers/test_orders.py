@@ -1,0 +1,95 @@
+"""What operators ordered, as it passes from one worker to another."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from proxy.node import Role
+from proxy.orders import Orders
+from proxy.workers import book
+from proxy.workers.book import BookLockedError, OrderBook
+from tests.unit.proxy.test_members import members
+
+ROLE: Role = "decode"
+ALL = ("http://d", "http://e", "http://f")
+
+
+async def test_a_worker_that_starts_does_what_another_was_told() -> None:
+    """Added, removed and drained nodes are the same in both."""
+    async with members(decode=ALL) as told, members(decode=ALL) as later:
+        told.add("decode", "http://new")
+        told.remove(told.find("http://e")[0])
+        told.drain(told.find("http://f")[0])
+        later.adopt(told.orders())
+
+        assert later.orders() == told.orders()
+        assert [node.url for node in later.decode] == ["http://d", "http://f", "http://new"]
+        assert [node.draining for node in later.decode] == [False, True, False]
+
+
+async def test_orders_that_were_taken_back_are_taken_back() -> None:
+    """A later version says less than an earlier one."""
+    async with members(decode=ALL) as told, members(decode=ALL) as other:
+        told.remove(told.find("http://e")[0])
+        told.drain(told.find("http://f")[0])
+        told.add("decode", "http://new")
+        other.adopt(told.orders())
+        told.add("decode", "http://e")
+        told.drain(told.find("http://f")[0], draining=False)
+        told.remove(told.find("http://new")[0])
+        other.adopt(told.orders())
+
+        assert sorted(node.url for node in other.decode) == sorted(ALL)
+        assert not any(node.draining for node in other.decode)
+        assert other.orders() == told.orders()
+
+
+async def test_orders_about_a_node_that_no_source_has_named_yet_wait_for_it() -> None:
+    """The worker that adopts them has just started, and its name is not resolved yet."""
+    async with members(decode=()) as found:
+        found.adopt(Orders(removed={ROLE: ("http://a",)}, drained={ROLE: ("http://b",)}))
+        found._take("decode", "dns://d:1", ("http://a", "http://b"))
+
+        assert [(node.url, node.draining) for node in found.decode] == [("http://b", True)]
+
+
+async def test_what_ends_with_its_source_is_told() -> None:
+    """The address may belong to another replica when it comes back: no worker shall keep it out then."""
+    forgotten: list[Orders] = []
+    async with members(decode=()) as found:
+        found.on_forgotten = forgotten.append
+        found._take("decode", "dns://d:1", ("http://a", "http://b", "http://c"))
+        found.remove(found.find("http://a")[0])
+        found.drain(found.find("http://b")[0])
+        assert forgotten == []
+        ordered = found.orders()
+        found._take("decode", "dns://d:1", ("http://c",))
+
+        assert [(each.removed[ROLE], each.drained[ROLE]) for each in forgotten] == [(("http://a",), ("http://b",))]
+        assert ordered.without(forgotten[0]).same_as(found.orders())
+        assert ordered.without(forgotten[0]).version == ordered.version + 1
+
+
+async def test_a_book_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Nothing at first."""
+    orders = Orders(version=3, added={ROLE: ("http://a",)})
+    written = OrderBook(tmp_path / "orders.json")
+    before = written.read()
+    async with written.locked():
+        written.write(orders)
+
+    assert (before, OrderBook(tmp_path / "orders.json").read()) == (Orders(), orders)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["orders.json", "orders.lock"]
+
+
+async def test_a_lock_that_is_never_let_go_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its holder may have been stopped."""
+    monkeypatch.setattr(book, "LOCK_TIMEOUT_S", 0.05)
+    held, wanted = (OrderBook(tmp_path / "orders.json") for _ in range(2))
+    async with held.locked():
+        with pytest.raises(BookLockedError, match="another worker holds"):
+            async with wanted.locked():
+                pass
+    async with wanted.locked():
+        await asyncio.sleep(0)
