@@ -233,14 +233,16 @@ async def test_requests_go_on_while_workers_die(tmp_path: Path) -> None:
                     outcomes.append("broken")
 
         clients = [asyncio.create_task(client()) for _ in range(4)]
-        await running.kill_one()
-        await running.kill_one()
+        for _ in range(3):
+            await running.kill_one()
+            await until_true(
+                lambda enough=outcomes.count(200) + 12: outcomes.count(200) >= enough, timeout_s=PATIENCE_S
+            )
         stop.set()
         await asyncio.gather(*clients)
 
     assert set(outcomes) <= {200, "broken"}
-    assert outcomes.count(200) > 20
-    assert outcomes.count("broken") <= 2 * len(clients)  # what a worker was serving when it died
+    assert outcomes.count("broken") <= 3 * len(clients)  # what a worker was serving when it died
 
 
 async def test_a_connection_waits_for_the_next_worker_when_all_are_dead(tmp_path: Path) -> None:
@@ -316,9 +318,9 @@ async def test_the_supervisor_that_is_killed_takes_its_workers_along(tmp_path: P
 
 async def _until_answered(running: Proxy, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
     """Ask until a worker that runs takes the connection; the one that is stopped may have taken some."""
-    for _ in range(10):
+    for _ in range(20):
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(3):
                 return await running.ask("POST" if body else "GET", path, json=body)
         except TimeoutError:
             continue

@@ -15,6 +15,11 @@ ROLE: Role = "decode"
 ALL = ("http://d", "http://e", "http://f")
 
 
+def names_in(folder: Path) -> list[str]:
+    """What files there are."""
+    return sorted(each.name for each in folder.iterdir())
+
+
 async def test_a_worker_that_starts_does_what_another_was_told() -> None:
     """Added, removed and drained nodes are the same in both."""
     async with members(decode=ALL) as told, members(decode=ALL) as later:
@@ -80,7 +85,7 @@ async def test_a_book_is_read_as_it_was_written(tmp_path: Path) -> None:
         written.write(orders)
 
     assert (before, OrderBook(tmp_path / "orders.json").read()) == (Orders(), orders)
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["orders.json", "orders.lock"]
+    assert names_in(tmp_path) == ["orders.json", "orders.lock"]
 
 
 async def test_a_lock_that_is_never_let_go_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
