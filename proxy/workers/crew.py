@@ -210,7 +210,10 @@ class Crew:
 
     def _write_counters(self, found: list[Family]) -> None:
         assert self._seat is not None
-        replace_file(self._seat.counters_of(self._seat.number), msgspec.json.encode(lasting(found)))
+        try:
+            replace_file(self._seat.counters_of(self._seat.number), msgspec.json.encode(lasting(found)))
+        except OSError as exc:  # a full disk: worse counters after a crash, and nothing else
+            logger.warning("counters could not be written down", extra={"reason": exc.strerror})
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -222,6 +222,7 @@ async def test_requests_go_on_while_workers_die(tmp_path: Path) -> None:
     async with proxy(tmp_path) as running:
         stop = asyncio.Event()
         outcomes: list[int | str] = []
+        enough: list[int] = []
 
         async def client() -> None:
             while not stop.is_set():
@@ -235,9 +236,8 @@ async def test_requests_go_on_while_workers_die(tmp_path: Path) -> None:
         clients = [asyncio.create_task(client()) for _ in range(4)]
         for _ in range(3):
             await running.kill_one()
-            await until_true(
-                lambda enough=outcomes.count(200) + 12: outcomes.count(200) >= enough, timeout_s=PATIENCE_S
-            )
+            enough.append(outcomes.count(200) + 12)
+            await until_true(lambda: outcomes.count(200) >= enough[-1], timeout_s=PATIENCE_S)
         stop.set()
         await asyncio.gather(*clients)
 
