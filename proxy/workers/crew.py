@@ -169,10 +169,12 @@ class Crew:
         )
 
     async def _run(self) -> None:
+        assert self._seat is not None
+        assert self._book is not None
         while True:
+            self._seat.beat()
             await asyncio.sleep(TICK_S)
             self._write_counters(self._families())
-            assert self._book is not None
             self._adopt(self._book)
 
     # --- what operators ordered ---

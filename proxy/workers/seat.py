@@ -1,5 +1,7 @@
 """One worker's place: its number, and the files that it shares with the others."""
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,7 @@ class Seat:
     workers: int  # how many there are
     directory: Path  # private to the supervisor and its workers
     starts: int = 1  # how many workers have had this seat, this one included
+    pulse: int | None = None  # descriptor on which the supervisor hears that this worker is well
 
     def channel_of(self, number: int) -> Path:
         """Where a worker listens for the others."""
@@ -20,6 +23,12 @@ class Seat:
     def counters_of(self, number: int) -> Path:
         """What all workers in one seat have counted."""
         return self.directory / f"{number}.json"
+
+    def beat(self) -> None:
+        """Tell the supervisor that this worker's loop turns."""
+        if self.pulse is not None:
+            with suppress(OSError):  # nobody listens, or has for long: that is not this worker's to judge
+                os.write(self.pulse, b".")
 
     @property
     def orders(self) -> Path:

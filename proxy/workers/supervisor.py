@@ -1,4 +1,4 @@
-"""Starts the workers and keeps them there: a worker that ends is started again, until the supervisor is told to stop.
+"""Starts the workers and keeps them there: one that ends, or hangs, is replaced, until the supervisor is told to stop.
 
 Each seat has a listening socket of its own (SO_REUSEPORT: the kernel deals connections out evenly), bound here and
 inherited by whoever sits there. It stays open while a worker is replaced: connections that the kernel has queued wait for
@@ -15,17 +15,15 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from proxy.workers.place import Place
 from proxy.workers.seat import Seat
 
 logger = logging.getLogger(__name__)
 
-BACKOFF_S: Final = 0.1  # before a worker that ended soon is followed by another; doubled each time …
-MAX_BACKOFF_S: Final = 5.0
-SETTLED_S: Final = 10.0  # … until one has lived so long: its follower starts at once
+HANG_S: Final = 30.0  # a worker that has not been heard for so long is killed; it beats every second
 GRACE_S: Final = 1.0  # beyond the time that workers need to stop; then they are killed
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
@@ -33,31 +31,17 @@ _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 Serve = Callable[[Seat, Sequence[socket.socket]], None]
 
 
-@dataclass(slots=True)
-class _Place:
-    """One seat and who sits in it."""
-
-    number: int
-    pid: int = 0  # 0: nobody
-    starts: int = 0
-    quick_ends: int = 0  # in a row
-    started_s: float = 0.0
-    due_s: float = 0.0  # when the next one is started
-
-    def ended(self, now_s: float) -> float:
-        """Note that the worker is gone; return how long to wait for the next."""
-        self.pid = 0
-        self.quick_ends = 0 if now_s - self.started_s >= SETTLED_S else self.quick_ends + 1
-        wait_s = min(BACKOFF_S * 2.0 ** min(self.quick_ends - 1, 20), MAX_BACKOFF_S) if self.quick_ends else 0.0
-        self.due_s = now_s + wait_s
-        return wait_s
-
-
 class Supervisor:
     """One life: `run` returns when all workers have ended after a signal."""
 
     def __init__(
-        self, serve: Serve, sockets: Sequence[Sequence[socket.socket]], directory: Path, *, stop_timeout_s: float
+        self,
+        serve: Serve,
+        sockets: Sequence[Sequence[socket.socket]],
+        directory: Path,
+        *,
+        stop_timeout_s: float,
+        hang_s: float = HANG_S,
     ) -> None:
         """Start nothing yet.
 
@@ -66,13 +50,16 @@ class Supervisor:
             sockets: bound, for each worker; closed when they are told to stop.
             directory: for what they share.
             stop_timeout_s: how long a worker may take to stop.
+            hang_s: how long it may be silent.
         """
         self._serve = serve
         self._sockets = sockets
         self._directory = directory
         self._stop_timeout_s = stop_timeout_s
-        self._places = [_Place(number) for number in range(len(sockets))]
+        self._hang_s = hang_s
+        self._places = [Place(number) for number in range(len(sockets))]
         self._told: list[int] = []  # signals
+        self._looked_s = time.monotonic()
         self._woken, self._waker = socket.socketpair()
         for end in (self._woken, self._waker):
             end.setblocking(False)
@@ -86,13 +73,14 @@ class Supervisor:
                 self._start_due()
                 self._wait()
                 self._reap()
+                self._kill_hanging()
             self._stop()
         finally:
             self._kill()
             signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            self._close()
+            self._close_all()
 
     def _note(self, number: int, _: object) -> None:
         if number != signal.SIGCHLD:
@@ -106,21 +94,31 @@ class Supervisor:
             if not place.pid and place.due_s <= now_s:
                 self._start(place)
 
-    def _start(self, place: _Place) -> None:
+    def _start(self, place: Place) -> None:
         place.starts += 1
-        place.started_s = time.monotonic()
+        place.started_s = place.heard_s = time.monotonic()
         parent = os.getpid()
+        place.pulse, theirs = socket.socketpair()
+        for end in (place.pulse, theirs):
+            end.setblocking(False)
         signals = {*STOP_SIGNALS, signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # the child must not take one with our handlers
         try:
             place.pid = os.fork()
             if not place.pid:
-                self._be_worker(place, parent)
+                self._be_worker(place, parent, theirs)
+        except OSError as exc:  # too many processes, too little memory: perhaps later
+            wait_s = place.ended(time.monotonic())
+            logger.error(
+                "worker cannot be started", extra={"worker": place.number, "reason": exc.strerror, "after_s": wait_s}
+            )
+            return
         finally:
+            theirs.close()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
         logger.info("worker started", extra={"worker": place.number, "worker_pid": place.pid})
 
-    def _be_worker(self, place: _Place, parent: int) -> None:
+    def _be_worker(self, place: Place, parent: int, pulse: socket.socket) -> None:
         """Serve, and never return to the supervisor's own course."""
         status = 1
         try:
@@ -132,8 +130,13 @@ class Supervisor:
             self._waker.close()
             _end_with(parent)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
-            seats = len(self._places)
-            seat = Seat(number=place.number, workers=seats, directory=self._directory, starts=place.starts)
+            seat = Seat(
+                number=place.number,
+                workers=len(self._places),
+                directory=self._directory,
+                starts=place.starts,
+                pulse=pulse.fileno(),
+            )
             for seat_number, sockets in enumerate(self._sockets):
                 if seat_number != place.number:
                     _close(sockets)  # or they would go on queueing when their own worker has stopped
@@ -150,12 +153,28 @@ class Supervisor:
             os._exit(status)
 
     def _wait(self) -> None:
-        """Wait for a signal, or until a worker is due."""
+        """Wait for a signal, or until a worker is due or has been silent for too long; take in who is well."""
+        pulses = {place.pulse: place for place in self._places if place.pulse is not None}
         due_s = [place.due_s for place in self._places if not place.pid]
-        timeout_s = max(0.0, min(due_s) - time.monotonic()) if due_s else None
-        select.select([self._woken], [], [], timeout_s)
-        with suppress(BlockingIOError):
-            self._woken.recv(4096)
+        wait_s = min([self._hang_s / 4, *(max(0.0, when_s - time.monotonic()) for when_s in due_s)])
+        heard, _, _ = select.select([self._woken, *pulses], [], [], wait_s)
+        for end in heard:
+            with suppress(BlockingIOError, ConnectionError):
+                if end.recv(4096) and end in pulses:
+                    pulses[end].heard_s = time.monotonic()
+
+    def _kill_hanging(self) -> None:
+        """A worker that is stopped or stuck keeps its seat's connections waiting: another one shall serve them."""
+        now_s = time.monotonic()
+        overslept = now_s - self._looked_s >= self._hang_s / 2  # we were stopped ourselves, perhaps all of us
+        self._looked_s = now_s
+        for place in self._places:
+            if overslept:
+                place.heard_s = now_s
+            elif place.pid and now_s - place.heard_s >= self._hang_s:
+                logger.error("worker hangs", extra={"worker": place.number, "worker_pid": place.pid})
+                os.kill(place.pid, signal.SIGKILL)
+                place.heard_s = now_s
 
     def _reap(self) -> None:
         for place in self._places:
@@ -202,7 +221,7 @@ class Supervisor:
                 os.waitpid(place.pid, 0)
                 place.pid = 0
 
-    def _close(self) -> None:
+    def _close_all(self) -> None:
         for sockets in (*self._sockets, (self._woken, self._waker)):
             _close(sockets)
 

@@ -1,0 +1,78 @@
+"""The supervisor alone, with workers that do nothing but what a test needs."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+PATIENCE_S = 60.0
+SCRIPT = """
+import logging, os, signal, sys, time
+from pathlib import Path
+from proxy.workers.listen import listen_on
+from proxy.workers.supervisor import Supervisor
+
+def serve(seat, sockets):
+    print(f"start {seat.number} {seat.starts}", flush=True)
+    WORK
+    while True:
+        seat.beat()
+        time.sleep(0.05)
+
+sockets = listen_on("127.0.0.1", 0, 1) + listen_on("127.0.0.1", 0, 1)
+Supervisor(serve, sockets, Path("/nowhere"), stop_timeout_s=1.0, hang_s=1.0).run()
+print("ended", flush=True)
+"""
+
+
+@asynccontextmanager
+async def supervisor(work: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run two workers that do `work` first."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SCRIPT.replace("WORK", work)),
+        stdout=asyncio.subprocess.PIPE,
+        cwd=Path(__file__).parents[3],
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def lines(process: asyncio.subprocess.Process, count: int) -> list[str]:
+    """Read so many lines, in any order of the workers."""
+    assert process.stdout is not None
+    async with asyncio.timeout(PATIENCE_S):
+        return sorted([(await process.stdout.readline()).decode().strip() for _ in range(count)])
+
+
+async def test_a_worker_that_hangs_is_replaced() -> None:
+    """One that does not beat any more is killed; the other one, which is well, is left alone."""
+    async with supervisor("while seat.number == 0 and seat.starts == 1: time.sleep(1)") as process:
+        found = await lines(process, 3)
+
+    assert found == ["start 0 1", "start 0 2", "start 1 1"]
+
+
+async def test_a_worker_that_raises_is_replaced() -> None:
+    """Also one that leaves by itself."""
+    work = "if seat.starts == 1: raise ValueError if seat.number else SystemExit(3)"
+    async with supervisor(work) as process:
+        found = await lines(process, 4)
+
+    assert found == ["start 0 1", "start 0 2", "start 1 1", "start 1 2"]
+
+
+async def test_a_worker_that_does_not_stop_is_killed_and_the_supervisor_ends() -> None:
+    """A second after its time, whatever it does with SIGTERM."""
+    async with supervisor("signal.signal(signal.SIGTERM, signal.SIG_IGN)") as process:
+        await lines(process, 2)
+        process.send_signal(signal.SIGTERM)
+        (last,) = await lines(process, 1)
+        status = await asyncio.wait_for(process.wait(), PATIENCE_S)
+
+    assert (last, status) == ("ended", 0)
