@@ -79,7 +79,7 @@ def _add_member_routes(router: APIRouter, members: Members, crew: Crew) -> None:
     @router.get("/admin/state")
     async def state() -> AdminState:
         """Say who is a member, why, and who is on the way out."""
-        return await crew.state()
+        return AdminState(**await crew.state())
 
     @router.post("/admin/nodes", status_code=201, responses={200: {"model": NodeView}})
     async def add(address: NodeAddress, response: Response) -> NodeView:

@@ -14,7 +14,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from proxy import member_metrics
-from proxy.admin_models import AdminState, LeavingView, NodeView, WorkerView
+from proxy.admin_models import LeavingView, NodeView, WorkerView
 from proxy.metrics import Metrics, render
 from proxy.nodes import Members
 from proxy.orders import Orders
@@ -97,17 +97,15 @@ class Crew:
         """Return the members as all workers see them together."""
         return views.joined(report.views() for report in await self._reports())
 
-    async def state(self) -> AdminState:
-        """Return everything about membership."""
+    async def state(self) -> dict[str, Any]:
+        """Return everything about membership, for `/admin/state`."""
         reports = await self._reports()
-        return AdminState(
-            **{
-                **self._members.state(),
-                "workers": [_worker_view(report) for report in reports],
-                "nodes": views.joined(report.views() for report in reports),
-                "leaving": views.leaving(report.leavers() for report in reports),
-            }
-        )
+        return {
+            **self._members.state(),
+            "workers": [_worker_view(report) for report in reports],
+            "nodes": views.joined(report.views() for report in reports),
+            "leaving": views.leaving(report.leavers() for report in reports),
+        }
 
     async def change(self, act: Callable[[], T]) -> T:
         """Change the members, in this worker and in all others.
