@@ -17,6 +17,7 @@ from yarl import URL
 from contracts.http import error_body
 from proxy.admin_models import (
     AdminState,
+    AdmissionView,
     DrainRequest,
     FanOutResult,
     NodeAddress,
@@ -25,6 +26,7 @@ from proxy.admin_models import (
     NodeView,
 )
 from proxy.admin_token import AdminToken
+from proxy.admission.admission import Admission
 from proxy.fan_out import FanOutPath, NodeAnswer, fan_out
 from proxy.node import Node
 from proxy.nodes import Members
@@ -35,10 +37,10 @@ MAX_BODY_BYTES: Final = 1 << 20
 _bearer: Final = HTTPBearer(auto_error=False, description="The token in `proxy.admin_token_file`")
 
 
-def admin_router(members: Members, upstream: Upstream, token: AdminToken | None) -> APIRouter:
+def admin_router(members: Members, upstream: Upstream, token: AdminToken | None, admission: Admission) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["admin"], route_class=_guarded_by(token), dependencies=[Depends(_bearer)])
-    _add_member_routes(router, members)
+    _add_member_routes(router, members, admission)
     _add_fan_out_routes(router, members, upstream)
     return router
 
@@ -65,7 +67,7 @@ def _guarded_by(token: AdminToken | None) -> type[APIRoute]:
     return GuardedRoute
 
 
-def _add_member_routes(router: APIRouter, members: Members) -> None:
+def _add_member_routes(router: APIRouter, members: Members, admission: Admission) -> None:
     @router.get("/admin/nodes")
     async def nodes() -> NodeList:
         """List all members."""
@@ -73,8 +75,9 @@ def _add_member_routes(router: APIRouter, members: Members) -> None:
 
     @router.get("/admin/state")
     async def state() -> AdminState:
-        """Say who is a member, why, and who is on the way out."""
-        return AdminState(nodes=[_view(node) for node in members.all()], **members.state())
+        """Say who is a member, why, and who is on the way out; and how many requests wait."""
+        nodes = [_view(node) for node in members.all()]
+        return AdminState(nodes=nodes, admission=AdmissionView(**admission.state()), **members.state())
 
     @router.post("/admin/nodes", status_code=201, responses={200: {"model": NodeView}})
     async def add(address: NodeAddress, response: Response) -> NodeView:
@@ -181,4 +184,5 @@ def _view(node: Node) -> NodeView:
         models=node.info.served_models if node.info else [],
         requests=node.requests,
         prompt_bytes=node.prompt_bytes,
+        own_prompt_bytes=node.own_prompt_bytes,
     )

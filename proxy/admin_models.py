@@ -36,6 +36,7 @@ class NodeView(BaseModel):
     models: list[str]
     requests: int = Field(description="in flight through this proxy")
     prompt_bytes: int = Field(description="of those requests")
+    own_prompt_bytes: int = Field(description="of those, what a decode node computes itself at the moment")
 
 
 class NodeList(BaseModel):
@@ -69,10 +70,22 @@ class LeavingView(BaseModel):
     requests: int
 
 
+class AdmissionView(BaseModel):
+    """Who is let in, in this process."""
+
+    inside: int = Field(description="requests being served")
+    max_requests: int
+    waiting: int
+    max_waiting: int
+    expected_wait_s: float = Field(description="of a request that came now and were the last to be let in")
+    most_by_descriptors: int = Field(description="requests, inside or waiting, that the limit of open files allows")
+
+
 class AdminState(BaseModel):
-    """Everything about membership."""
+    """Everything about membership and admission."""
 
     nodes: list[NodeView]
+    admission: AdmissionView
     sources: list[SourceView]
     removed: list[RemovedView]
     leaving: list[LeavingView]

@@ -15,12 +15,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from contracts.configuration.schema import BatonConfig
+from contracts.configuration.schema import BatonConfig, ProxyConfig
 from contracts.http import error_body
 from contracts.secret import ClusterSecret
 from proxy import metrics, openapi, readiness
 from proxy.admin import admin_router
 from proxy.admin_token import AdminToken
+from proxy.admission.admission import Admission
 from proxy.attempt import Attempts
 from proxy.cancels import Cancels
 from proxy.failover import Failover
@@ -30,6 +31,7 @@ from proxy.plan import Planner
 from proxy.request import CHAT, COMPLETIONS
 from proxy.retries import Retries
 from proxy.retry_budget import RetryBudget
+from proxy.routing.conditional import Conditional
 from proxy.routing.policies import POLICIES
 from proxy.routing.router import Router
 from proxy.upstream import Upstream
@@ -61,6 +63,8 @@ def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminTok
     members = Members(config.proxy, secret, upstream)
     counted = metrics.Metrics()
     counted.watch(members)
+    admission = Admission(config.proxy, members=lambda: len(members.all()), waited=counted.waited)
+    counted.watch_gate(admission.gate)
     cancels = Cancels(secret, upstream, counted)
     attempts = Attempts(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
     planner = Planner(
@@ -68,6 +72,7 @@ def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminTok
         members.decode,
         prefill_router=_router(config.proxy.prefill_policy, members),
         decode_router=_router(config.proxy.decode_policy, members),
+        conditional=_conditional(config.proxy, members),
         when_no_prefill=config.proxy.when_no_prefill,
         key_header=config.proxy.routing_key_header.lower(),
     )
@@ -87,18 +92,24 @@ def create_app(config: BatonConfig, secret: ClusterSecret, admin_token: AdminTok
     api = FastAPI(title="Baton", lifespan=lifespan)
     openapi.describe_data_routes(api)
     _add_routes(api, members, counted, needs_prefill=config.proxy.when_no_prefill == "refuse")
-    api.include_router(admin_router(members, upstream, admin_token))
+    api.include_router(admin_router(members, upstream, admin_token, admission))
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(RequestValidationError, _invalid)
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
     failover = Failover(planner, attempts, Retries(budget, max_attempts=config.proxy.max_attempts), counted)
-    return FrontDoor(Orchestrator(config, failover, counted), api)
+    return FrontDoor(Orchestrator(config, admission, failover, counted), api)
 
 
 def _router(policy: str, members: Members) -> Router:
     router = Router(POLICIES[policy]())
     members.listen(router)
     return router
+
+
+def _conditional(config: ProxyConfig, members: Members) -> Conditional:
+    conditional = Conditional(local_below_bytes=config.local_below_bytes, max_own_bytes=config.max_own_prompt_bytes)
+    members.listen(conditional)
+    return conditional
 
 
 def _add_routes(api: FastAPI, members: Members, counted: metrics.Metrics, *, needs_prefill: bool) -> None:

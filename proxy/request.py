@@ -36,6 +36,7 @@ _KINDS: Final[dict[str, frozenset[JsonKind]]] = {
     "temperature": _NUMBER,
     "top_p": _NUMBER,
     "seed": _NUMBER,
+    "priority": _NUMBER,
     _XARGS: frozenset(("object", "null")),
 }
 

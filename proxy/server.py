@@ -11,8 +11,9 @@ import uvicorn
 from contracts.configuration.schema import BatonConfig
 from contracts.secret import ClusterSecret, SecretError, read_secret
 from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
+from proxy.admission import descriptors
 from proxy.app import create_app
-from proxy.joined_head import HeadJoiningProtocol
+from proxy.connections import protocol
 from proxy.sources import SourceError
 
 KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first
@@ -37,7 +38,8 @@ def run(config: BatonConfig) -> None:
         host=config.proxy.host,
         port=config.proxy.port,
         loop="uvloop",
-        http=HeadJoiningProtocol,
+        http=protocol(config.proxy),
+        backlog=descriptors.budget(descriptors.limit()).backlog,
         ws="none",
         lifespan="on",
         access_log=False,

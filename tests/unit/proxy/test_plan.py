@@ -4,14 +4,16 @@ import msgspec
 import pytest
 
 from contracts.http import LOCAL, RECOMPUTED
-from proxy import classify, plan
+from proxy import classify, plan, reasons
 from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, UnavailableError, UnknownModelError
 from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
-from proxy.plan import Alone, Pair, Planner
+from proxy.plan import Planner
+from proxy.plans import Alone, Pair
 from proxy.request import COMPLETIONS, parse
 from proxy.retries import History
-from proxy.routing.policies import LeastLoad, PrefixAffinity
+from proxy.routing.conditional import Conditional
+from proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
 from proxy.routing.router import Router
 from tests.unit.proxy.members import BFLOAT16, node, request
 
@@ -20,14 +22,21 @@ D_FAILED = DecodeFailed(Kind.CONNECT, "it cannot be reached")
 
 
 def planner(
-    prefill: list[Node], decode: list[Node], when_no_prefill: Literal["decode_local", "refuse"] = "decode_local"
+    prefill: list[Node],
+    decode: list[Node],
+    when_no_prefill: Literal["decode_local", "refuse"] = "decode_local",
+    *,
+    decode_policy: Policy | None = None,
+    local_below_bytes: int = 0,
+    max_own_bytes: int = 1 << 20,
 ) -> Planner:
     """Make a planner with the default policies."""
     return Planner(
         prefill,
         decode,
         prefill_router=Router(PrefixAffinity()),
-        decode_router=Router(LeastLoad()),
+        decode_router=Router(decode_policy or LeastLoad()),
+        conditional=Conditional(local_below_bytes=local_below_bytes, max_own_bytes=max_own_bytes),
         when_no_prefill=when_no_prefill,
         key_header="x-session-id",
     )
@@ -56,12 +65,12 @@ def test_an_uncovered_request_is_local_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("prefill", "reason"),
     [
-        ([], plan.NO_PREFILL_CONFIGURED),
-        ([node("prefill", state="starting")], plan.NO_PREFILL_READY),
-        ([node("prefill", control_addresses=[])], plan.NO_PREFILL_READY),
-        ([node("prefill", served_models=["another"])], plan.NO_PREFILL_READY),
-        ([node("prefill", fingerprint=BFLOAT16)], plan.NO_PREFILL_MATCHES),
-        ([node("prefill", fingerprint=None)], plan.NO_PREFILL_MATCHES),
+        ([], reasons.NO_PREFILL_CONFIGURED),
+        ([node("prefill", state="starting")], reasons.NO_PREFILL_READY),
+        ([node("prefill", control_addresses=[])], reasons.NO_PREFILL_READY),
+        ([node("prefill", served_models=["another"])], reasons.NO_PREFILL_READY),
+        ([node("prefill", fingerprint=BFLOAT16)], reasons.NO_PREFILL_MATCHES),
+        ([node("prefill", fingerprint=None)], reasons.NO_PREFILL_MATCHES),
     ],
 )
 def test_without_a_usable_prefill_node_the_policy_decides(prefill: list[Node], reason: str) -> None:
