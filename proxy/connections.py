@@ -1,8 +1,6 @@
-"""Clients' connections: no more than the limit of open files allows, each with a request, or soon.
+"""Clients' connections: none waits without a bound for a request, for the rest of one's head, or for a client that reads.
 
-A connection that waits for its next request, or for the rest of one's head, is the one that can be missed: the oldest of
-these is closed when there are too many. Without that, the limit itself would be reached, and libuv then closes new
-connections before anybody could answer 503.
+Those without a request are known in order, so that `accept.py` can close the oldest where there are too many.
 """
 
 import asyncio
@@ -12,32 +10,26 @@ from weakref import WeakKeyDictionary
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from contracts.configuration.schema import ProxyConfig
-from proxy.admission import descriptors
 from proxy.joined_head import HeadJoiner
 from proxy.stalled import STALLED, ReadWatch
 
 HEAD_TIMEOUT_S: Final = 60.0  # for a request's head to arrive
-_waiting: Final[WeakKeyDictionary[Any, dict["ClientProtocol", None]]] = WeakKeyDictionary()  # by server
+_waiting: Final[WeakKeyDictionary[Any, dict["ClientProtocol", float]]] = WeakKeyDictionary()
 
 
 class ClientProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol, bounded, and with a response's head and first bytes in one write."""
 
     stall_timeout_s = 60.0
-    members = 0
     _watch: ReadWatch
     _head_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin a connection; another one may have to go."""
+        """Begin a connection."""
         self._watch = ReadWatch(transport, self.stall_timeout_s, self._drop)
         super().connection_made(cast("asyncio.Transport", HeadJoiner(transport, self._watch)))
-        self._idle = _waiting.setdefault(self.server_state, {})
+        self._idle = waiting_at(self.server_state)
         self._expect_head()
-        if len(self.connections) > descriptors.budget(descriptors.limit(), self.members).connections:
-            oldest = next(iter(self._idle))
-            if oldest is not self:
-                oldest.transport.close()
 
     def on_message_begin(self) -> None:
         """Give the head its time."""
@@ -53,7 +45,7 @@ class ClientProtocol(HttpToolsProtocol):
         """Wait for the next request."""
         super().on_response_complete()
         if self.cycle.response_complete:  # no pipelined request has begun
-            self._idle[self] = None
+            self._idle[self] = self.loop.time()
 
     def pause_writing(self) -> None:
         """The client is slow."""
@@ -73,7 +65,7 @@ class ClientProtocol(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._head_came()
-        self._idle[self] = None
+        self._idle[self] = self.loop.time()
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def _head_came(self) -> None:
@@ -87,7 +79,11 @@ class ClientProtocol(HttpToolsProtocol):
             self.scope[STALLED] = True  # type: ignore[typeddict-unknown-key]
 
 
+def waiting_at(server: Any) -> dict[ClientProtocol, float]:
+    """Return the connections of a server (its `server_state`) that have no request, and since when; oldest first."""
+    return _waiting.setdefault(server, {})
+
+
 def protocol(config: ProxyConfig) -> type[ClientProtocol]:
     """Return what uvicorn's `http` setting takes."""
-    members = len(config.prefill) + len(config.decode)
-    return type("Protocol", (ClientProtocol,), {"stall_timeout_s": config.client_stall_timeout_s, "members": members})
+    return type("Protocol", (ClientProtocol,), {"stall_timeout_s": config.client_stall_timeout_s})

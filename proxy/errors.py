@@ -84,7 +84,7 @@ class RetryLaterError(ProxyError):
     def __init__(self, message: str, *, reason: Refusal, retry_after_s: int) -> None:
         super().__init__(message)
         self.reason = reason
-        self.headers = ((b"retry-after", b"%d" % retry_after_s),)
+        self.headers: tuple[tuple[bytes, bytes], ...] = ((b"retry-after", b"%d" % retry_after_s),)
 
 
 class OverloadedError(RetryLaterError):
@@ -92,6 +92,15 @@ class OverloadedError(RetryLaterError):
 
     status = HTTPStatus.SERVICE_UNAVAILABLE
     kind = "service_unavailable_error"
+
+
+class NoDescriptorsError(OverloadedError):
+    """The process may not open more files; the client's connection is closed, which gives one back."""
+
+    def __init__(self) -> None:
+        message = "the proxy has as many connections as it may have"
+        super().__init__(message, reason=Refusal.DESCRIPTORS, retry_after_s=1)
+        self.headers += ((b"connection", b"close"),)
 
 
 class NoRoomError(OverloadedError):

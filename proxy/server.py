@@ -10,8 +10,8 @@ import uvicorn
 
 from contracts.configuration.schema import BatonConfig
 from contracts.secret import ClusterSecret, SecretError, read_secret
+from proxy.accept import BoundedServer
 from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
-from proxy.admission import descriptors
 from proxy.app import create_app
 from proxy.connections import protocol
 from proxy.sources import SourceError
@@ -39,7 +39,6 @@ def run(config: BatonConfig) -> None:
         port=config.proxy.port,
         loop="uvloop",
         http=protocol(config.proxy),
-        backlog=descriptors.budget(descriptors.limit()).backlog,
         ws="none",
         lifespan="on",
         access_log=False,
@@ -52,7 +51,7 @@ def run(config: BatonConfig) -> None:
     # uvicorn raises the signal again after its clean stop: end then with 0, not as if killed.
     signal.signal(signal.SIGTERM, _exit)
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(settings).run()
+        BoundedServer(settings).run()
 
 
 def _secret(config: BatonConfig) -> ClusterSecret:

@@ -11,7 +11,7 @@ from contracts.configuration.schema import ProxyConfig
 from proxy.admission import descriptors
 from proxy.admission.asked import priority_of, tenant_of, timeout_s_of
 from proxy.admission.gate import Gate, Ticket
-from proxy.errors import OverloadedError, Refusal
+from proxy.errors import NoDescriptorsError
 from proxy.headers import RawHeaders
 from proxy.node import SEQUENCE_BYTES
 from proxy.request import ClientRequest
@@ -56,12 +56,11 @@ class Admission:
         """Count a request during the block.
 
         Raises:
-            OverloadedError: its connections might be more than the process may have.
+            NoDescriptorsError: its connections might be more than the process may have.
         """
         if self.here >= (most := self.most_here):
             self._say(most)
-            message = "the proxy has as many connections as it may have"
-            raise OverloadedError(message, reason=Refusal.DESCRIPTORS, retry_after_s=1)
+            raise NoDescriptorsError
         self.here += 1
         try:
             yield

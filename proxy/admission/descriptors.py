@@ -1,9 +1,9 @@
 """How many files the process may have open, divided among requests and connections. Pure but for asking the limit.
 
-    limit   ├─ own ─┼─ burst ─┼─ 3 for each request ─┼─ 1 for each connection without one ─┤
+    limit   ├─ own ─┼─ 3 for each request ─┼─ 1 for each connection without one ─┤
 
-A request costs three at most: the client's connection and one to each node. What is above the budget gets 503 in time:
-where the limit itself is reached, libuv accepts connections and closes them at once.
+A request costs three at most: the client's connection and one to each node. A request above the budget is refused, a
+connection above it is not accepted for the moment.
 """
 
 import resource
@@ -13,8 +13,6 @@ from typing import Final
 OF_A_REQUEST: Final = 3
 _OWN: Final = 48  # listening, logs, event loop, name lookups, calls of operators
 _OF_A_MEMBER: Final = 2  # a probe, and a cancel
-_BURST_SHARE: Final = 8  # this part is kept for connections that were accepted and not yet looked at
-MAX_BACKLOG: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +21,13 @@ class Budget:
 
     requests: int  # at once, inside or waiting
     connections: int  # from clients, with a request or without
-    backlog: int  # connections that the kernel may hand over at once
 
 
 def budget(limit: int, members: int = 0) -> Budget:
     """Divide a limit; even a hopeless one leaves something to each."""
-    burst = min(limit // _BURST_SHARE, MAX_BACKLOG)
-    left = max(limit - _OWN - _OF_A_MEMBER * members - burst, OF_A_REQUEST + 1)
+    left = max(limit - _OWN - _OF_A_MEMBER * members, OF_A_REQUEST + 1)
     requests = left // (OF_A_REQUEST + 1)
-    return Budget(requests=requests, connections=left - (OF_A_REQUEST - 1) * requests, backlog=max(1, burst))
+    return Budget(requests=requests, connections=left - (OF_A_REQUEST - 1) * requests)
 
 
 def limit() -> int:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from proxy.admission.gate import Gate, Ticket
-from proxy.errors import OverloadedError, ProxyError, TooManyRequestsError
+from proxy.errors import OverloadedError, ProxyError, Refusal, TooManyRequestsError
 
 
 class Clock:
@@ -164,3 +164,57 @@ async def test_no_place_is_lost_and_none_is_given_twice() -> None:
 
     assert (most, gate.inside, gate.waiting) == (5, 0, 0)
     assert 0 < refused < 2000
+
+
+async def test_a_tenant_is_not_refused_for_the_queue_of_another() -> None:
+    """Its request would be one of the next; only whoever waits behind all the others would wait too long."""
+    clock = Clock()
+    gate = make(clock, inside=1, waiting=99, each=99)
+    visitors = [Visitor(gate, "many") for _ in range(12)]
+    await turn()
+    for visitor in visitors[:3]:
+        clock.now_s += 10
+        await visitor.leave()
+        await turn()
+    with pytest.raises(OverloadedError, match="beyond its deadline"):
+        async with gate.inside_for(Ticket("many", patience_s=45)):
+            pass
+    few = Visitor(gate, "few", patience_s=45)
+    urgent = Visitor(gate, "many", priority=-1, patience_s=45)
+    await turn()
+
+    assert not few.task.done()
+    assert not urgent.task.done()
+    for visitor in (*visitors[3:], few, urgent):
+        visitor.go.set()
+    await asyncio.gather(*(visitor.task for visitor in (*visitors[3:], few, urgent)))
+
+
+async def test_whoever_waits_until_too_little_time_is_left_is_told_to_come_again() -> None:
+    """Its place goes to the next one."""
+    gate = make(inside=1)
+    inside, hasty, patient = Visitor(gate), Visitor(gate, patience_s=0.3), Visitor(gate)
+    await turn()
+    with pytest.raises(OverloadedError) as refused:
+        await hasty.task
+    await inside.leave()
+    await turn()
+
+    assert (refused.value.status, refused.value.reason) == (503, Refusal.WAITED)
+    assert (hasty.began, patient.began) == (False, True)
+    await patient.leave()
+    assert (gate.inside, gate.waiting) == (0, 0)
+
+
+async def test_every_wait_is_reported_once() -> None:
+    """Zero for whoever needs not wait, nothing for whoever is not let in."""
+    clock, waits = Clock(), list[float]()
+    gate = Gate(max_inside=1, max_waiting=2, max_waiting_per_tenant=2, clock=clock, waited=waits.append)
+    visitors = [Visitor(gate) for _ in range(3)]
+    await turn()
+    visitors[2].task.cancel()
+    clock.now_s += 7
+    await visitors[0].leave()
+    await visitors[1].leave()
+
+    assert waits == [0, 7]
