@@ -36,7 +36,7 @@ def priority_of(headers: RawHeaders, fields: Fields, header: str) -> int:
     if text is None and is_set(fields, PRIORITY):
         text = bytes(fields[PRIORITY]).decode()
     try:
-        value = int(text or "0")
+        value = int("0" if text is None else text)
     except ValueError:
         raise BadRequestError(f"'{PRIORITY}' must be an integer", param=PRIORITY) from None
     return max(-_MOST, min(value, _MOST))
