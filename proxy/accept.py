@@ -34,6 +34,7 @@ class Acceptor:
         self._sock = sock
         self._state = state
         self._make = make
+        self._most = descriptors.budget(descriptors.limit()).connections
         self._loop = asyncio.get_running_loop()
         self._joining: set[asyncio.Task[object]] = set()  # accepted, not yet among the connections
         self._timer: asyncio.TimerHandle | None = None
@@ -57,9 +58,8 @@ class Acceptor:
         """Nothing is left to be waited for."""
 
     def _accept(self) -> None:
-        most = descriptors.budget(descriptors.limit()).connections
         for _ in range(PER_TURN):
-            if len(self._state.connections) + len(self._joining) >= most and not self._make_room():
+            if len(self._state.connections) + len(self._joining) >= self._most and not self._make_room():
                 return self._pause()
             try:
                 connection, _ = self._sock.accept()

@@ -29,13 +29,13 @@ class Admission:
         *,
         members: Callable[[], int],
         waited: Callable[[float], None],
-        limit: Callable[[], int] = descriptors.limit,
+        limit: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`members` counts nodes, `waited` is told how long each request waited, `limit` is that of open files."""
+        self._limit = descriptors.limit() if limit is None else limit
         self._config = config
         self._members = members
-        self._limit = limit
         self._clock = clock
         self._said_s = -_SILENCE_S
         self.gate = Gate(
@@ -49,7 +49,7 @@ class Admission:
     @property
     def most_here(self) -> int:
         """How many requests the limit of open files allows."""
-        return descriptors.budget(self._limit(), self._members()).requests
+        return descriptors.budget(self._limit, self._members()).requests
 
     @contextmanager
     def arrived(self) -> Iterator[None]:
@@ -109,5 +109,5 @@ class Admission:
         now_s = self._clock()
         if now_s - self._said_s >= _SILENCE_S:
             self._said_s = now_s
-            fields = {"requests": self.here, "most": most, "open_files_limit": self._limit()}
+            fields = {"requests": self.here, "most": most, "open_files_limit": self._limit}
             logger.warning("requests refused: the limit of open files is reached", extra=fields)

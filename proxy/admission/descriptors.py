@@ -7,16 +7,14 @@ connection above it is not accepted for the moment.
 """
 
 import resource
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 OF_A_REQUEST: Final = 3
 _OWN: Final = 48  # listening, logs, event loop, name lookups, calls of operators
 _OF_A_MEMBER: Final = 2  # a probe, and a cancel
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """What a limit allows."""
 
     requests: int  # at once, inside or waiting
