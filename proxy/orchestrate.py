@@ -16,11 +16,18 @@ from proxy.admission.admission import Admission
 from proxy.answering import answer
 from proxy.client import Client
 from proxy.disconnect import while_connected
-from proxy.errors import ClientGoneError, DeadlineError, ProxyError, RetryLaterError, UnavailableError
+from proxy.errors import (
+    ClientGoneError,
+    DeadlineError,
+    NoDescriptorsError,
+    ProxyError,
+    RetryLaterError,
+    UnavailableError,
+)
 from proxy.failover import Failover
 from proxy.headers import request_id_of
 from proxy.metrics import Metrics
-from proxy.request import parse, read_body
+from proxy.request import discard_body, parse, read_body
 from proxy.resume.stream import Stream
 from proxy.stalled import STALLED
 
@@ -46,6 +53,10 @@ class Orchestrator:
                     await self._answer(scope, receive, client)
             except ClientGoneError:
                 self._gone(scope, client)
+            except NoDescriptorsError as exc:
+                self._metrics.refused(exc.reason)
+                await discard_body(receive)
+                await client.fail(exc)
             except RetryLaterError as exc:
                 self._metrics.refused(exc.reason)
                 await client.fail(exc)

@@ -42,10 +42,10 @@ async def limited_proxy(tmp_path: Path) -> AsyncIterator[tuple[int, FakeVllm, Pa
         await asyncio.gather(*(node.stop() for node in nodes))
 
 
-async def ask(port: int) -> tuple[int, bytes]:
+async def ask(port: int, prompt: str = "x") -> tuple[int, bytes]:
     """Ask on a connection of its own; return the status and the whole answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = json.dumps(COMPLETION).encode()
+    body = json.dumps({**COMPLETION, "prompt": prompt}).encode()
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
     writer.write(head + body)
     got = await reader.read()
@@ -55,11 +55,15 @@ async def ask(port: int) -> tuple[int, bytes]:
 
 
 async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None:
-    """Ten times as many at once as there may be: those let in are answered, the others know when to come again."""
+    """Ten times as many at once as there may be: those let in are answered, the others know when to come again.
+
+    A long body is read although nobody wants it: a connection that is closed with unread data is reset.
+    """
     most = budget(LIMIT, members=2).requests
     async with limited_proxy(tmp_path) as (port, decode, log), asyncio.timeout(60):
         decode.may_answer.clear()
-        asked = [asyncio.create_task(ask(port)) for _ in range(10 * most)]
+        prompts = ["x" * 2_000_000 if turn % 8 == 0 else "x" for turn in range(10 * most)]
+        asked = [asyncio.create_task(ask(port, prompt)) for prompt in prompts]
         await until_true(lambda: sum(each.done() for each in asked) == 9 * most, timeout_s=30)
         decode.may_answer.set()
         got = await asyncio.gather(*asked)
