@@ -8,11 +8,13 @@ from typing import Any
 
 from contracts.configuration.load import ConfigError, choose_file, load
 from proxy import server
+from proxy.admission.descriptors import raise_limit
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the proxy; return the process's exit status."""
     arguments = _parser().parse_args(argv)
+    raise_limit()
     try:
         config = load(_overrides(arguments), os.environ, choose_file(arguments.config)).config
         server.run(config)

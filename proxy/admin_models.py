@@ -37,6 +37,7 @@ class NodeView(BaseModel):
     requests: int = Field(description="in flight through this proxy")
     prompt_bytes: int = Field(description="of those requests")
     other_requests: int = Field(0, description="that it has from others than this proxy, as it said last")
+    own_prompt_bytes: int = Field(description="of those, what a decode node computes itself at the moment")
 
 
 class NodeList(BaseModel):
@@ -70,16 +71,28 @@ class LeavingView(BaseModel):
     requests: int
 
 
+class AdmissionView(BaseModel):
+    """Who is let in."""
+
+    inside: int = Field(description="requests being served")
+    max_requests: int
+    waiting: int
+    max_waiting: int
+    expected_wait_s: float = Field(description="of a request that came now and were the last to be let in")
+    most_by_descriptors: int = Field(description="requests, inside or waiting, that the limit of open files allows")
+
+
 class WorkerView(BaseModel):
     """One of the proxy's processes."""
 
     worker: int
     pid: int | None = Field(description="null: it did not answer")
     requests: int = Field(description="in flight through it, once per node")
+    admission: AdmissionView | None = Field(None, description="null: it did not answer")
 
 
 class AdminState(BaseModel):
-    """Everything about membership; of several workers, all together."""
+    """Everything about membership and admission; of several workers, all together."""
 
     workers: list[WorkerView]
     nodes: list[NodeView]

@@ -15,12 +15,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from contracts.configuration.schema import BatonConfig
+from contracts.configuration.schema import BatonConfig, ProxyConfig
 from contracts.http import error_body
 from contracts.secret import ClusterSecret
 from proxy import metrics, openapi, readiness
 from proxy.admin import admin_router
 from proxy.admin_token import AdminToken
+from proxy.admission.admission import Admission
 from proxy.attempt import Attempts
 from proxy.cancels import Cancels
 from proxy.failover import Failover
@@ -30,6 +31,7 @@ from proxy.plan import Planner
 from proxy.request import CHAT, COMPLETIONS
 from proxy.retries import Retries
 from proxy.retry_budget import RetryBudget
+from proxy.routing.conditional import Conditional
 from proxy.routing.policies import POLICIES
 from proxy.routing.router import Router
 from proxy.upstream import Upstream
@@ -70,7 +72,9 @@ def create_app(
     upstream = Upstream(connect_timeout_s=config.proxy.connect_timeout_s)
     members = Members(config.proxy, secret, upstream)
     counted = metrics.Metrics()
-    crew = Crew(members, counted, seat)
+    admission = Admission(config.proxy, members=lambda: len(members.all()), waited=counted.waited)
+    counted.watch_gate(admission.gate)
+    crew = Crew(members, counted, admission, seat)
     cancels = Cancels(secret, upstream, counted)
     attempts = Attempts(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
     planner = Planner(
@@ -78,6 +82,7 @@ def create_app(
         members.decode,
         prefill_router=_router(config.proxy.prefill_policy, members),
         decode_router=_router(config.proxy.decode_policy, members),
+        conditional=_conditional(config.proxy, members),
         when_no_prefill=config.proxy.when_no_prefill,
         key_header=config.proxy.routing_key_header.lower(),
     )
@@ -104,13 +109,19 @@ def create_app(
     api.add_exception_handler(RequestValidationError, _invalid)
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
     failover = Failover(planner, attempts, Retries(budget, max_attempts=config.proxy.max_attempts), counted)
-    return FrontDoor(Orchestrator(config, failover, counted), api)
+    return FrontDoor(Orchestrator(config, admission, failover, counted), api)
 
 
 def _router(policy: str, members: Members) -> Router:
     router = Router(POLICIES[policy]())
     members.listen(router)
     return router
+
+
+def _conditional(config: ProxyConfig, members: Members) -> Conditional:
+    conditional = Conditional(local_below_bytes=config.local_below_bytes, max_own_bytes=config.max_own_prompt_bytes)
+    members.listen(conditional)
+    return conditional
 
 
 def _add_routes(api: FastAPI, members: Members, crew: Crew, *, needs_prefill: bool) -> None:

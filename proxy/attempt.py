@@ -30,7 +30,7 @@ from proxy.outcome import (
     PrefillOutcome,
     PrefillRefused,
 )
-from proxy.plan import Alone, Pair, Plan
+from proxy.plans import Alone, Pair, Plan
 from proxy.request import ClientRequest
 from proxy.upstream import Upstream
 
@@ -81,7 +81,8 @@ class Attempts:
 
     @asynccontextmanager
     async def _alone(self, plan: Alone, request: ClientRequest) -> AsyncIterator[Outcome]:
-        outcome = await self._decode(_call(plan.decode, request, decode_body(request.fields, None)))
+        with plan.decode.computing(plan.own_bytes):  # until its first bytes
+            outcome = await self._decode(_call(plan.decode, request, decode_body(request.fields, None)))
         try:
             yield outcome
         finally:

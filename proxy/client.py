@@ -8,7 +8,7 @@ from starlette.types import Send
 from contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
 from proxy.errors import ProxyError
 from proxy.headers import REQUEST_ID, printable
-from proxy.plan import Pair, Plan
+from proxy.plans import Pair, Plan
 
 RawHeaderList = list[tuple[bytes, bytes]]
 _PATH: Final = PATH_HEADER.encode()

@@ -67,6 +67,57 @@ class UnavailableError(ProxyError):
     headers = ((b"retry-after", b"1"),)
 
 
+class Refusal(StrEnum):
+    """Why a request was told to come again; the values are labels of `baton_refusals_total`."""
+
+    TENANT = "tenant"  # as many of one tenant's wait as may
+    QUEUE = "queue"  # as many wait as may
+    WAIT = "wait"  # it would wait beyond its deadline
+    WAITED = "waited"  # it did
+    DESCRIPTORS = "descriptors"  # the process may not open more files
+    DECODE_CAP = "decode_cap"  # no decode node may be given another prompt to compute
+
+
+class RetryLaterError(ProxyError):
+    """There is too much to do now; the answer says when to come again."""
+
+    def __init__(self, message: str, *, reason: Refusal, retry_after_s: int) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.headers: tuple[tuple[bytes, bytes], ...] = ((b"retry-after", b"%d" % retry_after_s),)
+
+
+class OverloadedError(RetryLaterError):
+    """Nobody's request could begin in time."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    kind = "service_unavailable_error"
+
+
+class NoDescriptorsError(OverloadedError):
+    """The process may not open more files; the client's connection is closed, which gives one back."""
+
+    def __init__(self) -> None:
+        message = "the proxy has as many connections as it may have"
+        super().__init__(message, reason=Refusal.DESCRIPTORS, retry_after_s=1)
+        self.headers += ((b"connection", b"close"),)
+
+
+class NoRoomError(OverloadedError):
+    """No prefill node can compute the prompt, and no decode node may be given another one."""
+
+    def __init__(self) -> None:
+        message = "no prefill node can compute the prompt, and the decode nodes compute as much as they may"
+        super().__init__(message, reason=Refusal.DECODE_CAP, retry_after_s=1)
+
+
+class TooManyRequestsError(RetryLaterError):
+    """This tenant asks for more than its part."""
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    kind = "rate_limit_error"
+
+
 class DeadlineError(ProxyError):
     """The request did not end within the time that the configuration allows."""
 

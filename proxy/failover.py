@@ -8,15 +8,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
+from contracts.http import RECOMPUTED
 from proxy.attempt import Attempts
-from proxy.errors import ProxyError
+from proxy.errors import NoRoomError, ProxyError
+from proxy.line import Line
 from proxy.metrics import Metrics
 from proxy.node import Node, Role
 from proxy.outcome import DecodeFailed, DecodeRefused, Opened, PrefillFailed
-from proxy.plan import Alone, Failure, Pair, Plan, Planner
+from proxy.plan import Failure, Planner
+from proxy.plans import Pair, Plan
 from proxy.request import ClientRequest
-from proxy.retries import Denied, History, Retries
+from proxy.retries import MIN_LEFT_S, Denied, History, Retries
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +33,7 @@ class Failover:
         self.attempts = attempts
         self.retries = retries
         self.metrics = metrics
+        self.line = Line()
 
     def course(self, deadline: asyncio.Timeout) -> "Course":
         """Begin with a request that arrived."""
@@ -57,17 +62,19 @@ class Course:
             ProxyError: no node could answer, or one refused.
         """
         keep = self._plan if isinstance(self._plan, Pair) else None
-        plan = self._shared.planner.first(request, self._history, keep)
+        first = partial(self._shared.planner.first, request, self._history, keep)
+        plan = first() if self._plan is None else await self._stand_in_line(first, request)
         while True:
             self._plan = plan
             chosen(plan)
+            self._shared.metrics.decided(plan)
             async with self._shared.attempts.run(plan, request) as outcome:
                 if isinstance(outcome, Opened):
                     yield outcome
                     return
             if isinstance(outcome, DecodeRefused):
                 raise outcome.answered
-            plan = self._after(plan, outcome, request)
+            plan = await self._after(plan, outcome, request)
 
     def broke(self) -> None:
         """Note that an opened answer broke."""
@@ -83,17 +90,28 @@ class Course:
         self._shared.retries.spend()
         return True
 
-    def _after(self, failed: Plan, failure: Failure, request: ClientRequest) -> Plan:
+    async def _stand_in_line(self, make: Callable[[], Plan], request: ClientRequest) -> Plan:
+        """Make a plan for a request that was accepted; it waits while there is none that spares the decode nodes."""
+        try:
+            return make()
+        except NoRoomError:
+            logger.info("prompt waits for a decode node", extra={"request_id": request.request_id})
+            return await self._shared.line.wait(make, request.model, self._left_s() - MIN_LEFT_S)
+
+    async def _after(self, failed: Plan, failure: Failure, request: ClientRequest) -> Plan:
         metrics = self._shared.metrics
         leg, node = _culprit(failed, failure)
         self._history = self._history.without(node)
         denied = self._shared.retries.denied(self._history, self._left_s())
         try:
-            plan = self._shared.planner.after(failed, failure, request, self._history, may_retry=denied is None)
+            make = partial(
+                self._shared.planner.after, failed, failure, request, self._history, may_retry=denied is None
+            )
+            plan = await self._stand_in_line(make, request)
         except ProxyError:
             metrics.denied(leg, denied or Denied.NO_NODE)
             raise
-        if isinstance(plan, Alone) and plan.decode is failed.decode:
+        if plan.path == RECOMPUTED:
             metrics.retried(leg, "recompute")
             if isinstance(failure, PrefillFailed):
                 metrics.denied(leg, denied or Denied.NO_NODE)

@@ -1,23 +1,24 @@
-"""uvicorn's HTTP protocol, with a response's head and its first body bytes in one write.
+"""A transport for uvicorn's HTTP protocol that writes a response's head and its first body bytes together.
 
 uvicorn writes the head by itself, and asyncio and uvloop (0.23) both pass a write on at once, so that with TCP_NODELAY
 the head is a segment of its own and the client wakes twice for the first token.
 """
 
 import asyncio
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from proxy.stalled import ReadWatch
 
 _HEAD: Final = b"HTTP/1.1 "
 _INTERIM: Final = b"HTTP/1.1 1"  # `100 Continue` must not wait: the client sends nothing until it comes
 
 
-class _HeadJoiner:
+class HeadJoiner:
     """A transport that holds a head back until the next write, or the loop's next turn."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, watch: ReadWatch) -> None:
         self._transport = transport
+        self._watch = watch
         self._head = b""
 
     def write(self, data: bytes) -> None:
@@ -31,9 +32,11 @@ class _HeadJoiner:
         self._transport.write(data)
 
     def close(self) -> None:
-        """Close after what is held was written."""
+        """Close after what is held was written, and read, or not read for too long."""
         self._flush()
         self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._watch.start()
 
     def _flush(self) -> None:
         if self._head:
@@ -42,11 +45,3 @@ class _HeadJoiner:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
-
-
-class HeadJoiningProtocol(HttpToolsProtocol):
-    """For uvicorn's `http` setting."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin a connection on a transport that joins heads."""
-        super().connection_made(cast("asyncio.Transport", _HeadJoiner(transport)))

@@ -9,13 +9,16 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
+from proxy.admission.gate import Gate
 from proxy.client import Client
-from proxy.errors import Kind
+from proxy.errors import Kind, Refusal
 from proxy.node import Role
+from proxy.plans import Plan
 from proxy.retries import Denied
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_LEFT: Final = "client_left"  # the status of a request whose client left before the response's head
+_WAIT_BUCKETS_S: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TTFT_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -71,6 +74,48 @@ class Metrics:
             ("result",),
             registry=self._registry,
         )
+
+        self._refusals = Counter(
+            "baton_refusals", "Requests told to come again, by reason", ("reason",), registry=self._registry
+        )
+        self._dropped = Counter(
+            "baton_clients_dropped", "Clients cut off because they read nothing", registry=self._registry
+        )
+        self._waits = Histogram(
+            "baton_admission_wait_seconds",
+            "How long requests waited until they were let in",
+            buckets=_WAIT_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._decisions = Counter(
+            "baton_decisions",
+            "Plans, by how the prompt was to be computed and why",
+            ("path", "reason"),
+            registry=self._registry,
+        )
+
+    def watch_gate(self, gate: Gate) -> None:
+        """Show how many requests are inside and how many wait."""
+        inside = Gauge("baton_admission_inside", "Requests that were let in", registry=self._registry)
+        waiting = Gauge("baton_admission_waiting", "Requests that wait to be let in", registry=self._registry)
+        inside.set_function(lambda: gate.inside)
+        waiting.set_function(lambda: gate.waiting)
+
+    def refused(self, reason: Refusal) -> None:
+        """Count a request that shall come again."""
+        self._refusals.labels(reason).inc()
+
+    def client_dropped(self) -> None:
+        """Count a client that did not read."""
+        self._dropped.inc()
+
+    def waited(self, wait_s: float) -> None:
+        """Note how long a request waited until it was let in."""
+        self._waits.observe(wait_s)
+
+    def decided(self, plan: Plan) -> None:
+        """Count a plan."""
+        self._decisions.labels(plan.path, plan.label).inc()
 
     def leg_failed(self, role: str, kind: Kind) -> None:
         """Count a failed leg."""

@@ -41,6 +41,7 @@ class Node:
     requests: int = 0  # in flight through this proxy
     prompt_bytes: int = 0  # of those requests
     others: Others = field(default_factory=Others)  # what it has from others, as of the last probe
+    own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
 
     @property
     def state(self) -> State:
@@ -128,6 +129,15 @@ class Node:
             yield
         finally:
             end()
+
+    @contextmanager
+    def computing(self, prompt_bytes: int) -> Iterator[None]:
+        """Count a prompt that a decode node computes itself during the block."""
+        self.own_prompt_bytes += prompt_bytes
+        try:
+            yield
+        finally:
+            self.own_prompt_bytes -= prompt_bytes
 
 
 def unusable_because(role: Role, info: NodeInfo) -> str | None:

@@ -26,8 +26,9 @@ _ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "The answer; `text/event-stream` if `stream` is true"},
     400: {"description": "The request is malformed"},
     404: {"description": "No node serves the model"},
+    429: {"description": "Too many requests of this tenant wait; `Retry-After` says when to come again"},
     502: {"description": "A node failed and no other could take over"},
-    503: {"description": "No node is ready"},
+    503: {"description": "No node is ready, or there is too much to do; `Retry-After` says when to come again"},
     504: {"description": "The request's deadline passed"},
 }
 

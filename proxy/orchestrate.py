@@ -1,7 +1,8 @@
 """The main path: one request, from the client's bytes to the last byte of its answer.
 
-Read the body once; choose nodes; send both legs at once; relay the decode node's bytes. Until the first byte went out
-any failure leads to another plan (`failover.py`); after it the stream is resumed where that is exact (`answering.py`).
+Read the body once; wait for a place (`admission/`); choose nodes; send both legs at once; relay the decode node's
+bytes. Until the first byte went out any failure leads to another plan (`failover.py`); after it the stream is resumed
+where that is exact (`answering.py`).
 Every wait is bounded by the request's deadline.
 """
 
@@ -11,15 +12,24 @@ import logging
 from starlette.types import Receive, Scope, Send
 
 from contracts.configuration.schema import BatonConfig
+from proxy.admission.admission import Admission
 from proxy.answering import answer
 from proxy.client import Client
 from proxy.disconnect import while_connected
-from proxy.errors import ClientGoneError, DeadlineError, ProxyError, UnavailableError
+from proxy.errors import (
+    ClientGoneError,
+    DeadlineError,
+    NoDescriptorsError,
+    ProxyError,
+    RetryLaterError,
+    UnavailableError,
+)
 from proxy.failover import Failover
 from proxy.headers import request_id_of
 from proxy.metrics import Metrics
-from proxy.request import ClientRequest, parse, read_body
+from proxy.request import discard_body, parse, read_body
 from proxy.resume.stream import Stream
+from proxy.stalled import STALLED
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +37,10 @@ logger = logging.getLogger(__name__)
 class Orchestrator:
     """Serves the data routes, as a plain ASGI application."""
 
-    def __init__(self, config: BatonConfig, failover: Failover, metrics: Metrics) -> None:
-        self._timeout_s = config.proxy.request_timeout_s
+    def __init__(self, config: BatonConfig, admission: Admission, failover: Failover, metrics: Metrics) -> None:
         self._max_body_bytes = config.proxy.max_body_bytes
         self._resume = config.proxy.resume
+        self._admission = admission
         self._failover = failover
         self._metrics = metrics
 
@@ -39,14 +49,19 @@ class Orchestrator:
         client = Client(send, request_id_of(scope["headers"]))
         with self._metrics.exchange(scope["path"], client):
             try:
-                async with asyncio.timeout(self._timeout_s) as deadline:
-                    await self._answer(scope, receive, client, deadline)
+                with self._admission.arrived():
+                    await self._answer(scope, receive, client)
             except ClientGoneError:
-                logger.debug("client left", extra={"request_id": client.request_id})
+                self._gone(scope, client)
+            except NoDescriptorsError as exc:
+                self._metrics.refused(exc.reason)
+                await discard_body(receive)
+                await client.fail(exc)
+            except RetryLaterError as exc:
+                self._metrics.refused(exc.reason)
+                await client.fail(exc)
             except ProxyError as exc:
                 await client.fail(exc)
-            except TimeoutError:
-                await client.fail(DeadlineError(f"the request did not end within {self._timeout_s:g} s"))
             except Exception:
                 logger.exception("request failed", extra={"request_id": client.request_id})
                 await client.fail(ProxyError("the proxy failed; its log has the details"))
@@ -54,11 +69,22 @@ class Orchestrator:
                 await client.fail(UnavailableError("the proxy is stopping"))
                 raise
 
-    async def _answer(self, scope: Scope, receive: Receive, client: Client, deadline: asyncio.Timeout) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, client: Client) -> None:
+        timeout_s = self._admission.timeout_s(scope["headers"])
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+                await self._answer_until(deadline, scope, receive, client)
+        except TimeoutError as exc:
+            raise DeadlineError(f"the request did not end within {timeout_s:g} s") from exc
+
+    async def _answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
         body = await read_body(scope, receive, self._max_body_bytes)
         request = parse(scope["path"], client.request_id, scope["headers"], body)
-        async with while_connected(receive):
-            await self._serve(request, client, deadline)
+        async with while_connected(receive), self._admission.inside(request, scope["headers"], deadline):
+            await answer(Stream(request, self._resume), self._failover.course(deadline), client, self._metrics)
 
-    async def _serve(self, request: ClientRequest, client: Client, deadline: asyncio.Timeout) -> None:
-        await answer(Stream(request, self._resume), self._failover.course(deadline), client, self._metrics)
+    def _gone(self, scope: Scope, client: Client) -> None:
+        if STALLED in scope:
+            self._metrics.client_dropped()
+        else:
+            logger.debug("client left", extra={"request_id": client.request_id})

@@ -1,6 +1,7 @@
 """How a leg can end, one type for each way. A failure knows the error that the client gets if nothing else helps."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from contracts.http import PATH_HEADER, RECOMPUTED
 from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, ProxyError, UnavailableError
@@ -52,6 +53,7 @@ class PrefillRefused:
 
     answered: NodeAnsweredError
     kind: Kind = Kind.REFUSED
+    label: ClassVar[str] = "prefill_refused"
 
     @property
     def reason(self) -> str:
@@ -69,6 +71,7 @@ class PrefillFailed:
 
     kind: Kind
     message: str
+    label: ClassVar[str] = "prefill_failed"  # of `baton_decisions_total`
 
     @property
     def reason(self) -> str:

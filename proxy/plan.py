@@ -7,66 +7,26 @@ may the prompt be computed elsewhere, is a prefill node there, do the two unders
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
-from contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
+from contracts.http import LOCAL
 from contracts.kv_transfer import new_transfer_id
 from proxy.classify import reason_for_local
-from proxy.errors import ProxyError, UnavailableError, UnknownModelError
+from proxy.errors import NoRoomError, ProxyError, UnavailableError, UnknownModelError
 from proxy.fields import is_set
 from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
+from proxy.own import OwnPrompts
+from proxy.plans import Alone, Pair, Plan
+from proxy.reasons import LABELS, NO_PREFILL_CONFIGURED, NO_PREFILL_MATCHES, NO_PREFILL_READY, SHORT
 from proxy.request import ClientRequest
 from proxy.retries import History
+from proxy.routing.conditional import Conditional, Verdict
 from proxy.routing.policies import Work
 from proxy.routing.prefixes import prefixes
 from proxy.routing.router import Router
 
 NOTHING_YET: Final = History()
-NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
-NO_PREFILL_READY: Final = "no prefill node is ready"
-NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode node can use"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
-    """The decode node computes the prompt itself."""
-
-    decode: Node
-    path: str  # LOCAL or RECOMPUTED
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """One node computes the prompt, the other decodes."""
-
-    decode: Node
-    prefill: Node
-    rank: int  # data-parallel rank of the prefill node
-    transfer_id: str
-    path: str = DISAGGREGATED
-
-    reason: str = ""
-
-    @property
-    def ranks(self) -> int:
-        """How many data-parallel ranks the prefill node has."""
-        return len(self._control_addresses)
-
-    @property
-    def control_address(self) -> str:
-        """Where the decode node finds the prefill rank."""
-        return self._control_addresses[self.rank]
-
-    @property
-    def _control_addresses(self) -> list[str]:
-        assert self.prefill.info is not None
-        return self.prefill.info.control_addresses
-
-
-Plan = Alone | Pair
 Failure = DecodeFailed | PrefillFailed | PrefillRefused
 
 
@@ -80,6 +40,7 @@ class Planner:
         *,
         prefill_router: Router,
         decode_router: Router,
+        conditional: Conditional,
         when_no_prefill: Literal["decode_local", "refuse"],
         key_header: str = "",
     ) -> None:
@@ -87,6 +48,8 @@ class Planner:
         self._decode = decode
         self._prefill_router = prefill_router
         self._decode_router = decode_router
+        self._conditional = conditional
+        self._own = OwnPrompts(decode_router, conditional)
         self._key_header = key_header
         self._refuses = when_no_prefill == "refuse"
         self._turn = 0
@@ -100,6 +63,7 @@ class Planner:
             keep: an earlier plan whose prefill node has the prompt in its prefix cache by now.
 
         Raises:
+            NoRoomError: no prefill node can take it, and the decode nodes compute as much as they may.
             ProxyError: nobody can take it, or nobody serves the model.
         """
         work = self._work(request)
@@ -108,13 +72,17 @@ class Planner:
             raise UnavailableError("no decode node is ready for this model")
         reason = reason_for_local(request.fields)
         if reason is not None:
-            return self._alone(work, decode, reason)
+            return self._own.first(work, decode, reason, nowhere_else=True)
         prefill = self._usable_prefill(request.model, history)
         made = {node.fingerprint for node in prefill} - {None}
         matching = [node for node in decode if node.fingerprint in made]
         if not matching:
             return self._without_prefill(work, decode, any_ready=bool(prefill))
-        return self._pair(work, prefill, matching, keep)
+        taker, new_bytes = self._decode_router.choice(work, matching)
+        verdict = self._conditional.judge(new_bytes, taker)
+        if verdict is Verdict.LOCAL:
+            return Alone(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
+        return self._pair(work, prefill, taker, keep, label=verdict)
 
     def after(
         self, failed: Plan, failure: Failure, request: ClientRequest, history: History, *, may_retry: bool
@@ -129,6 +97,7 @@ class Planner:
             may_retry: whether another node may be asked. A decode node may compute a prompt itself in any case.
 
         Raises:
+            NoRoomError: no decode node may be given another prompt to compute, for now.
             ProxyError: the request ends here.
         """
         if isinstance(failure, DecodeFailed):
@@ -137,10 +106,11 @@ class Planner:
             usable = self._usable_prefill(request.model, history)
             makers = [node for node in usable if node.fingerprint == failed.decode.fingerprint]
             if makers:
-                return self._pair(self._work(request), makers, [failed.decode])
+                return self._pair(self._work(request), makers, failed.decode)
         if self._refuses:
             raise failure.error()
-        return Alone(decode=failed.decode, path=RECOMPUTED, reason=failure.reason)
+        others = self._other_decode(request.model, history, failed.decode)
+        return self._own.after(self._work(request), failed.decode, others, failure)
 
     def _after_decode(
         self, failed: Plan, failure: DecodeFailed, request: ClientRequest, history: History, *, may_retry: bool
@@ -149,6 +119,8 @@ class Planner:
             raise failure.error()
         try:
             return self.first(request, history, failed if isinstance(failed, Pair) else None)
+        except NoRoomError:
+            raise
         except ProxyError as exc:
             raise failure.error() from exc
 
@@ -179,24 +151,32 @@ class Planner:
             raise UnknownModelError(f"the model '{model}' does not exist", param="model")
         return [node for node in ready if node.serves(model)]
 
-    def _alone(self, work: Work, decode: Sequence[Node], reason: str) -> Alone:
-        return Alone(decode=self._decode_router.choose(work, decode), path=LOCAL, reason=reason)
+    def _other_decode(self, model: str, history: History, taker: Node) -> list[Node]:
+        return [
+            node
+            for node in self._decode
+            if node.state is State.READY
+            and node.serves(model)
+            and node is not taker
+            and node not in history.lost_decode
+        ]
 
     def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool) -> Alone:
         reason = NO_PREFILL_MATCHES if any_ready else NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
         if self._refuses:
             raise UnavailableError(reason)
-        return self._alone(work, decode, reason)
+        return self._own.first(work, decode, reason)
 
-    def _pair(self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], keep: Pair | None = None) -> Pair:
-        taker = self._decode_router.choose(work, decode)
+    def _pair(
+        self, work: Work, prefill: Sequence[Node], taker: Node, keep: Pair | None = None, label: str = ""
+    ) -> Pair:
         makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
         if keep is not None and keep.prefill in makers:
-            return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id())
+            return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label)
         maker = self._prefill_router.choose(work, makers)
         assert maker.info is not None
         rank = work.turn % len(maker.info.control_addresses)
-        return Pair(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id())
+        return Pair(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label)
 
 
 def key_of(request: ClientRequest, header: str) -> str:

@@ -1,5 +1,7 @@
 """Reading one request: its body once, its fields split but mostly undecoded, wrong types refused. Parsing is pure."""
 
+import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +15,7 @@ from proxy.fields import Fields, JsonKind, is_set, kind_of, split
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+DISCARD_S: Final = 5.0
 
 # What a node's connectors read is never the client's to write, neither as a field nor through `vllm_xargs`.
 _CONNECTOR_FIELDS: Final = frozenset((KV_TRANSFER_PARAMS, "ec_transfer_params"))
@@ -36,6 +39,7 @@ _KINDS: Final[dict[str, frozenset[JsonKind]]] = {
     "temperature": _NUMBER,
     "top_p": _NUMBER,
     "seed": _NUMBER,
+    "priority": _NUMBER,
     _XARGS: frozenset(("object", "null")),
 }
 
@@ -80,6 +84,17 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
         parts.append(part)
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def discard_body(receive: Receive) -> None:
+    """Read a body that nobody wants, for a while: a connection that is closed with unread data is reset.
+
+    The client would then see the reset and not the answer.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_S):
+            while (await receive()).get("more_body", False):
+                pass
 
 
 def parse(endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body: bytes) -> ClientRequest:

@@ -16,9 +16,10 @@ import uvicorn
 
 from contracts.configuration.schema import BatonConfig
 from contracts.secret import ClusterSecret, SecretError, read_secret
+from proxy.accept import BoundedServer
 from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
 from proxy.app import FrontDoor, create_app
-from proxy.joined_head import HeadJoiningProtocol
+from proxy.connections import protocol
 from proxy.sources import SourceError
 from proxy.workers.listen import listen_on
 from proxy.workers.seat import Seat
@@ -75,7 +76,7 @@ def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket] | N
         host=config.proxy.host,
         port=config.proxy.port,
         loop="uvloop",
-        http=HeadJoiningProtocol,
+        http=protocol(config.proxy),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -87,7 +88,7 @@ def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket] | N
     # uvicorn raises the signal again after its clean stop: end then with 0, not as if killed.
     signal.signal(signal.SIGTERM, _exit)
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(settings).run(sockets)
+        BoundedServer(settings).run(sockets)
 
 
 def _secret(config: BatonConfig) -> ClusterSecret:

@@ -44,6 +44,15 @@ class ProxyConfig:
     breaker_open_s: Seconds = 2.0  # until one request tries an isolated node again; doubled each time that fails
     connect_timeout_s: Seconds = 3.0
     request_timeout_s: Seconds = 600.0  # from the request's arrival to its last byte
+    timeout_header: str = "x-request-timeout-s"  # with it a client asks for less
+    max_requests: AtLeastOne = 8192  # being served at once, by one process; others wait
+    max_waiting: Number = 4096
+    max_waiting_per_tenant: AtLeastOne = 1024
+    tenant_header: str = ""  # who asks, if a gateway says so; empty or missing: the API key
+    priority_header: str = "x-request-priority"  # lower goes first; else the body's `priority`; empty: neither counts
+    client_stall_timeout_s: Seconds = 60.0  # a client that reads nothing for so long is dropped
+    local_below_bytes: Number = 0  # a prompt of which a decode node lacks less is computed there; 0: none is by choice
+    max_own_prompt_bytes: AtLeastOne = 1024 * 1024  # of prompts that one decode node computes itself at once
     max_attempts: AtLeastOne = 4  # of one request, on whichever nodes
     retry_share: Share = 0.2  # of all requests; so many may be tried again where failures last
     retry_burst: AtLeastOne = 512  # … and so many beyond that, for the loss of a node with all its requests

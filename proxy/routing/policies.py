@@ -41,6 +41,10 @@ class Policy(Protocol):
         """Return the candidate that shall get the work."""
         ...
 
+    def seen_bytes(self, work: Work, node: Candidate, /) -> int:
+        """How much of the prompt a node is believed to have, before it gets the work."""
+        ...
+
     def given(self, work: Work, node: Candidate) -> None:
         """A node has got the work."""
         ...
@@ -54,6 +58,10 @@ class _Forgetful:
     """A policy for which nothing follows from what happened before."""
 
     reads_prompts = False
+
+    def seen_bytes(self, _work: Work, _node: Candidate) -> int:
+        """Nothing is known."""
+        return 0
 
     def given(self, work: Work, node: Candidate) -> None:
         """Nothing to remember."""
@@ -152,10 +160,13 @@ class PrefixAffinity:
                 best, least = node, rank
         return best or min(window, key=lambda node: given(node.slot))
 
+    def seen_bytes(self, work: Work, node: Candidate) -> int:
+        """Whole chunks that it was given before."""
+        return CHUNK_BYTES * depth_of(self._index.matches(work.prefixes, 1 << node.slot), node.slot)
+
     def given(self, work: Work, node: Candidate) -> None:
         """Remember that it has seen this prompt."""
-        depth = depth_of(self._index.matches(work.prefixes, 1 << node.slot), node.slot)
-        self._shares.add(node.slot, work.prompt_bytes - CHUNK_BYTES * depth, work.now_s)
+        self._shares.add(node.slot, work.prompt_bytes - self.seen_bytes(work, node), work.now_s)
         self._index.add(work.prefixes, node.slot)
 
     def forget(self, slot: int) -> None:

@@ -1,13 +1,20 @@
 """One role's policy at work: asked with whatever nodes may be used now, told of those that come and go."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from proxy.node import Node
 from proxy.routing.candidates import Candidates
 from proxy.routing.policies import Policy, Work
 
 _KEPT: Final = 64  # sets of nodes that are kept in order: a few models, a few that are away
+
+
+class Choice(NamedTuple):
+    """Who gets the work."""
+
+    node: Node
+    new_bytes: int  # of the prompt, that it is not believed to have
 
 
 class Router:
@@ -25,11 +32,16 @@ class Router:
 
     def choose(self, work: Work, nodes: Sequence[Node]) -> Node:
         """Return the node that gets the work, one of at least one."""
+        return self.choice(work, nodes).node
+
+    def choice(self, work: Work, nodes: Sequence[Node]) -> Choice:
+        """Likewise, with how much of the prompt is new to it."""
         self._turn += len(nodes) > 1  # where there is no choice, nobody loses a turn
         work = work._replace(turn=self._turn)
         node = self._policy.choose(work, self._in_order(tuple(nodes)))
+        seen_bytes = self._policy.seen_bytes(work, node)
         self._policy.given(work, node)
-        return node
+        return Choice(node, work.prompt_bytes - seen_bytes)
 
     def joined(self, node: Node) -> None:
         """A node is a member from now on."""

@@ -14,7 +14,8 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from proxy import member_metrics
-from proxy.admin_models import LeavingView, NodeView, WorkerView
+from proxy.admin_models import AdmissionView, LeavingView, NodeView, WorkerView
+from proxy.admission.admission import Admission
 from proxy.metrics import Metrics, render
 from proxy.nodes import Members
 from proxy.orders import Orders
@@ -40,6 +41,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     families: list[Family]
     nodes: list[dict[str, Any]] = []
     leaving: list[dict[str, Any]] = []
+    admission: dict[str, Any] | None = None
 
     def views(self) -> list[NodeView]:
         """What it sees of the members."""
@@ -53,8 +55,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Crew:
     """One worker among all."""
 
-    def __init__(self, members: Members, counted: Metrics, seat: Seat | None = None) -> None:
+    def __init__(self, members: Members, counted: Metrics, admission: Admission, seat: Seat | None = None) -> None:
         self._members = members
+        self._admission = admission
         self._counted = counted
         self._seat = seat
         self._book = OrderBook(seat.orders) if seat else None
@@ -98,7 +101,7 @@ class Crew:
         return views.joined(report.views() for report in await self._reports())
 
     async def state(self) -> dict[str, Any]:
-        """Return everything about membership, for `/admin/state`."""
+        """Return everything about membership and admission, for `/admin/state`."""
         reports = await self._reports()
         return {
             **self._members.state(),
@@ -164,6 +167,7 @@ class Crew:
             families=found,
             nodes=[views.view(node).model_dump(mode="json") for node in self._members.all()],
             leaving=self._members.state()["leaving"],
+            admission=self._admission.state(),
         )
 
     async def _run(self) -> None:
@@ -263,4 +267,5 @@ def _crew_metrics(seat: Seat) -> list[Metric]:
 
 def _worker_view(report: Report) -> WorkerView:
     requests = [node.requests for node in report.views()] + [node.requests for node in report.leavers()]
-    return WorkerView(worker=report.worker, pid=report.pid, requests=sum(requests))
+    admission = AdmissionView.model_validate(report.admission) if report.admission else None
+    return WorkerView(worker=report.worker, pid=report.pid, requests=sum(requests), admission=admission)

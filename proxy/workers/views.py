@@ -34,6 +34,7 @@ def view(node: Node) -> NodeView:
         models=node.info.served_models if node.info else [],
         requests=node.requests,
         prompt_bytes=node.prompt_bytes,
+        own_prompt_bytes=node.own_prompt_bytes,
         other_requests=round(node.others.requests),
     )
 
@@ -69,6 +70,7 @@ def _one(views: Sequence[NodeView]) -> NodeView:
             "draining": any(each.draining for each in views),
             "requests": own,
             "prompt_bytes": sum(each.prompt_bytes for each in views),
+            "own_prompt_bytes": sum(each.own_prompt_bytes for each in views),
             # What others have, seen from one worker, is in part what the other workers have.
             "other_requests": max(0, max(each.requests + each.other_requests for each in views) - own),
         }

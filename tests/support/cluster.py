@@ -12,7 +12,7 @@ import httpx
 from contracts.configuration.schema import BatonConfig, ProxyConfig, TransferConfig
 from proxy.admin_token import AdminToken
 from proxy.app import create_app
-from proxy.joined_head import HeadJoiningProtocol
+from proxy.connections import protocol
 from tests.support.fake_answers import MODEL
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.serve import serve
@@ -98,7 +98,8 @@ async def cluster(
     try:
         async with (
             serve(
-                create_app(config, SECRET, AdminToken(admin_token) if admin_token else None), http=HeadJoiningProtocol
+                create_app(config, SECRET, AdminToken(admin_token) if admin_token else None),
+                http=protocol(config.proxy),
             ) as url,
             httpx.AsyncClient(base_url=url, timeout=10) as http,
         ):

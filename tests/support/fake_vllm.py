@@ -119,6 +119,8 @@ class FakeVllm:
         self.may_answer.set()
         self.first_token_delay_s = 0.0
         self.token_delay_s = 0.0
+        self.padding_bytes = 0  # of a comment after each event of a stream, or of spaces after a whole answer
+        self.sent_bytes = 0  # of streams, handed over to the connection
         self.recomputes = False
         self.has_node_api = True
         self.info = NodeInfo(
@@ -289,7 +291,7 @@ class FakeVllm:
             headers += [(b"x-baton-path", b"recomputed"), (b"x-baton-reason", b"the peer went silent")]
         headers.append((b"x-baton-secret", b"not for clients"))
         asked = understand(seen.path, seen.body, self.tokens, self.created, self.drift)
-        parts = list(stream(asked)) if streams else [whole(asked)]
+        parts = list(stream(asked)) if streams else [whole(asked) + b" " * self.padding_bytes]
         if not streams:
             headers.append((b"content-length", b"%d" % (0 if self.fault == "empty" else len(parts[0]))))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -307,7 +309,13 @@ class FakeVllm:
                 return
             if self.fault == "silent end" and index == len(parts) - 1:
                 break
-            await send({"type": "http.response.body", "body": part, "more_body": True})
+            padded = (
+                part + b":" + b"x" * self.padding_bytes + b"\n\n"
+                if self.padding_bytes and index < len(parts) - 1
+                else part
+            )
+            await send({"type": "http.response.body", "body": padded, "more_body": True})
+            self.sent_bytes += len(padded)
             await asyncio.sleep(self.token_delay_s)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

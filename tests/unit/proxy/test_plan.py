@@ -4,14 +4,17 @@ import msgspec
 import pytest
 
 from contracts.http import LOCAL, RECOMPUTED
-from proxy import classify, plan
-from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, UnavailableError, UnknownModelError
+from proxy import classify, plan, reasons
+from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, NoRoomError, UnavailableError, UnknownModelError
 from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
-from proxy.plan import Alone, Pair, Planner
+from proxy.plan import Planner
+from proxy.plans import Alone, Pair
 from proxy.request import COMPLETIONS, parse
 from proxy.retries import History
-from proxy.routing.policies import LeastLoad, PrefixAffinity
+from proxy.routing.conditional import Conditional
+from proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
+from proxy.routing.prefixes import CHUNK_BYTES
 from proxy.routing.router import Router
 from tests.unit.proxy.members import BFLOAT16, node, request
 
@@ -20,14 +23,21 @@ D_FAILED = DecodeFailed(Kind.CONNECT, "it cannot be reached")
 
 
 def planner(
-    prefill: list[Node], decode: list[Node], when_no_prefill: Literal["decode_local", "refuse"] = "decode_local"
+    prefill: list[Node],
+    decode: list[Node],
+    when_no_prefill: Literal["decode_local", "refuse"] = "decode_local",
+    *,
+    decode_policy: Policy | None = None,
+    local_below_bytes: int = 0,
+    max_own_bytes: int = 1 << 20,
 ) -> Planner:
     """Make a planner with the default policies."""
     return Planner(
         prefill,
         decode,
         prefill_router=Router(PrefixAffinity()),
-        decode_router=Router(LeastLoad()),
+        decode_router=Router(decode_policy or LeastLoad()),
+        conditional=Conditional(local_below_bytes=local_below_bytes, max_own_bytes=max_own_bytes),
         when_no_prefill=when_no_prefill,
         key_header="x-session-id",
     )
@@ -56,12 +66,12 @@ def test_an_uncovered_request_is_local_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("prefill", "reason"),
     [
-        ([], plan.NO_PREFILL_CONFIGURED),
-        ([node("prefill", state="starting")], plan.NO_PREFILL_READY),
-        ([node("prefill", control_addresses=[])], plan.NO_PREFILL_READY),
-        ([node("prefill", served_models=["another"])], plan.NO_PREFILL_READY),
-        ([node("prefill", fingerprint=BFLOAT16)], plan.NO_PREFILL_MATCHES),
-        ([node("prefill", fingerprint=None)], plan.NO_PREFILL_MATCHES),
+        ([], reasons.NO_PREFILL_CONFIGURED),
+        ([node("prefill", state="starting")], reasons.NO_PREFILL_READY),
+        ([node("prefill", control_addresses=[])], reasons.NO_PREFILL_READY),
+        ([node("prefill", served_models=["another"])], reasons.NO_PREFILL_READY),
+        ([node("prefill", fingerprint=BFLOAT16)], reasons.NO_PREFILL_MATCHES),
+        ([node("prefill", fingerprint=None)], reasons.NO_PREFILL_MATCHES),
     ],
 )
 def test_without_a_usable_prefill_node_the_policy_decides(prefill: list[Node], reason: str) -> None:
@@ -237,6 +247,74 @@ def test_a_prompt_goes_where_its_beginning_went() -> None:
 
     assert {choose(f"{story} and then {turn}") for turn in range(9)} == {first}
     assert len({choose(f"{turn} " * 5_000) for turn in range(9)}) > 1
+
+
+def test_a_prompt_that_is_little_or_mostly_known_is_computed_where_it_is_decoded() -> None:
+    """What counts is what that decode node lacks, as far as its policy knows."""
+    made = planner(
+        [node("prefill")], [node("decode")], decode_policy=PrefixAffinity(), local_below_bytes=3 * CHUNK_BYTES
+    )
+    story = "x" * (8 * CHUNK_BYTES)
+
+    chosen = [made.first(request({"prompt": prompt})) for prompt in ("short", story, story + " and then?", "y" + story)]
+
+    assert [type(each) for each in chosen] == [Alone, Pair, Alone, Pair]
+    assert isinstance(chosen[2], Alone)
+    assert (chosen[2].reason, chosen[2].label) == (reasons.SHORT, "short")
+    assert chosen[2].own_bytes < CHUNK_BYTES
+
+
+def test_every_reason_has_a_label() -> None:
+    """The labels of a series are few, and known."""
+    sentences = {value for name, value in vars(classify).items() if name.isupper() and isinstance(value, str)}
+
+    assert sentences <= set(reasons.LABELS)
+    assert len(set(reasons.LABELS.values())) == len(reasons.LABELS)
+
+
+def test_without_prefill_nodes_a_full_decode_node_is_passed_by() -> None:
+    """Up to the cap of each; then the request is refused, for now."""
+    full, free = node("decode", "http://d0"), node("decode", "http://d1", slot=1)
+    made = planner([], [full, free], max_own_bytes=1000)
+    full.own_prompt_bytes = 900
+
+    assert {made.first(request({"prompt": "x" * 200})).decode.url for _ in range(4)} == {free.url}
+    free.own_prompt_bytes = 900
+    with pytest.raises(NoRoomError):
+        made.first(request({"prompt": "x" * 200}))
+    assert made.first(request({"prompt": "x" * 50})).decode in (full, free)
+    assert isinstance(made.first(request({"prompt": "x" * 200, "prompt_logprobs": 1})), Alone)
+
+
+def test_after_a_failed_prefill_leg_another_decode_node_computes_what_is_too_much_for_the_first() -> None:
+    """No permission is needed: nobody has computed it yet. With all of them full the request has to wait."""
+    first, other, lost = (node("decode", f"http://d{slot}", slot=slot) for slot in range(3))
+    made = planner([], [first, other, lost], max_own_bytes=1000)
+    failed = Pair(decode=first, prefill=node("prefill"), rank=0, transfer_id="")
+    history = History().without(failed.prefill).without(lost)
+    asked = request({"prompt": "x" * 200})
+
+    here = made.after(failed, P_FAILED, asked, history, may_retry=False)
+    first.own_prompt_bytes = 900
+    there = made.after(failed, P_FAILED, asked, history, may_retry=False)
+    other.own_prompt_bytes = 900
+
+    assert (here.decode, there.decode, there.path, there.label) == (first, other, RECOMPUTED, "prefill_failed")
+    assert isinstance(here, Alone)
+    assert here.own_bytes == asked.prompt_bytes
+    with pytest.raises(NoRoomError):
+        made.after(failed, P_FAILED, asked, history, may_retry=False)
+
+
+def test_after_a_failed_decode_leg_full_decode_nodes_are_waited_for() -> None:
+    """The request was accepted; its first node's error is not its end."""
+    first, full = node("decode", "http://d0"), node("decode", "http://d1", slot=1)
+    made = planner([], [first, full], max_own_bytes=1000)
+    full.own_prompt_bytes = 1000
+    failed = Alone(decode=first, path=LOCAL, reason="")
+
+    with pytest.raises(NoRoomError):
+        made.after(failed, D_FAILED, request(), History().without(first), may_retry=True)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""Accepting connections, as many as there may be: the others wait in the kernel's queue, where nothing happens to them.
+
+uvloop accepts whatever comes, and at the limit of open files libuv accepts and closes at once, which clients see as a
+reset. So uvicorn gets no listening socket; it is read here, and not read while there are too many connections. A connection
+that waits for a request, or for the rest of one's head, then makes room, the oldest first.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+import uvicorn
+
+from proxy.admission import descriptors
+from proxy.connections import ClientProtocol, waiting_at
+
+logger = logging.getLogger(__name__)
+
+UNUSED_S: Final = 1.0  # so long a connection may be without a request although others want in
+PAUSE_S: Final = 0.02  # while there are too many
+PER_TURN: Final = 64  # connections, of the event loop
+_SILENCE_S: Final = 5.0  # between two log lines
+
+
+class Acceptor:
+    """One listening socket; as much of asyncio's `Server` as uvicorn uses."""
+
+    def __init__(
+        self, sock: socket.socket, state: uvicorn.server.ServerState, make: Callable[[], ClientProtocol]
+    ) -> None:
+        """`state` holds the server's connections, `make` makes a protocol."""
+        self._sock = sock
+        self._state = state
+        self._make = make
+        self._most = descriptors.budget(descriptors.limit()).connections
+        self._loop = asyncio.get_running_loop()
+        self._joining: set[asyncio.Task[object]] = set()  # accepted, not yet among the connections
+        self._timer: asyncio.TimerHandle | None = None
+        self._said_s = -_SILENCE_S
+
+    def start(self) -> None:
+        """Accept from now on."""
+        self._sock.setblocking(False)
+        self._loop.add_reader(self._sock, self._accept)
+
+    def close(self) -> None:
+        """Accept no more; idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._sock.fileno() >= 0:
+            self._loop.remove_reader(self._sock)
+            self._sock.close()
+
+    async def wait_closed(self) -> None:
+        """Nothing is left to be waited for."""
+
+    def _accept(self) -> None:
+        for _ in range(PER_TURN):
+            if len(self._state.connections) + len(self._joining) >= self._most and not self._make_room():
+                return self._pause()
+            try:
+                connection, _ = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return None
+            except OSError as exc:  # no descriptor is left after all
+                logger.log(self._level(), "no connection can be accepted", extra={"problem": exc.strerror})
+                return self._pause()
+            task = self._loop.create_task(self._join(connection))
+            self._joining.add(task)
+            task.add_done_callback(self._joining.discard)
+        return None
+
+    async def _join(self, connection: socket.socket) -> None:
+        try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(self._make, connection)
+        except OSError:  # it has gone already
+            connection.close()
+
+    def _make_room(self) -> bool:
+        """Close the connection that was not used for longest; say whether there was one."""
+        unused = waiting_at(self._state)
+        oldest = next(iter(unused), None)
+        if oldest is None or self._loop.time() - unused[oldest] < UNUSED_S:
+            return False
+        del unused[oldest]
+        oldest.transport.close()
+        return True
+
+    def _pause(self) -> None:
+        self._loop.remove_reader(self._sock)
+        self._timer = self._loop.call_later(PAUSE_S, self.start)
+
+    def _level(self) -> int:
+        now_s = self._loop.time()
+        if now_s - self._said_s < _SILENCE_S:
+            return logging.DEBUG
+        self._said_s = now_s
+        return logging.WARNING
+
+
+class BoundedServer(uvicorn.Server):
+    """uvicorn's server, with our way of accepting."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start the application, then accept."""
+        listening = [self.config.bind_socket()] if sockets is None else sockets
+        await super().startup(sockets=[])
+        for sock in listening:
+            sock.listen(self.config.backlog)
+            acceptor = Acceptor(sock, self.server_state, self._protocol)
+            acceptor.start()
+            self.servers.append(acceptor)  # type: ignore[arg-type]
+
+    def _protocol(self) -> ClientProtocol:
+        made = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        assert isinstance(made, ClientProtocol)
+        return made

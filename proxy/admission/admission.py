@@ -1,0 +1,113 @@
+"""All that a request goes through before it is served: descriptors, its own deadline, the gate."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, Final
+
+from contracts.configuration.schema import ProxyConfig
+from proxy.admission import descriptors
+from proxy.admission.asked import priority_of, tenant_of, timeout_s_of
+from proxy.admission.gate import Gate, Ticket
+from proxy.errors import NoDescriptorsError
+from proxy.headers import RawHeaders
+from proxy.node import SEQUENCE_BYTES
+from proxy.request import ClientRequest
+
+logger = logging.getLogger(__name__)
+_SILENCE_S: Final = 5.0  # between two log lines about descriptors
+
+
+class Admission:
+    """Lets requests in."""
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        *,
+        members: Callable[[], int],
+        waited: Callable[[float], None],
+        limit: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`members` counts nodes, `waited` is told how long each request waited, `limit` is that of open files."""
+        self._limit = descriptors.limit() if limit is None else limit
+        self._config = config
+        self._members = members
+        self._clock = clock
+        self._said_s = -_SILENCE_S
+        self.gate = Gate(
+            max_inside=config.max_requests,
+            max_waiting=config.max_waiting,
+            max_waiting_per_tenant=config.max_waiting_per_tenant,
+            waited=waited,
+        )
+        self.here = 0  # requests whose head has come and whose answer has not ended
+
+    @property
+    def most_here(self) -> int:
+        """How many requests the limit of open files allows."""
+        return descriptors.budget(self._limit, self._members()).requests
+
+    @contextmanager
+    def arrived(self) -> Iterator[None]:
+        """Count a request during the block.
+
+        Raises:
+            NoDescriptorsError: its connections might be more than the process may have.
+        """
+        if self.here >= (most := self.most_here):
+            self._say(most)
+            raise NoDescriptorsError
+        self.here += 1
+        try:
+            yield
+        finally:
+            self.here -= 1
+
+    def timeout_s(self, headers: RawHeaders) -> float:
+        """Return how long a request may take.
+
+        Raises:
+            BadRequestError: the client's own limit is no number.
+        """
+        return timeout_s_of(headers, self._config.timeout_header.lower(), self._config.request_timeout_s)
+
+    def inside(
+        self, request: ClientRequest, headers: RawHeaders, deadline: asyncio.Timeout
+    ) -> AbstractAsyncContextManager[None]:
+        """Wait for the request's turn, and hold its place for the block.
+
+        Raises:
+            BadRequestError: its priority is no integer.
+            RetryLaterError: it is not let in.
+        """
+        when_s = deadline.when()
+        assert when_s is not None
+        ticket = Ticket(
+            tenant=tenant_of(headers, self._config.tenant_header.lower()),
+            priority=priority_of(headers, request.fields, self._config.priority_header.lower()),
+            cost=request.prompt_bytes + SEQUENCE_BYTES,
+            patience_s=when_s - asyncio.get_running_loop().time(),
+        )
+        return self.gate.inside_for(ticket)
+
+    def state(self) -> dict[str, Any]:
+        """Return what operators see."""
+        return {
+            "inside": self.gate.inside,
+            "max_requests": self.gate.max_inside,
+            "waiting": self.gate.waiting,
+            "max_waiting": self.gate.max_waiting,
+            "expected_wait_s": self.gate.expected_wait_s(),
+            "most_by_descriptors": self.most_here,
+        }
+
+    def _say(self, most: int) -> None:
+        now_s = self._clock()
+        if now_s - self._said_s >= _SILENCE_S:
+            self._said_s = now_s
+            fields = {"requests": self.here, "most": most, "open_files_limit": self._limit}
+            logger.warning("requests refused: the limit of open files is reached", extra=fields)

@@ -1,0 +1,89 @@
+"""Clients' connections: none waits without a bound for a request, for the rest of one's head, or for a client that reads.
+
+Those without a request are known in order, so that `accept.py` can close the oldest where there are too many.
+"""
+
+import asyncio
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from contracts.configuration.schema import ProxyConfig
+from proxy.joined_head import HeadJoiner
+from proxy.stalled import STALLED, ReadWatch
+
+HEAD_TIMEOUT_S: Final = 60.0  # for a request's head to arrive
+_waiting: Final[WeakKeyDictionary[Any, dict["ClientProtocol", float]]] = WeakKeyDictionary()
+
+
+class ClientProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol, bounded, and with a response's head and first bytes in one write."""
+
+    stall_timeout_s = 60.0
+    _watch: ReadWatch
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin a connection."""
+        self._watch = ReadWatch(transport, self.stall_timeout_s, self._drop)
+        super().connection_made(cast("asyncio.Transport", HeadJoiner(transport, self._watch)))
+        self._idle = waiting_at(self.server_state)
+        self._expect_head()
+
+    def on_message_begin(self) -> None:
+        """Give the head its time."""
+        super().on_message_begin()
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        """From here on the request's own deadline counts."""
+        self._head_came()
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request."""
+        super().on_response_complete()
+        if self.cycle.response_complete:  # no pipelined request has begun
+            self._idle[self] = self.loop.time()
+
+    def pause_writing(self) -> None:
+        """The client is slow."""
+        super().pause_writing()
+        self._watch.start()
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        self._watch.stop()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End it."""
+        self._watch.stop()
+        self._head_came()
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._head_came()
+        self._idle[self] = self.loop.time()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+
+    def _head_came(self) -> None:
+        self._idle.pop(self, None)
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _drop(self) -> None:
+        if self.scope is not None:
+            self.scope[STALLED] = True  # type: ignore[typeddict-unknown-key]
+
+
+def waiting_at(server: Any) -> dict[ClientProtocol, float]:
+    """Return the connections of a server (its `server_state`) that have no request, and since when; oldest first."""
+    return _waiting.setdefault(server, {})
+
+
+def protocol(config: ProxyConfig) -> type[ClientProtocol]:
+    """Return what uvicorn's `http` setting takes."""
+    return type("Protocol", (ClientProtocol,), {"stall_timeout_s": config.client_stall_timeout_s})

@@ -1,0 +1,22 @@
+"""Why a decode node computes a prompt: sentences for the response header, and their labels in `baton_decisions_total`."""
+
+from typing import Final
+
+from proxy import classify
+
+NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
+NO_PREFILL_READY: Final = "no prefill node is ready"
+NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode node can use"
+SHORT: Final = "little of the prompt is new to the decode node"
+
+LABELS: Final = {
+    classify.BEST_OF: "best_of",
+    classify.BEAM_SEARCH: "beam_search",
+    classify.PROMPT_LOGPROBS: "prompt_logprobs",
+    classify.NO_PROMPT: "no_prompt",
+    classify.EMBEDDINGS: "embeddings",
+    NO_PREFILL_CONFIGURED: "no_prefill_configured",
+    NO_PREFILL_READY: "no_prefill_ready",
+    NO_PREFILL_MATCHES: "no_prefill_matches",
+    SHORT: "short",
+}

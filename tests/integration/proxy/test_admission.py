@@ -1,0 +1,198 @@
+"""Who is let in, who waits, and who is told to come again; on real sockets."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.proxy.test_failover import metric
+from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
+from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
+
+
+async def ask(running: Cluster, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+    """Ask for a completion; `_` in a header's name stands for `-`."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await running.http.post("/v1/completions", json={**COMPLETION, **(body or {})}, headers=named)
+
+
+async def admission(running: Cluster) -> dict[str, Any]:
+    """What operators see."""
+    seen: dict[str, Any] = (await running.admin("GET", "/admin/state")).json()["workers"][0]["admission"]
+    return seen
+
+
+async def until_waiting(running: Cluster, count: int) -> None:
+    """Wait until so many wait."""
+
+    async def enough() -> bool:
+        return bool((await admission(running))["waiting"] == count)
+
+    await until_true(enough)
+
+
+def hold(running: Cluster) -> None:
+    """Let no decode node answer."""
+    for node in running.decode:
+        node.may_answer.clear()
+
+
+def release(running: Cluster) -> None:
+    """Let them answer."""
+    for node in running.decode:
+        node.may_answer.set()
+
+
+async def test_more_than_may_be_served_at_once_wait_and_are_all_answered() -> None:
+    """Nobody is refused, no node has more than it may, and the series tell of it."""
+    async with cluster(max_requests=2) as running:
+        hold(running)
+        asked = [asyncio.create_task(ask(running)) for _ in range(6)]
+        await until_waiting(running, 4)
+        state = await admission(running)
+        inside, waiting = [await metric(running, f"baton_admission_{name}") for name in ("inside", "waiting")]
+        sent = len(running.decode[0].seen)
+        release(running)
+        got = await asyncio.gather(*asked)
+        waits = await metric(running, "baton_admission_wait_seconds_count")
+        left = await metric(running, "baton_admission_waiting")
+        await assert_nothing_left(running)
+
+    assert [each.status_code for each in got] == [200] * 6
+    assert (inside, waiting, sent, waits, left) == (2, 4, 2, 6, 0)
+    assert (state["inside"], state["max_requests"], state["waiting"]) == (2, 2, 4)
+
+
+async def test_a_full_queue_is_503_and_a_tenant_with_too_many_is_429() -> None:
+    """Both say when to come again; another tenant still finds a place; a key is in no answer and no series."""
+    async with cluster(max_requests=1, max_waiting=3, max_waiting_per_tenant=2) as running:
+        hold(running)
+        asked = [asyncio.create_task(ask(running, authorization="Bearer key-one")) for _ in range(3)]
+        await until_waiting(running, 2)
+        tenant = await ask(running, authorization="Bearer key-one")
+        asked.append(asyncio.create_task(ask(running, authorization="Bearer key-two")))
+        await until_waiting(running, 3)
+        queue = await ask(running)
+        refused = [
+            await metric(running, f'baton_refusals_total{{reason="{reason}"}}') for reason in ("tenant", "queue")
+        ]
+        series = (await running.http.get("/metrics")).text
+        release(running)
+        got = await asyncio.gather(*asked)
+
+    assert_error(tenant, 429)
+    assert_error(queue, 503)
+    assert tenant.json()["error"]["type"] == "rate_limit_error"
+    assert int(tenant.headers["retry-after"]) >= 1
+    assert int(queue.headers["retry-after"]) >= 1
+    assert refused == [1, 1]
+    assert "key-one" not in series + tenant.text
+    assert [each.status_code for each in got] == [200] * 4
+
+
+async def test_a_tenant_with_few_requests_is_not_kept_waiting_by_one_with_many() -> None:
+    """The header that names the tenant is the operator's choice."""
+    async with cluster(max_requests=1, tenant_header="X-Tenant") as running:
+        hold(running)
+        asked = [asyncio.create_task(ask(running, {"user": f"many {i}"}, x_tenant="many")) for i in range(5)]
+        await until_waiting(running, 4)
+        asked.append(asyncio.create_task(ask(running, {"user": "few"}, x_tenant="few")))
+        await until_waiting(running, 5)
+        release(running)
+        await asyncio.gather(*asked)
+        order = [request.body["user"] for request in running.decode[0].seen]
+
+    assert order.index("few") <= 2
+
+
+async def test_a_lower_priority_number_goes_first() -> None:
+    """A header's or the body's, in which vLLM finds it too."""
+    async with cluster(max_requests=1) as running:
+        hold(running)
+        asked = [asyncio.create_task(ask(running, {"user": "first"}))]
+        await until_true(lambda: running.decode[0].seen)
+        said: list[tuple[dict[str, Any], dict[str, str]]] = [
+            ({"user": "patient", "priority": 5}, {}),
+            ({"user": "usual"}, {}),
+            ({"user": "urgent", "priority": 9}, {"x_request_priority": "-3"}),
+        ]
+        for count, (body, headers) in enumerate(said):
+            asked.append(asyncio.create_task(ask(running, body, **headers)))
+            await until_waiting(running, count + 1)
+        release(running)
+        await asyncio.gather(*asked)
+        order = [request.body["user"] for request in running.decode[0].seen]
+
+    assert order == ["first", "urgent", "usual", "patient"]
+
+
+async def test_a_client_can_ask_for_less_time_and_not_for_more() -> None:
+    """The error names the time that counted."""
+    async with cluster(request_timeout_s=0.6) as running:
+        running.decode[0].fault = "hang"
+        less = await ask(running, x_request_timeout_s="0.2")
+        more = await ask(running, x_request_timeout_s="3600")
+        await assert_nothing_left(running)
+
+    assert_error(less, 504)
+    assert_error(more, 504)
+    assert "within 0.2 s" in less.text
+    assert "within 0.6 s" in more.text
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"x_request_timeout_s": "soon"}, {}),
+        ({"x_request_timeout_s": "0"}, {}),
+        ({"x_request_timeout_s": "nan"}, {}),
+        ({"x_request_priority": "high"}, {}),
+        ({}, {"priority": "high"}),
+        ({}, {"priority": 1.5}),
+    ],
+)
+async def test_a_senseless_deadline_or_priority_is_400(headers: dict[str, str], body: dict[str, Any]) -> None:
+    """No node hears of it."""
+    async with cluster() as running:
+        got = await ask(running, body, **headers)
+
+        assert running.decode[0].seen == []
+    assert_error(got, 400)
+
+
+async def test_a_request_whose_time_ends_in_the_queue_is_told_to_come_again() -> None:
+    """503 rather than 504: nothing was done for it, and nothing is left of it."""
+    async with cluster(max_requests=1) as running:
+        hold(running)
+        first = asyncio.create_task(ask(running))
+        await until_true(lambda: running.decode[0].seen)
+        got = await ask(running, x_request_timeout_s="0.5")
+        waited = await metric(running, 'baton_refusals_total{reason="waited"}')
+        release(running)
+        assert (await first).status_code == 200
+        sent = len(running.decode[0].seen)
+        state = await admission(running)
+
+    assert_error(got, 503)
+    assert int(got.headers["retry-after"]) >= 1
+    assert (waited, sent, state["waiting"], state["inside"]) == (1, 1, 0, 0)
+
+
+async def test_a_client_that_leaves_the_queue_leaves_nothing() -> None:
+    """Its place goes to nobody, and nodes never hear of it."""
+    async with cluster(max_requests=1) as running:
+        hold(running)
+        first = asyncio.create_task(ask(running))
+        await until_true(lambda: running.decode[0].seen)
+        second = asyncio.create_task(ask(running))
+        await until_waiting(running, 1)
+        second.cancel()
+        await until_waiting(running, 0)
+        release(running)
+        assert (await first).status_code == 200
+        await assert_nothing_left(running)
+        state = await admission(running)
+
+        assert len(running.decode[0].seen) == 1
+    assert (state["inside"], state["waiting"]) == (0, 0)

@@ -1,0 +1,172 @@
+"""Prompts that decode nodes compute: by choice, and because nobody else can; on real sockets."""
+
+import asyncio
+
+import pytest
+
+from contracts.kv_transfer import FIELD
+from tests.integration.proxy.test_failover import metric
+from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
+from tests.support.cluster import Cluster, cluster, until_true
+
+CHUNK = 2048  # bytes of prompt that the index tells apart
+
+
+async def decisions(running: Cluster, path: str, reason: str) -> float:
+    """How often a plan was made for that reason."""
+    return await metric(running, f'baton_decisions_total{{path="{path}",reason="{reason}"}}')
+
+
+async def own_bytes(running: Cluster) -> list[int]:
+    """What each decode node has to compute itself, as the proxy counts it."""
+    nodes = (await running.admin("GET", "/admin/state")).json()["nodes"]
+    return [node["own_prompt_bytes"] for node in nodes if node["role"] == "decode"]
+
+
+async def test_a_short_prompt_is_computed_where_it_is_decoded() -> None:
+    """The head says so; a long one is not."""
+    async with cluster(local_below_bytes=100) as running:
+        short = await running.complete(prompt="x" * 50)
+        long = await running.complete(prompt="x" * 200)
+        counted = [await decisions(running, "local", "short"), await decisions(running, "disaggregated", "")]
+        prefilled = len(running.prefill[0].seen)
+        left = await own_bytes(running)
+
+    assert (short.headers["x-baton-path"], long.headers["x-baton-path"]) == ("local", "disaggregated")
+    assert short.headers["x-baton-reason"] == "little of the prompt is new to the decode node"
+    assert (counted, prefilled, left) == ([1, 1], 1, [0])
+
+
+async def test_by_default_nothing_is_computed_locally_by_choice() -> None:
+    """Whoever wants it says how much."""
+    async with cluster() as running:
+        got = await running.complete(prompt="x")
+
+    assert got.headers["x-baton-path"] == "disaggregated"
+
+
+async def test_of_a_long_conversation_only_what_is_new_counts() -> None:
+    """Where the decode policy reads prompts, the node that has the earlier turns computes a short next one."""
+    story = "y" * (4 * CHUNK)
+    async with cluster(local_below_bytes=CHUNK + 100, decode_policy="prefix_affinity") as running:
+        first = await running.complete(prompt=story)
+        second = await running.complete(prompt=story + " and then?")
+        other = await running.complete(prompt="z" + story)
+
+    paths = [each.headers["x-baton-path"] for each in (first, second, other)]
+    assert paths == ["disaggregated", "local", "disaggregated"]
+
+
+async def test_a_decode_node_that_computes_much_gets_fewer_short_prompts() -> None:
+    """Half of the cap in flight: a prompt of more than half of the threshold goes to a prefill node again."""
+    async with cluster(local_below_bytes=200, max_own_prompt_bytes=300) as running:
+        running.decode[0].may_answer.clear()
+        first = asyncio.create_task(running.complete(prompt="x" * 180))
+        await until_true(lambda: running.decode[0].seen)
+        counted = await own_bytes(running)
+        second = asyncio.create_task(running.complete(prompt="x" * 150))
+        await until_true(lambda: running.prefill[0].seen)
+        busy = await decisions(running, "disaggregated", "decode_busy")
+        running.decode[0].may_answer.set()
+        got = [await first, await second]
+        left = await own_bytes(running)
+
+    assert [each.headers["x-baton-path"] for each in got] == ["local", "disaggregated"]
+    assert (counted, busy, left) == ([182], 1, [0])  # a JSON string has two quotes
+
+
+async def test_without_prefill_nodes_no_decode_node_is_buried() -> None:
+    """Each takes what it may; then it is 503 with a time to come again, until one has room."""
+    async with cluster(prefill=0, decode=2, max_own_prompt_bytes=1000) as running:
+        for node in running.decode:
+            node.may_answer.clear()
+        asked = [asyncio.create_task(running.complete(prompt="x" * 600)) for _ in range(2)]
+        await until_true(lambda: all(node.seen for node in running.decode))
+        refused = await running.complete(prompt="x" * 600)
+        small = asyncio.create_task(running.complete(prompt="x" * 100))
+        await until_true(lambda: sum(len(node.seen) for node in running.decode) == 3)
+        counted = await metric(running, 'baton_refusals_total{reason="decode_cap"}')
+        for node in running.decode:
+            node.may_answer.set()
+        got = [await each for each in (*asked, small)]
+        again = await running.complete(prompt="x" * 600)
+
+    assert_error(refused, 503)
+    assert refused.headers["retry-after"] == "1"
+    assert counted == 1
+    assert [each.status_code for each in (*got, again)] == [200] * 4
+    assert again.headers["x-baton-reason"] == "no prefill node is configured"
+
+
+async def test_a_request_that_nobody_else_can_compute_is_not_refused_for_the_cap() -> None:
+    """It would be refused again whenever it came."""
+    async with cluster(max_own_prompt_bytes=10) as running:
+        running.decode[0].may_answer.clear()
+        asked = [asyncio.create_task(running.complete(prompt="x" * 600, prompt_logprobs=1)) for _ in range(3)]
+        await until_true(lambda: len(running.decode[0].seen) == 3)
+        running.decode[0].may_answer.set()
+        got = [await each for each in asked]
+
+    assert [each.status_code for each in got] == [200] * 3
+
+
+async def test_a_prompt_whose_prefill_node_failed_goes_to_a_decode_node_with_room() -> None:
+    """The one that was to take the KV has enough to compute; no retry is paid for."""
+    async with cluster(decode=2, max_own_prompt_bytes=1000, decode_policy="round_robin") as running:
+        for node in running.decode:
+            node.may_answer.clear()
+        held = [asyncio.create_task(running.complete(prompt="x" * 600, prompt_logprobs=1))]
+        await until_true(lambda: any(node.seen for node in running.decode))
+        busy = next(node for node in running.decode if node.seen)
+        other = next(node for node in running.decode if node is not busy)
+        running.prefill[0].fault = "status"
+        held += [asyncio.create_task(running.complete(prompt="y" * 600)) for _ in range(1)]
+        await until_true(lambda: any(FIELD not in request.body for request in other.seen))
+        for node in running.decode:
+            node.may_answer.set()
+        got = [await each for each in held]
+        counted = await decisions(running, "recomputed", "prefill_failed")
+
+    assert [each.headers["x-baton-path"] for each in got] == ["local", "recomputed"]
+    assert counted == 1
+    assert not any(request.body["prompt"][0] == "y" and FIELD not in request.body for request in busy.seen)
+
+
+@pytest.mark.parametrize("way", ["room", "prefill node"])
+async def test_a_prompt_whose_prefill_node_failed_waits_for_room_and_is_not_lost(way: str) -> None:
+    """Every decode node is full: the request waits until one has room, or a prefill node is there again."""
+    async with cluster(prefill=2, max_own_prompt_bytes=1000) as running:
+        lost, spare = running.prefill
+        await running.admin("POST", "/admin/nodes/drain", json={"url": spare.url})
+        running.decode[0].may_answer.clear()
+        first = asyncio.create_task(running.complete(prompt="x" * 600, prompt_logprobs=1))
+        await until_true(lambda: running.decode[0].seen)
+        lost.fault = "status"
+        second = asyncio.create_task(running.complete(prompt="y" * 600))
+        await until_true(lambda: any(request.cancelled for request in running.decode[0].seen))
+        if way == "room":
+            running.decode[0].may_answer.set()
+        else:
+            await running.admin("POST", "/admin/nodes/drain", json={"url": spare.url, "draining": False})
+            await until_true(lambda: spare.seen)
+            running.decode[0].may_answer.set()
+        got = [await first, await second]
+        await assert_nothing_left(running)
+
+    assert [each.status_code for each in got] == [200, 200]
+    assert got[1].headers["x-baton-path"] == ("recomputed" if way == "room" else "disaggregated")
+
+
+async def test_who_waits_in_vain_for_room_is_told_before_its_deadline() -> None:
+    """503 with a time to come again, and not 504."""
+    async with cluster(max_own_prompt_bytes=1000, request_timeout_s=1.5) as running:
+        running.decode[0].may_answer.clear()
+        first = asyncio.create_task(running.complete(prompt="x" * 600, prompt_logprobs=1))
+        await until_true(lambda: running.decode[0].seen)
+        running.prefill[0].fault = "status"
+        got = await running.complete(prompt="y" * 600)
+        running.decode[0].may_answer.set()
+        await first
+
+    assert_error(got, 503)
+    assert got.headers["retry-after"] == "1"

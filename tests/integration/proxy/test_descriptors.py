@@ -1,0 +1,92 @@
+"""A proxy with a low limit of open files: what is too much gets an answer, never a reset."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from proxy.admission.descriptors import budget
+from tests.support.cluster import COMPLETION, until_true
+from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
+from tests.support.proxy_process import free_port, is_ready
+
+LIMIT = 160
+
+
+@asynccontextmanager
+async def limited_proxy(tmp_path: Path) -> AsyncIterator[tuple[int, FakeVllm, Path]]:
+    """Run a proxy that may have `LIMIT` open files; yield its port, its decode node and its log."""
+    fabric = Fabric()
+    nodes = [FakeVllm("prefill", fabric), FakeVllm("decode", fabric)]
+    for node in nodes:
+        await node.start()
+    secret, log = tmp_path / "secret", tmp_path / "log"
+    secret.write_bytes(SECRET.values[0])
+    port = free_port()
+    words = [sys.executable, "-m", "proxy", "--port", f"{port}", "--secret-file", f"{secret}"]
+    words += ["--prefill", nodes[0].url, "--decode", nodes[1].url]
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            "sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh", *words, stderr=stderr
+        )
+    try:
+        await until_true(lambda: is_ready(port), timeout_s=30)
+        yield port, nodes[1], log
+    finally:
+        process.kill()
+        await process.wait()
+        await asyncio.gather(*(node.stop() for node in nodes))
+
+
+async def ask(port: int, prompt: str = "x") -> tuple[int, bytes]:
+    """Ask on a connection of its own; return the status and the whole answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    body = json.dumps({**COMPLETION, "prompt": prompt}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+    writer.write(head + body)
+    got = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return int(got.split(b" ", 2)[1]), got
+
+
+async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None:
+    """Ten times as many at once as there may be: those let in are answered, the others know when to come again.
+
+    A long body is read although nobody wants it: a connection that is closed with unread data is reset.
+    """
+    most = budget(LIMIT, members=2).requests
+    async with limited_proxy(tmp_path) as (port, decode, log), asyncio.timeout(60):
+        decode.may_answer.clear()
+        prompts = ["x" * 2_000_000 if turn % 8 == 0 else "x" for turn in range(10 * most)]
+        asked = [asyncio.create_task(ask(port, prompt)) for prompt in prompts]
+        await until_true(lambda: sum(each.done() for each in asked) == 9 * most, timeout_s=30)
+        decode.may_answer.set()
+        got = await asyncio.gather(*asked)
+        after, _ = await ask(port)
+        said = log.read_bytes()
+
+    assert sorted(status for status, _ in got) == [200] * most + [503] * (9 * most)
+    assert all(b"retry-after: 1\r\n" in answer for status, answer in got if status == 503)
+    assert after == 200
+    assert said.count(b"the limit of open files is reached") == 1
+
+
+async def test_idle_connections_make_room_for_requests(tmp_path: Path) -> None:
+    """More than the process may have: the oldest are closed, and a request is answered."""
+    async with limited_proxy(tmp_path) as (port, _, log), asyncio.timeout(60):
+        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(LIMIT + LIMIT // 2)]
+        got = [await ask(port) for _ in range(3)]
+        async with httpx.AsyncClient() as http:
+            health = await http.get(f"http://127.0.0.1:{port}/health")
+        for _, writer in idle:
+            writer.close()
+        said = log.read_bytes()
+
+    assert [status for status, _ in got] == [200] * 3
+    assert health.status_code == 200
+    assert b"Too many open files" not in said

@@ -1,0 +1,79 @@
+"""Fairness among tenants."""
+
+import random
+from collections import Counter
+
+from proxy.admission.fair_queue import FairQueue
+
+
+def drain(queue: FairQueue[str], count: int) -> list[str]:
+    """Take some out."""
+    return [item for _ in range(count) if (item := queue.pop()) is not None]
+
+
+def test_one_tenant_is_served_in_order_of_arrival() -> None:
+    """Whatever the costs."""
+    queue: FairQueue[str] = FairQueue()
+    for index, cost in enumerate((5.0, 1.0, 3.0)):
+        queue.put(f"{index}", tenant="a", priority=0, cost=cost)
+
+    assert drain(queue, 9) == ["0", "1", "2"]
+    assert queue.pop() is None
+
+
+def test_a_tenant_with_many_waiting_delays_another_one_by_one_request() -> None:
+    """The newcomer is second, not last."""
+    queue: FairQueue[str] = FairQueue()
+    for index in range(1000):
+        queue.put(f"a{index}", tenant="a", priority=0, cost=1)
+    drain(queue, 10)
+    queue.put("b0", tenant="b", priority=0, cost=1)
+
+    assert "b0" in drain(queue, 2)
+
+
+def test_tenants_get_equal_parts_of_the_cost() -> None:
+    """One with requests ten times as long is served a tenth as often; and a long absence saves nothing up."""
+    queue: FairQueue[str] = FairQueue()
+    for index in range(1000):
+        queue.put(f"long {index}", tenant="long", priority=0, cost=10)
+        queue.put(f"short {index}", tenant="short", priority=0, cost=1)
+
+    served = Counter(item.split()[0] for item in drain(queue, 550))
+    assert 495 <= served["short"] <= 505
+    queue.put("late 1", tenant="late", priority=0, cost=1)
+    queue.put("late 2", tenant="late", priority=0, cost=1)
+    assert Counter(item.split()[0] for item in drain(queue, 4))["late"] <= 2
+
+
+def test_a_priority_goes_before_every_tag() -> None:
+    """Lower numbers first."""
+    queue: FairQueue[str] = FairQueue()
+    queue.put("usual", tenant="a", priority=0, cost=1)
+    queue.put("urgent", tenant="a", priority=-1, cost=1)
+    queue.put("patient", tenant="b", priority=1, cost=1)
+
+    assert drain(queue, 3) == ["urgent", "usual", "patient"]
+
+
+def test_counts_follow_whoever_leaves() -> None:
+    """1,000 random steps against a plain list; who left is never served, and nothing is kept for them."""
+    rng = random.Random(1)
+    queue: FairQueue[str] = FairQueue()
+    here: dict[str, str] = {}
+    for step in range(5000):
+        if rng.random() < 0.5:
+            tenant = f"tenant {rng.randrange(3000)}"
+            queue.put(f"{step}", tenant=tenant, priority=rng.randrange(2), cost=rng.random())
+            here[f"{step}"] = tenant
+        elif here and rng.random() < 0.5:
+            gone = rng.choice(list(here))
+            queue.remove(gone)
+            queue.remove(gone)
+            del here[gone]
+        elif (item := queue.pop()) is not None:
+            del here[item]
+        assert len(queue) == len(here)
+    assert queue._counts == Counter(here.values())
+    assert len(queue._heap) <= 2 * len(here) + 16
+    assert len(queue._ends) <= 2 * len(here) + 1024 + 1

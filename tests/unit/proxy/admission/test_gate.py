@@ -1,0 +1,220 @@
+"""Who begins, who waits, who is told to come again."""
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+
+from proxy.admission.gate import Gate, Ticket
+from proxy.errors import OverloadedError, ProxyError, Refusal, TooManyRequestsError
+
+
+class Clock:
+    """Time that a test turns on."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now_s
+
+
+def make(clock: Clock | None = None, *, inside: int = 2, waiting: int = 3, each: int = 3) -> Gate:
+    """A small gate."""
+    return Gate(max_inside=inside, max_waiting=waiting, max_waiting_per_tenant=each, clock=clock or Clock())
+
+
+class Visitor:
+    """A request that stays inside until it is told to go."""
+
+    def __init__(self, gate: Gate, tenant: str = "a", **ticket: float) -> None:
+        self.go = asyncio.Event()
+        self.began = False
+        self.task = asyncio.create_task(self._visit(gate, Ticket(tenant, **ticket)))  # type: ignore[arg-type]
+
+    async def _visit(self, gate: Gate, ticket: Ticket) -> None:
+        async with gate.inside_for(ticket):
+            self.began = True
+            await self.go.wait()
+
+    async def leave(self) -> None:
+        """End it."""
+        self.go.set()
+        await self.task
+
+
+async def turn() -> None:
+    """Let everybody run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_as_many_as_there_are_places_begin_at_once_and_the_rest_in_turn() -> None:
+    """A place that becomes free goes to the next one who waits."""
+    gate = make()
+    visitors = [Visitor(gate) for _ in range(4)]
+    await turn()
+    assert [v.began for v in visitors] == [True, True, False, False]
+    assert (gate.inside, gate.waiting) == (2, 2)
+
+    await visitors[1].leave()
+    await turn()
+
+    assert [v.began for v in visitors] == [True, True, True, False]
+    for visitor in visitors:
+        await visitor.leave()
+    assert (gate.inside, gate.waiting) == (0, 0)
+
+
+async def test_a_full_queue_refuses_with_a_time_to_come_again() -> None:
+    """503 for the queue, 429 for a tenant that has its part of it."""
+    gate = make(each=2)
+    visitors = [Visitor(gate) for _ in range(4)]
+    await turn()
+    with pytest.raises(TooManyRequestsError) as tenant:
+        async with gate.inside_for(Ticket("a")):
+            pass
+    visitors.append(Visitor(gate, "b"))
+    await turn()
+    with pytest.raises(OverloadedError) as queue:
+        async with gate.inside_for(Ticket("c")):
+            pass
+
+    assert (tenant.value.status, queue.value.status) == (429, 503)
+    assert tenant.value.headers == queue.value.headers == ((b"retry-after", b"1"),)
+    for visitor in visitors:
+        await visitor.leave()
+
+
+async def test_who_would_wait_beyond_its_deadline_is_told_at_once() -> None:
+    """Requests ended 10 s apart: the second in the queue will wait for 20 s, and who has 15 s is refused."""
+    clock = Clock()
+    gate = make(clock, inside=1, waiting=9, each=9)
+    visitors = [Visitor(gate) for _ in range(4)]
+    await turn()
+    for visitor in visitors[:3]:
+        clock.now_s += 10
+        await visitor.leave()
+        await turn()
+    waiting = Visitor(gate)
+    await turn()
+
+    assert gate.expected_wait_s() == pytest.approx(20)
+    with pytest.raises(OverloadedError, match="about 20 s") as refused:
+        async with gate.inside_for(Ticket("a", patience_s=15)):
+            pass
+    assert refused.value.headers == ((b"retry-after", b"20"),)
+    patient = Visitor(gate, patience_s=25)
+    await turn()
+    assert not patient.task.done()
+    for visitor in (visitors[3], waiting, patient):
+        await visitor.leave()
+
+
+async def test_whoever_leaves_while_waiting_takes_no_place() -> None:
+    """A cancelled request is out of the queue; one cancelled in the moment it was let in hands its place on."""
+    gate = make(inside=1)
+    inside, first, second = Visitor(gate), Visitor(gate), Visitor(gate)
+    await turn()
+    first.task.cancel()
+    await turn()
+    assert gate.waiting == 1
+    third = Visitor(gate)
+    await turn()
+
+    inside.go.set()
+    await inside.task  # the place is handed to `second`, which has not run yet
+    second.task.cancel()
+    await turn()
+
+    assert third.began
+    await third.leave()
+    assert (gate.inside, gate.waiting) == (0, 0)
+    for visitor in (first, second):
+        with contextlib.suppress(asyncio.CancelledError):
+            await visitor.task
+
+
+async def test_no_place_is_lost_and_none_is_given_twice() -> None:
+    """2,000 random visits, a third of them cancelled anywhere: never more inside than there are places, in the end none."""
+    rng = random.Random(5)
+    gate = make(inside=5, waiting=40, each=20)
+    most = refused = 0
+
+    async def visit(tenant: str, ticks: int) -> None:
+        nonlocal most, refused
+        try:
+            async with gate.inside_for(Ticket(tenant, rng.randrange(3), rng.random())):
+                most = max(most, gate.inside)
+                for _ in range(ticks):
+                    await asyncio.sleep(0)
+        except ProxyError:
+            refused += 1
+
+    tasks = []
+    for _ in range(2000):
+        tasks.append(asyncio.create_task(visit(f"{rng.randrange(4)}", rng.randrange(12))))
+        if rng.random() < 0.34:
+            rng.choice(tasks[-20:]).cancel()
+        if rng.random() < 0.5:
+            await asyncio.sleep(0)
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert (most, gate.inside, gate.waiting) == (5, 0, 0)
+    assert 0 < refused < 2000
+
+
+async def test_a_tenant_is_not_refused_for_the_queue_of_another() -> None:
+    """Its request would be one of the next; only whoever waits behind all the others would wait too long."""
+    clock = Clock()
+    gate = make(clock, inside=1, waiting=99, each=99)
+    visitors = [Visitor(gate, "many") for _ in range(12)]
+    await turn()
+    for visitor in visitors[:3]:
+        clock.now_s += 10
+        await visitor.leave()
+        await turn()
+    with pytest.raises(OverloadedError, match="beyond its deadline"):
+        async with gate.inside_for(Ticket("many", patience_s=45)):
+            pass
+    few = Visitor(gate, "few", patience_s=45)
+    urgent = Visitor(gate, "many", priority=-1, patience_s=45)
+    await turn()
+
+    assert not few.task.done()
+    assert not urgent.task.done()
+    for visitor in (*visitors[3:], few, urgent):
+        visitor.go.set()
+    await asyncio.gather(*(visitor.task for visitor in (*visitors[3:], few, urgent)))
+
+
+async def test_whoever_waits_until_too_little_time_is_left_is_told_to_come_again() -> None:
+    """Its place goes to the next one."""
+    gate = make(inside=1)
+    inside, hasty, patient = Visitor(gate), Visitor(gate, patience_s=0.3), Visitor(gate)
+    await turn()
+    with pytest.raises(OverloadedError) as refused:
+        await hasty.task
+    await inside.leave()
+    await turn()
+
+    assert (refused.value.status, refused.value.reason) == (503, Refusal.WAITED)
+    assert (hasty.began, patient.began) == (False, True)
+    await patient.leave()
+    assert (gate.inside, gate.waiting) == (0, 0)
+
+
+async def test_every_wait_is_reported_once() -> None:
+    """Zero for whoever needs not wait, nothing for whoever is not let in."""
+    clock, waits = Clock(), list[float]()
+    gate = Gate(max_inside=1, max_waiting=2, max_waiting_per_tenant=2, clock=clock, waited=waits.append)
+    visitors = [Visitor(gate) for _ in range(3)]
+    await turn()
+    visitors[2].task.cancel()
+    clock.now_s += 7
+    await visitors[0].leave()
+    await visitors[1].leave()
+
+    assert waits == [0, 7]

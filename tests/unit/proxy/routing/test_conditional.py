@@ -1,0 +1,62 @@
+"""When a decode node computes a prompt itself."""
+
+from dataclasses import dataclass
+
+from proxy.routing.conditional import Conditional, Verdict
+
+
+@dataclass
+class Decoder:
+    """A decode node."""
+
+    own_prompt_bytes: int = 0
+    slot: int = 0
+
+
+def test_only_little_new_prompt_is_computed_locally() -> None:
+    """Below the threshold, not at it; with a threshold of 0 nothing is."""
+    node = Decoder()
+    conditional = Conditional(local_below_bytes=100, max_own_bytes=1000)
+
+    assert conditional.judge(99, node) is Verdict.LOCAL
+    assert conditional.judge(100, node) is Verdict.ELSEWHERE
+    assert Conditional(local_below_bytes=0, max_own_bytes=1000).judge(0, node) is Verdict.ELSEWHERE
+
+
+def test_a_busy_node_takes_half_as_much_until_it_is_calm_again() -> None:
+    """From half of the cap on, prompts between half and all of the threshold go elsewhere; until a quarter is left."""
+    conditional = Conditional(local_below_bytes=100, max_own_bytes=1000)
+    node = Decoder()
+
+    def local(new_bytes: int, own: int) -> bool:
+        node.own_prompt_bytes = own
+        return conditional.judge(new_bytes, node) is Verdict.LOCAL
+
+    assert local(80, 499)
+    assert not local(80, 500)
+    assert local(40, 500)
+    assert not local(80, 251)
+    assert local(80, 250)
+    assert local(80, 499)
+
+
+def test_nodes_are_busy_one_by_one() -> None:
+    """One node's load says nothing about another; a node that left is forgotten."""
+    conditional = Conditional(local_below_bytes=100, max_own_bytes=1000)
+    assert conditional.judge(80, Decoder(600, slot=1)) is Verdict.BUSY
+    assert conditional.judge(80, Decoder(0, slot=2)) is Verdict.LOCAL
+    assert conditional.judge(80, Decoder(300, slot=1)) is Verdict.BUSY
+
+    conditional.left(Decoder(slot=1))
+
+    assert conditional.judge(80, Decoder(300, slot=1)) is Verdict.LOCAL
+
+
+def test_a_node_has_no_more_to_compute_than_it_may() -> None:
+    """Up to the cap; but a prompt that is longer than that is taken by a node that has nothing else."""
+    conditional = Conditional(local_below_bytes=0, max_own_bytes=1000)
+
+    assert conditional.may_compute(400, Decoder(600))
+    assert not conditional.may_compute(401, Decoder(600))
+    assert conditional.may_compute(5000, Decoder(0))
+    assert Conditional(local_below_bytes=500, max_own_bytes=1000).judge(200, Decoder(900)) is Verdict.BUSY
