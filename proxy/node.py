@@ -42,6 +42,9 @@ class Node:
     prompt_bytes: int = 0  # of those requests
     others: Others = field(default_factory=Others)  # what it has from others, as of the last probe
     own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
+    load: float = (
+        0.0  # work that it has, in bytes of prompt; written where it changes, as a choice reads it of all nodes
+    )
 
     @property
     def state(self) -> State:
@@ -64,13 +67,6 @@ class Node:
                 return "an operator drains it"
             case _:
                 return self.probed_reason
-
-    @property
-    def load(self) -> float:
-        """Work that it has, in bytes of prompt. A decode node works for every sequence as well."""
-        others = self.others
-        prompt_bytes = self.prompt_bytes + others.prompt_bytes
-        return prompt_bytes + ((self.requests + others.requests) * SEQUENCE_BYTES if self.role == "decode" else 0)
 
     @property
     def own(self) -> NodeLoad:
@@ -97,6 +93,7 @@ class Node:
             self.others.forget()
         self.info = info
         self.others.learn(info.load, own or self.own)
+        self._weigh()
         self.probed_reason = unusable_because(self.role, info) or ""
         if not self.probed_reason:
             self.probed = State.READY
@@ -106,17 +103,24 @@ class Node:
     def lose(self, state: State, reason: str) -> None:
         """Take it out of use until a probe succeeds."""
         self.probed, self.probed_reason = state, reason
+        self.forget_others()
+
+    def forget_others(self) -> None:
+        """What others have there is not known any more."""
         self.others.forget()
+        self._weigh()
 
     def begin(self, prompt_bytes: int) -> Callable[..., None]:
         """Count one request as in flight until what is returned has been called, with whatever arguments."""
         trial = self.breaker.begin()
         self.requests += 1
         self.prompt_bytes += prompt_bytes
+        self._weigh()
 
         def end(*_: Any) -> None:
             self.requests -= 1
             self.prompt_bytes -= prompt_bytes
+            self._weigh()
             self.breaker.end(trial)
 
         return end
@@ -138,6 +142,11 @@ class Node:
             yield
         finally:
             self.own_prompt_bytes -= prompt_bytes
+
+    def _weigh(self) -> None:
+        """A decode node works for every sequence as well."""
+        requests = self.requests + self.others.requests if self.role == "decode" else 0.0
+        self.load = self.prompt_bytes + self.others.prompt_bytes + requests * SEQUENCE_BYTES
 
 
 def unusable_because(role: Role, info: NodeInfo) -> str | None:

@@ -94,7 +94,7 @@ class Watch:
             await self._prober.probe(self._node)
             self._note(before)
             if not await self._is_woken(min(self._prober.interval_s, STALE_S)) and self._prober.interval_s > STALE_S:
-                self._node.others.forget()
+                self._node.forget_others()
                 await self._is_woken(self._prober.interval_s - STALE_S)
 
     async def _is_woken(self, within_s: float) -> bool:

@@ -19,7 +19,7 @@ SLOTS = 8  # sequences on a node that do not slow each other down
 class Sequence:
     """One request."""
 
-    proxy: int
+    end: Callable[[], None]  # tells its proxy
     left_s: float  # of a node's time, if it had a slot of its own
     began_s: float
 
@@ -43,8 +43,7 @@ class Truth:
 class Proxy:
     """One proxy: its policy, and the nodes as it sees them."""
 
-    def __init__(self, number: int, policy: Policy, nodes: int, next_poll_s: float) -> None:
-        self.number = number
+    def __init__(self, policy: Policy, nodes: int, next_poll_s: float) -> None:
         self.next_poll_s = next_poll_s
         self._policy = policy
         self.view = [Node(url=f"http://n{slot}", role="decode", slot=slot) for slot in range(nodes)]
@@ -57,12 +56,11 @@ class Proxy:
         for node, truth in zip(self.view, truths, strict=True):
             node.describe(info("decode", load=NodeLoad(requests=len(truth.sequences), prompt_bytes=0)))
 
-    def choose(self, draw: float, now_s: float) -> Node:
-        """Give a request to a node."""
+    def begin(self, draw: float, now_s: float) -> tuple[Node, Callable[[], None]]:
+        """Give a request to a node; also return what ends it."""
         self._turn += 1
         node = self._policy.choose(Work(0, self._turn, draw=draw, now_s=now_s), self._candidates)
-        node.requests += 1
-        return node
+        return node, node.begin(0)
 
 
 @dataclass(frozen=True)
@@ -87,23 +85,23 @@ def simulate(
     """Send random requests through random proxies."""
     rng = random.Random(seed)
     truths = [Truth() for _ in range(nodes)]
-    fleet = [Proxy(number, policy(), nodes, rng.random() * POLL_S) for number in range(proxies)]
+    fleet = [Proxy(policy(), nodes, rng.random() * POLL_S) for _ in range(proxies)]
     rate = utilisation * nodes * SLOTS / length_s * TICK_S
     latencies_s: list[float] = []
     spreads: list[int] = []
     for step in range(int(seconds / TICK_S)):
         now_s = step * TICK_S
-        for slot, truth in enumerate(truths):
+        for truth in truths:
             for ended in truth.tick():
                 latencies_s.append(now_s - ended.began_s)
-                fleet[ended.proxy].view[slot].requests -= 1
+                ended.end()
         for proxy in fleet:
             if polled and now_s >= proxy.next_poll_s:
                 proxy.poll(truths)
         for _ in range(int(rate) + (rng.random() < rate % 1)):
             proxy = rng.choice(fleet)
-            node = proxy.choose(rng.random(), now_s)
-            truths[node.slot].sequences.append(Sequence(proxy.number, rng.expovariate(1 / length_s), now_s))
+            node, end = proxy.begin(rng.random(), now_s)
+            truths[node.slot].sequences.append(Sequence(end, rng.expovariate(1 / length_s), now_s))
         sizes = [len(truth.sequences) for truth in truths]
         spreads.append(max(sizes) - min(sizes))
     return Result(mean_latency=sum(latencies_s) / len(latencies_s) / length_s, imbalance=sum(spreads) / len(spreads))
