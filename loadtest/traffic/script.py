@@ -35,7 +35,10 @@ class Script(Protocol):
 class Source(Protocol):
     """A dataset."""
 
-    turns: int  # requests of each script
+    @property
+    def turns(self) -> int:
+        """Requests of each script."""
+        ...
 
     def script(self, index: int) -> Script:
         """Return a script; the same index gives the same one. Negative indices are for warming up."""
