@@ -30,9 +30,10 @@ def adding(body: dict[str, Any]) -> str:
 async def evaluated(fake: FakeOpenAI, path: Path, *argv: str) -> tuple[int | None, str, str]:
     """Run the command; its status and words."""
     async with serving(fake) as url:
-        pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
         command = [sys.executable, "-m", "loadtest", "eval", str(path), "--url", url, *argv]
-        process = await asyncio.create_subprocess_exec(*command, **pipes)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
         stdout, stderr = await asyncio.wait_for(process.communicate(), 30)
     return process.returncode, stdout.decode(), stderr.decode()
 

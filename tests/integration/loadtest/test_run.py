@@ -33,8 +33,9 @@ def written(folder: Path) -> str:
 
 async def spawned(*argv: str) -> asyncio.subprocess.Process:
     """Run the command as a process."""
-    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
-    return await asyncio.create_subprocess_exec(sys.executable, "-m", "loadtest", *argv, **pipes)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadtest", *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
 
 
 async def test_what_was_done_is_what_is_counted() -> None:

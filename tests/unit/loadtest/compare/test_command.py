@@ -55,7 +55,7 @@ def test_a_run_is_no_different_from_itself() -> None:
 
 def test_failures_and_broken_promises_are_judged() -> None:
     """More failed ones are worse, fewer within their SLOs too."""
-    slos = {"slos_ms": {"ttft": 100.0}}
+    slos: dict[str, Any] = {"slos_ms": {"ttft": 100.0}}
     got = verdicts(drawn(1, **slos), drawn(1, failures=150, **slos))
 
     assert (got["failed"], got["within SLOs"]) == (WORSE, WORSE)
