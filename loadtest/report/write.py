@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.errors import RunError
+from loadtest.errors import RunError, UsageError
 from loadtest.report.figures import as_plain, figures
 from loadtest.report.html import html_report
 from loadtest.report.markdown import markdown_report
@@ -20,14 +20,25 @@ def with_figures(result: Result) -> Result:
     return msgspec.structs.replace(result, stages=stages)
 
 
+def prepare(folder: Path) -> None:
+    """Make a folder, before anything is measured for it.
+
+    Raises:
+        UsageError: that cannot be done.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(f"--out {folder}: {exc.strerror}") from exc
+
+
 def write_reports(result: Result, folder: Path) -> None:
-    """Write everything into a folder, which is made if need be.
+    """Write everything into a folder.
 
     Raises:
         RunError: it cannot be written to.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         write_result(result, folder)
         (folder / "requests.csv").write_text(csv_report(result))
         (folder / "report.md").write_text(markdown_report(result))

@@ -20,7 +20,7 @@ from loadtest.client.pool import Client
 from loadtest.errors import RunError
 from loadtest.measures.record import Record
 from loadtest.report.text import text_report
-from loadtest.report.write import with_figures, write_reports
+from loadtest.report.write import prepare, with_figures, write_reports
 from loadtest.result import SCHEMA_VERSION, Result, StageResult
 from loadtest.run import build
 from loadtest.run.arguments import parse
@@ -41,11 +41,12 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; `LoadtestError`s are for the caller."""
     given = parse(argv, os.environ)
     dataset = build.source(given)
-    result: Result = uvloop.run(run(given, dataset))
     if given.out:
-        write_reports(result, given.out)
+        prepare(given.out)
+    result: Result = uvloop.run(run(given, dataset))
     print(text_report(result))
     if given.out:
+        write_reports(result, given.out)
         print(f"\nwritten to {given.out}")
     _refuse_nothing([record for stage in result.stages for record in stage.records])
     return EXIT_INTERRUPTED if result.interrupted else 0

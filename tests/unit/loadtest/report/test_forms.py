@@ -8,7 +8,7 @@ from loadtest.errors import RunError, UsageError
 from loadtest.measures.record import STATUS
 from loadtest.report.markdown import markdown_report
 from loadtest.report.text import text_report
-from loadtest.report.write import with_figures, write_reports
+from loadtest.report.write import prepare, with_figures, write_reports
 from loadtest.result import read_result
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import NODE, result, stage
@@ -95,8 +95,9 @@ def test_a_sweep_has_a_table_of_all_stages() -> None:
 def test_the_files_hold_every_record(tmp_path: Path) -> None:
     """JSON, which can be read again, and CSV, a line each."""
     taken = with_figures(result(stage([record(1 / 3, index=0), failed(STATUS, status=503, index=1, detail="full")])))
-    write_reports(taken, tmp_path / "new" / "folder")
     folder = tmp_path / "new" / "folder"
+    prepare(folder)
+    write_reports(taken, folder)
 
     again = read_result(folder)
     assert again == read_result(folder / "result.json")
@@ -123,9 +124,11 @@ def test_figures_in_the_json_have_vllms_names(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
-    """One sentence."""
+    """One that cannot be made is known before anything is measured."""
     (tmp_path / "file").write_text("")
 
+    with pytest.raises(UsageError, match="File exists"):
+        prepare(tmp_path / "file")
     with pytest.raises(RunError, match="cannot write to"):
         write_reports(result(), tmp_path / "file")
 
