@@ -8,7 +8,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-_SECRET: Final = ("api_key", "header")
 _DERIVED: Final = ("slos_ms", "more")
 
 
@@ -31,7 +30,7 @@ def environment() -> dict[str, Any]:
 
 def shown(given: argparse.Namespace) -> dict[str, Any]:
     """Return the arguments as they may be shown: whether there was a key, and no header's value."""
-    plain = {name: _plain(value) for name, value in vars(given).items() if name not in (*_SECRET, *_DERIVED)}
+    plain = {name: _plain(value) for name, value in vars(given).items() if name not in _DERIVED}
     return {**plain, "api_key": bool(given.api_key), "header": [name for name, _ in given.header]}
 
 

@@ -162,8 +162,10 @@ async def test_a_body_may_end_with_its_connection() -> None:
     event = b'data: {"choices": [{"text": "x"}]}\n\ndata: [DONE]\n\n'
 
     record, text = await _raw(b"HTTP/1.0 200 OK\r\n\r\n" + event)
+    nothing, _ = await _raw(b"HTTP/1.0 200 OK\r\n\r\n")
 
     assert (record.error, text) == ("", "x")
+    assert nothing.error == EMPTY
 
 
 async def test_a_connection_that_breaks_behind_the_end_is_no_failure() -> None:
