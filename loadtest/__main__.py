@@ -14,6 +14,7 @@ COMMANDS: Final = {  # name → (module with `main(argv) -> int`, what it does)
 }
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(command, exc, EXIT_USAGE)
     except RunError as exc:
         return _complain(command, exc, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return status
 
 

@@ -74,9 +74,14 @@ def token_range(text: str) -> tuple[int, int]:
 def header(text: str) -> tuple[str, str]:
     """Read NAME: VALUE."""
     name, colon, value = text.partition(":")
-    if not colon or not name.strip() or "\n" in text or "\r" in text:
+    if not colon or not name.strip() or not sendable(text):
         raise argparse.ArgumentTypeError(f"{name!r} is not of the form NAME: VALUE")
     return name.strip(), value.strip()
+
+
+def sendable(text: str) -> bool:
+    """Tell whether a header may hold a text."""
+    return text.isascii() and text.isprintable()
 
 
 def _whole(text: str, least: int) -> int:

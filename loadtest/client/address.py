@@ -28,6 +28,8 @@ def parse_address(url: str) -> Address:
     Raises:
         UsageError: it is no http or https URL.
     """
+    if not url.isascii() or not url.isprintable():
+        raise UsageError(f"{url!r} is no URL: it has letters that URLs have not")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -35,6 +37,8 @@ def parse_address(url: str) -> Address:
         raise UsageError(f"{url!r} is no URL: {exc}") from exc
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{url!r} is no URL of the form http://host:port")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise UsageError("a URL with a user, a query or a fragment is no base URL; keys are given with --api-key")
     tls = parts.scheme == "https"
     prefix = parts.path.rstrip("/").removesuffix("/v1")
     return Address(host=parts.hostname, port=port or (443 if tls else 80), tls=tls, prefix=prefix)

@@ -5,12 +5,14 @@ A request is sent once and never again, so every failure is seen. Therefore a co
 """
 
 import asyncio
+import contextlib
 import ssl
 import time
 from collections.abc import Mapping
 from typing import Final
 
 from loadtest.client.address import Address
+from loadtest.client.names import Names
 from loadtest.client.wire import Connection, Sink
 
 IDLE_S: Final = 2.0
@@ -23,6 +25,7 @@ class Client:
         self._address = address
         self._timeout_s = timeout_s
         self._idle: list[Connection] = []  # the latest one last
+        self._names = Names(address)
         self._tls = ssl.create_default_context() if address.tls else None
         lines = {"Host": address.authority, "Accept": "*/*", "User-Agent": "baton-loadtest", **headers}
         self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("latin-1")
@@ -57,8 +60,18 @@ class Client:
         return None
 
     async def _connect(self) -> Connection:
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: Connection(time.perf_counter), self._address.host, self._address.port, ssl=self._tls
-        )
-        return connection
+        loop, name = asyncio.get_running_loop(), self._address.host if self._tls else None
+        *others, last = await self._names.addresses()
+
+        async def connect(host: str) -> Connection:
+            port = self._address.port
+            return (await loop.create_connection(_connection, host, port, ssl=self._tls, server_hostname=name))[1]
+
+        for host in others:
+            with contextlib.suppress(OSError):
+                return await connect(host)
+        return await connect(last)
+
+
+def _connection() -> Connection:
+    return Connection(time.perf_counter)

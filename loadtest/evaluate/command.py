@@ -19,6 +19,7 @@ from loadtest.client.pool import Client
 from loadtest.errors import RunError, UsageError
 from loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, prompt, read_questions, score
 from loadtest.measures.shares import errors_by_kind
+from loadtest.run.arguments import key
 from loadtest.run.descriptors import raise_limit
 from loadtest.traffic.body import Form
 from loadtest.traffic.script import Ask
@@ -61,7 +62,7 @@ def parser() -> words.Parser:
 def main(argv: Sequence[str]) -> int:
     """Run the command; `LoadtestError`s are for the caller."""
     given = parser().parse_args(argv)
-    given.api_key = given.api_key or os.environ.get("OPENAI_API_KEY")
+    given.api_key = key(given.api_key, os.environ)
     shots, questions = chosen(given)
     answers: list[Answered] = uvloop.run(ask_all(given, shots, questions))
     right = [

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 WIDTH: Final = 720
 HEIGHT: Final = 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 44  # margins
+_LEGEND: Final = 17  # height of a line of the legend, which stands below the plot
 _DASHES: Final = ("", "6 3", "2 3", "8 3 2 3", "1 4", "12 4")
 
 
@@ -60,9 +61,8 @@ def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False) 
                 f"<title>{escape(line.name)}: {x:g}, {y:g}</title></circle>"
                 for x, y in line.points
             ]
-    if len(series) > 1:
-        parts += _legend([line.name for line in series])
-    return svg(labels, parts, HEIGHT)
+    names = [line.name for line in series] if len(series) > 1 else []
+    return svg(labels, [*parts, *_legend(names)], HEIGHT + _LEGEND * len(names))
 
 
 def svg(labels: Labels, parts: Sequence[str], height: int) -> str:
@@ -110,9 +110,9 @@ def ticks(most: float) -> list[float]:
 def _legend(names: Sequence[str]) -> list[str]:
     parts = []
     for at, name in enumerate(names):
-        y = _TOP + 16 + at * 17
+        y = HEIGHT + 12 + at * _LEGEND
         dash = f' stroke-dasharray="{_DASHES[at % 6]}"' if at % 6 else ""
-        x = WIDTH - _RIGHT - 170
+        x = _LEFT
         parts.append(f'<line class="line s{at % 6}" x1="{x}" y1="{y - 4}" x2="{x + 28}" y2="{y - 4}"{dash}/>')
         parts.append(f'<text x="{x + 34}" y="{y}">{escape(name)}</text>')
     return parts

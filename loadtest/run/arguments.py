@@ -119,10 +119,22 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     arguments = parser().parse_args(argv)
     arguments.slos_ms = parse_slos(arguments.goodput)
     arguments.more = _json_object(arguments.extra_body)
-    arguments.api_key = arguments.api_key or environ.get("OPENAI_API_KEY") or None
+    arguments.api_key = key(arguments.api_key, environ)
     for wrong in _conflicts(arguments):
         raise UsageError(wrong)
     return arguments
+
+
+def key(given: str | None, environ: Mapping[str, str]) -> str | None:
+    """Return the API key of the command line, or of the environment.
+
+    Raises:
+        UsageError: no header can hold it.
+    """
+    found = (given or environ.get("OPENAI_API_KEY") or "").strip()
+    if not words.sendable(found):
+        raise UsageError("the API key has letters that no key has")
+    return found or None
 
 
 def _conflicts(given: argparse.Namespace) -> list[str]:

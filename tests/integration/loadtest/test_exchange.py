@@ -183,3 +183,20 @@ async def test_what_is_no_http_is_malformed() -> None:
     record, _ = await _raw(b"SSH-2.0-OpenSSH_9\r\n")
 
     assert record.error == MALFORMED
+
+
+async def test_a_name_is_looked_up_once_and_all_its_addresses_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens at the first one."""
+    looked_up = []
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        looked_up.append(host)
+        return [(0, 0, 0, "", ("127.0.0.2", port)), (0, 0, 0, "", ("127.0.0.1", port))]
+
+    async with serving(FakeOpenAI()) as url, exchange(url.replace("127.0.0.1", "server.test")) as asking:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+        got = await asyncio.gather(*(ask(asking) for _ in range(4)))
+        monkeypatch.undo()
+
+    assert [answered.record.error for answered in got] == [""] * 4
+    assert looked_up.count("server.test") == 1

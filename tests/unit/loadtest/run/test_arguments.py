@@ -19,6 +19,9 @@ URL = ("--url", "http://a:1")
         ([*URL, "--length-spread", "1"], "--length-spread"),
         ([*URL, "--vocabulary", "9:9"], "empty range"),
         ([*URL, "--header", "no colon"], "--header"),
+        ([*URL, "--header", "X: ä"], "--header"),
+        ([*URL, "--header", "X: a\nY: b"], "--header"),
+        ([*URL, "--api-key", "k\nY: b"], "the API key"),
         ([*URL, "--rate", "1", "--rates", "1,2"], "--rate and --rates exclude each other"),
         ([*URL, "--trace", "t", "--rate", "1"], "--trace has arrival times of its own"),
         ([*URL, "--trace", "t", "--max-tokens", "1"], "use --max-output"),
@@ -44,6 +47,7 @@ def test_a_wrong_argument_is_one_clear_line(argv: list[str], words: str) -> None
 def test_the_key_may_come_from_the_environment() -> None:
     """The command line wins."""
     assert parse([*URL], {"OPENAI_API_KEY": "env"}).api_key == "env"
+    assert parse([*URL], {"OPENAI_API_KEY": "from a file\n"}).api_key == "from a file"
     assert parse([*URL, "--api-key", "given"], {"OPENAI_API_KEY": "env"}).api_key == "given"
 
 
