@@ -1,6 +1,7 @@
 """`python -m loadtest`, also `baton loadtest`: measure a server, compare two runs, check its accuracy."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -26,12 +27,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if asked else EXIT_USAGE
     try:
         status: int = importlib.import_module(COMMANDS[command][0]).main(rest)
+        sys.stdout.flush()
     except UsageError as exc:
         return _complain(command, exc, EXIT_USAGE)
     except RunError as exc:
         return _complain(command, exc, EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     return status
 
 

@@ -44,9 +44,12 @@ def main(argv: Sequence[str]) -> int:
     if given.out:
         prepare(given.out)
     result: Result = uvloop.run(run(given, dataset))
-    print(text_report(result))
+    try:
+        if given.out:
+            write_reports(result, given.out)
+    finally:
+        print(text_report(result))
     if given.out:
-        write_reports(result, given.out)
         print(f"\nwritten to {given.out}")
     _refuse_nothing([record for stage in result.stages for record in stage.records])
     return EXIT_INTERRUPTED if result.interrupted else 0

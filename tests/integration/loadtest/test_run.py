@@ -172,6 +172,19 @@ async def test_the_command_reports_and_succeeds(tmp_path: Path) -> None:
     assert "s3cret" not in written(tmp_path)
 
 
+async def test_a_reader_that_has_seen_enough_costs_no_file(tmp_path: Path) -> None:
+    """`loadtest run … | head -1`: everything is written, and no traceback shown."""
+    async with serving(FakeOpenAI()) as url:
+        process = await spawned("run", "--url", url, "--requests", "2", "--out", str(tmp_path))
+        assert process.stdout is not None
+        process.stdout._transport.close()  # type: ignore[attr-defined]  # asyncio offers no other way
+        stderr = await asyncio.wait_for(process.stderr.read(), 30) if process.stderr else b""
+        await asyncio.wait_for(process.wait(), 30)
+
+    assert stderr == b""
+    assert read_result(tmp_path).stages[0].figures["completed"] == 2
+
+
 async def test_no_completed_request_is_an_error() -> None:
     """With the commonest reason."""
     fake = FakeOpenAI()
