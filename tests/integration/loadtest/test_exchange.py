@@ -1,6 +1,7 @@
 """One request at a fake server: counts and kinds exact, no assertion on speed."""
 
 import asyncio
+import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -148,13 +149,19 @@ async def _raw(answer: bytes) -> Answered:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
         await writer.drain()
-        writer.close()
+        with contextlib.suppress(ConnectionError):
+            writer.close()
+            await writer.wait_closed()
+        over.set()
 
+    over = asyncio.Event()
     server = await asyncio.start_server(respond, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
         async with exchange(f"http://127.0.0.1:{port}") as asking:
-            return await ask(asking)
+            answered = await ask(asking)
+        await asyncio.wait_for(over.wait(), 5)
+    return answered
 
 
 async def test_a_body_may_end_with_its_connection() -> None:

@@ -15,6 +15,7 @@ from loadtest.result import Result, read_result
 from loadtest.run import build
 from loadtest.run.arguments import parse
 from loadtest.run.command import run
+from loadtest.trace import CONVERSATION
 from tests.support.cluster import until_true
 from tests.support.fake_openai import FakeOpenAI, serving
 
@@ -112,6 +113,18 @@ async def test_a_trace_is_replayed_with_its_prefixes(tmp_path: Path) -> None:
     assert prompts[0][512:] != prompts[1][512:600]
     assert [body["max_tokens"] for body in fake.bodies] == [3, 4, 5]
     assert got.stages[0].figures["total_output_tokens"] == 12
+
+
+async def test_a_hundred_requests_of_the_recorded_trace() -> None:
+    """The file that ships, faster and shorter: none fails, and every length is as planned."""
+    fake = FakeOpenAI()
+    scales = ("--time-scale", "0.02", "--length-scale", "0.02", "--max-output", "8")
+    got = await taken(fake, "--trace", str(CONVERSATION), "--requests", "100", *scales)
+
+    (stage,) = got.stages
+    assert (stage.figures["completed"], stage.figures["failed"]) == (100, 0)
+    assert stage.figures["total_input_tokens"] == sum(len(body["prompt"]) for body in fake.bodies)
+    assert [record.due_s for record in stage.records] == sorted(record.due_s or 0.0 for record in stage.records)
 
 
 async def test_a_conversation_carries_the_servers_answers() -> None:
