@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from loadtest import words
 from loadtest.compare.bootstrap import Difference, Interval, differences
 from loadtest.compare.comparable import obstacles
+from loadtest.compare.page import comparison_page
 from loadtest.compare.units import METRICS, Metric, Requests, Slices
 from loadtest.errors import RunError, UsageError
 from loadtest.report.tables import Table
@@ -47,6 +48,7 @@ def parser() -> words.Parser:
     add("--resamples", type=words.count, default=1000, metavar="N", help="of the bootstrap (%(default)s)")
     add("--seed", type=int, default=0, help="of the bootstrap (%(default)s)")
     add("--json", type=Path, metavar="FILE", help="write the findings there, too")
+    add("--html", type=Path, metavar="FILE", help="write one page with tables and plots of both runs there, too")
     add("--force", action="store_true", help="compare runs of different work or load all the same")
     return made
 
@@ -61,9 +63,12 @@ def main(argv: Sequence[str]) -> int:
     if len(a.stages) != len(b.stages):
         raise UsageError("runs with different numbers of stages have nothing to pair")
     findings = compare(a, b, resamples=given.resamples, seed=given.seed, confidence=given.confidence)
-    print("\n\n".join([*_tables(findings), _note(given.confidence, reasons)]))
+    shown, note = tables(findings), _note(given.confidence, reasons)
+    print("\n\n".join([*map(table_text, shown), note]))
     if given.json:
-        _write(given.json, as_plain(findings, given.confidence, reasons))
+        _write(given.json, json.dumps(as_plain(findings, given.confidence, reasons), indent=1) + "\n")
+    if given.html:
+        _write(given.html, comparison_page(a, b, shown, note))
     return 0
 
 
@@ -94,13 +99,13 @@ def judge(difference: Interval, metric: Metric) -> str:
     return BETTER if (difference.high < 0) == metric.lower_is_better else WORSE
 
 
-def _tables(findings: Sequence[Finding]) -> list[str]:
+def tables(findings: Sequence[Finding]) -> list[Table]:
+    """Return a table for each stage."""
     headings = ("", "A", "B", "B - A", "interval", "B ÷ A", "interval", "verdict")
-    tables = []
-    for label in dict.fromkeys(finding.stage for finding in findings):
-        rows = [_row(finding) for finding in findings if finding.stage == label]
-        tables.append(table_text(Table(label, headings, rows)))
-    return tables
+    return [
+        Table(label, headings, [_row(finding) for finding in findings if finding.stage == label])
+        for label in dict.fromkeys(finding.stage for finding in findings)
+    ]
 
 
 def _row(finding: Finding) -> tuple[str, ...]:
@@ -146,8 +151,8 @@ def as_plain(findings: Sequence[Finding], confidence: float, reasons: Sequence[s
     return {"schema_version": SCHEMA_VERSION, "confidence": confidence, "forced": list(reasons), "metrics": rows}
 
 
-def _write(file: Path, value: dict[str, Any]) -> None:
+def _write(file: Path, text: str) -> None:
     try:
-        file.write_text(json.dumps(value, indent=1) + "\n")
+        file.write_text(text)
     except OSError as exc:
         raise RunError(f"cannot write {file}: {exc.strerror}") from exc

@@ -6,7 +6,7 @@ from typing import Final
 
 from loadtest.report.figures import figures
 from loadtest.report.markdown import about
-from loadtest.report.pictures import distributions, sweep_plots, timeline
+from loadtest.report.pictures import distributions, throughput_plots, timeline
 from loadtest.report.tables import TITLES, Table, other_tables, serving_groups, sweep_table
 from loadtest.result import Result
 
@@ -40,7 +40,7 @@ def html_report(result: Result) -> str:
     if len(result.stages) > 1:
         parts += [
             "<h2>Throughput and latency</h2>",
-            *map(_figure, sweep_plots(result)),
+            *map(figure, throughput_plots([("", result)])),
             table_html(sweep_table(result)),
         ]
     parts += ["<h2>Latencies</h2>", *_latencies(result)]
@@ -50,7 +50,12 @@ def html_report(result: Result) -> str:
         parts.append(f"<h2>{escape(stage.label)}</h2>")
         parts.append(table_html(Table("Serving benchmark result", ("", ""), rows)))
         parts += [table_html(table) for table in other_tables(stage, found)]
-        parts.append(_figure(timeline(stage, f"timeline-{number}")))
+        parts.append(figure(timeline(stage, f"timeline-{number}")))
+    return page(title, parts)
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """Return a whole page."""
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     body = "\n".join(parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n'
@@ -63,14 +68,15 @@ def table_html(table: Table) -> str:
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
     top = f"<thead><tr>{head}</tr></thead>" if head else ""
     caption = f"<caption>{escape(table.title)}</caption>"
-    return f'<div class="scroll" tabindex="0"><table>{caption}{top}<tbody>{rows}</tbody></table></div>{note}'
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>{caption}{top}<tbody>{rows}</tbody></table></div>{note}'
 
 
 def _cells(texts: Sequence[str]) -> str:
     return "".join(f"<td>{escape(text)}</td>" for text in texts)
 
 
-def _figure(picture: str) -> str:
+def figure(picture: str) -> str:
+    """Return a picture in its frame."""
     return f"<figure>{picture}</figure>"
 
 
@@ -78,7 +84,7 @@ def _latencies(result: Result) -> list[str]:
     """Return each distribution with the table of the same figures."""
     served = [(stage.label, figures(stage, result.slos_ms).serving) for stage in result.stages]
     parts = []
-    for name, picture in zip(TITLES, distributions(result), strict=True):
+    for name, picture in zip(TITLES, distributions([(stage.label, stage) for stage in result.stages]), strict=True):
         short, title = TITLES[name]
         rows = []
         for label, each in served:
@@ -87,5 +93,5 @@ def _latencies(result: Result) -> list[str]:
                 (label, *(f"{v * 1000:.2f}" for v in (found.mean, found.median, found.p90, found.p99)), str(found.n))
             )
         table = Table(f"{title}, {short} (ms)", ("load", "mean", "median", "P90", "P99", "N"), rows)
-        parts.append(f'<div class="pair">{_figure(picture)}<div>{table_html(table)}</div></div>')
+        parts.append(f'<div class="pair">{figure(picture)}<div>{table_html(table)}</div></div>')
     return parts

@@ -16,11 +16,11 @@ ROWS: Final = 300  # of a timeline
 _TOP, _BOTTOM = 14, 44
 
 
-def distributions(result: Result) -> list[str]:
-    """Return a plot for each latency, a line for each stage."""
+def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[str]:
+    """Return a plot for each latency, a line for each named stage."""
     plots = []
     for name, (short, title) in TITLES.items():
-        series = [Series(stage.label, cdf(_values(stage, name))) for stage in result.stages]
+        series = [Series(label, cdf(_values(stage, name))) for label, stage in stages]
         labels = Labels(
             name=f"cdf-{name}",
             title=f"{title}: distribution",
@@ -90,24 +90,25 @@ def _bar(axes: Axes, record: Record, y: float, tall: float) -> str:
     return f"<g><title>{escape(said)}</title>{''.join(parts)}</g>"
 
 
-def sweep_plots(result: Result) -> list[str]:
-    """Return throughput against latency, a point for each stage; nothing for a single one."""
-    if len(result.stages) < 2:
-        return []
-    served = [figures(stage, result.slos_ms).serving for stage in result.stages]
+def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[str]:
+    """Return throughput against latency, a point for each stage of each named run.
+
+    Of two runs, the one whose line lies further right and lower gives more for less: the picture has both Pareto fronts.
+    """
     plots = []
     for name in ("ttft", "tpot"):
         short, title = TITLES[name]
-        values = [getattr(each, name) for each in served]
-        rates = [each.output_tokens_per_s for each in served]
-        series = [
-            Series(f"median {short}", [(rate, value.median * 1000) for rate, value in zip(rates, values, strict=True)]),
-            Series(f"P99 {short}", [(rate, value.p99 * 1000) for rate, value in zip(rates, values, strict=True)]),
-        ]
+        series = []
+        for run, result in runs:
+            served = [figures(stage, result.slos_ms).serving for stage in result.stages]
+            rates, values = [each.output_tokens_per_s for each in served], [getattr(each, name) for each in served]
+            for which, chosen in (("median", [each.median for each in values]), ("P99", [each.p99 for each in values])):
+                points = [(rate, value * 1000) for rate, value in zip(rates, chosen, strict=True)]
+                series.append(Series(f"{run} {which} {short}".lstrip(), points))
         labels = Labels(
-            name=f"sweep-{name}",
+            name=f"throughput-{name}",
             title=f"Throughput and {title}",
-            description="A point for each load, in the order of the sweep; the table of the sweep has the figures.",
+            description="A point for each load, in the order of the stages; the tables have the figures.",
             x="output tokens per second",
             y=f"{short} (ms)",
         )

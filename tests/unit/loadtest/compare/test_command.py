@@ -12,6 +12,7 @@ from loadtest.compare.units import METRICS, Slices
 from loadtest.errors import RunError, UsageError
 from loadtest.measures.record import TIMEOUT
 from loadtest.result import Result, write_result
+from tests.unit.loadtest.pages import assert_needs_nothing_else, assert_pictures_are_sound
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import result, stage
 
@@ -154,3 +155,28 @@ def test_runs_with_other_stages_have_nothing_to_pair(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match="nothing to pair"):
         main([a, b, "--force"])
+
+
+def test_both_runs_stand_on_one_page(tmp_path: Path) -> None:
+    """Distributions of single stages, Pareto fronts of sweeps; nothing from anywhere else."""
+    one = [stored(tmp_path, name, drawn(seed)) for name, seed in (("a", 1), ("b", 2))]
+    sweep = result(drawn(1).stages[0], stage(label="4 users", nodes=[]))
+    several = [stored(tmp_path, name, sweep) for name in ("c", "d")]
+    pages = [tmp_path / "one.html", tmp_path / "several.html"]
+
+    for runs, page in zip((one, several), pages, strict=True):
+        assert main([*runs, "--html", str(page), "--resamples", "20"]) == 0
+        assert_needs_nothing_else(page.read_text())
+        assert_pictures_are_sound(page.read_text())
+
+    assert pages[0].read_text().count("<svg") == 4
+    assert pages[1].read_text().count("<svg") == 2
+    assert "B P99 TTFT" in pages[1].read_text()
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """After the findings were printed."""
+    a = stored(tmp_path, "a", drawn(1))
+
+    with pytest.raises(RunError, match="cannot write"):
+        main([a, a, "--resamples", "5", "--json", str(tmp_path)])

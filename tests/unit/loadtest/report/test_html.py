@@ -1,6 +1,3 @@
-import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
-
 import pytest
 
 from loadtest.measures.record import TIMEOUT
@@ -8,10 +5,10 @@ from loadtest.report.html import html_report
 from loadtest.report.pictures import cdf
 from loadtest.report.plots import nice, ticks
 from loadtest.result import Result
+from tests.unit.loadtest.pages import Page, assert_needs_nothing_else, assert_pictures_are_sound
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import NODE, result, stage
 
-VOID = {"meta", "br", "link", "img", "input", "hr"}
 SINGLE = result()
 SWEEP = result(
     stage(label="1/s", load={"loop": "open", "rate_per_s": 1.0, "concurrency": 2}),
@@ -21,60 +18,16 @@ SWEEP = result(
 NOTHING_DONE = result(stage([failed(TIMEOUT)]))
 
 
-class Page(HTMLParser):
-    """Checks nesting, and keeps tags, attributes and text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
 @pytest.mark.parametrize("taken", [SINGLE, SWEEP, NOTHING_DONE])
 def test_the_page_is_well_formed_and_needs_nothing_else(taken: Result) -> None:
     """No script, no style sheet, no picture, no font from anywhere."""
-    text = html_report(taken)
-    page = Page(text)
-
-    assert page.open == []
-    assert not {tag for tag, _ in page.tags} & {"script", "link", "img", "iframe", "object", "embed", "use", "image"}
-    assert not any({"src", "href", "xlink:href", "srcset"} & set(attrs) for _, attrs in page.tags)
-    assert not any(word in text for word in ("url(", "@import", "javascript:"))
+    assert_needs_nothing_else(html_report(taken))
 
 
 @pytest.mark.parametrize("taken", [SINGLE, SWEEP, NOTHING_DONE])
 def test_every_picture_is_sound_and_has_a_name_and_a_description(taken: Result) -> None:
     """Screen readers read those; ids are unique on the page."""
-    text = html_report(taken)
-    pictures = ["<svg" + part.partition("</svg>")[0] + "</svg>" for part in text.split("<svg")[1:]]
-    ids = [attrs["id"] for _, attrs in Page(text).tags if "id" in attrs]
-
-    assert len(ids) == len(set(ids))
-    for picture in pictures:
-        root = ET.fromstring(picture)  # noqa: S314  # our own
-        assert root.get("role") == "img"
-        assert set((root.get("aria-labelledby") or "").split()) <= set(ids)
-        assert root[0].tag == "title"
-        assert root[0].text
-        assert root[1].tag == "desc"
-        assert "nan" not in picture
+    assert_pictures_are_sound(html_report(taken))
 
 
 def test_a_sweep_has_its_curves_and_every_stage_its_timeline() -> None:
