@@ -8,6 +8,7 @@ from loadtest.report.tables import Group, Table, other_tables, serving_groups, s
 from loadtest.result import Result
 
 _WIDTH: Final = 50  # as are vLLM's tables
+_SENTENCE: Final = 40  # a wider column has words in it, and begins at the left
 
 
 def text_report(result: Result) -> str:
@@ -43,7 +44,7 @@ def table_text(table: Table) -> str:
     lines = [f"{table.title}:"]
     for row in rows:
         cells = [
-            text.ljust(width) if at == 0 else text.rjust(width)
+            text.rjust(width) if at > 0 and width <= _SENTENCE else text.ljust(width)
             for at, (text, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  " + "  ".join(cells).rstrip())
