@@ -10,6 +10,7 @@ COMMANDS = {  # name → (module with `main(argv) -> int`, what it does)
     "proxy": ("proxy.__main__", "run the proxy alone"),
     "prefill": ("prefill_node.__main__", "run one prefill node; further flags go to vLLM"),
     "decode": ("decode_node.__main__", "run one decode node; further flags go to vLLM"),
+    "loadtest": ("loadtest.__main__", "measure a server, compare two runs, check accuracy"),
     "config": ("deploy.config_command", "check the configuration, or print its reference"),
 }
 EXIT_USAGE = 2

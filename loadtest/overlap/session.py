@@ -54,7 +54,7 @@ class Effort:
 
 def prompts(seed: int) -> Callable[[int], list[int]]:
     """Return what draws prompts of a length; no two are alike, so that no stale KV can pass for fresh."""
-    rng = random.Random(seed)  # noqa: S311  # repeatable, not secret
+    rng = random.Random(seed)  # repeatable, not secret
     return lambda tokens: [rng.randint(MIN_TOKEN, MAX_TOKEN) for _ in range(tokens)]
 
 

@@ -1,0 +1,44 @@
+"""Where the server is."""
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from loadtest.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A server, and the path under which its API stands."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str  # without a slash at its end
+
+    @property
+    def authority(self) -> str:
+        """What the Host header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+
+def parse_address(url: str) -> Address:
+    """Read a base URL; `/v1` at its end is left out, since people give it either way.
+
+    Raises:
+        UsageError: it is no http or https URL.
+    """
+    if not url.isascii() or not url.isprintable():
+        raise UsageError(f"{url!r} is no URL: it has letters that URLs have not")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as exc:
+        raise UsageError(f"{url!r} is no URL: {exc}") from exc
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"{url!r} is no URL of the form http://host:port")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise UsageError("a URL with a user, a query or a fragment is no base URL; keys are given with --api-key")
+    tls = parts.scheme == "https"
+    prefix = parts.path.rstrip("/").removesuffix("/v1")
+    return Address(host=parts.hostname, port=port or (443 if tls else 80), tls=tls, prefix=prefix)

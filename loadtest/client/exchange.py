@@ -1,0 +1,117 @@
+"""Sends an `Ask` and returns what became of it, always: a failure is a record too."""
+
+import time
+from typing import Final, NamedTuple
+
+from contracts.http import PATH_HEADER
+from loadtest.client.pool import Client
+from loadtest.client.stream import AnswerStream, error_words
+from loadtest.client.wire import LostError, WireError
+from loadtest.measures.record import CONNECT, CUT, MALFORMED, STATUS, TIMEOUT, Record
+from loadtest.traffic.body import Form
+from loadtest.traffic.script import Ask
+
+_ERROR_BYTES: Final = 65_536  # of an error's body are kept
+
+
+class Answered(NamedTuple):
+    """A request's record, and the text that came."""
+
+    record: Record
+    text: str
+
+
+class Timing(NamedTuple):
+    """What the loop knows of a request; seconds of `perf_counter`, or since the stage began."""
+
+    stage_began_s: float
+    due_s: float | None = None
+    queued_s: float = 0.0
+
+
+class _Outcome(NamedTuple):
+    """How an exchange ended."""
+
+    began_s: float
+    ended_s: float
+    failure: str
+    detail: str
+
+
+class _Answer:
+    """The sink of one exchange."""
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.path = ""
+        self.stream = AnswerStream()
+        self.error_body = b""
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None:
+        self.status, self.path = status, headers.get(PATH_HEADER, "")
+
+    def on_body(self, data: bytes, now_s: float) -> None:
+        if self.status == 200:
+            self.stream.feed(data, now_s)
+        elif len(self.error_body) < _ERROR_BYTES:
+            self.error_body += data
+
+
+class Exchange:
+    """Asks one server in one form."""
+
+    def __init__(self, client: Client, form: Form) -> None:
+        self._client = client
+        self._form = form
+
+    def body(self, ask: Ask) -> bytes:
+        """Return the bytes of a request, so that they are ready before its time has come."""
+        return self._form.body(ask)
+
+    async def send(self, index: int, ask: Ask, body: bytes, timing: Timing) -> Answered:
+        """Send a request and wait for its end. The clock starts before the connection is sought."""
+        answer, failure, detail = _Answer(), "", ""
+        began_s = time.perf_counter()
+        try:
+            await self._client.ask("POST", self._form.path, body, answer)
+        except TimeoutError:
+            failure, detail = TIMEOUT, "no complete answer in time"
+        except LostError as exc:
+            failure, detail = CONNECT if answer.status is None else CUT, str(exc)
+        except WireError as exc:
+            failure, detail = MALFORMED, str(exc)
+        except OSError as exc:
+            failure, detail = CONNECT, str(exc)
+        ended_s = time.perf_counter()
+        stream = answer.stream
+        if answer.status not in (None, 200):
+            failure, detail = STATUS, error_words(answer.error_body)
+        elif not failure or (failure == CUT and stream.done):  # a connection may break behind the end
+            failure, detail = stream.verdict(complete=not failure), stream.detail
+        elif stream.error:
+            failure, detail = stream.error, stream.detail
+        outcome = _Outcome(began_s, ended_s, failure, detail)
+        return Answered(_record(index, ask, timing, answer, outcome), "".join(stream.pieces))
+
+
+def _record(index: int, ask: Ask, timing: Timing, answer: _Answer, outcome: _Outcome) -> Record:
+    stream, began_s = answer.stream, outcome.began_s
+    return Record(
+        index=index,
+        started_s=began_s - timing.stage_began_s,
+        ended_s=outcome.ended_s - timing.stage_began_s,
+        due_s=timing.due_s,
+        queued_s=timing.queued_s,
+        ttft_s=None if stream.first_s is None else stream.first_s - began_s,
+        latency_s=None if stream.first_s is None else stream.last_s - began_s,
+        itls_s=tuple(stream.gaps_s),
+        input_tokens=ask.input_tokens if stream.input_tokens is None else stream.input_tokens,
+        output_tokens=stream.tokens(),
+        asked_output_tokens=ask.output_tokens,
+        conversation=ask.conversation,
+        turn=ask.turn,
+        status=answer.status,
+        error=outcome.failure,
+        detail=outcome.detail,
+        path=answer.path,
+    )

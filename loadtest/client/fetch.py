@@ -1,0 +1,72 @@
+"""Small things that a server says: its models, its metrics."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from loadtest.client.address import Address
+from loadtest.client.pool import Client
+from loadtest.client.stream import error_words
+from loadtest.client.wire import WireError
+from loadtest.errors import RunError
+
+
+class _Whole:
+    """A sink that keeps everything."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = b""
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None:  # noqa: ARG002  # `Sink`'s signature
+        self.status = status
+
+    def on_body(self, data: bytes, now_s: float) -> None:  # noqa: ARG002  # likewise
+        self.body += data
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+async def fetch(
+    address: Address, path: str, headers: Mapping[str, str], timeout_s: float, *, any_status: bool = False
+) -> bytes:
+    """Return what a server answers to GET.
+
+    Raises:
+        RunError: it is not there, or (unless any will do) answers with another status than 200.
+    """
+    client, whole = Client(address, headers, timeout_s), _Whole()
+    where = f"{'https' if address.tls else 'http'}://{address.authority}{address.prefix}{path}"
+    try:
+        await client.ask("GET", path, b"", whole)
+    except TimeoutError as exc:
+        raise RunError(f"no answer from {where} in {timeout_s:g} s") from exc
+    except (OSError, WireError) as exc:
+        raise RunError(f"no server at {where}: {exc}") from exc
+    finally:
+        client.close()
+    if whole.status != 200 and not any_status:
+        raise RunError(f"{where} answered {whole.status}: {error_words(whole.body)}")
+    return whole.body
+
+
+async def first_model(address: Address, headers: Mapping[str, str], timeout_s: float) -> str:
+    """Return the first model that a server offers.
+
+    Raises:
+        RunError: it offers none, or does not answer as OpenAI's API does.
+    """
+    body = await fetch(address, "/v1/models", headers, timeout_s)
+    try:
+        models = msgspec.json.decode(body, type=_Models).data
+    except msgspec.DecodeError as exc:
+        raise RunError(f"/v1/models of {address.authority} is no list of models: {exc}") from exc
+    if not models:
+        raise RunError(f"{address.authority} offers no model; name one with --model")
+    return models[0].id

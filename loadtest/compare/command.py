@@ -1,0 +1,158 @@
+"""`loadtest compare A B`: a verdict per metric, from bootstrap intervals of the difference."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from loadtest import words
+from loadtest.compare.bootstrap import Difference, Interval, differences
+from loadtest.compare.comparable import obstacles
+from loadtest.compare.page import comparison_page
+from loadtest.compare.units import METRICS, Metric, Requests, Slices
+from loadtest.errors import RunError, UsageError
+from loadtest.report.tables import Table
+from loadtest.report.text import table_text
+from loadtest.result import Result, StageResult, read_result
+
+SCHEMA_VERSION: Final = 1
+BETTER: Final = "better"
+WORSE: Final = "worse"
+SAME: Final = "no difference"
+TOO_FEW: Final = "too few"
+_NOTE: Final = (
+    "B against A. An interval holds the difference that chance alone would move so far, were the same server asked again "
+    "in the same state; other runs of the same server may differ by more. {confidence:.0%} each, so about one verdict in "
+    "{one_in:.0f} is wrong where nothing differs. Too few: fewer than 10 values, or 100 for a P99."
+)
+
+
+class Finding(NamedTuple):
+    """One metric of one stage."""
+
+    stage: str
+    metric: Metric
+    found: Difference
+    verdict: str
+
+
+def parser() -> words.Parser:
+    """Return the command line."""
+    made = words.Parser(
+        prog="loadtest compare", description="Say which metrics of two runs differ.", allow_abbrev=False
+    )
+    add = made.add_argument
+    add("a", type=Path, metavar="A", help="folder or result.json of the first run")
+    add("b", type=Path, metavar="B", help="of the second one, which is judged")
+    add("--confidence", type=words.share, default=0.95, metavar="X", help="of each interval (%(default)s)")
+    add("--resamples", type=words.count, default=1000, metavar="N", help="of the bootstrap (%(default)s)")
+    add("--seed", type=int, default=0, help="of the bootstrap (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write the findings there, too")
+    add("--html", type=Path, metavar="FILE", help="write one page with tables and plots of both runs there, too")
+    add("--force", action="store_true", help="compare runs of different work or load all the same")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; `LoadtestError`s are for the caller."""
+    given = parser().parse_args(argv)
+    a, b = read_result(given.a), read_result(given.b)
+    reasons = obstacles(a, b)
+    if reasons and not given.force:
+        raise RunError(f"these runs cannot be compared: {'; '.join(reasons)} (--force compares them all the same)")
+    if len(a.stages) != len(b.stages):
+        raise UsageError("runs with different numbers of stages have nothing to pair")
+    findings = compare(a, b, resamples=given.resamples, seed=given.seed, confidence=given.confidence)
+    shown, note = tables(findings), _note(given.confidence, reasons)
+    print("\n\n".join([*map(table_text, shown), note]))
+    if given.json:
+        _write(given.json, json.dumps(as_plain(findings, given.confidence, reasons), indent=1) + "\n")
+    if given.html:
+        _write(given.html, comparison_page(a, b, shown, note))
+    return 0
+
+
+def compare(a: Result, b: Result, *, resamples: int, seed: int, confidence: float) -> list[Finding]:
+    """Compare stage by stage, in the order of `METRICS`."""
+    slos = a.slos_ms if a.slos_ms == b.slos_ms else {}
+    findings = []
+    for one, other in zip(a.stages, b.stages, strict=True):
+        requests = Requests(one, slos), Requests(other, slos)
+        found = differences(*requests, resamples=resamples, seed=seed, confidence=confidence)
+        found |= differences(Slices(one), Slices(other), resamples=resamples, seed=seed, confidence=confidence)
+        for metric in METRICS:
+            if metric.name in found:
+                few = min(_values(each, stage, metric) for each, stage in zip(requests, (one, other), strict=True))
+                verdict = judge(found[metric.name].difference, metric) if few >= metric.least else TOO_FEW
+                findings.append(Finding(one.label, metric, found[metric.name], verdict))
+    return findings
+
+
+def _values(requests: Requests, stage: StageResult, metric: Metric) -> int:
+    return requests.values.get(metric.name.partition(" ")[2], len(stage.records))
+
+
+def judge(difference: Interval, metric: Metric) -> str:
+    """Return the verdict on B."""
+    if difference.low <= 0 <= difference.high:
+        return SAME
+    return BETTER if (difference.high < 0) == metric.lower_is_better else WORSE
+
+
+def tables(findings: Sequence[Finding]) -> list[Table]:
+    """Return a table for each stage."""
+    headings = ("", "A", "B", "B - A", "interval", "B ÷ A", "interval", "verdict")
+    return [
+        Table(label, headings, [_row(finding) for finding in findings if finding.stage == label])
+        for label in dict.fromkeys(finding.stage for finding in findings)
+    ]
+
+
+def _row(finding: Finding) -> tuple[str, ...]:
+    metric, found = finding.metric, finding.found
+    ratio = (
+        ("–", "–")
+        if found.ratio is None
+        else (f"{found.b / found.a:.3f}", f"{found.ratio.low:.3f} to {found.ratio.high:.3f}")
+    )
+    digits = 4 if metric.unit == "share" else 2
+    difference = found.difference
+    return (
+        f"{metric.name} ({metric.unit})",
+        f"{found.a:.{digits}f}",
+        f"{found.b:.{digits}f}",
+        f"{found.b - found.a:+.{digits}f}",
+        f"{difference.low:+.{digits}f} to {difference.high:+.{digits}f}",
+        *ratio,
+        finding.verdict,
+    )
+
+
+def _note(confidence: float, reasons: Sequence[str]) -> str:
+    note = _NOTE.format(confidence=confidence, one_in=1 / (1 - confidence))
+    return note if not reasons else f"Compared by force, although {'; '.join(reasons)}.\n{note}"
+
+
+def as_plain(findings: Sequence[Finding], confidence: float, reasons: Sequence[str]) -> dict[str, Any]:
+    """Return the findings for scripts."""
+    rows = [
+        {
+            "stage": finding.stage,
+            "metric": finding.metric.name,
+            "unit": finding.metric.unit,
+            "a": finding.found.a,
+            "b": finding.found.b,
+            "difference": list(finding.found.difference),
+            "ratio": None if finding.found.ratio is None else list(finding.found.ratio),
+            "verdict": finding.verdict,
+        }
+        for finding in findings
+    ]
+    return {"schema_version": SCHEMA_VERSION, "confidence": confidence, "forced": list(reasons), "metrics": rows}
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text)
+    except OSError as exc:
+        raise RunError(f"cannot write {file}: {exc.strerror}") from exc

@@ -1,0 +1,1 @@
+"""`loadtest eval`: exact-match accuracy over questions with numbers for answers, so that others can repeat it."""

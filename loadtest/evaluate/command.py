@@ -1,0 +1,154 @@
+"""`loadtest eval FILE`, from the arguments to the exit status."""
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from loadtest import words
+from loadtest.client.address import parse_address
+from loadtest.client.exchange import Answered, Exchange, Timing
+from loadtest.client.fetch import first_model
+from loadtest.client.pool import Client
+from loadtest.errors import RunError, UsageError
+from loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, prompt, read_questions, score
+from loadtest.measures.shares import errors_by_kind
+from loadtest.run.arguments import key
+from loadtest.run.descriptors import raise_limit
+from loadtest.traffic.body import Form
+from loadtest.traffic.script import Ask
+
+_GREETING_S: Final = 10.0
+
+
+def parser() -> words.Parser:
+    """Return the command line."""
+    made = words.Parser(
+        prog="loadtest eval", description="Exact-match accuracy over a file in gsm8k's format.", allow_abbrev=False
+    )
+    add = made.add_argument
+    add("file", type=Path, metavar="FILE", help="JSONL of question and answer; an answer ends with '#### N'")
+    add("--url", required=True, help="base URL, with or without /v1")
+    add("--model", help="the first one of /v1/models, unless given")
+    add("--endpoint", choices=("completions", "chat"), default="completions")
+    add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
+    add(
+        "--shots",
+        type=words.count_or_none,
+        default=5,
+        metavar="N",
+        help="worked examples before each question (%(default)s)",
+    )
+    add(
+        "--shots-file",
+        type=Path,
+        metavar="FILE",
+        help="take them from there; else the file's first N, which are not asked",
+    )
+    add("--limit", type=words.count, metavar="N", help="ask only so many questions")
+    add("--max-tokens", type=words.count, default=256, metavar="N", help="of an answer (%(default)s)")
+    add("--concurrency", type=words.count, default=16, metavar="N", help="requests in flight (%(default)s)")
+    add("--timeout", type=words.above_0, default=300.0, metavar="S", help="for each request (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write accuracy, and which questions were right, there")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; `LoadtestError`s are for the caller."""
+    given = parser().parse_args(argv)
+    given.api_key = key(given.api_key, os.environ)
+    shots, questions = chosen(given)
+    answers: list[Answered] = uvloop.run(ask_all(given, shots, questions))
+    right = [
+        answer.record.ok and is_right(asked, answer.text) for asked, answer in zip(questions, answers, strict=True)
+    ]
+    if not any(answer.record.ok for answer in answers):
+        first = answers[0].record
+        raise RunError(f"no question was answered: {first.error} {first.detail}".rstrip())
+    found, errors = score(sum(right), len(right)), errors_by_kind([answer.record for answer in answers])
+    print(_words(found, errors, len(shots)))
+    if given.json:
+        _write(given.json, found, errors, right, given)
+    return 0
+
+
+def chosen(given: argparse.Namespace) -> tuple[list[Question], list[Question]]:
+    """Return the worked examples and the questions to be asked.
+
+    Raises:
+        UsageError: there are not enough.
+    """
+    questions = read_questions(given.file)
+    examples = read_questions(given.shots_file) if given.shots_file else questions
+    if len(examples) < given.shots:
+        raise UsageError(
+            f"{given.shots_file or given.file} has {len(examples)} examples, and --shots asks for {given.shots}"
+        )
+    asked = questions if given.shots_file else questions[given.shots :]
+    if not asked:
+        raise UsageError(f"{given.file} has no question left to ask")
+    return examples[: given.shots], asked[: given.limit]
+
+
+async def ask_all(
+    given: argparse.Namespace, shots: Sequence[Question], questions: Sequence[Question]
+) -> list[Answered]:
+    """Ask every question once, greedily; the answers are in the questions' order.
+
+    Raises:
+        RunError: the server is not there.
+    """
+    address = parse_address(given.url)
+    raise_limit(given.concurrency)
+    headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
+    model = given.model or await first_model(address, headers, _GREETING_S)
+    chat = given.endpoint == "chat"
+    form = Form(model=model, chat=chat, ignore_eos=False, more={} if chat else {"stop": list(STOP)})
+    client = Client(address, headers, given.timeout)
+    exchange, waiting, began_s = Exchange(client, form), iter(enumerate(questions)), time.perf_counter()
+    answers: dict[int, Answered] = {}
+
+    async def user() -> None:
+        for index, question in waiting:
+            ask = Ask(prompt=prompt(shots, question, chat=chat), output_tokens=given.max_tokens)
+            answers[index] = await exchange.send(index, ask, exchange.body(ask), Timing(began_s))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(given.concurrency, len(questions))):
+            group.create_task(user())
+    client.close()
+    return [answers[index] for index in range(len(questions))]
+
+
+def _words(found: Score, errors: dict[str, int], shots: int) -> str:
+    lines = [
+        f"accuracy: {found.accuracy:.4f} ({found.right} of {found.asked}, {shots}-shot, exact match on the last number)",
+        f"95 % interval: {found.low:.4f} to {found.high:.4f} (Wilson)",
+    ]
+    if errors:
+        named = ", ".join(f"{kind} {n}" for kind, n in errors.items())
+        lines.append(f"errors, which count as wrong: {named}")
+    return "\n".join(lines)
+
+
+def _write(file: Path, found: Score, errors: dict[str, int], right: Sequence[bool], given: argparse.Namespace) -> None:
+    value: dict[str, Any] = {
+        "schema_version": 1,
+        "accuracy": found.accuracy,
+        **found._asdict(),
+        "errors": errors,
+        "shots": given.shots,
+        "endpoint": given.endpoint,
+        "max_tokens": given.max_tokens,
+        "right_by_question": list(right),
+    }
+    try:
+        file.write_text(json.dumps(value) + "\n")
+    except OSError as exc:
+        raise RunError(f"cannot write {file}: {exc.strerror}") from exc

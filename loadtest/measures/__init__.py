@@ -1,0 +1,1 @@
+"""Records of requests → figures. Nothing here knows a socket or a clock."""

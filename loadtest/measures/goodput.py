@@ -1,0 +1,39 @@
+"""Goodput: how many requests kept every promise. SLOs are written as vLLM takes them, `ttft:500 tpot:50`, in ms."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from loadtest.errors import UsageError
+from loadtest.measures.record import Record
+
+NAMES: Final = ("ttft", "tpot", "e2el")
+
+
+def parse_slos(words: Sequence[str]) -> dict[str, float]:
+    """Read SLOs.
+
+    Raises:
+        UsageError: a word is not of the form NAME:MILLISECONDS.
+    """
+    slos = {}
+    for word in words:
+        name, _, limit = word.partition(":")
+        try:
+            limit_ms = float(limit)
+        except ValueError:
+            limit_ms = -1.0
+        if name not in NAMES or not limit_ms >= 0:
+            raise UsageError(f"--goodput {word}: expected NAME:MILLISECONDS with a name of {', '.join(NAMES)}")
+        slos[name] = limit_ms
+    return slos
+
+
+def good_requests(done: Sequence[Record], slos_ms: Mapping[str, float]) -> int:
+    """Count the completed requests that kept all of them."""
+    return sum(is_good(record, slos_ms) for record in done)
+
+
+def is_good(record: Record, slos_ms: Mapping[str, float]) -> bool:
+    """Tell whether a completed request kept all of them; one token or none has a TPOT of 0, as in vLLM's benchmark."""
+    taken_s = {"ttft": record.ttft_s, "tpot": record.tpot_s, "e2el": record.latency_s}
+    return all((taken_s[name] or 0.0) <= limit_ms / 1000 for name, limit_ms in slos_ms.items())

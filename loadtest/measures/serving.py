@@ -1,0 +1,105 @@
+"""The figures of vLLM's serving benchmark, computed from our records by its definitions."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from loadtest.measures.goodput import good_requests
+from loadtest.measures.percentile import Spread, spread
+from loadtest.measures.record import Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """One stage. Failed requests count in `failed` alone."""
+
+    completed: int
+    failed: int
+    duration_s: float
+    input_tokens: int
+    output_tokens: int
+    peak_output_tokens_per_s: float
+    peak_concurrent_requests: int
+    good: int | None  # requests within all SLOs; None: no SLO was given
+    ttft: Spread  # s, as all below
+    tpot: Spread
+    itl: Spread
+    e2el: Spread
+    queue: Spread
+
+    @property
+    def requests_per_s(self) -> float:
+        """Completed requests per second."""
+        return self._per_s(self.completed)
+
+    @property
+    def goodput_per_s(self) -> float | None:
+        """Requests within all SLOs per second."""
+        return None if self.good is None else self._per_s(self.good)
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Generated tokens per second."""
+        return self._per_s(self.output_tokens)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens in and out per second."""
+        return self._per_s(self.input_tokens + self.output_tokens)
+
+    def _per_s(self, count: int) -> float:
+        return count / self.duration_s if self.duration_s else 0.0
+
+
+class Peaks(NamedTuple):
+    """The busiest second."""
+
+    output_tokens_per_s: float
+    concurrent_requests: int
+
+
+def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, float]) -> Serving:
+    """Compute the figures of a stage."""
+    done = [record for record in records if record.ok]
+    peaks = busiest_second(done)
+    return Serving(
+        completed=len(done),
+        failed=len(records) - len(done),
+        duration_s=duration_s,
+        input_tokens=sum(record.input_tokens for record in done),
+        output_tokens=sum(record.output_tokens for record in done),
+        peak_output_tokens_per_s=peaks.output_tokens_per_s,
+        peak_concurrent_requests=peaks.concurrent_requests,
+        good=good_requests(done, slos_ms) if slos_ms else None,
+        ttft=spread(record.ttft_s for record in done if record.ttft_s is not None),
+        tpot=spread(tpot for record in done if (tpot := record.tpot_s) is not None),
+        itl=spread(gap for record in done for gap in record.itls_s),
+        e2el=spread(record.latency_s for record in done if record.latency_s is not None),
+        queue=spread(record.queued_s for record in done),
+    )
+
+
+def busiest_second(done: Sequence[Record]) -> Peaks:
+    """Return the most tokens and the most requests in any second, counted from the first request on.
+
+    The seconds do not slide, and a request counts in every one that it touches: both as in vLLM's benchmark.
+    """
+    if not done:
+        return Peaks(0.0, 0)
+    began = min(record.started_s for record in done)
+    seconds = math.ceil(max(_end(record) for record in done) - began) + 1
+    tokens, requests = [0] * seconds, [0] * seconds
+    for record in done:
+        at = record.started_s - began + (record.ttft_s or 0.0)
+        tokens[int(at)] += 1
+        for gap in record.itls_s:
+            at += gap
+            tokens[min(int(at), seconds - 1)] += 1
+        for second in range(int(record.started_s - began), int(_end(record) - began) + 1):
+            requests[second] += 1
+    return Peaks(float(max(tokens)), max(requests))
+
+
+def _end(record: Record) -> float:
+    return record.started_s + (record.latency_s or 0.0)

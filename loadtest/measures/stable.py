@@ -1,0 +1,90 @@
+"""The stable stage: from when concurrency first reached its maximum until it first left it.
+
+In a closed loop a request that ends is followed by the next one a moment later. Such a dip is no end: concurrency has left
+its maximum when it stays below it for longer than `REFILL_S`. Counted are the completed requests that began inside the
+stage, the one that reached the maximum included, so the burst at the beginning of a run and its tail are outside.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from loadtest.measures.percentile import Spread, spread
+from loadtest.measures.record import Record
+
+REFILL_S: Final = 0.05
+
+
+class Stage(NamedTuple):
+    """When concurrency stood at its maximum; seconds since the run's beginning."""
+
+    began_s: float
+    ended_s: float
+    concurrency: int
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    name: str
+    unit: str
+    spread: Spread
+
+
+class Stable(NamedTuple):
+    """The stage and its figures."""
+
+    stage: Stage
+    requests: int
+    rows: tuple[Row, ...]
+
+
+def find_stage(records: Sequence[Record]) -> Stage | None:
+    """Return the stable stage; None if there was no request."""
+    if not records:
+        return None
+    changes = sorted([(r.started_s, 1) for r in records] + [(r.ended_s, -1) for r in records])
+    levels: list[tuple[float, int]] = []  # from when on how many were in flight
+    level = 0
+    for at, step in changes:
+        level += step
+        levels.append((at, level))
+    most = max(level for _, level in levels)
+    began = next(at for at, level in levels if level == most)
+    left: float | None = None
+    for at, level in levels:
+        if at < began or (at == began and level < most):
+            continue
+        if left is not None and at - left > REFILL_S:
+            break
+        left = None if level == most else (at if left is None else left)
+    return Stage(began, levels[-1][0] if left is None else left, most)
+
+
+def stable(records: Sequence[Record]) -> Stable | None:
+    """Compute the table; None if there was no request."""
+    stage = find_stage(records)
+    if stage is None:
+        return None
+    inside = [r for r in records if r.ok and stage.began_s <= r.started_s <= stage.ended_s]
+
+    def row(name: str, unit: str, value: Callable[[Record], float | None]) -> Row:
+        return Row(name, unit, spread(found for record in inside if (found := value(record)) is not None))
+
+    rows = (
+        row("E2EL", "ms", lambda record: _ms(record.latency_s)),
+        row("TTFT", "ms", lambda record: _ms(record.ttft_s)),
+        row("TPOT", "ms", lambda record: _ms(record.tpot_s)),
+        Row("ITL", "ms", spread(gap * 1000 for record in inside for gap in record.itls_s)),
+        row("InputTokens", "tokens", lambda record: record.input_tokens),
+        row("OutputTokens", "tokens", lambda record: record.output_tokens),
+        row("OutputTokenThroughput", "tokens/s", _throughput),
+    )
+    return Stable(stage, len(inside), rows)
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+def _throughput(record: Record) -> float | None:
+    return record.output_tokens / record.latency_s if record.latency_s else None

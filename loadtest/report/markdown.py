@@ -1,0 +1,51 @@
+"""The report in Markdown."""
+
+from collections.abc import Sequence
+
+from loadtest.report.figures import figures
+from loadtest.report.tables import Table, other_tables, serving_groups, sweep_table
+from loadtest.result import Result
+
+
+def markdown_report(result: Result) -> str:
+    """Return everything that was measured."""
+    parts = [f"# Load test of {result.arguments.get('model')}, {result.began_at}"]
+    if result.interrupted:
+        parts.append("Stopped by the user: this is what was measured until then.")
+    parts.append(table_markdown(about(result)))
+    if len(result.stages) > 1:
+        parts.append(table_markdown(sweep_table(result)))
+    for stage in result.stages:
+        found = figures(stage, result.slos_ms)
+        parts.append(f"## {stage.label}")
+        for group in serving_groups(stage, found.serving):
+            title = group.title or "Serving benchmark result"
+            parts.append(
+                table_markdown(Table(title, ("", ""), [(name.rstrip(":"), value) for name, value in group.rows]))
+            )
+        parts += [table_markdown(table) for table in other_tables(stage, found)]
+    return "\n\n".join(parts) + "\n"
+
+
+def about(result: Result) -> Table:
+    """Return what was run where."""
+    asked = [(name, str(value)) for name, value in result.workload.items()]
+    slos = (
+        [("SLOs (ms)", ", ".join(f"{name} {limit:g}" for name, limit in result.slos_ms.items()))]
+        if result.slos_ms
+        else []
+    )
+    where = [(f"client: {name}", str(value)) for name, value in result.environment.items()]
+    server = [("url", str(result.arguments.get("url"))), ("seed", str(result.arguments.get("seed")))]
+    return Table("What was run", ("", ""), [*server, *asked, *slos, *where])
+
+
+def table_markdown(table: Table) -> str:
+    """Return a table."""
+    rule = ["---", *["---:"] * (len(table.headings) - 1)]
+    lines = [f"### {table.title}\n", _row(table.headings), _row(rule), *map(_row, table.rows)]
+    return "\n".join(lines + ([f"\n{table.note}"] if table.note else []))
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

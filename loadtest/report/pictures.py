@@ -1,0 +1,116 @@
+"""Which plots a run has: the distribution of each latency, the requests over time, and throughput against latency."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from loadtest.measures.percentile import percentile
+from loadtest.measures.record import Record
+from loadtest.report.figures import figures
+from loadtest.report.plots import WIDTH, Axes, Labels, Series, frame, line_plot, nice, svg
+from loadtest.report.tables import TITLES
+from loadtest.result import Result, StageResult
+
+POINTS: Final = 200  # of a distribution
+ROWS: Final = 300  # of a timeline
+_TOP, _BOTTOM = 14, 44
+
+
+def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[str]:
+    """Return a plot for each latency, a line for each named stage."""
+    plots = []
+    for name, (short, title) in TITLES.items():
+        series = [Series(label, cdf(_values(stage, name))) for label, stage in stages]
+        labels = Labels(
+            name=f"cdf-{name}",
+            title=f"{title}: distribution",
+            description=f"Share of values that are at most so long, for each load. The table of {short} beside it has the figures.",
+            x=f"{short} (ms)",
+            y="share of values",
+        )
+        plots.append(line_plot(labels, [line for line in series if line.points]))
+    return plots
+
+
+def cdf(values: Sequence[float]) -> list[tuple[float, float]]:
+    """Return points of a sample's distribution: ms, share."""
+    ordered = sorted(values)
+    if not ordered:
+        return []
+    steps = min(POINTS, len(ordered))
+    return [(ordered[0] * 1000, 0.0)] + [
+        (percentile(ordered, 100 * at / steps) * 1000, at / steps) for at in range(1, steps + 1)
+    ]
+
+
+def _values(stage: StageResult, name: str) -> list[float]:
+    done = [record for record in stage.records if record.ok]
+    if name == "itl":
+        return [gap for record in done for gap in record.itls_s]
+    field = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "latency_s"}[name]
+    return [value for record in done if (value := getattr(record, field)) is not None]
+
+
+def timeline(stage: StageResult, name: str) -> str:
+    """Return the first requests of a stage as bars: waiting, until the first token, tokens."""
+    shown = sorted(stage.records, key=lambda record: record.started_s)[:ROWS]
+    tall = max(2.0, min(14.0, 420 / max(len(shown), 1)))
+    height = int(_TOP + _BOTTOM + tall * max(len(shown), 1)) + 18
+    axes = Axes(nice(max((record.ended_s for record in shown), default=1.0)), 1.0)
+    labels = Labels(
+        name=name,
+        title=f"Requests over time, {stage.label}",
+        description=f"The first {len(shown)} of {len(stage.records)} requests, a bar each, from its start to its end; "
+        "requests.csv has the same figures.",
+        x="seconds since the stage began",
+        y="requests",
+    )
+    bars = [_bar(axes, record, _TOP + 18 + at * tall, tall) for at, record in enumerate(shown)]
+    key = (("queue", "waiting in line"), ("first", "until the first token"), ("tokens", "tokens"), ("failed", "failed"))
+    legend = [
+        f'<rect class="{css}" x="{70 + 150 * at}" y="4" width="12" height="10"/><text x="{86 + 150 * at}" y="13">{escape(text)}</text>'
+        for at, (css, text) in enumerate(key)
+    ]
+    return svg(labels, [frame(axes, labels, height, y_ticks=False), *legend, *bars], height)
+
+
+def _bar(axes: Axes, record: Record, y: float, tall: float) -> str:
+    def rect(css: str, began_s: float, ended_s: float) -> str:
+        x, wide = axes.x(max(began_s, 0.0)), max(axes.x(ended_s) - axes.x(max(began_s, 0.0)), 0.3)
+        return f'<rect class="{css}" x="{x:.1f}" y="{y:.1f}" width="{min(wide, WIDTH):.1f}" height="{max(tall * 0.8, 1.5):.1f}"/>'
+
+    parts = [rect("queue", record.started_s - record.queued_s, record.started_s)] if record.queued_s else []
+    if record.ok and record.ttft_s is not None:
+        first_s, ended_s = record.started_s + record.ttft_s, record.started_s + (record.latency_s or 0.0)
+        parts += [rect("first", record.started_s, first_s), rect("tokens", first_s, ended_s)]
+        said = f"request {record.index}: TTFT {record.ttft_s * 1000:.1f} ms, {record.output_tokens} tokens"
+    else:
+        parts.append(rect("failed", record.started_s, record.ended_s))
+        said = f"request {record.index}: {record.error}"
+    return f"<g><title>{escape(said)}</title>{''.join(parts)}</g>"
+
+
+def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[str]:
+    """Return throughput against latency, a point for each stage of each named run.
+
+    Of two runs, the one whose line lies further right and lower gives more for less: the picture has both Pareto fronts.
+    """
+    plots = []
+    for name in ("ttft", "tpot"):
+        short, title = TITLES[name]
+        series = []
+        for run, result in runs:
+            served = [figures(stage, result.slos_ms).serving for stage in result.stages]
+            rates, values = [each.output_tokens_per_s for each in served], [getattr(each, name) for each in served]
+            for which, chosen in (("median", [each.median for each in values]), ("P99", [each.p99 for each in values])):
+                points = [(rate, value * 1000) for rate, value in zip(rates, chosen, strict=True)]
+                series.append(Series(f"{run} {which} {short}".lstrip(), points))
+        labels = Labels(
+            name=f"throughput-{name}",
+            title=f"Throughput and {title}",
+            description="A point for each load, in the order of the stages; the tables have the figures.",
+            x="output tokens per second",
+            y=f"{short} (ms)",
+        )
+        plots.append(line_plot(labels, series, marks=True))
+    return plots

@@ -1,0 +1,178 @@
+"""The tables of a stage, for every form of the report. Row names of the first one are vLLM's."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from loadtest.measures.percentile import Spread
+from loadtest.measures.saturation import saturation
+from loadtest.measures.serving import Serving
+from loadtest.measures.stable import REFILL_S, Stable
+from loadtest.report.figures import Figures, figures, spreads
+from loadtest.result import HISTOGRAMS, NodeFigures, Result, StageResult
+
+TITLES: Final = {
+    "ttft": ("TTFT", "Time to First Token"),
+    "tpot": ("TPOT", "Time per Output Token (excl. 1st token)"),
+    "itl": ("ITL", "Inter-token Latency"),
+    "e2el": ("E2EL", "End-to-end Latency"),
+}
+_QUEUE: Final = ("Client Queue Time", "Client-side Queueing")
+
+
+class Table(NamedTuple):
+    """A table; the first column names the row."""
+
+    title: str
+    headings: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    note: str = ""
+
+
+class Group(NamedTuple):
+    """A part of vLLM's table."""
+
+    title: str  # empty: the first part
+    rows: Sequence[tuple[str, str]]
+
+
+def serving_groups(stage: StageResult, served: Serving) -> list[Group]:
+    """Return vLLM's table, with the rows that concern this stage."""
+    load = stage.load
+    rows = [("Successful requests:", str(served.completed)), ("Failed requests:", str(served.failed))]
+    if load.get("concurrency"):
+        rows.append(("Maximum request concurrency:", str(load["concurrency"])))
+    if "rate_per_s" in load:
+        rows.append(("Request rate configured (RPS):", f"{load['rate_per_s']:.2f}"))
+    rows += [
+        ("Benchmark duration (s):", f"{served.duration_s:.2f}"),
+        ("Total input tokens:", str(served.input_tokens)),
+        ("Total generated tokens:", str(served.output_tokens)),
+        ("Request throughput (req/s):", f"{served.requests_per_s:.2f}"),
+    ]
+    if served.goodput_per_s is not None:
+        rows.append(("Request goodput (req/s):", f"{served.goodput_per_s:.2f}"))
+    rows += [
+        ("Output token throughput (tok/s):", f"{served.output_tokens_per_s:.2f}"),
+        ("Peak output token throughput (tok/s):", f"{served.peak_output_tokens_per_s:.2f}"),
+        ("Peak concurrent requests:", f"{served.peak_concurrent_requests:.2f}"),
+        ("Total token throughput (tok/s):", f"{served.tokens_per_s:.2f}"),
+    ]
+    groups = [Group("", rows)]
+    groups += [_latency(*TITLES[name], values) for name, values in spreads(served).items()]
+    if load["loop"] != "closed" and load.get("concurrency"):
+        groups.append(_latency(*_QUEUE, served.queue))
+    return groups
+
+
+def _latency(name: str, title: str, values: Spread) -> Group:
+    shown = (("Mean", values.mean), ("Median", values.median), ("P99", values.p99))
+    return Group(title, [(f"{which} {name} (ms):", f"{value * 1000:.2f}") for which, value in shown])
+
+
+def stable_table(found: Stable) -> Table:
+    """Return the stable stage's table."""
+    began, ended, most = found.stage
+    return Table(
+        "Stable stage",
+        ("", "Average", "Min", "Max", "Median", "P75", "P90", "P99", "N"),
+        [(f"{row.name} ({row.unit})", *_figures(row.spread)) for row in found.rows],
+        f"From {began:.2f} to {ended:.2f} s: from when concurrency first reached its maximum ({most}) until it first left it "
+        f"for longer than {REFILL_S * 1000:.0f} ms. {found.requests} completed requests that began in it.",
+    )
+
+
+def _figures(values: Spread) -> tuple[str, ...]:
+    order = (values.mean, values.least, values.most, values.median, values.p75, values.p90, values.p99)
+    return (*(f"{value:.2f}" for value in order), str(values.n))
+
+
+def other_tables(stage: StageResult, found: Figures) -> list[Table]:
+    """Return what vLLM's table has not; those that there is something for."""
+    total = found.serving.completed + found.serving.failed
+    tables = [stable_table(found.stable)] if found.stable else []
+    if found.errors:
+        rows = [
+            (kind, str(n), f"{n / total:.1%}", found.example[kind.partition(" ")[0]])
+            for kind, n in found.errors.items()
+        ]
+        tables.append(Table("Errors", ("kind", "requests", "share", "one of them said"), rows))
+    if found.paths:
+        done = sum(found.paths.values())
+        ways = [(path, str(n), f"{n / done:.1%}") for path, n in found.paths.items()]
+        tables.append(Table("How Baton answered", ("x-baton-path", "requests", "share"), ways))
+    if stage.nodes:
+        tables.append(_nodes(stage.nodes))
+    tables.append(_client(stage, found))
+    return tables
+
+
+def _nodes(nodes: Sequence[NodeFigures]) -> Table:
+    rows = []
+    for node in nodes:
+        if node.note:
+            rows.append((node.url, *["–"] * len(HISTOGRAMS), node.note))
+            continue
+        means = [_mean(node, name) for name in HISTOGRAMS]
+        rows.append((node.url, *means, ", ".join(f"{name} {n}" for name, n in node.transfers.items())))
+    return Table(
+        "Nodes",
+        (
+            "node",
+            "TTFT (ms)",
+            "TTIT (ms)",
+            "exposed push (ms)",
+            "exposed transfer (ms)",
+            "hidden share",
+            "transfers ended",
+        ),
+        rows,
+        "Means of what each node measured itself during the stage, and of how many; from its /metrics, after minus before.",
+    )
+
+
+def _mean(node: NodeFigures, name: str) -> str:
+    found = node.histograms.get(name)
+    if found is None:
+        return "–"
+    value = f"{found.mean * 1000:.2f}" if name.endswith("_s") else f"{found.mean:.1%}"
+    return f"{value} (N {found.n})"
+
+
+def _client(stage: StageResult, found: Figures) -> Table:
+    cost = stage.client
+    rows = [
+        ("CPU (s)", f"{cost.cpu_s:.2f}"),
+        ("CPU (share of one core)", f"{cost.cpu_s / cost.wall_s if cost.wall_s else 0:.1%}"),
+        ("event loop late, median (ms)", f"{cost.lag_median_s * 1000:.2f}"),
+        ("event loop late, P99 (ms)", f"{cost.lag_p99_s * 1000:.2f}"),
+        ("event loop late, max (ms)", f"{cost.lag_max_s * 1000:.2f}"),
+    ]
+    if found.late.n:
+        rows += [("sent after due, P99 (ms)", f"{found.late.p99 * 1000:.2f}")]
+        rows += [("sent after due, max (ms)", f"{found.late.most * 1000:.2f}")]
+    if stage.unfinished:
+        rows.append(("requests given up when stopped", str(stage.unfinished)))
+    warning = saturation(cost.cpu_s, cost.wall_s, cost.lag_p99_s)
+    return Table("This client", ("", ""), rows, warning[:1].upper() + warning[1:])
+
+
+def sweep_table(result: Result) -> Table:
+    """Return all stages, a line each."""
+    rows = []
+    for stage in result.stages:
+        served = figures(stage, result.slos_ms).serving
+        rows.append(
+            (
+                stage.label,
+                str(served.completed),
+                str(served.failed),
+                f"{served.requests_per_s:.2f}",
+                f"{served.output_tokens_per_s:.2f}",
+                *(f"{value * 1000:.2f}" for value in (served.ttft.median, served.ttft.p99)),
+                *(f"{value * 1000:.2f}" for value in (served.tpot.median, served.tpot.p99)),
+                *(() if served.goodput_per_s is None else (f"{served.goodput_per_s:.2f}",)),
+            )
+        )
+    latencies = ("median TTFT (ms)", "P99 TTFT (ms)", "median TPOT (ms)", "P99 TPOT (ms)")
+    good = ("goodput (req/s)",) if result.slos_ms else ()
+    return Table("Sweep", ("load", "completed", "failed", "req/s", "output tok/s", *latencies, *good), rows)

@@ -1,0 +1,47 @@
+"""Writes a run's four files."""
+
+from pathlib import Path
+
+import msgspec
+
+from loadtest.errors import RunError, UsageError
+from loadtest.report.figures import as_plain, figures
+from loadtest.report.html import html_report
+from loadtest.report.markdown import markdown_report
+from loadtest.report.spreadsheet import csv_report
+from loadtest.result import Result, write_result
+
+
+def with_figures(result: Result) -> Result:
+    """Return the run with its figures beside its records, for whoever only reads the file."""
+    stages = [
+        msgspec.structs.replace(stage, figures=as_plain(figures(stage, result.slos_ms))) for stage in result.stages
+    ]
+    return msgspec.structs.replace(result, stages=stages)
+
+
+def prepare(folder: Path) -> None:
+    """Make a folder, before anything is measured for it.
+
+    Raises:
+        UsageError: that cannot be done.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise UsageError(f"--out {folder}: {exc.strerror}") from exc
+
+
+def write_reports(result: Result, folder: Path) -> None:
+    """Write everything into a folder.
+
+    Raises:
+        RunError: it cannot be written to.
+    """
+    try:
+        write_result(result, folder)
+        (folder / "requests.csv").write_text(csv_report(result))
+        (folder / "report.md").write_text(markdown_report(result))
+        (folder / "report.html").write_text(html_report(result))
+    except OSError as exc:
+        raise RunError(f"cannot write to {folder}: {exc.strerror}") from exc

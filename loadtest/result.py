@@ -1,0 +1,110 @@
+"""What a run leaves behind: `result.json`. Figures can be computed from it again; it holds no prompt and no answer."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from loadtest.errors import UsageError
+from loadtest.measures.record import Record
+
+SCHEMA_VERSION: Final = 1
+FILE: Final = "result.json"
+HISTOGRAMS: Final = {  # of nodes: short name → series; TTIT is what vLLM calls inter-token latency
+    "ttft_s": "vllm:time_to_first_token_seconds",
+    "ttit_s": "vllm:inter_token_latency_seconds",
+    "exposed_push_s": "baton_exposed_push_seconds",
+    "exposed_transfer_s": "baton_exposed_transfer_seconds",
+    "hidden_share": "baton_hidden_share",
+}
+
+
+class ClientCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What measuring cost on this side."""
+
+    cpu_s: float
+    wall_s: float
+    lag_median_s: float  # by how much the event loop was late, sampled all the time
+    lag_p99_s: float
+    lag_max_s: float
+
+
+class HistogramMean(msgspec.Struct, frozen=True):
+    """What a node's histogram took up during a stage."""
+
+    n: int
+    mean: float
+
+
+class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """A node's metrics, after a stage minus before it."""
+
+    url: str
+    histograms: dict[str, HistogramMean]  # by short name
+    transfers: dict[str, int]  # ended ones by outcome
+    note: str = ""  # why there are none
+
+
+class StageResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of constant load."""
+
+    label: str
+    load: dict[str, Any]
+    duration_s: float
+    unfinished: int  # requests that were in flight or in line when the run was stopped
+    records: list[Record]
+    client: ClientCost
+    nodes: list[NodeFigures] = []
+    figures: dict[str, Any] = {}
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    schema_version: int
+    began_at: str  # UTC
+    interrupted: bool
+    arguments: dict[str, Any]
+    workload: dict[str, Any]  # what must be equal for two runs to be comparable
+    environment: dict[str, Any]
+    slos_ms: dict[str, float]
+    stages: list[StageResult]
+
+
+def write_result(result: Result, folder: Path) -> None:
+    """Write it; times to the microsecond."""
+    encoded = msgspec.json.encode(_rounded(msgspec.to_builtins(result)))
+    (folder / FILE).write_bytes(encoded + b"\n")
+
+
+def read_result(path: Path) -> Result:
+    """Read a run from its file, or from its folder.
+
+    Raises:
+        UsageError: there is none, or it is of another version.
+    """
+    file = path / FILE if path.is_dir() else path
+    try:
+        data = file.read_bytes()
+        version = msgspec.json.decode(data, type=_Version).schema_version
+        if version != SCHEMA_VERSION:
+            raise UsageError(f"{file} has schema version {version}, and this program reads {SCHEMA_VERSION}")
+        return msgspec.json.decode(data, type=Result)
+    except OSError as exc:
+        raise UsageError(f"cannot read {file}: {exc.strerror}") from exc
+    except msgspec.DecodeError as exc:
+        raise UsageError(f"{file} is no result of a load test: {exc}") from exc
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return value

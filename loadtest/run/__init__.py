@@ -1,0 +1,1 @@
+"""`loadtest run`: arguments → stages → records → a report."""

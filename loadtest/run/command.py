@@ -1,0 +1,179 @@
+"""`loadtest run`, from the arguments to the exit status."""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import uvloop
+
+from loadtest.client.address import parse_address
+from loadtest.client.exchange import Exchange
+from loadtest.client.fetch import fetch, first_model
+from loadtest.client.pool import Client
+from loadtest.errors import RunError
+from loadtest.measures.record import Record
+from loadtest.report.text import text_report
+from loadtest.report.write import prepare, with_figures, write_reports
+from loadtest.result import SCHEMA_VERSION, Result, StageResult
+from loadtest.run import build
+from loadtest.run.arguments import parse
+from loadtest.run.descriptors import raise_limit
+from loadtest.run.environment import environment, now, shown
+from loadtest.run.loops import Closed, Loop, warm_up
+from loadtest.run.node_metrics import NodeMetrics, differences
+from loadtest.run.own_cost import CostMeter
+from loadtest.run.progress import progress
+from loadtest.traffic.body import Form
+from loadtest.traffic.script import Source
+
+EXIT_INTERRUPTED: Final = 130
+_GREETING_S: Final = 10.0  # for the first word with the server
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; `LoadtestError`s are for the caller."""
+    given = parse(argv, os.environ)
+    dataset = build.source(given)
+    if given.out:
+        prepare(given.out)
+    result: Result = uvloop.run(run(given, dataset))
+    try:
+        if given.out:
+            write_reports(result, given.out)
+    finally:
+        print(text_report(result))
+    if given.out:
+        print(f"\nwritten to {given.out}")
+    _refuse_nothing([record for stage in result.stages for record in stage.records])
+    return EXIT_INTERRUPTED if result.interrupted else 0
+
+
+async def run(given: argparse.Namespace, dataset: Source) -> Result:
+    """Take every stage; with Ctrl-C, those that there are.
+
+    Raises:
+        RunError: the server is not there.
+    """
+    address, began_at = parse_address(given.url), now()
+    stages = build.stages(given, dataset)
+    caps = [stage.load.concurrency if isinstance(stage.load, Closed) else stage.load.cap for stage in stages]
+    raise_limit(max(cap or 0 for cap in caps) or None)
+    headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
+    if given.model:
+        await fetch(address, "/v1/models", headers, _GREETING_S, any_status=True)
+    model = given.model or await first_model(address, headers, _GREETING_S)
+    form = Form(
+        model=model,
+        chat=given.endpoint == "chat",
+        ignore_eos=given.ignore_eos,
+        temperature=given.temperature,
+        more=given.more,
+    )
+    client = Client(address, headers, given.timeout)
+    session = _Session(Exchange(client, form), dataset, NodeMetrics(given.metrics_url, _GREETING_S), asyncio.Event())
+    with _stopped_by_signals(session.stop):
+        taken = await _stages(session, stages, given)
+    client.close()
+    return with_figures(
+        Result(
+            schema_version=SCHEMA_VERSION,
+            began_at=began_at,
+            interrupted=session.stop.is_set(),
+            arguments={**shown(given), "model": model},
+            workload={**build.workload(given, dataset), "model": model},
+            environment=environment(),
+            slos_ms=given.slos_ms,
+            stages=taken,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    exchange: Exchange
+    dataset: Source
+    nodes: NodeMetrics
+    stop: asyncio.Event
+
+
+async def _stages(session: _Session, stages: Sequence[build.Stage], given: argparse.Namespace) -> list[StageResult]:
+    if given.warmup:
+        await _warm_up(session, given.warmup, given.concurrency or 1)
+    taken, scripts = [], 0
+    for stage in stages:
+        if session.stop.is_set():
+            break
+        loop = Loop(session.exchange, session.dataset, stage.limits, scripts)
+        taken.append(await _measure(session, stage, loop))
+        scripts += loop.taken.scripts
+    return taken
+
+
+async def _warm_up(session: _Session, requests: int, at_once: int) -> None:
+    warming = asyncio.create_task(warm_up(session.exchange, session.dataset, requests, at_once))
+    stopping = asyncio.create_task(session.stop.wait())
+    try:
+        await asyncio.wait({warming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        warming.cancel()
+        stopping.cancel()
+        await asyncio.wait({warming, stopping})
+    if not warming.cancelled():
+        _refuse_nothing(warming.result(), "while warming up, ")
+
+
+async def _measure(session: _Session, stage: build.Stage, loop: Loop) -> StageResult:
+    before = await session.nodes.look()
+    gc.collect()
+    gc.freeze()  # what is there by now stays; the collector need not look at it while we measure
+    async with CostMeter() as meter, progress(stage.label, loop, stage.limits):
+        taken = await loop.run(stage.load, session.stop)
+    gc.unfreeze()
+    assert meter.cost is not None
+    return StageResult(
+        label=stage.label,
+        load=stage.description,
+        duration_s=taken.duration_s,
+        unfinished=taken.in_flight + taken.in_line,
+        records=sorted(taken.records, key=lambda record: record.index),
+        client=meter.cost,
+        nodes=differences(before, await session.nodes.look()),
+    )
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Let Ctrl-C (or SIGTERM) end the measurement; the second one ends the process."""
+    loop, signals = asyncio.get_running_loop(), (signal.SIGINT, signal.SIGTERM)
+
+    def first() -> None:
+        stop.set()
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+    for each in signals:
+        loop.add_signal_handler(each, first)
+    try:
+        yield
+    finally:
+        for each in signals:
+            loop.remove_signal_handler(each)
+
+
+def _refuse_nothing(records: Sequence[Record], when: str = "") -> None:
+    """Raise an error if not one request was completed."""
+    if any(record.ok for record in records):
+        return
+    if not records:
+        raise RunError(f"{when}no request was completed")
+    (kind, detail), n = Counter((record.error, record.detail) for record in records).most_common(1)[0]
+    raise RunError(
+        f"{when}no request was completed: {n} of {len(records)} failed with {kind}" + (f" ({detail})" * bool(detail))
+    )

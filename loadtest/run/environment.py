@@ -1,0 +1,47 @@
+"""Where and with what a run was made. No host name and no secret: reports are shown around."""
+
+import argparse
+import os
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+_DERIVED: Final = ("slos_ms", "more")
+
+
+def now() -> str:
+    """Return the time, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def environment() -> dict[str, Any]:
+    """Describe this side."""
+    return {
+        "baton": _version("baton-serve"),
+        "python": platform.python_version(),
+        "uvloop": _version("uvloop"),
+        "httptools": _version("httptools"),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpus": len(os.sched_getaffinity(0)),
+    }
+
+
+def shown(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments as they may be shown: whether there was a key, and no header's value."""
+    plain = {name: _plain(value) for name, value in vars(given).items() if name not in _DERIVED}
+    return {**plain, "api_key": bool(given.api_key), "header": [name for name, _ in given.header]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return "inf" if value == float("inf") else value
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,155 @@
+"""The two ways to load a server. Both end, in requests and in time, and both can be stopped.
+
+Closed: so many users, each sending its next request when the last one was answered. Open: requests come when they are due,
+whatever became of the others; with a cap they wait in line on this side, and that waiting is recorded.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from loadtest.client.exchange import Exchange, Timing
+from loadtest.measures.record import Record
+from loadtest.traffic.script import Ask, Script, Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """So many users."""
+
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """A script begins at each of these instants."""
+
+    due_s: Sequence[float]
+    cap: int | None = None  # requests in flight at most
+
+
+Load = Closed | Open
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """When a stage ends: no request is begun beyond either; those under way are waited for."""
+
+    requests: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a stage has given so far."""
+
+    records: list[Record] = field(default_factory=list)
+    begun: int = 0  # requests
+    scripts: int = 0
+    in_line: int = 0  # due, and held back by the cap
+    duration_s: float = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and have not ended."""
+        return self.begun - len(self.records)
+
+
+class Loop:
+    """One stage. `taken` can be looked at while it runs."""
+
+    def __init__(self, exchange: Exchange, source: Source, limits: Limits, first_script: int = 0) -> None:
+        """Begin with script `first_script`, so that no stage repeats the prompts of another."""
+        self.taken = Taken()
+        self._exchange = exchange
+        self._source = source
+        self._limits = limits
+        self._first_script = first_script
+        self._began_s = 0.0
+        self._cap: asyncio.Semaphore | None = None
+
+    async def run(self, load: Load, stop: asyncio.Event) -> Taken:
+        """Load the server until a limit is reached or `stop` is set; then requests in flight are given up."""
+        self._began_s = time.perf_counter()
+        stopping = asyncio.create_task(stop.wait())
+        running = asyncio.create_task(self._closed(load) if isinstance(load, Closed) else self._open(load))
+        try:
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.taken.duration_s = time.perf_counter() - self._began_s
+            stopping.cancel()
+            running.cancel()
+            await asyncio.wait({running, stopping})
+        if not running.cancelled():
+            running.result()  # a bug of ours shows here
+        return self.taken
+
+    async def _closed(self, load: Closed) -> None:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(load.concurrency, self._limits.requests)):
+                group.create_task(self._user())
+
+    async def _user(self) -> None:
+        while self._may_begin():
+            script, ask, body = self._prepare()
+            await self._play(script, ask, body, Timing(self._began_s))
+
+    async def _open(self, load: Open) -> None:
+        self._cap = asyncio.Semaphore(load.cap) if load.cap else None
+        async with asyncio.TaskGroup() as group:
+            for due_s in load.due_s:
+                if due_s > self._limits.seconds or self.taken.begun >= self._limits.requests:
+                    break
+                script, ask, body = self._prepare()  # before the request is due
+                await asyncio.sleep(max(0.0, self._began_s + due_s - time.perf_counter()))
+                group.create_task(self._arrival(script, ask, body, due_s))
+
+    async def _arrival(self, script: Script, ask: Ask, body: bytes, due_s: float) -> None:
+        arrived_s = time.perf_counter()
+        if self._cap is None:
+            await self._play(script, ask, body, Timing(self._began_s, due_s))
+            return
+        self.taken.in_line += 1
+        async with self._cap:
+            self.taken.in_line -= 1
+            await self._play(script, ask, body, Timing(self._began_s, due_s, time.perf_counter() - arrived_s))
+
+    def _prepare(self) -> tuple[Script, Ask, bytes]:
+        script = self._source.script(self._first_script + self.taken.scripts)
+        self.taken.scripts += 1
+        ask = script.first()
+        return script, ask, self._exchange.body(ask)
+
+    async def _play(self, script: Script, ask: Ask, body: bytes, timing: Timing) -> None:
+        """Send a script's requests one after the other; a failed one ends it."""
+        while self._may_begin():
+            index = self.taken.begun
+            self.taken.begun += 1
+            answered = await self._exchange.send(index, ask, body, timing)
+            self.taken.records.append(answered.record)
+            following = script.following(answered.text) if answered.record.ok else None
+            if following is None:
+                return
+            ask, body, timing = following, self._exchange.body(following), Timing(self._began_s)
+
+    def _may_begin(self) -> bool:
+        in_time = time.perf_counter() - self._began_s <= self._limits.seconds
+        return in_time and self.taken.begun < self._limits.requests
+
+
+async def warm_up(exchange: Exchange, source: Source, requests: int, at_once: int) -> list[Record]:
+    """Send requests that do not count: first turns only, with prompts that do not come again."""
+    numbers = iter(range(1, requests + 1))
+    records = []
+
+    async def user() -> None:
+        for number in numbers:
+            ask = source.script(-number).first()
+            timing = Timing(time.perf_counter())
+            records.append((await exchange.send(-number, ask, exchange.body(ask), timing)).record)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(at_once, requests)):
+            group.create_task(user())
+    return records

@@ -1,0 +1,99 @@
+"""A recorded trace, replayed: its arrivals and lengths, and prompts that share what its prompts shared.
+
+A trace holds no text, only an id per block of 512 tokens. Block `i` of every prompt with the same id there becomes the same
+tokens (or words), so that prompts with equal leading ids have really equal beginnings, and a prefix cache finds them. The
+last block is cut to the prompt's length. Scaling lengths scales the blocks, and leaves the sharing as it was.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from loadtest.trace import BLOCK_TOKENS, TracedRequest
+from loadtest.traffic.made_up import Making
+from loadtest.traffic.script import Ask, Script, Single
+
+NO_LIMIT: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How a trace is changed."""
+
+    time: float = 1.0  # by which times are multiplied
+    length: float = 1.0  # by which lengths are multiplied, before they are capped
+    max_input_tokens: int = NO_LIMIT
+    max_output_tokens: int = NO_LIMIT
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a whole block."""
+        return max(1, round(BLOCK_TOKENS * self.length))
+
+
+class Piece(NamedTuple):
+    """A part of a prompt: the first tokens of a block."""
+
+    block: str  # the same name, the same tokens
+    tokens: int
+
+
+def pieces(request: TracedRequest, number: int, scale: Scale) -> list[Piece]:
+    """Return what a prompt consists of. Blocks for which the trace has no id are the request's own."""
+    whole, rest = divmod(request.input_length, BLOCK_TOKENS)
+    lengths = [scale.block_tokens] * whole + ([max(1, round(rest * scale.length))] if rest else [])
+    found, left = [], scale.max_input_tokens
+    for at, tokens in enumerate(lengths or [1]):
+        name = str(request.hash_ids[at]) if at < len(request.hash_ids) else f"own/{number}/{at}"
+        found.append(Piece(name, min(tokens, left)))
+        left -= found[-1].tokens
+        if left == 0:
+            break
+    return found
+
+
+def output_tokens(request: TracedRequest, scale: Scale) -> int:
+    """Return how long an answer is asked for; at least 1."""
+    return max(1, min(round(request.output_length * scale.length), scale.max_output_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReplay:
+    """The requests of a trace, in its order."""
+
+    making: Making
+    requests: Sequence[TracedRequest]
+    scale: Scale
+    turns: int = 1
+
+    def due_s(self) -> list[float]:
+        """Return when each request is due; the first one at 0."""
+        began = self.requests[0].timestamp
+        return [(request.timestamp - began) / 1000 * self.scale.time for request in self.requests]
+
+    def script(self, index: int) -> Script:
+        """Return one request. Warming up uses blocks of its own, so that it fills no cache for the run."""
+        request = self.requests[index % len(self.requests)]
+        parts = pieces(request, index, self.scale)
+        if index < 0:
+            parts = [Piece(f"warm/{index}/{at}", part.tokens) for at, part in enumerate(parts)]
+        return Single(
+            Ask(
+                prompt=self.making.user_message(self._join(parts)),
+                input_tokens=sum(part.tokens for part in parts),
+                output_tokens=output_tokens(request, self.scale),
+            )
+        )
+
+    def _join(self, parts: Sequence[Piece]) -> tuple[int, ...] | str:
+        making, whole = self.making, self.scale.block_tokens
+        if not making.chat:
+            ids: list[int] = []
+            for part in parts:
+                ids += making.vocabulary.ids(f"{making.seed}/block/{part.block}", whole)[: part.tokens]
+            return tuple(ids)
+        words = []
+        for part in parts:
+            block = making.vocabulary.text(f"{making.seed}/block/{part.block}", whole).split(" ")
+            words += block[: max(1, round(part.tokens / making.vocabulary.tokens_per_word))]
+        return " ".join(words)

@@ -1,0 +1,50 @@
+"""Made-up prompts: token ids within a range, or words. A key, which is any text, always gives the same ones.
+
+Words are short and common, so that most tokenizers have one token for each with the space before it. How many tokens they
+really are, only the server knows; `tokens_per_word` corrects the length for tokenizers with small vocabularies.
+"""
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+_TEXT: Final = (
+    "time year people way day man thing woman life child world school state family student group country problem hand part "
+    "place case week company system program question work government number night point home water room mother area money "
+    "story fact month lot right study book eye job word business issue side kind head house service friend father power "
+    "hour game line end member law car city community name president team minute idea body information back parent face "
+    "level office door health person art war history party result change morning reason research girl guy moment air "
+    "teacher force education foot boy age policy music market sense nation plan college interest death experience effect "
+    "use class control field development role effort rate heart drug show leader light voice wife police mind price"
+)
+WORDS: Final = _TEXT.split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """What prompts are made of."""
+
+    low: int = 10  # the first token id in use, and
+    high: int = 1000  # the one behind the last: most tokenizers keep special tokens outside
+    tokens_per_word: float = 1.0
+
+    def ids(self, key: str, tokens: int) -> tuple[int, ...]:
+        """Return token ids."""
+        return _ids(key, tokens, self.low, self.high)
+
+    def text(self, key: str, tokens: int) -> str:
+        """Return words that are about so many tokens; at least one."""
+        words = max(1, round(tokens / self.tokens_per_word))
+        return " ".join(random.Random(key).choices(WORDS, k=words))
+
+    def prompt(self, key: str, tokens: int, *, as_text: bool) -> tuple[int, ...] | str:
+        """Return one or the other."""
+        return self.text(key, tokens) if as_text else self.ids(key, tokens)
+
+
+@lru_cache(maxsize=1024)  # blocks of a trace come again and again
+def _ids(key: str, tokens: int, low: int, high: int) -> tuple[int, ...]:
+    drawn = memoryview(random.Random(key).randbytes(4 * tokens)).cast("I")
+    span = high - low
+    return tuple([low + number % span for number in drawn])

@@ -1,0 +1,101 @@
+"""What the command lines share: a parser whose errors are one line, and the kinds of numbers they take."""
+
+import argparse
+import math
+from typing import NoReturn
+
+from loadtest.errors import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `UsageError` where argparse would print its usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the arguments."""
+        raise UsageError(f"{message} (--help tells more)")
+
+
+def count(text: str) -> int:
+    """Read a whole number above 0."""
+    return _whole(text, 1)
+
+
+def count_or_none(text: str) -> int:
+    """Read a whole number, 0 included."""
+    return _whole(text, 0)
+
+
+def above_0(text: str) -> float:
+    """Read a number above 0."""
+    value = _number(text)
+    if not value > 0 or math.isinf(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return value
+
+
+def above_0_or_inf(text: str) -> float:
+    """Likewise; `inf` is one."""
+    value = _number(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return value
+
+
+def not_negative(text: str) -> float:
+    """Read a number of 0 or more."""
+    value = _number(text)
+    if not value >= 0 or math.isinf(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
+    return value
+
+
+def share(text: str) -> float:
+    """Read a number from 0 to below 1."""
+    value = _number(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not at least 0 and below 1")
+    return value
+
+
+def numbers(text: str) -> list[float]:
+    """Read numbers above 0 with commas between them."""
+    return [above_0(part) for part in text.split(",")]
+
+
+def token_range(text: str) -> tuple[int, int]:
+    """Read LOW:HIGH, the first token id and the one behind the last."""
+    low, _, high = text.partition(":")
+    found = _whole(low, 0), _whole(high, 1)
+    if found[0] >= found[1]:
+        raise argparse.ArgumentTypeError(f"{text!r} is an empty range")
+    return found
+
+
+def header(text: str) -> tuple[str, str]:
+    """Read NAME: VALUE."""
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip() or not sendable(text):
+        raise argparse.ArgumentTypeError(f"{name!r} is not of the form NAME: VALUE")
+    return name.strip(), value.strip()
+
+
+def sendable(text: str) -> bool:
+    """Tell whether a header may hold a text."""
+    return text.isascii() and text.isprintable()
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from exc

@@ -1,0 +1,94 @@
+"""`loadtest eval` against a fake server that knows its sums, or most of them."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.__main__ import main
+from tests.support.fake_openai import FakeOpenAI, serving
+
+
+def questions(tmp_path: Path, n: int) -> Path:
+    """Sums: question `i` is i + i."""
+    path = tmp_path / "questions.jsonl"
+    lines = [json.dumps({"question": f"{at} + {at} ?", "answer": f"so #### {2 * at}"}) for at in range(n)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def adding(body: dict[str, Any]) -> str:
+    """Answer right but for multiples of 4."""
+    asked = body["messages"][-1]["content"] if "messages" in body else body["prompt"].rpartition("Question:")[2]
+    number = int(asked.split("+")[0])
+    return f" twice {number} is {2 * number + (number % 4 == 0)}."
+
+
+async def evaluated(fake: FakeOpenAI, path: Path, *argv: str) -> tuple[int | None, str, str]:
+    """Run the command; its status and words."""
+    async with serving(fake) as url:
+        command = [sys.executable, "-m", "loadtest", "eval", str(path), "--url", url, *argv]
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        stdout, stderr = await asyncio.wait_for(process.communicate(), 30)
+    return process.returncode, stdout.decode(), stderr.decode()
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+async def test_accuracy_is_counted_exactly(tmp_path: Path, endpoint: str) -> None:
+    """Of questions 2 to 13 those on 4, 8 and 12 are wrong; the first two are examples and not asked."""
+    fake = FakeOpenAI()
+    fake.words = adding
+    status, out, err = await evaluated(
+        fake, questions(tmp_path, 14), "--shots", "2", "--endpoint", endpoint, "--json", str(tmp_path / "r.json")
+    )
+
+    assert (status, err) == (0, "")
+    assert out.startswith("accuracy: 0.7500 (9 of 12, 2-shot")
+    assert "95 % interval: 0.4677 to 0.9111" in out
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert [at + 2 for at, right in enumerate(found["right_by_question"]) if not right] == [4, 8, 12]
+    assert all(body["temperature"] == 0 and "ignore_eos" not in body for body in fake.bodies)
+
+
+async def test_an_error_counts_as_wrong_and_is_named(tmp_path: Path) -> None:
+    """An accuracy that leaves out what failed is none."""
+    fake = FakeOpenAI()
+    fake.words = adding
+    fake.faults = {0: "cut"}
+    status, out, _ = await evaluated(fake, questions(tmp_path, 4), "--shots", "1", "--concurrency", "1")
+
+    assert status == 0
+    assert "(2 of 3," in out
+    assert "errors, which count as wrong: " in out
+
+
+async def test_no_answer_at_all_is_an_error(tmp_path: Path) -> None:
+    """Status 1, with the reason."""
+    fake = FakeOpenAI()
+    fake.faults = dict.fromkeys(range(9), "status")
+    status, _, err = await evaluated(fake, questions(tmp_path, 3), "--shots", "0")
+
+    assert status == 1
+    assert err == "loadtest eval: no question was answered: status the fake is overloaded\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--shots", "3"], "no question left to ask"),
+        (["--shots", "4"], "has 3 examples, and --shots asks for 4"),
+        (["--shots", "-1"], "--shots"),
+    ],
+)
+def test_too_few_questions_are_bad_arguments(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], words: str
+) -> None:
+    """Status 2, before anything is sent."""
+    assert main(["eval", str(questions(tmp_path, 3)), "--url", "http://127.0.0.1:9", *argv]) == 2
+
+    assert words in capsys.readouterr().err

@@ -1,0 +1,209 @@
+"""One request at a fake server: counts and kinds exact, no assertion on speed."""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from loadtest.client.address import parse_address
+from loadtest.client.exchange import Answered, Exchange, Timing
+from loadtest.client.pool import Client
+from loadtest.measures.record import CONNECT, CUT, EMPTY, ERROR_EVENT, MALFORMED, STATUS, TIMEOUT
+from loadtest.traffic.body import Form
+from loadtest.traffic.script import Ask
+from tests.support.cluster import until_true
+from tests.support.fake_answers import MODEL, text_of
+from tests.support.fake_openai import FakeOpenAI, Fault, serving
+
+ASK = Ask(prompt=[1, 2, 3, 4], output_tokens=5, input_tokens=4)
+
+
+@asynccontextmanager
+async def exchange(url: str, *, chat: bool = False, timeout_s: float = 10) -> AsyncIterator[Exchange]:
+    """An exchange with a server."""
+    client = Client(parse_address(url), {"Authorization": "Bearer k"}, timeout_s)
+    yield Exchange(client, Form(model=MODEL, chat=chat))
+    client.close()
+
+
+async def ask(asking: Exchange, what: Ask = ASK) -> Answered:
+    """Send one request."""
+    return await asking.send(0, what, asking.body(what), Timing(time.perf_counter()))
+
+
+@pytest.mark.parametrize("chat", [False, True])
+async def test_an_answer_is_counted_as_the_server_counts(chat: bool) -> None:
+    """Text, tokens and headers are there; the path is Baton's."""
+    fake = FakeOpenAI()
+    fake.path = "disaggregated"
+    what = Ask(prompt=[{"role": "user", "content": "x"}], output_tokens=5) if chat else ASK
+    async with serving(fake) as url, exchange(url, chat=chat) as asking:
+        record, text = await ask(asking, what)
+
+    assert (record.error, record.status, record.path) == ("", 200, "disaggregated")
+    assert (record.input_tokens, record.output_tokens, record.asked_output_tokens) == (3 if chat else 4, 5, 5)
+    assert len(record.itls_s) == (5 if chat else 4)
+    assert text == "".join(map(text_of, range(5)))
+    assert fake.headers[0]["authorization"] == "Bearer k"
+    assert record.ttft_s is not None
+    assert record.latency_s == pytest.approx(record.ttft_s + sum(record.itls_s))
+
+
+async def test_times_are_at_least_what_the_server_waits() -> None:
+    """A fixed TTFT and ITL are lower bounds."""
+    async with serving(FakeOpenAI(ttft_s=0.05, itl_s=0.02)) as url, exchange(url) as asking:
+        record, _ = await ask(asking)
+
+    assert record.ttft_s is not None
+    assert record.latency_s is not None
+    assert record.ttft_s >= 0.05
+    assert record.latency_s >= 0.05 + 4 * 0.02 - 0.001
+
+
+async def test_without_usage_events_with_text_are_counted() -> None:
+    """And the input is as long as was planned."""
+    fake = FakeOpenAI()
+    fake.usage = False
+    async with serving(fake) as url, exchange(url) as asking:
+        record, _ = await ask(asking)
+
+    assert (record.input_tokens, record.output_tokens) == (4, 5)
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "detail"),
+    [
+        ("status", STATUS, "the fake is overloaded"),
+        ("drop", CONNECT, "closed the connection"),
+        ("empty", EMPTY, ""),
+        ("no token", EMPTY, ""),
+        ("cut", CUT, "closed the connection"),
+        ("silent end", CUT, ""),
+        ("error event", ERROR_EVENT, "the engine died"),
+        ("garbage", MALFORMED, "JSON"),
+        ("hang", TIMEOUT, "in time"),
+    ],
+)
+async def test_each_failure_has_its_kind(fault: Fault, kind: str, detail: str) -> None:
+    """None passes for an answer, and the next request is well."""
+    fake = FakeOpenAI()
+    fake.faults = {0: fault}
+    async with serving(fake) as url, exchange(url, timeout_s=0.5 if fault == "hang" else 10) as asking:
+        record, _ = await ask(asking)
+        after, _ = await ask(asking)
+
+    assert record.error == kind
+    assert detail in record.detail
+    assert after.ok
+    assert len(fake.bodies) == 2, "a request is sent once"
+
+
+async def test_a_server_that_is_not_there_is_no_exception() -> None:
+    """It is a record like any other."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    async with exchange(f"http://127.0.0.1:{port}") as asking:
+        record, _ = await ask(asking)
+
+    assert (record.error, record.status) == (CONNECT, None)
+
+
+async def test_connections_are_used_again() -> None:
+    """One after the other needs one connection."""
+    ports = set()
+
+    class Noting(FakeOpenAI):
+        async def __call__(self, scope: object, receive: object, send: object) -> None:
+            if isinstance(scope, dict) and scope["type"] == "http":
+                ports.add(scope["client"][1])
+            await super().__call__(scope, receive, send)
+
+    async with serving(Noting()) as url, exchange(url) as asking:
+        for _ in range(3):
+            assert (await ask(asking))[0].ok
+
+    assert len(ports) == 1
+
+
+async def test_a_cancelled_request_closes_its_connection() -> None:
+    """The server sees that nobody waits any more."""
+    fake = FakeOpenAI()
+    fake.faults = {0: "hang"}
+    async with serving(fake) as url, exchange(url) as asking:
+        task = asyncio.create_task(ask(asking))
+        await fake.began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until_true(lambda: not fake.open)
+
+
+async def _raw(answer: bytes) -> Answered:
+    """Ask a server that says this and closes."""
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            writer.close()
+            await writer.wait_closed()
+        over.set()
+
+    over = asyncio.Event()
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        async with exchange(f"http://127.0.0.1:{port}") as asking:
+            answered = await ask(asking)
+        await asyncio.wait_for(over.wait(), 5)
+    return answered
+
+
+async def test_a_body_may_end_with_its_connection() -> None:
+    """HTTP/1.0 servers know no other way."""
+    event = b'data: {"choices": [{"text": "x"}]}\n\ndata: [DONE]\n\n'
+
+    record, text = await _raw(b"HTTP/1.0 200 OK\r\n\r\n" + event)
+    nothing, _ = await _raw(b"HTTP/1.0 200 OK\r\n\r\n")
+
+    assert (record.error, text) == ("", "x")
+    assert nothing.error == EMPTY
+
+
+async def test_a_connection_that_breaks_behind_the_end_is_no_failure() -> None:
+    """All was said; HTTP's own end is missing."""
+    event = b'data: {"choices": [{"text": "x"}]}\n\ndata: [DONE]\n\n'
+    chunk = b"%x\r\n%s\r\n" % (len(event), event)
+
+    record, _ = await _raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunk)
+
+    assert record.ok
+
+
+async def test_what_is_no_http_is_malformed() -> None:
+    """A wrong port often speaks another protocol."""
+    record, _ = await _raw(b"SSH-2.0-OpenSSH_9\r\n")
+
+    assert record.error == MALFORMED
+
+
+async def test_a_name_is_looked_up_once_and_all_its_addresses_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens at the first one."""
+    looked_up = []
+
+    async def getaddrinfo(host: str, port: int, **_: object) -> list[object]:
+        looked_up.append(host)
+        return [(0, 0, 0, "", ("127.0.0.2", port)), (0, 0, 0, "", ("127.0.0.1", port))]
+
+    async with serving(FakeOpenAI()) as url, exchange(url.replace("127.0.0.1", "server.test")) as asking:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
+        got = await asyncio.gather(*(ask(asking) for _ in range(4)))
+        monkeypatch.undo()
+
+    assert [answered.record.error for answered in got] == [""] * 4
+    assert looked_up.count("server.test") == 1

@@ -1,0 +1,258 @@
+"""`loadtest run` against a fake server: counts and kinds exact, no assertion on speed."""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.__main__ import main
+from loadtest.result import Result, read_result
+from loadtest.run import build
+from loadtest.run.arguments import parse
+from loadtest.run.command import run
+from loadtest.trace import CONVERSATION
+from tests.support.cluster import until_true
+from tests.support.fake_openai import FakeOpenAI, serving
+
+
+async def taken(fake: FakeOpenAI, *argv: str) -> Result:
+    """Run against a fake."""
+    async with serving(fake) as url, asyncio.timeout(60):
+        given = parse(["--url", url, *argv], {})
+        return await run(given, build.source(given))
+
+
+def written(folder: Path) -> str:
+    """Return everything that is in a folder."""
+    return "".join(file.read_text() for file in folder.iterdir())
+
+
+async def spawned(*argv: str) -> asyncio.subprocess.Process:
+    """Run the command as a process."""
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadtest", *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def test_what_was_done_is_what_is_counted() -> None:
+    """Requests, tokens, users at once; the model is the server's first."""
+    fake = FakeOpenAI(ttft_s=0.02)
+    got = await taken(fake, "--concurrency", "3", "--requests", "9", "--max-tokens", "5", "--input-tokens", "30")
+
+    (stage,) = got.stages
+    assert (len(fake.bodies), fake.most_open) == (9, 3)
+    assert {
+        key: stage.figures[key] for key in ("completed", "failed", "total_input_tokens", "total_output_tokens")
+    } == {
+        "completed": 9,
+        "failed": 0,
+        "total_input_tokens": 270,
+        "total_output_tokens": 45,
+    }
+    assert all(body["model"] == "fake-model" and body["max_tokens"] == 5 for body in fake.bodies)
+    assert stage.client.cpu_s > 0
+    assert got.interrupted is False
+
+
+async def test_every_kind_of_error_is_counted_exactly() -> None:
+    """And the rest is completed."""
+    fake = FakeOpenAI()
+    fake.faults = {0: "status", 1: "cut", 2: "error event", 3: "empty", 4: "drop", 5: "hang", 6: "cut", 7: "garbage"}
+    got = await taken(fake, "--requests", "12", "--max-tokens", "4", "--timeout", "1.5")
+
+    found = got.stages[0].figures
+    assert found["errors"] == {
+        "status 503": 1,
+        "timeout": 1,
+        "cut": 2,
+        "error_event": 1,
+        "empty": 1,
+        "connect": 1,
+        "malformed": 1,
+    }
+    assert (found["completed"], found["failed"]) == (4, 8)
+
+
+async def test_warming_up_does_not_count() -> None:
+    """Its requests are sent, and are in no figure."""
+    fake = FakeOpenAI()
+    got = await taken(fake, "--warmup", "3", "--requests", "4", "--max-tokens", "2")
+
+    assert len(fake.bodies) == 7
+    assert got.stages[0].figures["completed"] == 4
+    assert len({str(body["prompt"]) for body in fake.bodies}) == 7
+
+
+async def test_a_sweep_has_a_stage_for_each_rate_and_repeats_no_prompt() -> None:
+    """Else the second stage would find the first one's in the cache."""
+    fake = FakeOpenAI()
+    got = await taken(fake, "--rates", "50,100", "--requests", "5", "--max-tokens", "2")
+
+    assert [stage.figures["completed"] for stage in got.stages] == [5, 5]
+    assert len({str(body["prompt"]) for body in fake.bodies}) == 10
+    assert all(record.due_s is not None for stage in got.stages for record in stage.records)
+
+
+async def test_a_trace_is_replayed_with_its_prefixes(tmp_path: Path) -> None:
+    """Lengths, order and shared blocks reach the server."""
+    lines = [(0, 600, 3, [0, 1]), (50, 700, 4, [0, 2]), (100, 512, 5, [0])]
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(dict(zip(names, line, strict=True))) + "\n" for line in lines))
+    fake = FakeOpenAI()
+    got = await taken(fake, "--trace", str(path), "--time-scale", "0.5")
+
+    prompts = [body["prompt"] for body in fake.bodies]
+    assert [len(prompt) for prompt in prompts] == [600, 700, 512]
+    assert prompts[0][:512] == prompts[1][:512] == prompts[2]
+    assert prompts[0][512:] != prompts[1][512:600]
+    assert [body["max_tokens"] for body in fake.bodies] == [3, 4, 5]
+    assert got.stages[0].figures["total_output_tokens"] == 12
+
+
+async def test_a_hundred_requests_of_the_recorded_trace() -> None:
+    """The file that ships, faster and shorter: none fails, and every length is as planned."""
+    fake = FakeOpenAI()
+    scales = ("--time-scale", "0.02", "--length-scale", "0.02", "--max-output", "8")
+    got = await taken(fake, "--trace", str(CONVERSATION), "--requests", "100", *scales)
+
+    (stage,) = got.stages
+    assert (stage.figures["completed"], stage.figures["failed"]) == (100, 0)
+    assert stage.figures["total_input_tokens"] == sum(len(body["prompt"]) for body in fake.bodies)
+    assert [record.due_s for record in stage.records] == sorted(record.due_s or 0.0 for record in stage.records)
+
+
+async def test_a_conversation_carries_the_servers_answers() -> None:
+    """What the fake said is in the next turn."""
+    fake = FakeOpenAI()
+    await taken(
+        fake, "--endpoint", "chat", "--dataset", "multi-turn", "--turns", "2", "--requests", "2", "--max-tokens", "2"
+    )
+
+    first, second = (body["messages"] for body in fake.bodies)
+    assert second[0] == first[0]
+    assert second[1] == {"role": "assistant", "content": " wörd0 wörd1"}
+
+
+async def test_batons_path_and_the_nodes_own_figures_are_reported() -> None:
+    """The header from each answer; `/metrics` after minus before."""
+    fake = FakeOpenAI()
+    fake.path = "disaggregated"
+    async with serving(FakeOpenAI()) as node:
+        got = await taken(fake, "--requests", "3", "--max-tokens", "2", "--metrics-url", node, "http://127.0.0.1:9")
+
+    (stage,) = got.stages
+    assert stage.figures["paths"] == {"disaggregated": 3}
+    assert [bool(node.note) for node in stage.nodes] == [False, True]
+
+
+async def test_ctrl_c_keeps_and_reports_what_was_measured(tmp_path: Path) -> None:
+    """A real process, a real signal: status 130, both forms of the report, and the request that hung is given up."""
+    fake = FakeOpenAI()
+    fake.faults = dict.fromkeys(range(5, 99), "hang")
+    out = tmp_path / "out"
+    async with serving(fake) as url:
+        process = await spawned("run", "--url", url, "--requests", "99", "--max-tokens", "3", "--out", str(out))
+        await until_true(lambda: len(fake.bodies) == 6, timeout_s=30)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = await asyncio.wait_for(process.communicate(), 30)
+        await until_true(lambda: not fake.open)
+
+    assert (process.returncode, stderr) == (130, b"")
+    assert b"Successful requests:                     5 " in stdout
+    assert b"Stopped by the user" in stdout
+    got = read_result(out)
+    assert (got.interrupted, len(got.stages[0].records), got.stages[0].unfinished) == (True, 5, 1)
+    assert {file.name for file in out.iterdir()} == {"result.json", "requests.csv", "report.md", "report.html"}
+
+
+async def test_the_command_reports_and_succeeds(tmp_path: Path) -> None:
+    """The process's own words and status; no progress line where nobody watches."""
+    fake = FakeOpenAI()
+    async with serving(fake) as url:
+        argv = ["--requests", "3", "--max-tokens", "2", "--goodput", "ttft:60000", "--api-key", "s3cret"]
+        process = await spawned("run", "--url", f"{url}/v1", "--out", str(tmp_path), *argv)
+        stdout, stderr = await asyncio.wait_for(process.communicate(), 30)
+
+    assert (process.returncode, stderr) == (0, b"")
+    assert b"Request goodput (req/s):" in stdout
+    assert fake.headers[0]["authorization"] == "Bearer s3cret"
+    assert "s3cret" not in written(tmp_path)
+
+
+async def test_a_reader_that_has_seen_enough_costs_no_file(tmp_path: Path) -> None:
+    """`loadtest run … | head -1`: everything is written, and no traceback shown."""
+    async with serving(FakeOpenAI()) as url:
+        process = await spawned("run", "--url", url, "--requests", "2", "--out", str(tmp_path))
+        assert process.stdout is not None
+        process.stdout._transport.close()  # type: ignore[attr-defined]  # asyncio offers no other way
+        stderr = await asyncio.wait_for(process.stderr.read(), 30) if process.stderr else b""
+        await asyncio.wait_for(process.wait(), 30)
+
+    assert stderr == b""
+    assert read_result(tmp_path).stages[0].figures["completed"] == 2
+
+
+async def test_no_completed_request_is_an_error() -> None:
+    """With the commonest reason."""
+    fake = FakeOpenAI()
+    fake.faults = dict.fromkeys(range(9), "status")
+    async with serving(fake) as url:
+        process = await spawned("run", "--url", url, "--requests", "3")
+        _, stderr = await asyncio.wait_for(process.communicate(), 30)
+
+    assert process.returncode == 1
+    assert stderr == (b"loadtest run: no request was completed: 3 of 3 failed with status (the fake is overloaded)\n")
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def test_a_server_that_is_not_there_is_a_clear_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 1, one line, with the address."""
+    port = free_port()
+
+    assert main(["run", "--url", f"http://127.0.0.1:{port}"]) == 1
+    assert main(["run", "--url", f"http://127.0.0.1:{port}", "--model", "m"]) == 1
+
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert all(f"no server at http://127.0.0.1:{port}" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["run"],
+        ["run", "--url", "nonsense"],
+        ["run", "--url", "http://a", "--rate", "0"],
+        ["run", "--url", "http://a", "--trace", "/nowhere"],
+        ["frobnicate"],
+        [],
+    ],
+)
+def test_bad_arguments_are_status_2(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, but for a command that is none: then the list of commands."""
+    assert main(argv) == 2
+
+    assert len(capsys.readouterr().err.splitlines()) == 1 or argv[:1] in ([], ["frobnicate"])
+
+
+def test_help_is_not_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the command, and of each command."""
+    assert main(["--help"]) == 0
+    with pytest.raises(SystemExit) as caught:
+        main(["run", "--help"])
+
+    assert caught.value.code == 0
+    said: Any = capsys.readouterr().out
+    assert "compare" in said
+    assert "--burstiness" in said

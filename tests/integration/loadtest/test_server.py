@@ -1,0 +1,128 @@
+"""The first word with a server, and what a terminal shows."""
+
+import asyncio
+import contextlib
+import os
+import pty
+import signal
+import sys
+
+import pytest
+
+from loadtest.client.address import parse_address
+from loadtest.client.fetch import fetch, first_model
+from loadtest.errors import RunError
+from tests.support.cluster import until_true
+from tests.support.fake_answers import MODEL
+from tests.support.fake_openai import FakeOpenAI, serving
+
+
+async def model_of(answer: bytes, *, stays: bool = False) -> str:
+    """Ask a server that says this for its first model."""
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            if stays:
+                await reader.read()
+            writer.close()
+            await writer.wait_closed()
+        over.set()
+
+    over = asyncio.Event()
+    server = await asyncio.start_server(respond, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        try:
+            return await first_model(parse_address(f"http://127.0.0.1:{port}"), {}, 0.5)
+        finally:
+            await asyncio.wait_for(over.wait(), 5)
+
+
+def answering(body: bytes, status: bytes = b"200 OK") -> bytes:
+    """A whole answer."""
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+async def test_the_first_model_is_taken() -> None:
+    """As `vllm bench serve` does."""
+    async with serving(FakeOpenAI()) as url:
+        assert await first_model(parse_address(url), {}, 5) == MODEL
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (answering(b'{"data": []}'), "offers no model; name one with --model"),
+        (answering(b"<html>"), "is no list of models"),
+        (answering(b'{"error": {"message": "bad key"}}', b"401 Unauthorized"), "answered 401: bad key"),
+        (b"", "no server at"),
+        (b"SSH-2.0\r\n", "no server at .*: no HTTP"),
+    ],
+)
+async def test_what_is_no_openai_server_is_named(answer: bytes, words: str) -> None:
+    """One sentence, before any request is sent."""
+    with pytest.raises(RunError, match=words):
+        await model_of(answer)
+
+
+async def test_a_silent_server_is_not_waited_for() -> None:
+    """There is a limit to it."""
+    with pytest.raises(RunError, match=r"no answer from .* in 0\.5 s"):
+        await model_of(b"", stays=True)
+
+
+async def test_a_provisional_answer_is_none() -> None:
+    """100 Continue comes before the answer."""
+    body = b'{"data": [{"id": "m"}]}'
+
+    assert await model_of(b"HTTP/1.1 100 Continue\r\n\r\n" + answering(body)) == "m"
+    with pytest.raises(RunError):
+        await model_of(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+async def test_any_status_will_do_where_only_presence_is_asked() -> None:
+    """A gateway may have no list of models."""
+    async with serving(FakeOpenAI()) as url:
+        assert await fetch(parse_address(url), "/metrics", {}, 5, any_status=True)
+
+
+async def test_a_terminal_shows_how_far_it_is() -> None:
+    """On standard error, and only there; SIGTERM ends it as Ctrl-C does."""
+    fake = FakeOpenAI()
+    fake.faults = dict.fromkeys(range(2, 99), "hang")
+    ours, theirs = pty.openpty()
+    async with serving(fake) as url:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadtest", "run", "--url", url, "--requests", "9"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=theirs,
+        )
+        await until_true(lambda: len(fake.bodies) == 3, timeout_s=30)
+        await asyncio.sleep(0.8)  # the line is drawn every half second
+        process.send_signal(signal.SIGTERM)
+        stdout, _ = await asyncio.wait_for(process.communicate(), 30)
+    os.close(theirs)
+    shown = os.read(ours, 65536)
+    os.close(ours)
+
+    assert b"1 user: 2/9 requests, 1 in flight, 0 failed" in shown
+    assert b"in flight" not in stdout
+    assert process.returncode == 130
+
+
+async def test_a_server_that_fails_while_warming_up_is_not_measured() -> None:
+    """Nothing would come of it."""
+    fake = FakeOpenAI()
+    fake.faults = dict.fromkeys(range(9), "status")
+    async with serving(fake) as url:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadtest", "run", "--url", url, "--warmup", "2"), stderr=asyncio.subprocess.PIPE
+        )
+        _, stderr = await asyncio.wait_for(process.communicate(), 30)
+
+    assert process.returncode == 1
+    assert stderr.startswith(b"loadtest run: while warming up, no request was completed: 2 of 2 failed with status")
+    assert len(fake.bodies) == 2

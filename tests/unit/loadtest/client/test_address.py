@@ -1,0 +1,36 @@
+import pytest
+
+from loadtest.client.address import parse_address
+from loadtest.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "prefix", "authority"),
+    [
+        ("http://a:8000", "a", 8000, "", "a:8000"),
+        ("http://a:8000/v1/", "a", 8000, "", "a:8000"),
+        ("https://a/openai/v1", "a", 443, "/openai", "a"),
+        ("http://[::1]:9", "::1", 9, "", "[::1]:9"),
+    ],
+)
+def test_an_address_is_read(url: str, host: str, port: int, prefix: str, authority: str) -> None:
+    """With or without `/v1`, as people copy it."""
+    got = parse_address(url)
+
+    assert (got.host, got.port, got.prefix, got.authority) == (host, port, prefix, authority)
+
+
+@pytest.mark.parametrize("url", ["a:8000", "ftp://a", "http://", "http://a:b", "http://a:99999", "http://ä"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    """With the words that were given."""
+    with pytest.raises(UsageError, match=url.replace("[", r"\[")):
+        parse_address(url)
+
+
+@pytest.mark.parametrize("url", ["http://me:s3cret@a", "http://a?x=1", "http://a#x"])
+def test_a_url_is_no_place_for_secrets(url: str) -> None:
+    """It is written to the reports."""
+    with pytest.raises(UsageError, match="no base URL") as caught:
+        parse_address(url)
+
+    assert "s3cret" not in str(caught.value)

@@ -1,0 +1,97 @@
+import json
+
+import pytest
+
+from loadtest.client.stream import AnswerStream, error_words
+from loadtest.measures.record import CUT, EMPTY, ERROR_EVENT, MALFORMED
+from tests.support.fake_answers import Asked, events, stream, text_of
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+
+
+def fed(*pieces: bytes) -> AnswerStream:
+    """A stream whose pieces came at 1, 2, 3 … s."""
+    got = AnswerStream()
+    for at, piece in enumerate(pieces, start=1):
+        got.feed(piece, float(at))
+    return got
+
+
+def test_events_are_tokens_and_the_distances_between_them_itls() -> None:
+    """The end is the last token's arrival, not that of usage or `[DONE]`."""
+    got = fed(*stream(Asked(path=COMPLETIONS, tokens=3, usage=True)))
+
+    assert (got.first_s, got.last_s, got.gaps_s) == (1.0, 3.0, [1.0, 1.0])
+    assert (got.input_tokens, got.output_tokens, got.tokens()) == (3, 3, 3)
+    assert "".join(got.pieces) == "".join(map(text_of, range(3)))
+    assert got.verdict(complete=True) == ""
+
+
+def test_a_chats_first_event_counts_as_in_vllms_benchmark() -> None:
+    """It carries a role and no text, ends TTFT all the same, and is no token where events are counted."""
+    got = fed(*stream(Asked(path=CHAT, tokens=3)))
+
+    assert (got.first_s, len(got.gaps_s), got.tokens()) == (1.0, 3, 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
+def test_pieces_may_be_cut_anywhere(size: int, newline: bytes) -> None:
+    """TCP knows no events; neither does a server that ends lines the long way."""
+    whole = b"".join(events(COMPLETIONS, 3)).replace(b"\n", newline)
+    got = fed(*(whole[at : at + size] for at in range(0, len(whole), size)))
+
+    assert "".join(got.pieces) == "".join(map(text_of, range(3)))
+    assert got.verdict(complete=True) == ""
+
+
+def test_comments_and_other_fields_are_no_events() -> None:
+    """Pings keep connections open."""
+    got = fed(b": ping\n\n", b"event: x\nid: 1\n\n", *events(COMPLETIONS, 1))
+
+    assert (got.first_s, got.verdict(complete=True)) == (3.0, "")
+
+
+def test_a_stream_without_its_end_is_cut() -> None:
+    """Even if HTTP says that it is complete."""
+    *most, _ = events(COMPLETIONS, 3)
+
+    assert fed(*most).verdict(complete=True) == CUT
+    assert fed(*most[:1]).verdict(complete=False) == CUT
+    assert AnswerStream().verdict(complete=False) == CUT
+
+
+def test_an_end_without_a_token_is_empty() -> None:
+    """And so is no body at all."""
+    assert fed(b"data: [DONE]\n\n").verdict(complete=True) == EMPTY
+    assert AnswerStream().verdict(complete=True) == EMPTY
+
+
+@pytest.mark.parametrize("event", [{"error": {"message": "it died"}}, {"object": "error", "message": "it died"}])
+def test_an_error_event_is_an_error_whatever_follows(event: dict[str, object]) -> None:
+    """Both of the shapes that servers have used."""
+    first, *rest = events(COMPLETIONS, 2)
+    got = fed(first, b"data: " + json.dumps(event).encode() + b"\n\n", *rest)
+
+    assert (got.verdict(complete=True), got.detail) == (ERROR_EVENT, "it died")
+
+
+def test_what_is_no_json_is_malformed() -> None:
+    """It must not pass for a token."""
+    assert fed(b"data: oops\n\n", *events(COMPLETIONS, 1)).verdict(complete=True) == MALFORMED
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error": {"message": "too long"}}', "too long"),
+        (b'{"message": "old shape"}', "old shape"),
+        (b'{"error": "plain"}', "plain"),
+        (b"Bad Gateway", "Bad Gateway"),
+        (b"[1]", "[1]"),
+    ],
+)
+def test_an_errors_words_are_found_in_any_shape(body: bytes, words: str) -> None:
+    """They go into the report."""
+    assert error_words(body) == words

@@ -1,0 +1,182 @@
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.compare.bootstrap import Interval
+from loadtest.compare.command import BETTER, SAME, TOO_FEW, WORSE, compare, judge, main
+from loadtest.compare.comparable import obstacles
+from loadtest.compare.units import METRICS, Slices
+from loadtest.errors import RunError, UsageError
+from loadtest.measures.record import TIMEOUT
+from loadtest.result import Result, write_result
+from tests.unit.loadtest.pages import assert_needs_nothing_else, assert_pictures_are_sound
+from tests.unit.loadtest.records import failed, record
+from tests.unit.loadtest.results import result, stage
+
+
+def drawn(
+    seed: int, *, ttft_s: float = 0.1, gap_s: float = 0.02, n: int = 150, failures: int = 0, **more: Any
+) -> Result:
+    """A run whose times scatter by a fifth."""
+    rng = random.Random(seed)
+    records = [
+        record(0.01 * at, ttft_s * rng.uniform(0.8, 1.2), tuple(gap_s * rng.uniform(0.8, 1.2) for _ in range(4)))
+        for at in range(n)
+    ]
+    return result(stage([*records, *(failed(TIMEOUT) for _ in range(failures))]), **more)
+
+
+def verdicts(a: Result, b: Result) -> dict[str, str]:
+    """The verdict on B for each metric."""
+    found = compare(a, b, resamples=200, seed=0, confidence=0.95)
+    return {finding.metric.name: finding.verdict for finding in found}
+
+
+def test_what_is_slower_is_worse_and_what_is_not_is_not() -> None:
+    """TTFT is a tenth longer; gaps are drawn from the same distribution."""
+    got = verdicts(drawn(1), drawn(2, ttft_s=0.11))
+
+    assert got["mean TTFT"] == got["median TTFT"] == got["mean E2EL"] == WORSE
+    assert got["mean TPOT"] == got["mean ITL"] == SAME
+    assert got["failed"] == SAME
+
+
+def test_the_other_way_round_it_is_better() -> None:
+    """B is judged."""
+    assert verdicts(drawn(1, ttft_s=0.11), drawn(2))["mean TTFT"] == BETTER
+
+
+def test_a_run_is_no_different_from_itself() -> None:
+    """In no metric."""
+    assert set(verdicts(drawn(1), drawn(1)).values()) == {SAME}
+
+
+def test_failures_and_broken_promises_are_judged() -> None:
+    """More failed ones are worse, fewer within their SLOs too."""
+    slos: dict[str, Any] = {"slos_ms": {"ttft": 100.0}}
+    got = verdicts(drawn(1, **slos), drawn(1, failures=150, **slos))
+
+    assert (got["failed"], got["within SLOs"]) == (WORSE, WORSE)
+
+
+def test_different_slos_are_not_compared() -> None:
+    """They are other promises."""
+    assert "within SLOs" not in verdicts(drawn(1, slos_ms={"ttft": 1.0}), drawn(1, slos_ms={"ttft": 2.0}))
+
+
+def test_too_few_values_get_no_verdict() -> None:
+    """A P99 of 20 requests is its largest value, and 5 requests are an anecdote."""
+    few = verdicts(drawn(1, n=20), drawn(2, n=20, ttft_s=0.2))
+
+    assert (few["P99 TTFT"], few["mean TTFT"]) == (TOO_FEW, WORSE)
+    assert verdicts(drawn(1, n=5), drawn(2, n=5, ttft_s=0.2))["mean TTFT"] == TOO_FEW
+
+
+@pytest.mark.parametrize(
+    ("interval", "lower", "higher"),
+    [((-2, -1), BETTER, WORSE), ((1, 2), WORSE, BETTER), ((-1, 1), SAME, SAME), ((0, 1), SAME, SAME)],
+)
+def test_verdicts_know_which_way_is_up(interval: tuple[float, float], lower: str, higher: str) -> None:
+    """Latency falls when it gets better, throughput rises."""
+    ttft, throughput = METRICS[0], next(metric for metric in METRICS if not metric.lower_is_better)
+
+    assert (judge(Interval(*interval), ttft), judge(Interval(*interval), throughput)) == (lower, higher)
+
+
+def test_throughput_is_what_the_slices_add_up_to() -> None:
+    """Every slice once: the run's own figure."""
+    found = Slices(stage()).estimates([1] * 20)
+
+    assert found == {"request throughput": pytest.approx(5.0), "output throughput": pytest.approx(15.0)}
+
+
+def test_runs_of_the_same_work_are_comparable() -> None:
+    """Different seeds, servers and machines are what one wants to compare."""
+    assert obstacles(drawn(1), drawn(2, arguments={"url": "http://other", "seed": 9}, environment={"cpus": 64})) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (drawn(1, workload={"dataset": "multi-turn", "model": "m"}), "dataset is random in A and multi-turn in B"),
+        (drawn(1, workload={"dataset": "random", "model": "n"}), "model is m in A and n in B"),
+        (result(stage(load={"loop": "closed", "concurrency": 8})), "concurrency is 2 in A and 8 in B"),
+        (result(stage(), stage()), "A has 1 stages and B has 2"),
+        (result(stage([record(input_tokens=11)] * 20)), "prompts of 2 users were 10.0 tokens in A and 11.0 in B"),
+        (result(stage([record(output_tokens=4)] * 20)), "answers of 2 users were 5.0 tokens in A and 4.0 in B"),
+        (result(stage([failed(TIMEOUT)])), "no request of 2 users was completed"),
+    ],
+)
+def test_runs_of_different_work_are_not(other: Result, words: str) -> None:
+    """With the reason."""
+    assert words in "; ".join(obstacles(drawn(1), other))
+
+
+def stored(tmp_path: Path, name: str, run: Result) -> str:
+    """A run in a folder."""
+    (tmp_path / name).mkdir()
+    write_result(run, tmp_path / name)
+    return str(tmp_path / name)
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each metric, with both intervals."""
+    a, b = stored(tmp_path, "a", drawn(1)), stored(tmp_path, "b", drawn(2, ttft_s=0.11))
+
+    assert main([a, b, "--json", str(tmp_path / "c.json"), "--resamples", "100"]) == 0
+
+    out = capsys.readouterr().out
+    assert "mean TTFT (ms)" in out
+    assert "worse" in out
+    rows = json.loads((tmp_path / "c.json").read_text())["metrics"]
+    (ttft,) = (row for row in rows if row["metric"] == "mean TTFT")
+    assert ttft["verdict"] == WORSE
+    assert ttft["difference"][0] <= ttft["b"] - ttft["a"] <= ttft["difference"][1]
+    assert 1 < ttft["ratio"][0] < ttft["ratio"][1] < 1.2
+
+
+def test_incomparable_runs_are_refused_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Forced, the reason stands beside the figures."""
+    a = stored(tmp_path, "a", drawn(1))
+    b = stored(tmp_path, "b", drawn(1, workload={"dataset": "trace", "model": "m"}))
+
+    with pytest.raises(RunError, match="cannot be compared: the work differs: dataset is random in A and trace in B"):
+        main([a, b])
+    assert main([a, b, "--force", "--resamples", "20"]) == 0
+    assert "Compared by force, although the work differs" in capsys.readouterr().out
+
+
+def test_runs_with_other_stages_have_nothing_to_pair(tmp_path: Path) -> None:
+    """Force does not help there."""
+    a, b = stored(tmp_path, "a", drawn(1)), stored(tmp_path, "b", result(stage(), stage()))
+
+    with pytest.raises(UsageError, match="nothing to pair"):
+        main([a, b, "--force"])
+
+
+def test_both_runs_stand_on_one_page(tmp_path: Path) -> None:
+    """Distributions of single stages, Pareto fronts of sweeps; nothing from anywhere else."""
+    one = [stored(tmp_path, name, drawn(seed)) for name, seed in (("a", 1), ("b", 2))]
+    sweep = result(drawn(1).stages[0], stage(label="4 users", nodes=[]))
+    several = [stored(tmp_path, name, sweep) for name in ("c", "d")]
+    pages = [tmp_path / "one.html", tmp_path / "several.html"]
+
+    for runs, page in zip((one, several), pages, strict=True):
+        assert main([*runs, "--html", str(page), "--resamples", "20"]) == 0
+        assert_needs_nothing_else(page.read_text())
+        assert_pictures_are_sound(page.read_text())
+
+    assert pages[0].read_text().count("<svg") == 4
+    assert pages[1].read_text().count("<svg") == 2
+    assert "B P99 TTFT" in pages[1].read_text()
+
+
+def test_a_file_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """After the findings were printed."""
+    a = stored(tmp_path, "a", drawn(1))
+
+    with pytest.raises(RunError, match="cannot write"):
+        main([a, a, "--resamples", "5", "--json", str(tmp_path)])

@@ -1,0 +1,11 @@
+"""What datasets of tests are made of."""
+
+from loadtest.traffic.lengths import Lengths
+from loadtest.traffic.made_up import Making
+from loadtest.traffic.vocabulary import Vocabulary
+
+
+def making(*, chat: bool = False, seed: int = 1, tokens: int = 20, output: int = 5, spread: float = 0.0) -> Making:
+    """Short prompts."""
+    lengths = Lengths(input_tokens=tokens, output_tokens=output, spread=spread)
+    return Making(seed=seed, chat=chat, lengths=lengths, vocabulary=Vocabulary(low=10, high=50))

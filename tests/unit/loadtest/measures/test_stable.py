@@ -1,0 +1,67 @@
+import pytest
+
+from loadtest.measures.record import TIMEOUT, Record
+from loadtest.measures.stable import find_stage, stable
+from tests.unit.loadtest.records import failed, record
+
+
+def lasting(started_s: float, ended_s: float) -> Record:
+    """A request in flight from then to then."""
+    return record(started_s, ended_s - started_s, ())
+
+
+def test_the_stage_runs_from_the_maximum_to_its_end() -> None:
+    """Two ramp up, a third reaches the maximum, the first to end leaves it."""
+    got = find_stage([lasting(0, 10), lasting(1, 9), lasting(2, 8)])
+
+    assert got == (2, 8, 3)
+
+
+def test_a_worker_that_takes_its_next_request_leaves_nothing() -> None:
+    """A closed loop's dip of a moment is no end; the last one is."""
+    got = find_stage([lasting(0, 1.0), lasting(0, 2.0), lasting(1.001, 3.0), lasting(2.001, 5.0)])
+
+    assert got == (0, 3.0, 2)
+
+
+def test_a_longer_dip_is_the_end() -> None:
+    """It first left it then, though it came back."""
+    got = find_stage([lasting(0, 4.0), lasting(0, 1.0), lasting(1.2, 4.0)])
+
+    assert got == (0, 1.0, 2)
+
+
+def test_an_earlier_dip_below_the_maximum_is_before_the_stage() -> None:
+    """The stage begins where the maximum is reached, not where it is neared."""
+    got = find_stage([lasting(0, 1), lasting(2, 6), lasting(3, 5)])
+
+    assert got == (3, 5, 2)
+
+
+def test_failed_requests_count_for_concurrency_alone() -> None:
+    """They occupied the server, and have no figures."""
+    got = stable([lasting(0, 10), failed(TIMEOUT, 1.0, ended_s=9.0)])
+
+    assert got is not None
+    assert (got.stage, got.requests) == ((1.0, 9.0, 2), 0)
+
+
+def test_the_table_has_each_request_that_began_in_the_stage() -> None:
+    """The ramp's first request is outside."""
+    got = stable([record(0, 5.0), record(1, 0.1, (0.02, 0.04)), record(1.17, 0.2, (0.02,), input_tokens=30)])
+
+    assert got is not None
+    rows = {row.name: row.spread for row in got.rows}
+    assert [row.name for row in got.rows] == [
+        *("E2EL", "TTFT", "TPOT", "ITL", "InputTokens", "OutputTokens", "OutputTokenThroughput")
+    ]
+    assert got.requests == 2
+    assert rows["TTFT"].mean == pytest.approx(150)
+    assert rows["ITL"].n == 3
+    assert rows["InputTokens"].most == 30
+    assert rows["OutputTokenThroughput"].least == pytest.approx(2 / 0.22)
+
+
+def test_no_request_has_no_stage() -> None:
+    """None, not a table of zeros."""
+    assert stable([]) is None

@@ -1,0 +1,78 @@
+import pytest
+
+from loadtest.measures.record import TIMEOUT
+from loadtest.report.html import html_report
+from loadtest.report.pictures import cdf
+from loadtest.report.plots import nice, ticks
+from loadtest.result import Result
+from tests.unit.loadtest.pages import Page, assert_needs_nothing_else, assert_pictures_are_sound
+from tests.unit.loadtest.records import failed, record
+from tests.unit.loadtest.results import NODE, result, stage
+
+SINGLE = result()
+SWEEP = result(
+    stage(label="1/s", load={"loop": "open", "rate_per_s": 1.0, "concurrency": 2}),
+    stage([record(), record(queued_s=0.2, started_s=0.3), failed(TIMEOUT)], label="<2/s>", nodes=[NODE]),
+    slos_ms={"ttft": 500.0},
+)
+NOTHING_DONE = result(stage([failed(TIMEOUT)]))
+
+
+@pytest.mark.parametrize("taken", [SINGLE, SWEEP, NOTHING_DONE])
+def test_the_page_is_well_formed_and_needs_nothing_else(taken: Result) -> None:
+    """No script, no style sheet, no picture, no font from anywhere."""
+    assert_needs_nothing_else(html_report(taken))
+
+
+@pytest.mark.parametrize("taken", [SINGLE, SWEEP, NOTHING_DONE])
+def test_every_picture_is_sound_and_has_a_name_and_a_description(taken: Result) -> None:
+    """Screen readers read those; ids are unique on the page."""
+    assert_pictures_are_sound(html_report(taken))
+
+
+def test_a_sweep_has_its_curves_and_every_stage_its_timeline() -> None:
+    """Four distributions, two curves, two timelines."""
+    text = html_report(SWEEP)
+
+    assert text.count("<svg") == 4 + 2 + 2
+    assert html_report(SINGLE).count("<svg") == 4 + 1
+    assert "waiting in line" in text
+
+
+def test_names_are_escaped() -> None:
+    """A label may have any letters."""
+    assert "<2/s>" not in html_report(SWEEP)
+    assert "&lt;2/s&gt;" in html_report(SWEEP)
+
+
+def test_tables_stand_beside_plots() -> None:
+    """With headings for rows and columns, and a caption."""
+    page = Page(html_report(SWEEP))
+
+    assert "Time to First Token, TTFT (ms)" in page.text
+    assert sum(tag == "table" for tag, _ in page.tags) == sum(tag == "caption" for tag, _ in page.tags)
+    assert {attrs.get("scope") for tag, attrs in page.tags if tag == "th"} == {"row", "col"}
+
+
+def test_light_and_dark_are_both_there() -> None:
+    """As the reader's system asks."""
+    assert "prefers-color-scheme: dark" in html_report(SINGLE)
+
+
+def test_a_distribution_runs_from_the_least_to_the_most() -> None:
+    """From a share of 0 to one of 1, however many values there are."""
+    points = cdf([value / 1000 for value in range(1, 1001)])
+
+    assert (points[0], points[-1]) == ((1.0, 0.0), (1000.0, 1.0))
+    assert len(points) <= 201
+    assert points == sorted(points)
+    assert cdf([]) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "end"), [(0.0, 1.0), (0.7, 1.0), (1.0, 1.0), (1.2, 2.0), (21, 25), (260, 500), (7e-3, 1e-2)]
+)
+def test_axes_end_at_round_numbers(value: float, end: float) -> None:
+    """At the value or above it."""
+    assert nice(value) == pytest.approx(end)
+    assert ticks(nice(value))[-1] == pytest.approx(end)

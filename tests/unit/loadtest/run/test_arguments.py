@@ -1,0 +1,61 @@
+import pytest
+
+from loadtest.errors import UsageError
+from loadtest.run.arguments import parse
+from loadtest.run.environment import shown
+
+URL = ("--url", "http://a:1")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "--url"),
+        ([*URL, "--frobnicate"], "--frobnicate"),
+        ([*URL, "--conc", "2"], "--conc"),
+        ([*URL, "--concurrency", "0"], "--concurrency: '0' is no whole number of 1 or more"),
+        ([*URL, "--rate", "-1"], "--rate: '-1' is not above 0"),
+        ([*URL, "--rates", "1,x"], "--rates: 'x' is no number"),
+        ([*URL, "--length-spread", "1"], "--length-spread"),
+        ([*URL, "--vocabulary", "9:9"], "empty range"),
+        ([*URL, "--header", "no colon"], "--header"),
+        ([*URL, "--header", "X: ä"], "--header"),
+        ([*URL, "--header", "X: a\nY: b"], "--header"),
+        ([*URL, "--api-key", "k\nY: b"], "the API key"),
+        ([*URL, "--rate", "1", "--rates", "1,2"], "--rate and --rates exclude each other"),
+        ([*URL, "--trace", "t", "--rate", "1"], "--trace has arrival times of its own"),
+        ([*URL, "--trace", "t", "--max-tokens", "1"], "use --max-output"),
+        ([*URL, "--trace", "t", "--prompts", "p"], "--prompts"),
+        ([*URL, "--time-scale", "2"], "--time-scale needs --trace"),
+        ([*URL, "--burstiness", "2"], "--burstiness needs --rate"),
+        ([*URL, "--ramp-to", "2", "--requests", "9"], "--ramp-to needs --rate"),
+        ([*URL, "--ramp-to", "2", "--rate", "1"], "--ramp-to needs --requests"),
+        ([*URL, "--goodput", "itl:5"], "--goodput itl:5"),
+        ([*URL, "--extra-body", "{"], "--extra-body is no JSON"),
+        ([*URL, "--extra-body", "[]"], "--extra-body is no JSON object"),
+    ],
+)
+def test_a_wrong_argument_is_one_clear_line(argv: list[str], words: str) -> None:
+    """It names the argument."""
+    with pytest.raises(UsageError) as caught:
+        parse(argv, {})
+
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_key_may_come_from_the_environment() -> None:
+    """The command line wins."""
+    assert parse([*URL], {"OPENAI_API_KEY": "env"}).api_key == "env"
+    assert parse([*URL], {"OPENAI_API_KEY": "from a file\n"}).api_key == "from a file"
+    assert parse([*URL, "--api-key", "given"], {"OPENAI_API_KEY": "env"}).api_key == "given"
+
+
+def test_no_secret_is_shown() -> None:
+    """A report is for others."""
+    given = parse(
+        [*URL, "--api-key", "s3cret", "--header", "X-Token: s3cret", "--burstiness", "inf", "--rate", "1"], {}
+    )
+
+    assert "s3cret" not in str(shown(given))
+    assert (shown(given)["api_key"], shown(given)["header"], shown(given)["burstiness"]) == (True, ["X-Token"], "inf")

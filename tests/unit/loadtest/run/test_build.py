@@ -1,0 +1,116 @@
+import gzip
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.errors import UsageError
+from loadtest.run import build
+from loadtest.run.arguments import parse
+from loadtest.run.loops import Closed, Open
+
+TRACE = (
+    b'{"timestamp": 1000, "input_length": 600, "output_length": 40, "hash_ids": [0, 1]}\n'
+    b'{"timestamp": 3000, "input_length": 512, "output_length": 50, "hash_ids": [0]}\n'
+)
+
+
+def built(*argv: str) -> tuple[list[build.Stage], dict[str, Any]]:
+    """The stages and the description of the work."""
+    given = parse(["--url", "http://a:1", *argv], {})
+    dataset = build.source(given)
+    return build.stages(given, dataset), build.workload(given, dataset)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    """A trace of two requests."""
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(gzip.compress(TRACE))
+    return str(path)
+
+
+def test_without_a_rate_users_wait_for_their_answers() -> None:
+    """One of them, and an end in requests and in time."""
+    (stage,), _ = built()
+
+    assert stage.load == Closed(concurrency=1)
+    assert (stage.limits.requests, stage.limits.seconds) == (100, 600.0)
+
+
+def test_time_alone_may_end_a_stage() -> None:
+    """Then no number of requests does."""
+    (stage,), _ = built("--seconds", "5", "--concurrency", "3")
+
+    assert (stage.limits.requests, stage.limits.seconds) == (build.UNBOUNDED, 5.0)
+
+
+def test_a_sweep_has_a_stage_for_each_rate() -> None:
+    """Each with its own arrivals and the same cap."""
+    stages, _ = built("--rates", "2,4", "--requests", "8", "--concurrency", "5")
+
+    loads = [stage.load for stage in stages]
+    assert all(isinstance(load, Open) and load.cap == 5 and len(load.due_s) == 8 for load in loads)
+    assert [load.due_s[-1] for load in loads if isinstance(load, Open)] == pytest.approx([4.0, 2.0])
+    assert [stage.label for stage in stages] == ["2/s", "4/s"]
+
+
+def test_an_open_loop_ended_by_time_has_as_many_arrivals_as_fit() -> None:
+    """Not 2 to the 60th."""
+    (stage,), _ = built("--rate", "3", "--seconds", "10")
+
+    assert isinstance(stage.load, Open)
+    assert len(stage.load.due_s) == 30
+
+
+def test_a_conversation_is_one_arrival() -> None:
+    """Ten requests in conversations of four are three arrivals."""
+    (stage,), _ = built("--rate", "3", "--requests", "10", "--dataset", "multi-turn", "--turns", "4")
+
+    assert isinstance(stage.load, Open)
+    assert (len(stage.load.due_s), stage.limits.requests) == (3, 10)
+
+
+def test_a_trace_brings_its_times_and_lengths(trace: str) -> None:
+    """No limit in time, unless one is given."""
+    (stage,), work = built("--trace", trace, "--time-scale", "0.5", "--max-input", "550")
+
+    assert stage.load == Open(due_s=[0.0, 1.0], cap=None)
+    assert (stage.limits.requests, stage.limits.seconds) == (2, math.inf)
+    assert (work["dataset"], work["max_input"]) == ("trace", 550)
+
+
+def test_a_file_is_asked_once(tmp_path: Path) -> None:
+    """Unless more requests are wanted."""
+    path = tmp_path / "p.jsonl"
+    path.write_text('"a"\n"b"\n"c"\n')
+
+    assert built("--prompts", str(path))[0][0].limits.requests == 3
+    assert built("--prompts", str(path), "--requests", "7")[0][0].limits.requests == 7
+
+
+def test_descriptions_tell_work_apart_but_not_seeds() -> None:
+    """They decide what may be compared."""
+    assert built("--seed", "1")[1] == built("--seed", "2")[1]
+    assert built("--input-tokens", "9")[1] != built()[1]
+    assert built("--dataset", "shared-prefix")[1]["prefix_tokens"] == 512
+
+
+@pytest.mark.parametrize("content", [b"", b"no json\n", b"{}\n"])
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
+    """With the file's name."""
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(content)
+
+    with pytest.raises(UsageError, match=r"t\.jsonl"):
+        built("--trace", str(path))
+
+
+def test_a_trace_that_is_not_there_or_not_gzipped_is_refused(tmp_path: Path) -> None:
+    """One sentence each."""
+    with pytest.raises(UsageError, match="No such file"):
+        built("--trace", str(tmp_path / "nowhere"))
+    (tmp_path / "t.gz").write_bytes(b"no gzip")
+    with pytest.raises(UsageError, match="cannot read"):
+        built("--trace", str(tmp_path / "t.gz"))

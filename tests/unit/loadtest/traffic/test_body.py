@@ -1,0 +1,40 @@
+import json
+from typing import Any
+
+from loadtest.traffic.body import Form
+from loadtest.traffic.script import Ask
+
+
+def body(form: Form, **ask: Any) -> dict[str, Any]:
+    """A body, decoded."""
+    decoded: dict[str, Any] = json.loads(form.body(Ask(output_tokens=4, **ask)))
+    return decoded
+
+
+def test_a_completion_is_greedy_streamed_and_of_fixed_length() -> None:
+    """Usage is asked for, since events are no tokens."""
+    assert body(Form(model="m", chat=False), prompt=(1, 2)) == {
+        "model": "m",
+        "prompt": [1, 2],
+        "max_tokens": 4,
+        "temperature": 0.0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_a_chat_has_messages_and_the_newer_name_of_the_limit() -> None:
+    """Servers that know only OpenAI's fields are not told of `ignore_eos`."""
+    got = body(Form(model="m", chat=True, ignore_eos=False), prompt=[{"role": "user", "content": "x"}])
+
+    assert got["messages"] == [{"role": "user", "content": "x"}]
+    assert got["max_completion_tokens"] == 4
+    assert not {"prompt", "max_tokens", "ignore_eos"} & set(got)
+
+
+def test_further_fields_are_sent_and_an_asks_own_win() -> None:
+    """Ours stay ours."""
+    got = body(Form(model="m", chat=False, more={"top_p": 1, "stream": False}), prompt="x", more={"top_p": 0.5})
+
+    assert (got["top_p"], got["stream"]) == (0.5, True)

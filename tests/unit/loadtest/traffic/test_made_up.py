@@ -1,0 +1,103 @@
+from typing import Any
+
+import pytest
+
+from loadtest.traffic.made_up import MultiTurn, RandomPrompts, SharedPrefix
+from loadtest.traffic.vocabulary import Vocabulary
+from tests.unit.loadtest.making import making
+
+
+def prompt(source: Any, index: int) -> Any:
+    """A script's first prompt."""
+    return source.script(index).first().prompt
+
+
+def words(messages: Any) -> list[str]:
+    """What the only message says."""
+    (message,) = messages
+    assert message["role"] == "user"
+    return str(message["content"]).split(" ")
+
+
+def test_random_prompts_have_the_length_and_the_range() -> None:
+    """Ids outside the vocabulary would be refused, or be special tokens."""
+    ids = prompt(RandomPrompts(making(tokens=4000)), 0)
+
+    assert len(ids) == 4000
+    assert set(ids) == set(range(10, 50))
+
+
+def test_a_seed_and_an_index_give_the_same_prompt_again() -> None:
+    """Any other seed or index another one."""
+    source = RandomPrompts(making(seed=1))
+
+    assert prompt(source, 3) == prompt(RandomPrompts(making(seed=1)), 3)
+    assert (
+        len({prompt(source, 3), prompt(source, 4), prompt(source, -1), prompt(RandomPrompts(making(seed=2)), 3)}) == 4
+    )
+
+
+def test_lengths_spread_evenly_around_their_middle() -> None:
+    """Half a spread of 0.5 each way, input and output on their own."""
+    source = RandomPrompts(making(tokens=100, output=10, spread=0.5))
+    asks = [source.script(index).first() for index in range(500)]
+
+    assert {min(a.input_tokens for a in asks), max(a.input_tokens for a in asks)} == {50, 150}
+    assert {a.output_tokens for a in asks} == set(range(5, 16))
+    assert all(len(a.prompt) == a.input_tokens for a in asks)
+
+
+def test_a_chat_has_as_many_words_as_tokens_were_asked_for() -> None:
+    """Fewer where a word is more than a token."""
+    assert len(words(prompt(RandomPrompts(making(chat=True, tokens=30)), 0))) == 30
+    assert len(Vocabulary(tokens_per_word=3.0).text("key", 30).split(" ")) == 10
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_prefixes_are_shared_in_turn_and_suffixes_are_not(chat: bool) -> None:
+    """Requests 0 and 3 of three prefixes begin alike, 0 and 1 do not."""
+    source = SharedPrefix(making(chat=chat), prefixes=3, prefix_tokens=40)
+    prompts = [words(prompt(source, at)) if chat else list(prompt(source, at)) for at in range(4)]
+
+    assert all(len(each) == 60 for each in prompts)
+    assert prompts[0][:40] == prompts[3][:40] != prompts[1][:40]
+    assert prompts[0][40:] != prompts[3][40:]
+    assert source.script(0).first().input_tokens == 60
+
+
+def test_warming_up_fills_no_prefix_of_the_run() -> None:
+    """A prefix that was computed before the clock started would flatter the first requests."""
+    source = SharedPrefix(making(), prefixes=2, prefix_tokens=40)
+
+    assert prompt(source, -1)[:40] not in {prompt(source, at)[:40] for at in range(2)}
+
+
+def test_a_conversation_grows_by_the_answers() -> None:
+    """Each turn repeats everything before it."""
+    script = MultiTurn(making(chat=True), turns=3).script(7)
+    first: Any = script.first()
+    second: Any = script.following("the answer")
+
+    assert [message["role"] for message in second.prompt] == ["user", "assistant", "user"]
+    assert second.prompt[0] == first.prompt[0]
+    assert second.prompt[1]["content"] == "the answer"
+    assert (second.conversation, second.turn) == (7, 1)
+    assert script.following("another") is not None
+    assert script.following("the last") is None
+
+
+def test_a_conversation_as_a_completion_is_one_growing_text() -> None:
+    """The prompt before is a prefix of the next one, so that a prefix cache can serve it."""
+    script = MultiTurn(making(), turns=2).script(0)
+    first = str(script.first().prompt)
+    second = script.following(" the answer")
+
+    assert second is not None
+    assert str(second.prompt).startswith(first + " the answer\nUser: ")
+
+
+def test_a_script_can_be_played_again() -> None:
+    """`first` begins anew."""
+    script = MultiTurn(making(), turns=2).script(0)
+
+    assert script.first() == script.first()
