@@ -22,7 +22,7 @@ def serve(seat, sockets):
         time.sleep(0.05)
 
 sockets = listen_on("127.0.0.1", 0, 1) + listen_on("127.0.0.1", 0, 1)
-Supervisor(serve, sockets, Path("/nowhere"), stop_timeout_s=1.0, hang_s=1.0).run()
+Supervisor(serve, sockets, Path("/nowhere"), stop_timeout_s=1.0, hang_s=3.0).run()
 print("ended", flush=True)
 """
 
