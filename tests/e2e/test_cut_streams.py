@@ -53,17 +53,33 @@ def ask(trio: Trio, stream: Stream) -> list[bytes]:
     return [event + events.END for event in answer.content.split(events.END)[:-1]]
 
 
-def comparable(content: bytes) -> list[Any]:
-    """Events, but for what is another answer's own: its name, and how much of its prompt was cached."""
+def comparable(content: bytes) -> dict[str, Any]:
+    """All events as one, but for what is another answer's own: its name, and how much of its prompt was cached.
+
+    How many tokens come in one event depends on how busy the server is.
+    """
     assert content.endswith(events.DONE + events.END)
-    found = []
+    found: dict[str, Any] = {}
     for event in content.split(events.END)[:-2]:
         body = json.loads(event.removeprefix(b"data: "))
         for name in ("id", "created", "system_fingerprint"):
             body.pop(name, None)
         (body.get("usage") or {}).pop("prompt_tokens_details", None)
-        found.append(rounded(body))
-    return found
+        choices = body.pop("choices")
+        found = joined(found, {**body, "choices": {str(choice.pop("index")): choice for choice in choices}})
+    made: dict[str, Any] = rounded(found)
+    return made
+
+
+def joined(first: Any, second: Any, name: str = "") -> Any:
+    """What two events say together: texts and lists go on, of all else the last word counts."""
+    if first is None or second is None:
+        return second if first is None else first
+    if isinstance(second, dict):
+        return {key: joined(first.get(key), second.get(key), key) for key in first | second}
+    if isinstance(second, list) or name in ("text", "content"):
+        return first + second
+    return second
 
 
 def rounded(value: Any) -> Any:
