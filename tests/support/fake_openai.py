@@ -18,6 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from contracts.http import PATH_HEADER, error_body
 from tests.support.fake_answers import MODEL, Asked, stream, understand
+from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
 from tests.support.serve import Listening, serve
 
 Fault = Literal["", "status", "hang", "drop", "empty", "no token", "cut", "silent end", "error event", "garbage"]
@@ -72,15 +73,15 @@ class FakeOpenAI:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request."""
         if scope["type"] == "lifespan":
-            return await _lifespan(receive, send)
+            return await follow_lifespan(receive, send)
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
         if scope["path"] == "/v1/models":
-            return await _json(send, 200, {"object": "list", "data": [{"id": MODEL}, {"id": "another"}]})
+            return await answer_json(send, 200, {"object": "list", "data": [{"id": MODEL}, {"id": "another"}]})
         if scope["path"] == "/metrics":
             n = len(self.bodies)
-            return await _json(send, 200, METRICS.format(n=n, ttft=0.25 * n, hidden=0.5 * n).encode())
+            return await answer_json(send, 200, METRICS.format(n=n, ttft=0.25 * n, hidden=0.5 * n).encode())
         index = len(self.bodies)
-        self.bodies.append(json.loads(await _read(receive)))
+        self.bodies.append(json.loads(await read_body(receive)))
         self.headers.append(headers)
         self.began.set()
         self.open += 1
@@ -103,7 +104,7 @@ class FakeOpenAI:
             scope["fake.transport"].abort()
             return
         if fault == "status":
-            await _json(send, 503, error_body("the fake is overloaded", kind="server_error", code=503))
+            await answer_json(send, 503, error_body("the fake is overloaded", kind="server_error", code=503))
             return
         names = [
             (b"content-type", b"text/event-stream"),
@@ -155,30 +156,6 @@ async def _cancel_when_gone(receive: Any, task: asyncio.Task[Any] | None) -> Non
         pass
     if task is not None:
         task.cancel()
-
-
-async def _read(receive: Any) -> bytes:
-    body, more = b"", True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    return body
-
-
-async def _json(send: Any, status: int, value: Any) -> None:
-    body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _lifespan(receive: Any, send: Any) -> None:
-    while True:
-        kind = (await receive())["type"]
-        await send({"type": f"{kind}.complete"})
-        if kind == "lifespan.shutdown":
-            return
 
 
 def serving(app: FakeOpenAI) -> contextlib.AbstractAsyncContextManager[str]:

@@ -20,6 +20,7 @@ from contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is
 from contracts.node_info import Fingerprint, NodeInfo, NodeLoad
 from contracts.secret import ClusterSecret
 from tests.support.fake_answers import MODEL, stream, understand, whole
+from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
 from tests.support.serve import Listening
 
 SECRET = ClusterSecret(b"a secret for tests only")
@@ -174,11 +175,11 @@ class FakeVllm:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Serve one request."""
         if scope["type"] == "lifespan":
-            return await _lifespan(receive, send)
+            return await follow_lifespan(receive, send)
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
         if scope["method"] == "GET":
             return await self._get(scope["path"], headers, send)
-        body = await _read(receive)
+        body = await read_body(receive)
         if self.fault == "stale" and scope["fake.number"] > 1:
             scope["fake.transport"].abort()
             return None
@@ -186,7 +187,7 @@ class FakeVllm:
             return await self._cancel(headers, body, send)
         if scope["path"] in OPERATED:
             self.operated.append((scope["path"], scope["query_string"].decode(), body))
-            return await _json(send, 400 if self.fault == "status" else 200, b"Success" if body else {})
+            return await answer_json(send, 400 if self.fault == "status" else 200, b"Success" if body else {})
         seen = Seen(scope["path"], headers, json.loads(body))
         self.seen.append(seen)
         watcher = asyncio.create_task(_cancel_when_gone(receive, seen, asyncio.current_task()))
@@ -198,7 +199,7 @@ class FakeVllm:
             if not seen.cancelled:
                 raise
         except _RefusedError as exc:
-            await _json(send, exc.status, error_body(str(exc), code=exc.status))
+            await answer_json(send, exc.status, error_body(str(exc), code=exc.status))
         finally:
             self._carry(-1, -len(body))
             watcher.cancel()
@@ -212,24 +213,24 @@ class FakeVllm:
             await self._stopping.wait()
         if path == "/health":
             self.probes += 1
-            await _json(send, 200 if self.healthy else 503, {})
+            await answer_json(send, 200 if self.healthy else 503, {})
         elif path != NODE_PATH or not self.has_node_api:
-            await _json(send, 404, {"detail": "Not Found"})
+            await answer_json(send, 404, {"detail": "Not Found"})
         elif headers.get("authorization") != f"Bearer {SECRET.node_token()}":
-            await _json(send, 401, {"error": "Unauthorized"})
+            await answer_json(send, 401, {"error": "Unauthorized"})
         else:
             load = NodeLoad(requests=self._load[0], prompt_bytes=self._load[1]) if self.tells_load else None
-            await _json(send, 200, msgspec.to_builtins(msgspec.structs.replace(self.info, load=load)))
+            await answer_json(send, 200, msgspec.to_builtins(msgspec.structs.replace(self.info, load=load)))
 
     async def _cancel(self, headers: dict[str, str], body: bytes, send: Any) -> None:
         if headers.get("authorization") != f"Bearer {SECRET.node_token()}":
-            return await _json(send, 401, {"error": "Unauthorized"})
+            return await answer_json(send, 401, {"error": "Unauthorized"})
         ids = json.loads(body)["transfer_ids"]
         self.cancels.append(ids)
         await self.cancels_may_end.wait()
         if not all(map(is_transfer_id, ids)) or not 0 < len(ids) <= MAX_CANCELLED:
-            return await _json(send, 400, {"error": "not a list of transfer ids"})
-        return await _json(send, self.cancel_statuses.pop(0) if self.cancel_statuses else 200, {})
+            return await answer_json(send, 400, {"error": "not a list of transfer ids"})
+        return await answer_json(send, self.cancel_statuses.pop(0) if self.cancel_statuses else 200, {})
 
     async def _post(self, seen: Seen, transport: Any, send: Any) -> None:
         if self.fault == "hang":
@@ -238,7 +239,7 @@ class FakeVllm:
             transport.abort()
             return
         if self.fault == "status":
-            await _json(send, self.status, self.error)
+            await answer_json(send, self.status, self.error)
             return
         self._check(seen)
         await self.may_answer.wait()
@@ -337,27 +338,3 @@ async def _cancel_when_gone(receive: Any, seen: Seen, task: asyncio.Task[Any] | 
     if not seen.finished and task is not None:
         seen.cancelled = True
         task.cancel()
-
-
-async def _read(receive: Any) -> bytes:
-    body, more = b"", True
-    while more:
-        message = await receive()
-        body += message.get("body", b"")
-        more = message.get("more_body", False)
-    return body
-
-
-async def _json(send: Any, status: int, value: Any) -> None:
-    body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _lifespan(receive: Any, send: Any) -> None:
-    while True:
-        kind = (await receive())["type"]
-        await send({"type": f"{kind}.complete"})
-        if kind == "lifespan.shutdown":
-            return

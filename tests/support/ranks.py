@@ -15,26 +15,17 @@ from kv_connector.engine.base import EngineFactory
 from kv_connector.engine.memory import MemoryFabric
 from kv_connector.handoff.incoming import Wish
 from kv_connector.handoff.outgoing import Prompt
-from kv_connector.layout import Region
 from kv_connector.metadata import DecodeStep, Ending, PrefillStep, Progress, Reserved, StartedPrompt, Watched
 from kv_connector.protocol import Rank as RankCoordinates
 from kv_connector.sync import Record
-from kv_connector.worker_side.caches import Caches
 from kv_connector.worker_side.decode import DecodeWorker
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.prefill import PrefillWorker
+from tests.support.plain_memory import fingerprint, plain_caches
 
 SECRET = ClusterSecret(b"a secret for integration tests")
 LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS = 4, 16, 256, 16
-FINGERPRINT = Fingerprint(
-    weights="w",
-    dtype="float32",
-    kv_cache_dtype="auto",
-    quantization="none",
-    rope="r",
-    attention="a",
-    block_size_tokens=16,
-)
+FINGERPRINT = fingerprint(BLOCK_TOKENS)
 PATIENCE_S = 10.0
 
 
@@ -44,22 +35,7 @@ class Memory:
     def __init__(self) -> None:
         self._bytes = (ctypes.c_char * (LAYERS * BLOCKS * BLOCK_BYTES))()
         base = ctypes.addressof(self._bytes)
-        self.caches = Caches(
-            layer_of={f"layer.{i}": i for i in range(LAYERS)},
-            regions=tuple(
-                Region(
-                    name=f"layer.{i}",
-                    layer=i,
-                    base_addr=base + i * BLOCKS * BLOCK_BYTES,
-                    block_bytes=BLOCK_BYTES,
-                    stride_bytes=BLOCK_BYTES,
-                    num_blocks=BLOCKS,
-                )
-                for i in range(LAYERS)
-            ),
-            num_blocks=BLOCKS,
-            block_tokens=BLOCK_TOKENS,
-        )
+        self.caches = plain_caches(base, LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS)
 
     def digests(self, blocks: Sequence[int]) -> bytes:
         """The digests of some blocks, computed as a worker computes them."""

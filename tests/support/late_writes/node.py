@@ -7,27 +7,17 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.configuration.schema import TransferConfig
-from contracts.node_info import Fingerprint
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
-from kv_connector.layout import Region
 from kv_connector.protocol import Rank
-from kv_connector.worker_side.caches import Caches
 from kv_connector.worker_side.introduction import Introduction
+from tests.support.plain_memory import fingerprint, plain_caches
 
 SECRET = ClusterSecret(b"a secret for late writes")
 LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS = 2, 81, 512 * 1024, 16
 PROMPT_BLOCKS = 32  # 32 MiB to push
 SENT, RECOMPUTED, SUCCESSOR = 0x11, 0xAA, 0xBB  # what fills a block, by who wrote it
-FINGERPRINT = Fingerprint(
-    weights="w",
-    dtype="float32",
-    kv_cache_dtype="auto",
-    quantization="none",
-    rope="r",
-    attention="a",
-    block_size_tokens=BLOCK_TOKENS,
-)
+FINGERPRINT = fingerprint(BLOCK_TOKENS)
 
 
 def config(folder: Path, host: str) -> ConnectorConfig:
@@ -54,22 +44,7 @@ class Memory:
     def __init__(self, fill: int = 0) -> None:
         self.content: npt.NDArray[np.uint8] = np.full((LAYERS, BLOCKS, BLOCK_BYTES), fill, np.uint8)
         base = self.content.ctypes.data
-        self.caches = Caches(
-            layer_of={f"layer.{i}": i for i in range(LAYERS)},
-            regions=tuple(
-                Region(
-                    name=f"layer.{i}",
-                    layer=i,
-                    base_addr=base + i * BLOCKS * BLOCK_BYTES,
-                    block_bytes=BLOCK_BYTES,
-                    stride_bytes=BLOCK_BYTES,
-                    num_blocks=BLOCKS,
-                )
-                for i in range(LAYERS)
-            ),
-            num_blocks=BLOCKS,
-            block_tokens=BLOCK_TOKENS,
-        )
+        self.caches = plain_caches(base, LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS)
 
     def fill(self, blocks: Sequence[int], value: int) -> None:
         """Write some blocks, as their new owner."""
