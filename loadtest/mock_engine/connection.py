@@ -1,0 +1,124 @@
+"""One HTTP/1.1 connection of a mock: bytes → requests, one at a time, and answers → bytes."""
+
+import asyncio
+from typing import Protocol, cast
+
+import httptools
+
+from loadtest.mock_engine.answers import whole
+
+
+class Request:
+    """A request as it came."""
+
+    __slots__ = ("body", "headers", "method", "path")
+
+    def __init__(self, method: bytes, path: str, headers: dict[str, str], body: bytes) -> None:
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.body = body
+
+
+class Engine(Protocol):
+    """What answers."""
+
+    def serve(self, request: Request, line: "Connection") -> None:
+        """Begin to answer; what is under way is `line.answer`."""
+        ...
+
+    def lost(self, answer: object) -> None:
+        """Note that nobody waits for an answer any more."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """A connection; it calls the engine for each request, and tells it when the client leaves in the middle."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._body = b""
+        self._busy = False
+        self._keeps = True
+        self.answer: object = None  # the engine's, under way
+
+    # for the engine
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def end(self) -> None:
+        """Take the next request."""
+        self._busy = False
+        self.answer = None
+        if not self._keeps:
+            self.close()
+
+    def close(self) -> None:
+        """Close behind what was sent."""
+        self._busy = False
+        self.answer = None
+        assert self._transport is not None
+        self._transport.close()
+
+    def drop(self) -> None:
+        """Close at once."""
+        self._busy = False
+        self.answer = None
+        assert self._transport is not None
+        self._transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
+
+    def data_received(self, data: bytes) -> None:
+        """Parse."""
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.close()
+        except httptools.HttpParserError:
+            self.write(whole(400, b"Invalid HTTP request received."))
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """Tell the answer under way that nobody waits for it."""
+        answer, self.answer, self._busy = self.answer, None, False
+        if answer is not None:
+            self._engine.lost(answer)
+
+    # httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._url, self._headers, self._body = b"", {}, b""
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of the body."""
+        self._body = self._body + body if self._body else body
+
+    def on_message_complete(self) -> None:
+        """Have it answered; one that comes before the last answer ended is no request of any proxy that we know."""
+        if self._busy:
+            self.drop()
+            return
+        self._busy, self._keeps = True, self._parser.should_keep_alive()
+        path = self._url.partition(b"?")[0].decode("latin-1")
+        self._engine.serve(Request(self._parser.get_method(), path, self._headers, self._body), self)

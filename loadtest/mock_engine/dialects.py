@@ -1,0 +1,118 @@
+"""How a hand-over is asked for: signed parameters as Baton's connector wants them, or those of vLLM's connectors.
+
+A hand-over that cannot work is refused. A real node would often compute the prompt itself instead, and a bench would
+take that for disaggregated serving.
+"""
+
+import secrets
+from typing import Any, Final, Protocol
+
+from contracts.kv_transfer import FIELD, TransferParamsError, verify
+from contracts.secret import ClusterSecret
+from loadtest.mock_engine.rules import Asked, RefusedError
+from loadtest.mock_engine.settings import Role
+
+_NEVER_TO_A_NODE: Final = ("x-baton-", "x-data-parallel-rank")
+_NOT_OF_A_PREFILL_LEG: Final = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
+_NIXL_NEEDS: Final = ("remote_engine_id", "remote_block_ids", "remote_request_id", "remote_host", "remote_port")
+_MOONCAKE_NEEDS: Final = ("remote_engine_id", "remote_bootstrap_addr")
+
+
+class Dialect(Protocol):
+    """What a node makes of a request's `kv_transfer_params`."""
+
+    def judge(self, asked: Asked, header_names: list[str]) -> bool:
+        """Return whether KV is handed over; raise `RefusedError` for what must not be asked."""
+        ...
+
+    def told(self, asked: Asked, request_id: str) -> dict[str, Any] | None:
+        """Return the `kv_transfer_params` of a prefill answer."""
+        ...
+
+
+class Baton:
+    """A Baton node: what a good proxy must never send is refused."""
+
+    def __init__(self, role: Role, secret: ClusterSecret) -> None:
+        self._role = role
+        self._secret = secret
+        self._used: set[str] = set()
+
+    def judge(self, asked: Asked, header_names: list[str]) -> bool:
+        """Check headers, signature, role and, on a prefill node, the shape of the leg."""
+        for name in header_names:
+            if name.startswith(_NEVER_TO_A_NODE):
+                raise RefusedError(400, f"header {name} must not reach a node")
+        if self._role == "prefill":
+            _check_prefill_leg(asked.body)
+        elif FIELD not in asked.body:
+            return False
+        try:
+            params = verify(asked.body.get(FIELD), self._secret)
+        except TransferParamsError as exc:
+            raise RefusedError(400, str(exc)) from exc
+        if params.role != self._role or (self._role == "decode") != bool(params.peer):
+            raise RefusedError(400, f"{FIELD} is for the other role")
+        if params.transfer_id in self._used:
+            raise RefusedError(400, "transfer id used twice")
+        self._used.add(params.transfer_id)
+        return True
+
+    def told(self, asked: Asked, request_id: str) -> dict[str, Any] | None:  # noqa: ARG002
+        """Say nothing: Baton's nodes talk to each other."""
+        return None
+
+
+class Vllm:
+    """A plain vLLM with its NixlConnector, or its MooncakeConnector where a request has a `transfer_id`."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self._engine_id = secrets.token_hex(16)
+
+    def judge(self, asked: Asked, header_names: list[str]) -> bool:  # noqa: ARG002
+        """Check that a hand-over is for this role and complete."""
+        params = asked.body.get(FIELD)
+        if params is None:
+            return False
+        if not isinstance(params, dict):
+            raise RefusedError(400, f"{FIELD}: Input should be a valid dictionary")
+        gives, takes = params.get("do_remote_decode") is True, params.get("do_remote_prefill") is True
+        if (gives if self._role == "decode" else takes) or gives == takes:
+            raise RefusedError(400, f"{FIELD} is for the other role, or for none")
+        if takes:
+            missing = [name for name in self._needs(params) if params.get(name) is None]
+            if missing:
+                raise RefusedError(400, f"{FIELD} lacks {', '.join(missing)}")
+        return True
+
+    def told(self, asked: Asked, request_id: str) -> dict[str, Any] | None:
+        """Return what NixlConnector's `request_finished` does; MooncakeConnector's returns nothing."""
+        params = asked.body.get(FIELD)
+        if not isinstance(params, dict) or "transfer_id" in params:
+            return None
+        blocks = -(-asked.prompt_tokens // 16)
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [list(range(1, blocks + 1))],
+            "remote_engine_id": self._engine_id,
+            "remote_request_id": request_id,
+            "remote_host": "127.0.0.1",
+            "remote_port": 5600,
+            "tp_size": 1,
+        }
+
+    def _needs(self, params: dict[str, Any]) -> tuple[str, ...]:
+        return _MOONCAKE_NEEDS if "transfer_id" in params else _NIXL_NEEDS
+
+
+def _check_prefill_leg(body: dict[str, Any]) -> None:
+    wrong = [name for name in _NOT_OF_A_PREFILL_LEG if name in body]
+    if body.get("stream") is not False:
+        wrong.append("stream")
+    wrong += [name for name in ("max_tokens", "n") if body.get(name) != 1]
+    if body.get("max_completion_tokens", 1) != 1:
+        wrong.append("max_completion_tokens")
+    if wrong:
+        raise RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")

@@ -1,0 +1,194 @@
+"""The mock itself: which request gets which answer, and when."""
+
+import secrets
+from dataclasses import asdict
+from typing import Any, Final
+
+import msgspec
+
+from contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
+from contracts.kv_transfer import is_transfer_id
+from contracts.node_info import NodeInfo, NodeLoad
+from contracts.secret import ClusterSecret
+from loadtest.mock_engine.answers import chunks, generated, whole
+from loadtest.mock_engine.connection import Connection, Request
+from loadtest.mock_engine.description import describe
+from loadtest.mock_engine.dialects import Baton, Dialect, Vllm
+from loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
+from loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
+from loadtest.mock_engine.stream import Stream, Whole
+from loadtest.mock_engine.wheel import Ticker
+
+COUNTS_PATH: Final = "/mock/counts"
+FAULT_PATH: Final = "/mock/fault"
+_NOT_FOUND: Final = whole(404, {"detail": "Not Found"})
+_MODELS: Final = {
+    "object": "list",
+    "data": [{"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 1 << 17}],
+}
+
+
+class MockEngine:
+    """One node."""
+
+    def __init__(self, settings: Settings, ticker: Ticker, secret: ClusterSecret | None, port: int) -> None:
+        self._settings = settings
+        self._ticker = ticker
+        self._secret = secret
+        self._dialect: Dialect = Vllm(settings.role) if secret is None else Baton(settings.role, secret)
+        self._info: NodeInfo | None = None if secret is None else describe(settings.role, port)
+        self._fault = settings.fault
+        self._faults_left = settings.fault.times
+        self._running: dict[int, int] = {}  # bytes of the bodies of requests under way, by their answers' identity
+        self.counts = Counts()
+
+    def serve(self, request: Request, line: Connection) -> None:
+        """Begin to answer one request."""
+        if request.path in (COMPLETIONS, CHAT) and request.method == b"POST":
+            self._generate(request, line)
+            return
+        line.write(self._small(request))
+        line.end()
+
+    def lost(self, answer: object) -> None:
+        """Forget an answer that nobody waits for."""
+        self.counts.cancelled += 1
+        self._forget(answer)
+
+    def _generate(self, request: Request, line: Connection) -> None:
+        counts = self.counts
+        counts.requests += 1
+        try:
+            asked = understand(
+                request.path, request.headers.get("content-type", ""), request.body, self._settings.tokens
+            )
+            is_handed_over = self._dialect.judge(asked, list(request.headers))
+        except RefusedError as exc:
+            counts.refused += 1
+            line.write(whole(exc.status, error_body(str(exc), code=exc.status)))
+            line.end()
+            return
+        if is_handed_over:
+            counts.handed_over += 1
+        else:
+            counts.alone += 1
+        fault = self._next_fault()
+        if fault.fault in (Fault.STATUS, Fault.DROP):
+            self._fail(fault, line)
+            return
+        self._begin(asked, fault, line, len(request.body))
+
+    def _begin(self, asked: Asked, fault: FaultSetting, line: Connection, body_bytes: int) -> None:
+        settings = self._settings
+        delay_s = settings.ttft_s
+        answer: Stream | Whole
+        tracked = _Tracked(line, self)
+        if asked.stream and fault.fault is not Fault.EMPTY:
+            usage = (asked.prompt_tokens, asked.tokens) if asked.usage else None
+            prompt_ids = asked.prompt_tokens if asked.token_ids else None
+            pieces = chunks(chat=asked.chat, prompt_ids=prompt_ids, usage=usage, event_bytes=settings.chunk_bytes)
+            tokens, itl_s = asked.tokens, settings.itl_s
+            answer = Stream(tracked, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
+        else:
+            told = self._dialect.told(asked, f"cmpl-{secrets.token_hex(16)}")
+            answer = Whole(tracked, generated(asked, told), fault)
+            delay_s += (asked.tokens - 1) * settings.itl_s
+        line.answer = answer
+        self._running[id(answer)] = body_bytes
+        self._ticker.after(delay_s, answer)
+
+    def _fail(self, fault: FaultSetting, line: Connection) -> None:
+        if fault.fault is Fault.DROP:
+            line.drop()
+            return
+        error = error_body("a fault was asked for", kind="InternalServerError", code=fault.status)
+        line.write(whole(fault.status, error))
+        line.end()
+
+    def ended(self, answer: object, *, complete: bool) -> None:
+        """Note the end of an answer."""
+        self.counts.completed += complete
+        self._forget(answer)
+
+    def _forget(self, answer: object) -> None:
+        if isinstance(answer, Stream | Whole):
+            answer.gone = True
+        self._running.pop(id(answer), None)
+
+    def _next_fault(self) -> FaultSetting:
+        fault = self._fault
+        if fault.fault is Fault.NONE:
+            return fault
+        self.counts.faulted += 1
+        if self._faults_left:
+            self._faults_left -= 1
+            if not self._faults_left:
+                self._fault = FaultSetting()
+        return fault
+
+    def _small(self, request: Request) -> bytes:
+        """Answer what is no generation."""
+        match request.method, request.path:
+            case b"GET", "/health":
+                return whole(200, b"")
+            case b"GET", "/v1/models":
+                return whole(200, _MODELS)
+            case b"GET", "/version":
+                return whole(200, {"version": "mock"})
+            case b"GET", path if path == COUNTS_PATH:
+                return whole(200, asdict(self.counts))
+            case b"POST", path if path == FAULT_PATH:
+                return self._change_fault(request.body)
+            case method, (str() as path) if (method, path) in ((b"GET", NODE_PATH), (b"POST", CANCEL_PATH)):
+                return self._node_api(request)
+        return _NOT_FOUND
+
+    def _change_fault(self, body: bytes) -> bytes:
+        try:
+            self._fault = msgspec.json.decode(body, type=FaultSetting)
+        except msgspec.DecodeError as exc:
+            return whole(400, error_body(f"no fault: {exc}", code=400))
+        self._faults_left = self._fault.times
+        return whole(200, {})
+
+    def _node_api(self, request: Request) -> bytes:
+        if self._secret is None or self._info is None:
+            return _NOT_FOUND
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme != "Bearer" or not self._secret.accepts_node_token(token.encode()):
+            return whole(401, {"error": "Unauthorized"})
+        if request.path == CANCEL_PATH:
+            return self._cancel(request.body)
+        load = NodeLoad(requests=len(self._running), prompt_bytes=sum(self._running.values()))
+        return whole(200, msgspec.to_builtins(msgspec.structs.replace(self._info, load=load)))
+
+    def _cancel(self, body: bytes) -> bytes:
+        try:
+            ids: Any = msgspec.json.decode(body)["transfer_ids"]
+        except (msgspec.DecodeError, KeyError, TypeError):
+            ids = None
+        if not isinstance(ids, list) or not 0 < len(ids) <= MAX_CANCELLED or not all(map(is_transfer_id, ids)):
+            return whole(400, {"error": "not a list of transfer ids"})
+        self.counts.cancels += len(ids)
+        return whole(200, {})
+
+
+class _Tracked:
+    """A line whose answer's end the engine hears of."""
+
+    __slots__ = ("_engine", "_line", "write")
+
+    def __init__(self, line: Connection, engine: MockEngine) -> None:
+        self._line = line
+        self._engine = engine
+        self.write = line.write
+
+    def end(self) -> None:
+        """Take the next request."""
+        self._engine.ended(self._line.answer, complete=True)
+        self._line.end()
+
+    def close(self) -> None:
+        """Close behind what was sent."""
+        self._engine.ended(self._line.answer, complete=False)
+        self._line.close()
