@@ -12,8 +12,16 @@ from contracts.secret import ClusterSecret
 from loadtest.mock_engine.rules import Asked, RefusedError
 from loadtest.mock_engine.settings import Role
 
+SGLANG_ROOM: Final = "bootstrap_room"
 _NEVER_TO_A_NODE: Final = ("x-baton-", "x-data-parallel-rank")
-_NOT_OF_A_PREFILL_LEG: Final = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
+_NOT_OF_A_PREFILL_LEG: Final[tuple[str, ...]] = (
+    "stream_options",
+    "min_tokens",
+    "logprobs",
+    "top_logprobs",
+    "echo",
+    "best_of",
+)
 _NIXL_NEEDS: Final = ("remote_engine_id", "remote_block_ids", "remote_request_id", "remote_host", "remote_port")
 _MOONCAKE_NEEDS: Final = ("remote_engine_id", "remote_bootstrap_addr")
 
@@ -64,7 +72,10 @@ class Baton:
 
 
 class Vllm:
-    """A plain vLLM with its NixlConnector, or its MooncakeConnector where a request has a `transfer_id`."""
+    """A plain vLLM with its NixlConnector, or its MooncakeConnector where a request has a `transfer_id`.
+
+    A request with a `bootstrap_room` is one of SGLang's, both legs of which have it.
+    """
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -74,7 +85,7 @@ class Vllm:
         """Check that a hand-over is for this role and complete."""
         params = asked.body.get(FIELD)
         if params is None:
-            return False
+            return asked.body.get(SGLANG_ROOM) is not None
         if not isinstance(params, dict):
             raise RefusedError(400, f"{FIELD}: Input should be a valid dictionary")
         gives, takes = params.get("do_remote_decode") is True, params.get("do_remote_prefill") is True
@@ -108,7 +119,7 @@ class Vllm:
 
 
 def _check_prefill_leg(body: dict[str, Any]) -> None:
-    wrong = [name for name in _NOT_OF_A_PREFILL_LEG if name in body]
+    wrong: list[str] = [name for name in _NOT_OF_A_PREFILL_LEG if name in body]
     if body.get("stream") is not False:
         wrong.append("stream")
     wrong += [name for name in ("max_tokens", "n") if body.get(name) != 1]

@@ -1,7 +1,7 @@
 """The mock itself: which request gets which answer, and when."""
 
 import secrets
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ from contracts.secret import ClusterSecret
 from loadtest.mock_engine.answers import chunks, generated, whole
 from loadtest.mock_engine.connection import Connection, Request
 from loadtest.mock_engine.description import describe
-from loadtest.mock_engine.dialects import Baton, Dialect, Vllm
+from loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm
 from loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
 from loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
 from loadtest.mock_engine.stream import Stream, Whole
@@ -72,6 +72,8 @@ class MockEngine:
             counts.handed_over += 1
         else:
             counts.alone += 1
+        if SGLANG_ROOM in asked.body and self._settings.role == "prefill":
+            asked = replace(asked, tokens=1)  # as SGLang's prefill servers do, whatever was asked
         fault = self._next_fault()
         if fault.fault in (Fault.STATUS, Fault.DROP):
             self._fail(fault, line)

@@ -1,6 +1,5 @@
 """One answer on its way: what is written at each token, and what a fault makes of it. No sockets, no clock."""
 
-from collections.abc import Callable
 from typing import Protocol
 
 from loadtest.mock_engine.answers import STREAM_HEAD, Chunks, whole
@@ -45,7 +44,8 @@ class Stream:
         if self.gone:
             return None
         if self._fault is not None and self._sent >= min(self._fault.after_tokens, self._tokens - 1):
-            return self._break(self._fault.fault)
+            self._break(self._fault.fault)
+            return None
         self._sent += 1
         self._counts.chunks += 1
         pieces = self._pieces
@@ -85,6 +85,3 @@ class Whole:
             return
         self._line.write(whole(200, b"") if self._fault is Fault.EMPTY else self._response)
         self._line.end()
-
-
-Answer = Callable[[], float | None]

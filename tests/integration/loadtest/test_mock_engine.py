@@ -222,3 +222,14 @@ async def test_mooncakes_parameters_come_from_the_proxy() -> None:
         assert (await decode.post("/v1/completions", json={**ASKED, FIELD: taken})).status_code == 400
         whole = {**taken, "remote_bootstrap_addr": "http://127.0.0.1:1"}
         assert (await decode.post("/v1/completions", json={**ASKED, FIELD: whole})).status_code == 200
+
+
+async def test_an_sglang_prefill_leg_gets_one_token_whatever_it_asks() -> None:
+    """SGLang's router sends both legs the same body; its prefill servers stop after the first token."""
+    async with mock("prefill") as prefill, mock("decode") as decode:
+        asked = {**ASKED, "stream": True, "bootstrap_room": 1}
+        for http in (prefill, decode):
+            assert (await http.post("/v1/completions", json=asked)).status_code == 200
+
+        assert [(await counts(http))["chunks"] for http in (prefill, decode)] == [1, 4]
+        assert (await counts(decode))["handed_over"] == 1

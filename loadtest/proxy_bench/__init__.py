@@ -1,0 +1,1 @@
+"""What a proxy costs, beside others in one session. Start with `session.py`."""

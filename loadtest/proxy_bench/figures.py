@@ -1,0 +1,127 @@
+"""Samples → figures: what a request, a chunk and a start cost, and ratios between subjects. Pure."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, NamedTuple
+
+BATON: Final = "baton"
+ASGI: Final = "asgi-relay"
+HTTPX: Final = "httpx-relay"
+VLLM_ROUTER: Final = "vllm-router"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One subject in one round."""
+
+    short_requests: int
+    short_cpu_s: float  # of the proxy's process tree, as all CPU here
+    single_first_token_s: float  # median, one request at a time
+    direct_first_token_s: float  # the same without a proxy
+    streams: int  # that start together
+    cold_starts_s: float  # median time to the first token, of streams of one token, after the connections had idled
+    starts_s: float  # the same once more, at once: connections are open where a proxy keeps them
+    last_start_s: float  # of these, the longest
+    starts_cpu_s: float  # of these
+    chunks: int  # of streams of many tokens
+    streams_cpu_s: float  # of these
+    streams_s: float  # from the first request to the last byte
+    direct_streams_s: float  # the same without a proxy
+
+
+class Spread(NamedTuple):
+    """A figure over the rounds."""
+
+    median: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of one sample."""
+
+    name: str
+    unit: str
+    of: Callable[[Sample], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What Baton is to reach: a bound for (Baton ÷ other), or (other ÷ Baton) where it is to be better by a factor."""
+
+    metric: Metric
+    other: str
+    at_most: float | None = None  # Baton ÷ other
+    at_least: float | None = None  # other ÷ Baton
+
+
+class Verdict(NamedTuple):
+    """Where Baton stands."""
+
+    target: Target
+    ratio: Spread | None  # in the target's direction; None: the other was not there
+    met: bool | None
+
+
+def request_us(sample: Sample) -> float:
+    """CPU of one short request, both legs."""
+    return sample.short_cpu_s / sample.short_requests * 1e6
+
+
+def chunk_us(sample: Sample) -> float:
+    """CPU of one relayed chunk: what long streams cost more than as many of one token, whose first chunk is theirs."""
+    return (sample.streams_cpu_s - sample.starts_cpu_s) / (sample.chunks - sample.streams) * 1e6
+
+
+def added_us(sample: Sample) -> float:
+    """How much later the first token comes than without the proxy."""
+    return (sample.single_first_token_s - sample.direct_first_token_s) * 1e6
+
+
+REQUEST: Final = Metric("CPU per request", "µs", request_us)
+CHUNK: Final = Metric("CPU per chunk", "µs", chunk_us)
+ADDED: Final = Metric("added first-token latency", "µs", added_us)
+STARTS: Final = Metric("first token of simultaneous starts", "ms", lambda sample: sample.starts_s * 1e3)
+COLD_STARTS: Final = Metric("the same, new connections", "ms", lambda sample: sample.cold_starts_s * 1e3)
+STRETCH: Final = Metric("stretch", "×", lambda sample: sample.streams_s / sample.direct_streams_s)
+METRICS: Final = (REQUEST, CHUNK, ADDED, STARTS, COLD_STARTS, STRETCH)
+
+TARGETS: Final = (
+    Target(metric=REQUEST, other=HTTPX, at_least=8.0),
+    Target(metric=CHUNK, other=HTTPX, at_least=3.0),
+    Target(metric=REQUEST, other=ASGI, at_most=1.35),
+    Target(metric=CHUNK, other=VLLM_ROUTER, at_most=1.25),
+    Target(metric=STRETCH, other=VLLM_ROUTER, at_most=1.0),
+    Target(metric=ADDED, other=ASGI, at_most=1.25),
+    Target(metric=STARTS, other=ASGI, at_most=1.25),
+)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return median, least and most."""
+    return Spread(median(values), min(values), max(values))
+
+
+def over_rounds(metric: Metric, samples: Sequence[Sample]) -> Spread:
+    """Return one subject's figure."""
+    return spread([metric.of(sample) for sample in samples])
+
+
+def ratio(metric: Metric, above: Sequence[Sample], below: Sequence[Sample]) -> Spread:
+    """Return a ratio of two subjects, taken round by round: what disturbs a round disturbs both."""
+    return spread([metric.of(one) / metric.of(other) for one, other in zip(above, below, strict=True)])
+
+
+def judge(target: Target, samples: Mapping[str, Sequence[Sample]]) -> Verdict:
+    """Say whether the median ratio reaches a target."""
+    if target.other not in samples:
+        return Verdict(target, None, None)
+    ours, others = samples[BATON], samples[target.other]
+    if target.at_least is not None:
+        found = ratio(target.metric, others, ours)
+        return Verdict(target, found, found.median >= target.at_least)
+    assert target.at_most is not None
+    found = ratio(target.metric, ours, others)
+    return Verdict(target, found, found.median <= target.at_most)

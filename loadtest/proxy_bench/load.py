@@ -1,0 +1,124 @@
+"""The three loads, and what came back: nothing is a figure unless every byte of it is there."""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from loadtest.client.address import parse_address
+from loadtest.client.pool import Client
+from loadtest.errors import RunError
+from loadtest.mock_engine.answers import DONE
+from loadtest.mock_engine.engine import COUNTS_PATH
+from loadtest.mock_engine.rules import COMPLETIONS
+from loadtest.mock_engine.settings import MODEL, Counts
+
+PROMPT: Final = "Why is the sky blue, and the sea as well"  # 40 bytes
+TIMEOUT_S: Final = 60.0
+_EVENT: Final = b"data: "
+T = TypeVar("T")
+
+
+class Taken:
+    """One answer."""
+
+    __slots__ = ("first_s", "pieces", "status")
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.first_s = 0.0  # when the first bytes of its body came
+        self.pieces: list[bytes] = []
+
+    def on_head(self, status: int, headers: dict[str, str]) -> None:  # noqa: ARG002
+        """Take the status."""
+        self.status = status
+
+    def on_body(self, data: bytes, now_s: float) -> None:
+        """Take bytes."""
+        if not self.pieces:
+            self.first_s = now_s
+        self.pieces.append(data)
+
+    def check(self, tokens: int) -> None:
+        """Raise `RunError` unless all tokens are there."""
+        body = b"".join(self.pieces)
+        events = body.count(_EVENT)
+        if self.status != 200 or not body.endswith(DONE) or events != tokens + 1:
+            raise RunError(f"status {self.status}, {events} events instead of {tokens + 1}: {body[:200]!r}")
+
+
+class Streamed(NamedTuple):
+    """Streams that started together."""
+
+    first_tokens_s: list[float]  # each from the common start
+    duration_s: float
+
+
+class Load:
+    """Loads one server."""
+
+    def __init__(self, url: str, more: Mapping[str, Any]) -> None:
+        self._client = Client(parse_address(url), {}, TIMEOUT_S)
+        self._more = dict(more)  # fields of each body
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    async def short(self, requests: int, at_once: int) -> None:
+        """Ask for one token, many times, so many at once."""
+        body, left = self._body(1), iter(range(requests))
+
+        async def ask() -> None:
+            for _ in left:
+                await self._ask(body, 1)
+
+        await _all(*(ask() for _ in range(at_once)))
+
+    async def one_at_a_time(self, requests: int) -> list[float]:
+        """Ask for one token; return the times to it."""
+        body, times_s = self._body(1), []
+        for _ in range(requests):
+            began_s = time.perf_counter()
+            times_s.append((await self._ask(body, 1)).first_s - began_s)
+        return times_s
+
+    async def together(self, streams: int, tokens: int) -> Streamed:
+        """Start streams in one moment and read them to their ends."""
+        body = self._body(tokens)
+        began_s = time.perf_counter()
+        taken = await _all(*(self._ask(body, tokens) for _ in range(streams)))
+        duration_s = time.perf_counter() - began_s
+        return Streamed([answer.first_s - began_s for answer in taken], duration_s)
+
+    async def _ask(self, body: bytes, tokens: int) -> Taken:
+        taken = Taken()
+        await self._client.ask("POST", COMPLETIONS, body, taken)
+        taken.check(tokens)
+        return taken
+
+    def _body(self, tokens: int) -> bytes:
+        asked = {"model": MODEL, "prompt": PROMPT, "max_tokens": tokens, "stream": True, **self._more}
+        return msgspec.json.encode(asked)
+
+
+async def read_counts(url: str) -> Counts:
+    """Ask a mock what it has done."""
+    client, taken = Client(parse_address(url), {}, TIMEOUT_S), Taken()
+    try:
+        await client.ask("GET", COUNTS_PATH, b"", taken)
+    finally:
+        client.close()
+    return msgspec.json.decode(b"".join(taken.pieces), type=Counts)
+
+
+async def _all(*asks: Coroutine[Any, Any, T]) -> list[T]:
+    """Wait for all; the first that fails ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(ask) for ask in asks]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+    return [task.result() for task in tasks]

@@ -1,0 +1,68 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtest.proxy_bench.figures import ASGI, BATON, HTTPX
+from loadtest.proxy_bench.subjects import GREEDY
+
+TINY = ("--rounds", "2", "--short-requests", "20", "--at-once", "4", "--single-requests", "3", "--streams", "8")
+
+
+@pytest.mark.slow
+def test_a_tiny_session_measures_every_proxy_of_ours_and_loses_no_request(tmp_path: Path) -> None:
+    """Each subject hands over every request; the session itself fails if a count or a byte is wrong."""
+    out = tmp_path / "proxy.json"
+    command = [sys.executable, "-m", "loadtest.proxy_bench", *TINY, "--tokens", "5", "--itl-ms", "5"]
+    ended = subprocess.run(
+        [*command, "--json", str(out), "--markdown", str(tmp_path / "proxy.md"), "--peers", str(tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(out.read_text())
+    assert set(found["samples"]) == {BATON, GREEDY, ASGI, HTTPX}
+    assert set(found["missing"]) == {"vllm-router", "sglang-router"}
+    for samples in found["samples"].values():
+        assert [(sample["short_requests"], sample["streams"], sample["chunks"]) for sample in samples] == [
+            (20, 8, 40)
+        ] * 2
+        assert all(sample["short_cpu_s"] > 0 and sample["streams_cpu_s"] > 0 for sample in samples)
+    assert (tmp_path / "proxy.md").read_text().count("| baton |") >= 1
+
+
+@pytest.mark.slow
+def test_a_session_that_loses_hand_overs_is_an_error(tmp_path: Path) -> None:
+    """A peer that answers without the prefill node gives no figure: the counts do not match."""
+    (tmp_path / "bin").mkdir()
+    peer = tmp_path / "bin" / "vllm-router"
+    peer.write_text(f"#!{sys.executable}\n" + PEER)
+    peer.chmod(0o755)
+    command = [sys.executable, "-m", "loadtest.proxy_bench", *TINY, "--only", "vllm-router", "--peers", str(tmp_path)]
+    command += ["--start-timeout-s", "2"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, env=environment)
+
+    assert ended.returncode == 1
+    assert "does not serve" in ended.stderr
+    assert "the mocks counted" in ended.stderr
+
+
+PEER = """
+import sys
+from loadtest.proxy_bench.relays.asgi_relay import Relay
+from loadtest.proxy_bench.relays.common import run
+
+class Careless(Relay):
+    async def _prefill(self, path, body):
+        pass
+
+given = sys.argv
+run(Careless("", given[given.index("--decode") + 1]), int(given[given.index("--port") + 1]))
+"""
