@@ -33,7 +33,7 @@ class Plan:
     rounds: int = 7
     short_requests: int = 600
     at_once: int = 16
-    single_requests: int = 100
+    single_requests: int = 60
     streams: int = 128
     tokens: int = 64
     itl_ms: float = 20.0
