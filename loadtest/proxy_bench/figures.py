@@ -21,9 +21,9 @@ class Sample:
     direct_first_token_s: float  # the same without a proxy
     streams: int  # that start together
     cold_starts_s: float  # median time to the first token, of streams of one token, after the connections had idled
-    starts_s: float  # the same once more, at once: connections are open where a proxy keeps them
+    starts_s: float  # the same again, several times, at once: connections are open where a proxy keeps them
     last_start_s: float  # of these, the longest
-    starts_cpu_s: float  # of these
+    starts_cpu_s: float  # of these, for one such start
     chunks: int  # of streams of many tokens
     streams_cpu_s: float  # of these
     streams_s: float  # from the first request to the last byte

@@ -9,7 +9,20 @@ import pytest
 from loadtest.proxy_bench.figures import ASGI, BATON, HTTPX
 from loadtest.proxy_bench.subjects import GREEDY
 
-TINY = ("--rounds", "2", "--short-requests", "20", "--at-once", "4", "--single-requests", "3", "--streams", "8")
+TINY = (
+    "--rounds",
+    "2",
+    "--short-requests",
+    "20",
+    "--at-once",
+    "4",
+    "--single-requests",
+    "3",
+    "--streams",
+    "8",
+    "--starts",
+    "2",
+)
 
 
 @pytest.mark.slow
