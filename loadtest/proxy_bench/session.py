@@ -31,7 +31,7 @@ class Plan:
     """How much is done in a round."""
 
     rounds: int = 5
-    short_requests: int = 600
+    short_requests: int = 1000
     at_once: int = 16
     single_requests: int = 60
     streams: int = 128
