@@ -16,7 +16,7 @@ import uvloop
 from loadtest.client.wire import WireError
 from loadtest.errors import LoadtestError, UsageError
 from loadtest.proxy_bench import report, session
-from loadtest.proxy_bench.session import Plan
+from loadtest.proxy_bench.stage import Plan
 from loadtest.proxy_bench.subjects import DEFAULT_PEERS_DIR, PEERS, Missing, Subject, subjects
 from loadtest.run.environment import environment, now
 

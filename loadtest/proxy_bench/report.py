@@ -23,7 +23,8 @@ from loadtest.proxy_bench.figures import (
     ratio,
 )
 from loadtest.proxy_bench.proc import Memory
-from loadtest.proxy_bench.session import Plan, Result
+from loadtest.proxy_bench.session import Result
+from loadtest.proxy_bench.stage import Plan
 from loadtest.proxy_bench.subjects import Missing, Subject
 
 _COMPARED: Final = (REQUEST, CHUNK, ADDED, STARTS)

@@ -7,7 +7,8 @@ from loadtest.proxy_bench.__main__ import main, put
 from loadtest.proxy_bench.figures import ASGI, BATON, HTTPX
 from loadtest.proxy_bench.proc import Memory
 from loadtest.proxy_bench.report import markdown, to_plain
-from loadtest.proxy_bench.session import Noise, Plan, Result
+from loadtest.proxy_bench.session import Noise, Result
+from loadtest.proxy_bench.stage import Plan
 from loadtest.proxy_bench.subjects import Missing, Place, subjects
 from tests.unit.loadtest.proxy_bench.test_figures import costs
 
