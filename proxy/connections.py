@@ -44,7 +44,7 @@ class ClientProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
-        if self.cycle.response_complete:  # no pipelined request has begun
+        if not self._is_answering():  # no pipelined request has begun
             self._idle[self] = self.loop.time()
 
     def pause_writing(self) -> None:
@@ -53,8 +53,9 @@ class ClientProtocol(HttpToolsProtocol):
         self._watch.start()
 
     def resume_writing(self) -> None:
-        """It has read."""
-        self._watch.stop()
+        """It has read; the last bytes of a connection that is closing nobody will write on, so they stay watched."""
+        if not self.transport.is_closing():
+            self._watch.stop()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -65,8 +66,18 @@ class ClientProtocol(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._head_came()
-        self._idle[self] = self.loop.time()
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+        if not self._is_answering():
+            self._idle[self] = self.loop.time()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self._is_answering():  # part of a pipelined request has come; it is not read while there is one before it
+            self._expect_head()
+        else:
+            self.transport.close()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
 
     def _head_came(self) -> None:
         self._idle.pop(self, None)
