@@ -7,7 +7,7 @@ import asyncio
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from contracts.configuration.schema import ProxyConfig
 from proxy.joined_head import HeadJoiner
@@ -77,7 +77,8 @@ class ClientProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _is_answering(self) -> bool:
-        return self.cycle is not None and not self.cycle.response_complete
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        return cycle is not None and not cycle.response_complete
 
     def _head_came(self) -> None:
         self._idle.pop(self, None)

@@ -54,16 +54,24 @@ class Planner:
         self._refuses = when_no_prefill == "refuse"
         self._turn = 0
 
-    def first(self, request: ClientRequest, history: History = NOTHING_YET, keep: Pair | None = None) -> Plan:
+    def first(
+        self,
+        request: ClientRequest,
+        history: History = NOTHING_YET,
+        keep: Pair | None = None,
+        *,
+        others_wait: bool = False,
+    ) -> Plan:
         """Choose nodes for a request, none of those that it already failed on.
 
         Args:
             request: what is asked.
             history: of the request.
             keep: an earlier plan whose prefill node has the prompt in its prefix cache by now.
+            others_wait: whether accepted requests wait for a decode node that computes their prompts.
 
         Raises:
-            NoRoomError: no prefill node can take it, and the decode nodes compute as much as they may.
+            NoRoomError: no prefill node can take it, and the decode nodes compute as much as they may, or others wait.
             ProxyError: nobody can take it, or nobody serves the model.
         """
         work = self._work(request)
@@ -77,7 +85,7 @@ class Planner:
         made = {node.fingerprint for node in prefill} - {None}
         matching = [node for node in decode if node.fingerprint in made]
         if not matching:
-            return self._without_prefill(work, decode, any_ready=bool(prefill))
+            return self._without_prefill(work, decode, any_ready=bool(prefill), others_wait=others_wait)
         taker, new_bytes = self._decode_router.choice(work, matching)
         verdict = self._conditional.judge(new_bytes, taker)
         if verdict is Verdict.LOCAL:
@@ -161,10 +169,12 @@ class Planner:
             and node not in history.lost_decode
         ]
 
-    def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool) -> Alone:
+    def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool, others_wait: bool) -> Alone:
         reason = NO_PREFILL_MATCHES if any_ready else NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
         if self._refuses:
             raise UnavailableError(reason)
+        if others_wait:
+            raise NoRoomError
         return self._own.first(work, decode, reason)
 
     def _pair(

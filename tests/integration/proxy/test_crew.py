@@ -13,6 +13,7 @@ from contracts.configuration.schema import ProxyConfig
 from proxy.admission.admission import Admission
 from proxy.metrics import Metrics
 from proxy.nodes import Members
+from proxy.orders import Orders
 from proxy.upstream import Upstream
 from proxy.workers import book, crew
 from proxy.workers.book import BookError, OrderBook
@@ -56,7 +57,7 @@ async def test_a_worker_that_cannot_read_the_orders_lives_on(tmp_path: Path, mon
 
     async with worker(tmp_path, pulse) as (_, members):
         monkeypatch.setattr(Path, "read_bytes", reading)
-        OrderBook(tmp_path / "orders.json").write(crew.Orders(version=7, added={"decode": (NODE,)}))
+        OrderBook(tmp_path / "orders.json").write(Orders(version=7, added={"decode": (NODE,)}))
         await asyncio.sleep(0.1)
         os.read(ear, 1000)
         await asyncio.sleep(0.1)
