@@ -110,15 +110,18 @@ class Planner:
         """
         if isinstance(failure, DecodeFailed):
             return self._after_decode(failed, failure, request, history, may_retry=may_retry)
+        work = self._work(request)
+        others = self._other_decode(request.model, history, failed.decode)
+        takers = [failed.decode] if self._is_kept(failed.decode) or not others else others
         if may_retry and isinstance(failure, PrefillFailed):
             usable = self._usable_prefill(request.model, history)
-            makers = [node for node in usable if node.fingerprint == failed.decode.fingerprint]
-            if makers:
-                return self._pair(self._work(request), makers, failed.decode)
+            made = {node.fingerprint for node in usable} - {None}
+            if matching := [node for node in takers if node.fingerprint in made]:
+                taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
+                return self._pair(work, usable, taker)
         if self._refuses:
             raise failure.error()
-        others = self._other_decode(request.model, history, failed.decode)
-        return self._own.after(self._work(request), failed.decode, others, failure)
+        return self._own.after(work, takers, others, failure)
 
     def _after_decode(
         self, failed: Plan, failure: DecodeFailed, request: ClientRequest, history: History, *, may_retry: bool
@@ -169,6 +172,10 @@ class Planner:
             and node not in history.lost_decode
         ]
 
+    def _is_kept(self, taker: Node) -> bool:
+        """Whether a decode node that a request was to go to still takes work; its breaker does not matter."""
+        return taker.probed is State.READY and not taker.draining and taker in self._decode
+
     def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool, others_wait: bool) -> Alone:
         reason = NO_PREFILL_MATCHES if any_ready else NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
         if self._refuses:
@@ -181,7 +188,7 @@ class Planner:
         self, work: Work, prefill: Sequence[Node], taker: Node, keep: Pair | None = None, label: str = ""
     ) -> Pair:
         makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
-        if keep is not None and keep.prefill in makers:
+        if keep is not None and keep.prefill in makers and keep.rank < keep.ranks:
             return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label)
         maker = self._prefill_router.choose(work, makers)
         assert maker.info is not None
