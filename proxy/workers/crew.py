@@ -71,6 +71,7 @@ class Crew:
         if self._seat is None or self._book is None or self._channel is None:
             return
         self._carried = _read_counters(self._seat, self._seat.number)
+        self._write_counters(self._families())  # that it was started is known even if it ends at once
         self._members.on_forgotten = self._forgotten
         self._adopt(self._book)
         await self._channel.start()

@@ -25,13 +25,14 @@ NODE = "http://127.0.0.1:1"
 
 
 @asynccontextmanager
-async def worker(directory: Path, pulse: int | None = None) -> AsyncIterator[tuple[Crew, Members]]:
+async def worker(directory: Path, pulse: int | None = None, starts: int = 1) -> AsyncIterator[tuple[Crew, Members]]:
     """Run what one worker of two knows of both."""
     config = ProxyConfig()
     upstream = Upstream(connect_timeout_s=1.0)
     members = Members(config, SECRET, upstream)
     admission = Admission(config, members=lambda: 0, waited=lambda _: None)
-    made = Crew(members, Metrics(), admission, Seat(number=0, workers=2, directory=directory, pulse=pulse))
+    seat = Seat(number=0, workers=2, directory=directory, pulse=pulse, starts=starts)
+    made = Crew(members, Metrics(), admission, seat)
     await upstream.start()
     await members.start()
     await made.start(0.1)
@@ -90,3 +91,15 @@ async def test_an_order_that_cannot_be_written_down_is_not_followed(
         urls = [node.url for node in members.decode]
 
     assert urls == [NODE]
+
+
+async def test_a_worker_that_dies_soon_is_counted(tmp_path: Path) -> None:
+    """Each start is on record before the worker does anything else."""
+    shown = []
+    for starts in (1, 2, 3):
+        async with worker(tmp_path, starts=starts) as (made, _):
+            kept = (tmp_path / "0.json").read_bytes()
+            shown.append([line for line in (await made.metrics()).splitlines() if b"worker_restarts_total" in line])
+        (tmp_path / "0.json").write_bytes(kept)  # it was killed instead
+
+    assert [float(line.split()[-1]) for (_, _, line) in shown] == [0, 1, 2]
