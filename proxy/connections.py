@@ -14,6 +14,7 @@ from proxy.joined_head import HeadJoiner
 from proxy.stalled import STALLED, ReadWatch
 
 HEAD_TIMEOUT_S: Final = 60.0  # for a request's head to arrive
+LAST_REQUEST_S: Final = 0.2  # likewise, when the proxy stops
 _waiting: Final[WeakKeyDictionary[Any, dict["ClientProtocol", float]]] = WeakKeyDictionary()
 
 
@@ -23,6 +24,7 @@ class ClientProtocol(HttpToolsProtocol):
     stall_timeout_s = 60.0
     _watch: ReadWatch
     _head_timer: asyncio.TimerHandle | None = None
+    _is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
@@ -40,12 +42,22 @@ class ClientProtocol(HttpToolsProtocol):
         """From here on the request's own deadline counts."""
         self._head_came()
         super().on_headers_complete()
+        if self._is_stopping and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
         if not self._is_answering():  # no pipelined request has begun
             self._idle[self] = self.loop.time()
+
+    def shutdown(self) -> None:
+        """Serve no further request than the one that is under way, or is on its way now."""
+        self._is_stopping = True
+        if self._is_answering():
+            super().shutdown()
+        else:
+            self.loop.call_later(LAST_REQUEST_S, self._close_unless_answering)
 
     def pause_writing(self) -> None:
         """The client is slow."""
@@ -74,6 +86,10 @@ class ClientProtocol(HttpToolsProtocol):
         if self._is_answering():  # part of a pipelined request has come; it is not read while there is one before it
             self._expect_head()
         else:
+            self.transport.close()
+
+    def _close_unless_answering(self) -> None:
+        if not self._is_answering():
             self.transport.close()
 
     def _is_answering(self) -> bool:

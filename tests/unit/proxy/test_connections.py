@@ -115,3 +115,23 @@ async def test_a_head_that_comes_slowly_does_not_end_the_answer_before_it(
     assert (closed_amid, waiting_amid) == (False, [])
     assert waiting == [made]
     assert transport.closing
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_stopping_proxy_lets_every_connection_ask_once_more(
+    made: ClientProtocol, app: App, transport: Transport, monkeypatch: pytest.MonkeyPatch, *, asks: bool
+) -> None:
+    """A request may be on its way; it is answered and the connection is closed, as is one that asks nothing."""
+    monkeypatch.setattr(connections, "LAST_REQUEST_S", 0.05)
+    made.shutdown()
+    closed_at_once = transport.closing
+    if asks:
+        made.data_received(REQUEST)
+        await asyncio.sleep(0.2)
+    closed_amid = transport.closing
+    app.go.set()
+    await asyncio.sleep(0.2)
+
+    assert (closed_at_once, closed_amid) == (False, False)
+    assert transport.closing
+    assert bool(transport.unread_bytes) == asks
