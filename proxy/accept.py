@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 UNUSED_S: Final = 1.0  # so long a connection may be without a request although others want in
 PAUSE_S: Final = 0.02  # while there are too many
 PER_TURN: Final = 64  # connections, of the event loop
+JOIN_S: Final = 1.0  # for what takes two turns of the loop
 _SILENCE_S: Final = 5.0  # between two log lines
 
 
@@ -47,32 +48,39 @@ class Acceptor:
         self._loop.add_reader(self._sock, self._accept)
 
     def close(self) -> None:
-        """Accept no more; idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Accept no more than who has connected; idempotent."""
+        self._stop_timer()
         if self._sock.fileno() >= 0:
+            while self._accept():
+                pass
+            self._stop_timer()
             self._loop.remove_reader(self._sock)
             self._sock.close()
+
+    async def joined(self) -> None:
+        """Wait until all that were accepted are among the server's connections."""
+        if self._joining:
+            await asyncio.wait(self._joining, timeout=JOIN_S)
 
     async def wait_closed(self) -> None:
         """Nothing is left to be waited for."""
 
-    def _accept(self) -> None:
+    def _accept(self) -> bool:
+        """Accept some; return whether there may be more, and room for them."""
         for _ in range(PER_TURN):
             if len(self._state.connections) + len(self._joining) >= self._most and not self._make_room():
                 return self._pause()
             try:
                 connection, _ = self._sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return None
+                return False
             except OSError as exc:  # no descriptor is left after all
                 logger.log(self._level(), "no connection can be accepted", extra={"problem": exc.strerror})
                 return self._pause()
             task = self._loop.create_task(self._join(connection))
             self._joining.add(task)
             task.add_done_callback(self._joining.discard)
-        return None
+        return True
 
     async def _join(self, connection: socket.socket) -> None:
         try:
@@ -92,9 +100,15 @@ class Acceptor:
         oldest.transport.close()
         return True
 
-    def _pause(self) -> None:
+    def _pause(self) -> bool:
         self._loop.remove_reader(self._sock)
         self._timer = self._loop.call_later(PAUSE_S, self.start)
+        return False
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _level(self) -> int:
         now_s = self._loop.time()
@@ -117,6 +131,15 @@ class BoundedServer(uvicorn.Server):
             acceptor.start()
             self.servers.append(acceptor)  # type: ignore[arg-type]
         _spare_what_stays()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Take in who has connected: a connection that is closed unseen is reset. Then stop."""
+        acceptors = [server for server in self.servers if isinstance(server, Acceptor)]
+        for acceptor in acceptors:
+            acceptor.close()
+        for acceptor in acceptors:
+            await acceptor.joined()
+        await super().shutdown(sockets)
 
     def _protocol(self) -> ClientProtocol:
         made = self.config.http_protocol_class(  # type: ignore[call-arg]

@@ -30,7 +30,7 @@ from proxy.fan_out import FanOutPath, NodeAnswer, fan_out
 from proxy.node import Node, Role
 from proxy.nodes import Members
 from proxy.upstream import Upstream
-from proxy.workers.book import BookLockedError
+from proxy.workers.book import BookError
 from proxy.workers.crew import Crew
 from proxy.workers.views import view
 
@@ -104,7 +104,7 @@ def _add_member_routes(router: APIRouter, members: Members, crew: Crew) -> None:
 async def _change(crew: Crew, act: Callable[[], T]) -> T:
     try:
         return await crew.change(act)
-    except BookLockedError as exc:
+    except BookError as exc:
         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
 
 

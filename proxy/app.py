@@ -72,7 +72,9 @@ def create_app(
     upstream = Upstream(connect_timeout_s=config.proxy.connect_timeout_s)
     members = Members(config.proxy, secret, upstream)
     counted = metrics.Metrics()
-    admission = Admission(config.proxy, members=lambda: len(members.all()), waited=counted.waited)
+    admission = Admission(
+        config.proxy, members=lambda: len(members.prefill) + len(members.decode), waited=counted.waited
+    )
     counted.watch_gate(admission.gate)
     crew = Crew(members, counted, admission, seat)
     cancels = Cancels(secret, upstream, counted)

@@ -7,13 +7,14 @@ import asyncio
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from contracts.configuration.schema import ProxyConfig
 from proxy.joined_head import HeadJoiner
 from proxy.stalled import STALLED, ReadWatch
 
 HEAD_TIMEOUT_S: Final = 60.0  # for a request's head to arrive
+LAST_REQUEST_S: Final = 0.2  # likewise, when the proxy stops
 _waiting: Final[WeakKeyDictionary[Any, dict["ClientProtocol", float]]] = WeakKeyDictionary()
 
 
@@ -23,6 +24,7 @@ class ClientProtocol(HttpToolsProtocol):
     stall_timeout_s = 60.0
     _watch: ReadWatch
     _head_timer: asyncio.TimerHandle | None = None
+    _is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
@@ -40,12 +42,22 @@ class ClientProtocol(HttpToolsProtocol):
         """From here on the request's own deadline counts."""
         self._head_came()
         super().on_headers_complete()
+        if self._is_stopping and self.cycle is not None:
+            self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
         super().on_response_complete()
-        if self.cycle.response_complete:  # no pipelined request has begun
+        if not self._is_answering():  # no pipelined request has begun
             self._idle[self] = self.loop.time()
+
+    def shutdown(self) -> None:
+        """Serve no further request than the one that is under way, or is on its way now."""
+        self._is_stopping = True
+        if self._is_answering():
+            super().shutdown()
+        else:
+            self.loop.call_later(LAST_REQUEST_S, self._close_unless_answering)
 
     def pause_writing(self) -> None:
         """The client is slow."""
@@ -53,8 +65,9 @@ class ClientProtocol(HttpToolsProtocol):
         self._watch.start()
 
     def resume_writing(self) -> None:
-        """It has read."""
-        self._watch.stop()
+        """It has read; the last bytes of a connection that is closing nobody will write on, so they stay watched."""
+        if not self.transport.is_closing():
+            self._watch.stop()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -65,8 +78,23 @@ class ClientProtocol(HttpToolsProtocol):
 
     def _expect_head(self) -> None:
         self._head_came()
-        self._idle[self] = self.loop.time()
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
+        if not self._is_answering():
+            self._idle[self] = self.loop.time()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        if self._is_answering():  # part of a pipelined request has come; it is not read while there is one before it
+            self._expect_head()
+        else:
+            self.transport.close()
+
+    def _close_unless_answering(self) -> None:
+        if not self._is_answering():
+            self.transport.close()
+
+    def _is_answering(self) -> bool:
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        return cycle is not None and not cycle.response_complete
 
     def _head_came(self) -> None:
         self._idle.pop(self, None)

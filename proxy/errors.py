@@ -140,6 +140,7 @@ class Kind(StrEnum):
     REFUSED = "refused"  # any other 4xx
     EMPTY = "empty"  # a 200 without a body
     PROTOCOL = "protocol"  # not HTTP, or an answer that makes no sense
+    OWN = "own"  # this proxy can open no connection, to whatever node
 
 
 class UpstreamError(Exception):

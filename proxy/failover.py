@@ -63,7 +63,10 @@ class Course:
         """
         keep = self._plan if isinstance(self._plan, Pair) else None
         first = partial(self._shared.planner.first, request, self._history, keep)
-        plan = first() if self._plan is None else await self._stand_in_line(first, request)
+        if self._plan is None:
+            plan = first(others_wait=self._shared.line.is_waiting(request.model))
+        else:
+            plan = await self._stand_in_line(first, request)
         while True:
             self._plan = plan
             chosen(plan)
@@ -83,12 +86,10 @@ class Course:
 
     def may_go_on(self) -> bool:
         """Ask for one more leg of an answer that broke, and pay for it."""
-        denied = self._shared.retries.denied(self._history, self._left_s())
+        denied = self._pay()
         if denied is not None:
             self._shared.metrics.denied("decode", denied)
-            return False
-        self._shared.retries.spend()
-        return True
+        return denied is None
 
     async def _stand_in_line(self, make: Callable[[], Plan], request: ClientRequest) -> Plan:
         """Make a plan for a request that was accepted; it waits while there is none that spares the decode nodes."""
@@ -102,25 +103,39 @@ class Course:
         metrics = self._shared.metrics
         leg, node = _culprit(failed, failure)
         self._history = self._history.without(node)
-        denied = self._shared.retries.denied(self._history, self._left_s())
+        denied = self._pay()
+
+        def make() -> Plan:
+            nonlocal denied
+            if denied is Denied.BUDGET:  # looked at again: there may be retries to be had by now
+                denied = self._pay()
+            return self._shared.planner.after(failed, failure, request, self._history, may_retry=denied is None)
+
+        plan: Plan | None = None
         try:
-            make = partial(
-                self._shared.planner.after, failed, failure, request, self._history, may_retry=denied is None
-            )
             plan = await self._stand_in_line(make, request)
         except ProxyError:
             metrics.denied(leg, denied or Denied.NO_NODE)
             raise
+        finally:
+            if denied is None and (plan is None or plan.path == RECOMPUTED):
+                self._shared.retries.give_back()
         if plan.path == RECOMPUTED:
             metrics.retried(leg, "recompute")
             if isinstance(failure, PrefillFailed):
                 metrics.denied(leg, denied or Denied.NO_NODE)
         else:
             metrics.retried(leg, "another_node")
-            self._shared.retries.spend()
         fields = {"request_id": request.request_id, "url": node.url, "kind": str(failure.kind), "path": plan.path}
         logger.info("attempt failed", extra=fields)
         return plan
+
+    def _pay(self) -> Denied | None:
+        """Pay for one more attempt before it is known whether it must wait: others may ask meanwhile."""
+        denied = self._shared.retries.denied(self._history, self._left_s())
+        if denied is None:
+            self._shared.retries.spend()
+        return denied
 
     def _left_s(self) -> float:
         when_s = self._deadline.when()

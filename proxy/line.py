@@ -21,6 +21,11 @@ class Line:
     def __init__(self) -> None:
         self._heads: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
+    def is_waiting(self, model: str) -> bool:
+        """Whether somebody stands here for a model."""
+        head = self._heads.get(model)
+        return head is not None and head.locked()
+
     async def wait(self, attempt: Callable[[], T], model: str, timeout_s: float) -> T:
         """Return what `attempt` returns once it does.
 

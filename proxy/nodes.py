@@ -121,6 +121,8 @@ class Members:
 
     def report(self, node: Node, kind: Kind) -> None:
         """Learn that a leg failed on a node. One that seems gone is used no more until a probe, made now, succeeds."""
+        if kind is Kind.OWN:
+            return
         if kind in _NO_FAULT:
             self.succeeded(node)  # it has judged the request
             return

@@ -17,6 +17,7 @@ from proxy.answering import answer
 from proxy.client import Client
 from proxy.disconnect import while_connected
 from proxy.errors import (
+    BodyTooLargeError,
     ClientGoneError,
     DeadlineError,
     NoDescriptorsError,
@@ -27,7 +28,7 @@ from proxy.errors import (
 from proxy.failover import Failover
 from proxy.headers import request_id_of
 from proxy.metrics import Metrics
-from proxy.request import discard_body, parse, read_body
+from proxy.request import discard_body, is_reset_unless_read, parse, read_body
 from proxy.resume.stream import Stream
 from proxy.stalled import STALLED
 
@@ -59,6 +60,10 @@ class Orchestrator:
                 await client.fail(exc)
             except RetryLaterError as exc:
                 self._metrics.refused(exc.reason)
+                await client.fail(exc)
+            except BodyTooLargeError as exc:
+                if is_reset_unless_read(scope):
+                    await discard_body(receive)
                 await client.fail(exc)
             except ProxyError as exc:
                 await client.fail(exc)

@@ -37,13 +37,15 @@ class OwnPrompts:
         node, new_bytes = self._router.choice(work, free)
         return Alone(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
 
-    def after(self, work: Work, taker: Node, others: Sequence[Node], failure: PrefillFailed | PrefillRefused) -> Alone:
-        """Choose a node after a prefill leg failed: the one that was to take the KV, if it has room.
+    def after(
+        self, work: Work, first: Sequence[Node], others: Sequence[Node], failure: PrefillFailed | PrefillRefused
+    ) -> Alone:
+        """Choose a node after a prefill leg failed: of the `first` ones (who was to take the KV), if one has room.
 
         Raises:
             NoRoomError: all have as much to compute as they may.
         """
-        free = self._with_room(work, [taker]) or self._with_room(work, others)
+        free = self._with_room(work, first) or self._with_room(work, others)
         if not free:
             raise NoRoomError
         node = self._router.choose(work, free)

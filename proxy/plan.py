@@ -54,16 +54,24 @@ class Planner:
         self._refuses = when_no_prefill == "refuse"
         self._turn = 0
 
-    def first(self, request: ClientRequest, history: History = NOTHING_YET, keep: Pair | None = None) -> Plan:
+    def first(
+        self,
+        request: ClientRequest,
+        history: History = NOTHING_YET,
+        keep: Pair | None = None,
+        *,
+        others_wait: bool = False,
+    ) -> Plan:
         """Choose nodes for a request, none of those that it already failed on.
 
         Args:
             request: what is asked.
             history: of the request.
             keep: an earlier plan whose prefill node has the prompt in its prefix cache by now.
+            others_wait: whether accepted requests wait for a decode node that computes their prompts.
 
         Raises:
-            NoRoomError: no prefill node can take it, and the decode nodes compute as much as they may.
+            NoRoomError: no prefill node can take it, and the decode nodes compute as much as they may, or others wait.
             ProxyError: nobody can take it, or nobody serves the model.
         """
         work = self._work(request)
@@ -77,7 +85,7 @@ class Planner:
         made = {node.fingerprint for node in prefill} - {None}
         matching = [node for node in decode if node.fingerprint in made]
         if not matching:
-            return self._without_prefill(work, decode, any_ready=bool(prefill))
+            return self._without_prefill(work, decode, any_ready=bool(prefill), others_wait=others_wait)
         taker, new_bytes = self._decode_router.choice(work, matching)
         verdict = self._conditional.judge(new_bytes, taker)
         if verdict is Verdict.LOCAL:
@@ -102,15 +110,18 @@ class Planner:
         """
         if isinstance(failure, DecodeFailed):
             return self._after_decode(failed, failure, request, history, may_retry=may_retry)
+        work = self._work(request)
+        others = self._other_decode(request.model, history, failed.decode)
+        takers = [failed.decode] if self._is_kept(failed.decode) or not others else others
         if may_retry and isinstance(failure, PrefillFailed):
             usable = self._usable_prefill(request.model, history)
-            makers = [node for node in usable if node.fingerprint == failed.decode.fingerprint]
-            if makers:
-                return self._pair(self._work(request), makers, failed.decode)
+            made = {node.fingerprint for node in usable} - {None}
+            if matching := [node for node in takers if node.fingerprint in made]:
+                taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
+                return self._pair(work, usable, taker)
         if self._refuses:
             raise failure.error()
-        others = self._other_decode(request.model, history, failed.decode)
-        return self._own.after(self._work(request), failed.decode, others, failure)
+        return self._own.after(work, takers, others, failure)
 
     def _after_decode(
         self, failed: Plan, failure: DecodeFailed, request: ClientRequest, history: History, *, may_retry: bool
@@ -161,17 +172,23 @@ class Planner:
             and node not in history.lost_decode
         ]
 
-    def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool) -> Alone:
+    def _is_kept(self, taker: Node) -> bool:
+        """Whether a decode node that a request was to go to still takes work; its breaker does not matter."""
+        return taker.probed is State.READY and not taker.draining and taker in self._decode
+
+    def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool, others_wait: bool) -> Alone:
         reason = NO_PREFILL_MATCHES if any_ready else NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
         if self._refuses:
             raise UnavailableError(reason)
+        if others_wait:
+            raise NoRoomError
         return self._own.first(work, decode, reason)
 
     def _pair(
         self, work: Work, prefill: Sequence[Node], taker: Node, keep: Pair | None = None, label: str = ""
     ) -> Pair:
         makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
-        if keep is not None and keep.prefill in makers:
+        if keep is not None and keep.prefill in makers and keep.rank < keep.ranks:
             return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label)
         maker = self._prefill_router.choose(work, makers)
         assert maker.info is not None

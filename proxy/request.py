@@ -97,6 +97,14 @@ async def discard_body(receive: Receive) -> None:
                 pass
 
 
+def is_reset_unless_read(scope: Scope) -> bool:
+    """Whether the connection is closed after the answer, by the client's wish, while it sends without being asked to."""
+    if headers.find(scope["headers"], b"expect") is not None:
+        return False
+    said = headers.find(scope["headers"], b"connection") or b""
+    return scope["http_version"] == "1.0" or b"close" in said.lower()
+
+
 def parse(endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body: bytes) -> ClientRequest:
     """Understand a request.
 

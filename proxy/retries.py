@@ -69,3 +69,7 @@ class Retries:
     def spend(self) -> None:
         """Pay for an attempt that was granted."""
         self._budget.spend()
+
+    def give_back(self) -> None:
+        """Take back a payment for an attempt that is not made."""
+        self._budget.give_back()

@@ -38,3 +38,7 @@ class RetryBudget:
         """Pay for one retry; the caller has looked at `left`."""
         assert self._tokens >= 1
         self._tokens -= 1
+
+    def give_back(self) -> None:
+        """Take back the payment for one retry."""
+        self._tokens = min(self._burst, self._tokens + 1)

@@ -49,6 +49,7 @@ def run(config: BatonConfig) -> None:
     def serve(seat: Seat, sockets: Sequence[socket.socket]) -> None:
         _serve(config, create_app(config, secret, token, seat), list(sockets))
 
+    signal.signal(signal.SIGTERM, _exit)  # until the supervisor takes it, and after: the directory is removed
     with TemporaryDirectory(prefix="baton-proxy-") as directory:
         _supervise(config, serve, Path(directory))
 

@@ -4,6 +4,7 @@ Every exception of aiohttp's becomes an `UpstreamError` here. A pooled connectio
 (a restart, an idle time-out) is no failure: a request that received nothing is sent once more, on a new connection.
 """
 
+import errno
 import io
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -133,7 +134,12 @@ def translated() -> Iterator[None]:
 _FOREIGN: Final = (aiohttp.ClientError, OSError)  # TimeoutError is an OSError
 
 
+_OWN: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS))
+
+
 def _translation(exc: BaseException) -> UpstreamError:
+    if isinstance(exc, OSError) and exc.errno in _OWN:
+        return UpstreamError(Kind.OWN, "the proxy has too many connections")
     if isinstance(exc, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
         return UpstreamError(Kind.CONNECT, "it cannot be reached")
     if isinstance(exc, TimeoutError):

@@ -41,6 +41,8 @@ class Prober:
             try:
                 await self._probe(node)
             except UpstreamError as exc:
+                if exc.kind is Kind.OWN:
+                    return  # it was not asked
                 if exc.kind is Kind.TIMEOUT and node.probed is State.READY and attempt + 1 < LATE_PROBES:
                     continue
                 node.lose(State.DOWN, f"a probe failed: {exc}")

@@ -22,10 +22,11 @@ class Budget(NamedTuple):
 
 
 def budget(limit: int, members: int = 0) -> Budget:
-    """Divide a limit; even a hopeless one leaves something to each."""
-    left = max(limit - _OWN - _OF_A_MEMBER * members, OF_A_REQUEST + 1)
+    """Divide a limit; even a hopeless one leaves something to each. Members take from what nodes are asked with."""
+    left = max(limit - _OWN, OF_A_REQUEST + 1)
     requests = left // (OF_A_REQUEST + 1)
-    return Budget(requests=requests, connections=left - (OF_A_REQUEST - 1) * requests)
+    connections = left - (OF_A_REQUEST - 1) * requests
+    return Budget(requests=max(1, requests - members * _OF_A_MEMBER // (OF_A_REQUEST - 1)), connections=connections)
 
 
 def limit() -> int:

@@ -9,7 +9,7 @@ import heapq
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-_KEPT: Final = 1024  # tenants that are remembered although nothing of theirs waits
+_KEPT: Final = 512  # tenants that are remembered although nothing of theirs waits: those that came last
 
 
 class FairQueue(Generic[T]):
@@ -38,10 +38,10 @@ class FairQueue(Generic[T]):
 
     def put(self, item: T, *, tenant: str, priority: int, cost: float) -> None:
         """Have an item wait."""
-        if len(self._ends) > 2 * len(self._counts) + _KEPT:
-            self._ends = {name: end for name, end in self._ends.items() if end > self._clock}
-        tag = max(self._clock, self._ends.get(tenant, 0.0))
-        self._ends[tenant] = tag + cost
+        if len(self._ends) > 2 * (len(self._counts) + _KEPT):
+            self._forget()
+        tag = max(self._clock, self._ends.pop(tenant, 0.0))
+        self._ends[tenant] = tag + cost  # at the end: the dictionary is in the order of arrivals
         self._arrivals += 1
         heapq.heappush(self._heap, (priority, tag, self._arrivals, tenant, item))
         self._waiting[item] = tenant
@@ -65,6 +65,15 @@ class FairQueue(Generic[T]):
             if len(self._heap) > 2 * len(self._waiting) + 16:
                 self._heap = [entry for entry in self._heap if entry[-1] in self._waiting]
                 heapq.heapify(self._heap)
+
+    def _forget(self) -> None:
+        """Forget tenants that have paid, and of the others without anything here all but the last.
+
+        The clock stands still while everybody who comes is new, so that they may all have something to pay.
+        """
+        absent = [name for name, end in self._ends.items() if end > self._clock and name not in self._counts]
+        kept = {*self._counts, *absent[-_KEPT:]}
+        self._ends = {name: end for name, end in self._ends.items() if name in kept}
 
     def _leave(self, item: T) -> None:
         tenant = self._waiting.pop(item)

@@ -48,7 +48,7 @@ class Gate:
         self._waited = waited
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue()
         self._interval_s = 0.0  # between two that ended while others waited
-        self._last_end_s: float | None = None
+        self._since_s = 0.0  # the last one that ended, or that found the queue empty
         self.inside = 0
 
     @property
@@ -82,6 +82,8 @@ class Gate:
         """Stand in line for a place; what is left of the request's time bounds it."""
         self._refuse_if_hopeless(ticket)
         began_s = self._clock()
+        if not self._queue:
+            self._since_s = began_s
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.put(turn, tenant=ticket.tenant, priority=ticket.priority, cost=ticket.cost)
         try:
@@ -108,6 +110,8 @@ class Gate:
         if len(self._queue) >= self.max_waiting:
             message = "too many requests are waiting already"
             raise OverloadedError(message, reason=Refusal.QUEUE, retry_after_s=_told(wait_s))
+        if not self._queue:  # one may find out whether the pace is still what it was
+            return
         if wait_s > ticket.patience_s:  # behind all of them; it may have a better place
             wait_s = self.expected_wait_s(self._queue.ahead_of(ticket.tenant, ticket.priority))
         if wait_s > ticket.patience_s:
@@ -119,13 +123,10 @@ class Gate:
         now_s = self._clock()
         while (turn := self._queue.pop()) is not None:
             if not turn.done():
-                if self._last_end_s is not None:
-                    gap_s = now_s - self._last_end_s
-                    self._interval_s += _SMOOTHING * (gap_s - self._interval_s) if self._interval_s else gap_s
-                self._last_end_s = now_s
+                gap_s, self._since_s = now_s - self._since_s, now_s
+                self._interval_s += _SMOOTHING * (gap_s - self._interval_s) if self._interval_s else gap_s
                 turn.set_result(None)
                 return
-        self._last_end_s = None
         self.inside -= 1
 
 

@@ -3,8 +3,8 @@
 import asyncio
 import fcntl
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +17,8 @@ LOCK_TIMEOUT_S: Final = 2.0  # it is held for a millisecond, unless its holder h
 _RETRY_S: Final = 0.002
 
 
-class BookLockedError(Exception):
-    """Another worker has held the lock for too long."""
+class BookError(Exception):
+    """The orders cannot be read or changed now: another worker has held the lock for too long, or the file fails."""
 
 
 class OrderBook:
@@ -29,24 +29,35 @@ class OrderBook:
         self._lock = path.with_suffix(".lock")
 
     def read(self) -> Orders:
-        """Return what is ordered now; nothing so far if nobody has written."""
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Orders)
-        except FileNotFoundError:
-            return Orders()
+        """Return what is ordered now; nothing so far if nobody has written.
+
+        Raises:
+            BookError: the file cannot be read.
+        """
+        with _told():
+            try:
+                return msgspec.json.decode(self._path.read_bytes(), type=Orders)
+            except FileNotFoundError:
+                return Orders()
 
     def write(self, orders: Orders) -> None:
-        """Replace it; the caller holds the lock."""
-        replace_file(self._path, msgspec.json.encode(orders))
+        """Replace it; the caller holds the lock.
+
+        Raises:
+            BookError: it cannot be written; the old one is still there.
+        """
+        with _told():
+            replace_file(self._path, msgspec.json.encode(orders))
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[None]:
         """Hold the lock during the block, which should not wait for anything.
 
         Raises:
-            BookLockedError: somebody else holds it, and does not let go.
+            BookError: somebody else holds it, and does not let go.
         """
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with _told():
+            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             await self._take(descriptor)
             yield
@@ -59,7 +70,15 @@ class OrderBook:
                 while not _is_taken(descriptor):  # noqa: ASYNC110  # flock wakes nobody
                     await asyncio.sleep(_RETRY_S)
         except TimeoutError:
-            raise BookLockedError(f"another worker holds {self._lock.name} for over {LOCK_TIMEOUT_S:g} s") from None
+            raise BookError(f"another worker holds {self._lock.name} for over {LOCK_TIMEOUT_S:g} s") from None
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise BookError(f"the file of orders cannot be used: {exc.strerror}") from exc
 
 
 def _is_taken(descriptor: int) -> bool:

@@ -20,7 +20,7 @@ from proxy.metrics import Metrics, render
 from proxy.nodes import Members
 from proxy.orders import Orders
 from proxy.workers import views
-from proxy.workers.book import BookLockedError, OrderBook
+from proxy.workers.book import BookError, OrderBook
 from proxy.workers.channel import Channel, NoAnswerError, ask
 from proxy.workers.families import Family, added_up, families, lasting, metrics
 from proxy.workers.files import replace_file
@@ -71,6 +71,7 @@ class Crew:
         if self._seat is None or self._book is None or self._channel is None:
             return
         self._carried = _read_counters(self._seat, self._seat.number)
+        self._write_counters(self._families())  # that it was started is known even if it ends at once
         self._members.on_forgotten = self._forgotten
         self._adopt(self._book)
         await self._channel.start()
@@ -111,17 +112,22 @@ class Crew:
         }
 
     async def change(self, act: Callable[[], T]) -> T:
-        """Change the members, in this worker and in all others.
+        """Change the members, in this worker and in all others, or in none.
 
         Raises:
-            BookLockedError: a worker that has been stopped is in the way.
+            BookError: the change cannot be written down, or a worker that has been stopped is in the way.
         """
         if self._book is None:
             return act()
         async with self._book.locked():
             self._adopt(self._book)
+            before = self._members.orders()
             result = act()
-            self._write_orders(self._book, self._members.orders(self._version + 1))
+            try:
+                self._write_orders(self._book, self._members.orders(self._version + 1))
+            except BookError:
+                self._members.adopt(before)
+                raise
         await self._tell(ADOPT)
         return result
 
@@ -136,8 +142,8 @@ class Crew:
         if word == REPORT:
             return msgspec.json.encode(self._report())
         if word == ADOPT and self._book is not None:
-            self._adopt(self._book)
-        elif word == PROBE:
+            return b"done" if self._catch_up(self._book) else b"later"
+        if word == PROBE:
             self._members.probe_now()
         return b"done"
 
@@ -177,7 +183,7 @@ class Crew:
             self._seat.beat()
             await asyncio.sleep(TICK_S)
             self._write_counters(self._families())
-            self._adopt(self._book)
+            self._catch_up(self._book)
 
     # --- what operators ordered ---
 
@@ -186,6 +192,15 @@ class Crew:
         if orders.version > self._version:
             self._members.adopt(orders)
             self._version = orders.version
+
+    def _catch_up(self, book: OrderBook) -> bool:
+        """Adopt what is ordered; a file that cannot be read now is looked at again at the next tick."""
+        try:
+            self._adopt(book)
+        except BookError as exc:
+            logger.warning("orders could not be read", extra={"reason": str(exc)})
+            return False
+        return True
 
     def _write_orders(self, book: OrderBook, orders: Orders) -> None:
         if not orders.same_as(book.read()):
@@ -198,7 +213,7 @@ class Crew:
     async def _forget(self, orders: Orders) -> None:
         """What this worker sees come to its end has come to its end for all, also for those that start later."""
         assert self._book is not None
-        with suppress(BookLockedError):
+        with suppress(BookError):
             async with self._book.locked():
                 self._write_orders(self._book, self._book.read().without(orders))
                 self._members.adopt(self._book.read())

@@ -97,6 +97,17 @@ class Supervisor:
     def _start(self, place: Place) -> None:
         place.starts += 1
         place.started_s = place.heard_s = time.monotonic()
+        try:
+            self._fork(place)
+        except OSError as exc:  # too many processes or open files, too little memory: perhaps later
+            wait_s = place.ended(time.monotonic())
+            logger.error(
+                "worker cannot be started", extra={"worker": place.number, "reason": exc.strerror, "after_s": wait_s}
+            )
+        else:
+            logger.info("worker started", extra={"worker": place.number, "worker_pid": place.pid})
+
+    def _fork(self, place: Place) -> None:
         parent = os.getpid()
         place.pulse, theirs = socket.socketpair()
         for end in (place.pulse, theirs):
@@ -107,16 +118,9 @@ class Supervisor:
             place.pid = os.fork()
             if not place.pid:
                 self._be_worker(place, parent, theirs)
-        except OSError as exc:  # too many processes, too little memory: perhaps later
-            wait_s = place.ended(time.monotonic())
-            logger.error(
-                "worker cannot be started", extra={"worker": place.number, "reason": exc.strerror, "after_s": wait_s}
-            )
-            return
         finally:
             theirs.close()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-        logger.info("worker started", extra={"worker": place.number, "worker_pid": place.pid})
 
     def _be_worker(self, place: Place, parent: int, pulse: socket.socket) -> None:
         """Serve, and never return to the supervisor's own course."""

@@ -1,5 +1,7 @@
 """What the proxy itself refuses, in OpenAI's shape."""
 
+import asyncio
+
 import pytest
 
 from tests.support.cluster import COMPLETION, cluster
@@ -55,3 +57,18 @@ async def test_no_decode_node_is_503_with_retry_after() -> None:
     assert (got.status_code, models.status_code) == (503, 503)
     assert got.json()["error"]["type"] == "service_unavailable_error"
     assert got.headers["retry-after"] == "1"
+
+
+@pytest.mark.parametrize("how", [b"1.1\r\nconnection: close", b"1.0"])
+async def test_a_body_that_is_too_large_is_no_reset(how: bytes) -> None:
+    """Also where the connection is closed afterwards, as nginx has it: what is unread then would reset it."""
+    size = 4 << 20
+    async with cluster(max_body_bytes=1 << 20) as running, asyncio.timeout(30):
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(running.url.rsplit(":", 1)[1]))
+        writer.write(b"POST /v1/completions HTTP/%s\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (how, size))
+        writer.write(b"x" * size)
+        await writer.drain()
+        answer = await reader.read()
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 413 ")

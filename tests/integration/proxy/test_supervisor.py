@@ -27,11 +27,23 @@ print("ended", flush=True)
 """
 
 
+# The third pair is the second worker's.
+FAILING = """
+import errno, itertools, socket
+pair, turn = socket.socketpair, itertools.count(1)
+def socketpair():
+    if next(turn) == 3:
+        raise OSError(errno.ENFILE, "Too many open files in system")
+    return pair()
+socket.socketpair = socketpair
+"""
+
+
 @asynccontextmanager
-async def supervisor(work: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def supervisor(work: str, script: str = SCRIPT) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run two workers that do `work` first."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", SCRIPT.replace("WORK", work)),
+        *(sys.executable, "-c", script.replace("WORK", work)),
         stdout=asyncio.subprocess.PIPE,
         cwd=Path(__file__).parents[3],
     )
@@ -76,3 +88,16 @@ async def test_a_worker_that_does_not_stop_is_killed_and_the_supervisor_ends() -
         status = await asyncio.wait_for(process.wait(), PATIENCE_S)
 
     assert (last, status) == ("ended", 0)
+
+
+async def test_a_worker_that_cannot_be_started_now_is_started_later() -> None:
+    """Too many open files in the system: the other worker is left alone."""
+    work = "pass"
+    script = SCRIPT.replace("sockets = ", FAILING + "sockets = ")
+    async with supervisor(work, script) as process:
+        found = await lines(process, 2)
+        process.send_signal(signal.SIGTERM)
+        status = await asyncio.wait_for(process.wait(), PATIENCE_S)
+
+    assert found == ["start 0 1", "start 1 2"]
+    assert status == 0

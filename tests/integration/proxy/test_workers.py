@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -337,3 +338,24 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+async def test_a_proxy_that_is_told_to_stop_before_it_has_started_leaves_nothing(tmp_path: Path) -> None:
+    """SIGTERM between its temporary directory and its first worker."""
+    secret, temporary = tmp_path / "secret", tmp_path / "tmp"
+    secret.write_bytes(SECRET.values[0])
+    temporary.mkdir()
+    script = f"""
+import os, signal, sys
+from proxy import server
+from proxy.__main__ import main
+server.listen_on = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(main(["--workers", "2", "--secret-file", {str(secret)!r}, "--decode", "http://127.0.0.1:1"]))
+"""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script), env={**os.environ, "TMPDIR": str(temporary)}, cwd=Path(__file__).parents[3]
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        status = await process.wait()
+
+    assert (status, list(temporary.iterdir())) == (0, [])

@@ -16,7 +16,7 @@ from proxy.routing.conditional import Conditional
 from proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
 from proxy.routing.prefixes import CHUNK_BYTES
 from proxy.routing.router import Router
-from tests.unit.proxy.members import BFLOAT16, node, request
+from tests.unit.proxy.members import BFLOAT16, info, node, request
 
 P_FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
 D_FAILED = DecodeFailed(Kind.CONNECT, "it cannot be reached")
@@ -139,6 +139,46 @@ def test_without_another_prefill_node_the_same_decode_node_recomputes(other: str
     assert isinstance(second, Alone)
     assert (second.decode, second.path) == (first.decode, RECOMPUTED)
     assert second.reason == failure.reason
+
+
+@pytest.mark.parametrize("prefill", [1, 2])
+@pytest.mark.parametrize("how", ["draining", "down", "removed"])
+def test_a_decode_node_that_takes_no_more_work_is_not_kept(prefill: int, how: str) -> None:
+    """The request may have stood in line for long; only where there is no other node it is tried all the same."""
+    takers = [node("decode", "http://1"), node("decode", "http://2", slot=1)]
+    planned = planner([node("prefill") for _ in range(prefill)], takers)
+    first = planned.first(request())
+    assert isinstance(first, Pair)
+    match how:
+        case "draining":
+            first.decode.draining = True
+        case "down":
+            first.decode.lose(State.DOWN, "gone")
+        case _:
+            takers.remove(first.decode)
+    history = History().without(first.prefill)
+
+    second = planned.after(first, P_FAILED, request(), history, may_retry=True)
+    for other in (other for other in takers if other is not first.decode):
+        other.lose(State.DOWN, "gone")
+    third = planned.after(first, P_FAILED, request(), history, may_retry=True)
+
+    assert second.decode is not first.decode
+    assert isinstance(second, Pair if prefill == 2 else Alone)
+    assert third.decode is first.decode
+
+
+def test_a_prefill_node_that_restarted_with_fewer_ranks_is_not_kept() -> None:
+    """Its prefix cache is gone, and perhaps the rank as well."""
+    maker = node("prefill", control_addresses=["tcp://p:1", "tcp://p:2"], data_parallel_size=2)
+    planned = planner([maker], [node("decode"), node("decode")])
+    first = next(made for _ in range(4) if isinstance(made := planned.first(request()), Pair) and made.rank == 1)
+    maker.describe(info("prefill", incarnation="2"))
+
+    second = planned.after(first, D_FAILED, request(), History().without(first.decode), may_retry=True)
+
+    assert isinstance(second, Pair)
+    assert second.control_address == "tcp://p:1"
 
 
 def test_under_refuse_a_failed_prefill_leg_ends_the_request() -> None:

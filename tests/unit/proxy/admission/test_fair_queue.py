@@ -77,3 +77,17 @@ def test_counts_follow_whoever_leaves() -> None:
     assert queue._counts == Counter(here.values())
     assert len(queue._heap) <= 2 * len(here) + 16
     assert len(queue._ends) <= 2 * len(here) + 1024 + 1
+
+
+def test_tenants_that_never_come_again_are_forgotten() -> None:
+    """Somebody always waits, and everybody is new, so that the clock stands still; who waits is not forgotten."""
+    queue: FairQueue[str] = FairQueue()
+    queue.put("first", tenant="first", priority=9, cost=1)
+    for index in range(5000):
+        queue.put(f"{index}", tenant=f"tenant {index}", priority=0, cost=1)
+        queue.pop()
+    queue.put("second", tenant="first", priority=9, cost=1)
+    queue.put("new", tenant="new", priority=9, cost=1)
+
+    assert len(queue._ends) <= 2 * (2 + 512) + 1
+    assert drain(queue, 9) == ["first", "new", "second"]

@@ -218,3 +218,22 @@ async def test_every_wait_is_reported_once() -> None:
     await visitors[1].leave()
 
     assert waits == [0, 7]
+
+
+async def test_a_pace_that_was_slow_once_does_not_refuse_for_ever() -> None:
+    """Requests ended 100 s apart, then 0.1 s: one that would be the first to wait finds that out, also if it has 30 s."""
+    clock = Clock()
+    gate = make(clock, inside=1, waiting=9, each=9)
+    for visitor in [Visitor(gate) for _ in range(4)]:
+        await turn()
+        clock.now_s += 100
+        await visitor.leave()
+    for _ in range(40):
+        inside, waiting = Visitor(gate, patience_s=30), Visitor(gate, patience_s=30)
+        await turn()
+        clock.now_s += 0.1
+        await inside.leave()
+        await waiting.leave()
+
+    assert gate.expected_wait_s() < 30
+    assert gate.inside == 0

@@ -8,7 +8,7 @@ import pytest
 from proxy.node import Role
 from proxy.orders import Orders
 from proxy.workers import book
-from proxy.workers.book import BookLockedError, OrderBook
+from proxy.workers.book import BookError, OrderBook
 from tests.unit.proxy.test_members import members
 
 ROLE: Role = "decode"
@@ -93,7 +93,7 @@ async def test_a_lock_that_is_never_let_go_is_not_waited_for(tmp_path: Path, mon
     monkeypatch.setattr(book, "LOCK_TIMEOUT_S", 0.05)
     held, wanted = (OrderBook(tmp_path / "orders.json") for _ in range(2))
     async with held.locked():
-        with pytest.raises(BookLockedError, match="another worker holds"):
+        with pytest.raises(BookError, match="another worker holds"):
             async with wanted.locked():
                 pass
     async with wanted.locked():

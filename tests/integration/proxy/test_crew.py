@@ -1,0 +1,105 @@
+"""One worker, whose files fail it."""
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from contracts.configuration.schema import ProxyConfig
+from proxy.admission.admission import Admission
+from proxy.metrics import Metrics
+from proxy.nodes import Members
+from proxy.orders import Orders
+from proxy.upstream import Upstream
+from proxy.workers import book, crew
+from proxy.workers.book import BookError, OrderBook
+from proxy.workers.crew import Crew
+from proxy.workers.seat import Seat
+from tests.support.fake_vllm import SECRET
+
+NODE = "http://127.0.0.1:1"
+
+
+@asynccontextmanager
+async def worker(directory: Path, pulse: int | None = None, starts: int = 1) -> AsyncIterator[tuple[Crew, Members]]:
+    """Run what one worker of two knows of both."""
+    config = ProxyConfig()
+    upstream = Upstream(connect_timeout_s=1.0)
+    members = Members(config, SECRET, upstream)
+    admission = Admission(config, members=lambda: 0, waited=lambda _: None)
+    seat = Seat(number=0, workers=2, directory=directory, pulse=pulse, starts=starts)
+    made = Crew(members, Metrics(), admission, seat)
+    await upstream.start()
+    await members.start()
+    await made.start(0.1)
+    try:
+        yield made, members
+    finally:
+        await made.stop()
+        await members.stop()
+        await upstream.stop()
+
+
+async def test_a_worker_that_cannot_read_the_orders_lives_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too many open files, for a while: it goes on telling that it is well, and reads them later."""
+    monkeypatch.setattr(crew, "TICK_S", 0.01)
+    ear, pulse = os.pipe()
+    os.set_blocking(ear, False)
+    read, fails = Path.read_bytes, True
+
+    def reading(self: Path) -> bytes:
+        if fails:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return read(self)
+
+    async with worker(tmp_path, pulse) as (_, members):
+        monkeypatch.setattr(Path, "read_bytes", reading)
+        OrderBook(tmp_path / "orders.json").write(Orders(version=7, added={"decode": (NODE,)}))
+        await asyncio.sleep(0.1)
+        os.read(ear, 1000)
+        await asyncio.sleep(0.1)
+        beats = os.read(ear, 1000)
+        fails = False
+        await asyncio.sleep(0.1)
+        urls = [node.url for node in members.decode]
+    for end in (ear, pulse):
+        os.close(end)
+
+    assert beats
+    assert urls == [NODE]
+
+
+async def test_an_order_that_cannot_be_written_down_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk: no worker would do what this one does, so it does not either; its operator is told."""
+
+    def full(path: Path, _content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with worker(tmp_path) as (made, members):
+        await made.change(lambda: members.add("decode", NODE))
+        monkeypatch.setattr(book, "replace_file", full)
+        with pytest.raises(BookError, match="No space left"):
+            await made.change(lambda: members.add("decode", NODE + "1"))
+        with pytest.raises(BookError, match="No space left"):
+            await made.change(lambda: members.remove(members.decode[0]))
+        urls = [node.url for node in members.decode]
+
+    assert urls == [NODE]
+
+
+async def test_a_worker_that_dies_soon_is_counted(tmp_path: Path) -> None:
+    """Each start is on record before the worker does anything else."""
+    shown = []
+    for starts in (1, 2, 3):
+        async with worker(tmp_path, starts=starts) as (made, _):
+            kept = (tmp_path / "0.json").read_bytes()
+            shown.append([line for line in (await made.metrics()).splitlines() if b"worker_restarts_total" in line])
+        (tmp_path / "0.json").write_bytes(kept)  # it was killed instead
+
+    assert [float(line.split()[-1]) for (_, _, line) in shown] == [0, 1, 2]

@@ -1,0 +1,137 @@
+"""What ends a client's connection, on a transport that the test moves."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from contracts.configuration.schema import ProxyConfig
+from proxy import connections
+from proxy.connections import ClientProtocol, protocol, waiting_at
+
+REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+
+
+class Transport:
+    """As much of a transport as uvicorn uses."""
+
+    def __init__(self) -> None:
+        self.unread_bytes = 0
+        self.closing = self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads."""
+        self.unread_bytes += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        """What was not read."""
+        return self.unread_bytes
+
+    def get_extra_info(self, _name: str) -> Any:
+        """Nothing is known."""
+
+    def is_closing(self) -> bool:
+        """Whether it was closed."""
+        return self.closing
+
+    def close(self) -> None:
+        """Close when everything was read."""
+        self.closing = True
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.closing = self.aborted = True
+
+    def resume_reading(self) -> None:
+        """Whatever."""
+
+    pause_reading = resume_reading
+
+
+class App:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def __call__(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        """Answer."""
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@pytest.fixture
+def app() -> App:
+    """An application."""
+    return App()
+
+
+@pytest.fixture
+def transport() -> Transport:
+    """A connection."""
+    return Transport()
+
+
+@pytest.fixture
+async def made(app: App, transport: Transport) -> ClientProtocol:
+    """The connection's protocol."""
+    config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
+    config.load()
+    http: Any = protocol(ProxyConfig(client_stall_timeout_s=0.05))
+    made: ClientProtocol = http(config=config, server_state=uvicorn.server.ServerState(), app_state={})
+    made.connection_made(transport)  # type: ignore[arg-type]
+    return made
+
+
+async def test_a_closing_connection_is_watched_to_its_end(made: ClientProtocol, transport: Transport) -> None:
+    """The client has read most of it, so that writing would go on; then it reads no more."""
+    transport.unread_bytes = 1 << 20
+    made.pause_writing()
+    made.transport.close()
+    transport.unread_bytes = 1000
+    made.resume_writing()
+    await asyncio.sleep(0.3)
+
+    assert transport.aborted
+
+
+async def test_a_head_that_comes_slowly_does_not_end_the_answer_before_it(
+    made: ClientProtocol, app: App, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part of a pipelined request: until the one before it is answered, this connection waits for nothing."""
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.05)
+    made.data_received(REQUEST)
+    made.data_received(REQUEST[:5])
+    await asyncio.sleep(0.2)
+    closed_amid, waiting_amid = transport.closing, list(waiting_at(made.server_state))
+    app.go.set()
+    await asyncio.sleep(0)
+    waiting = list(waiting_at(made.server_state))
+    await asyncio.sleep(0.2)
+
+    assert (closed_amid, waiting_amid) == (False, [])
+    assert waiting == [made]
+    assert transport.closing
+
+
+@pytest.mark.parametrize("asks", [True, False])
+async def test_a_stopping_proxy_lets_every_connection_ask_once_more(
+    made: ClientProtocol, app: App, transport: Transport, monkeypatch: pytest.MonkeyPatch, *, asks: bool
+) -> None:
+    """A request may be on its way; it is answered and the connection is closed, as is one that asks nothing."""
+    monkeypatch.setattr(connections, "LAST_REQUEST_S", 0.05)
+    made.shutdown()
+    closed_at_once = transport.closing
+    if asks:
+        made.data_received(REQUEST)
+        await asyncio.sleep(0.2)
+    closed_amid = transport.closing
+    app.go.set()
+    await asyncio.sleep(0.2)
+
+    assert (closed_at_once, closed_amid) == (False, False)
+    assert transport.closing
+    assert bool(transport.unread_bytes) == asks

@@ -1,0 +1,112 @@
+"""From plan to plan, with legs that end as a test says."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
+from proxy import line
+from proxy.errors import Kind, NoRoomError
+from proxy.failover import Failover
+from proxy.metrics import Metrics
+from proxy.node import Node, State
+from proxy.outcome import Opened, PrefillFailed
+from proxy.plans import Alone, Plan
+from proxy.request import ClientRequest
+from proxy.retries import Retries
+from proxy.retry_budget import RetryBudget
+from tests.unit.proxy.members import node, request
+from tests.unit.proxy.test_plan import planner
+
+ANSWER = Opened(cast("Any", None), b"ok")
+FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
+
+
+class Legs:
+    """Pairs fail while their prefill node is in `failing`; a decode node alone computes until it is told to answer."""
+
+    def __init__(self) -> None:
+        self.failing: set[Node] = set()
+        self.may_answer = asyncio.Event()
+
+    @asynccontextmanager
+    async def run(self, plan: Plan, _request: ClientRequest) -> AsyncIterator[Opened | PrefillFailed]:
+        """Run a plan."""
+        if isinstance(plan, Alone):
+            with plan.decode.computing(plan.own_bytes):
+                await self.may_answer.wait()
+            yield ANSWER
+        elif plan.prefill in self.failing:
+            plan.prefill.lose(State.DOWN, "")
+            yield FAILED
+        else:
+            yield ANSWER
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "LOOK_S", 0.001)
+
+
+def make(legs: Legs, prefill: list[Node], decode: list[Node], *, retries: int = 9) -> Failover:
+    """A failover with room for one prompt on each decode node."""
+    budget = RetryBudget(share=0.0, burst=retries, clock=lambda: 0.0)
+    planned = planner(prefill, decode, max_own_bytes=1)
+    return Failover(planned, cast("Any", legs), Retries(budget, max_attempts=9), Metrics())
+
+
+async def ask(shared: Failover) -> str:
+    """Serve a request; return the path of the plan that was answered."""
+    paths: list[str] = []
+    async with asyncio.timeout(20) as deadline:
+        course = shared.course(deadline)
+        async with course.answer(request(), lambda plan: paths.append(plan.path)):
+            return paths[-1]
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110  # nobody tells
+            await asyncio.sleep(0.001)
+
+
+async def test_a_retry_that_was_granted_is_made_however_many_wait_for_theirs() -> None:
+    """Ten requests stand in line; the budget had three retries when they came. A prefill node comes: none fails of it."""
+    legs, decode = Legs(), node("decode")
+    first, second = node("prefill", "http://1"), node("prefill", "http://2", slot=1)
+    second.lose(State.DOWN, "")
+    legs.failing.add(first)
+    shared = make(legs, [first, second], [decode], retries=3)
+    with decode.computing(1):
+        asked = []
+        for _ in range(10):
+            first.probed = State.READY
+            asked.append(asyncio.create_task(ask(shared)))
+            await asyncio.sleep(0)
+        second.probed = State.READY
+        await until(lambda: sum(each.done() for each in asked) >= 3)
+    legs.may_answer.set()
+    paths = await asyncio.gather(*asked)
+
+    assert sorted(paths) == [DISAGGREGATED] * 3 + [RECOMPUTED] * 7
+
+
+async def test_whoever_comes_does_not_go_before_those_who_stand_in_line() -> None:
+    """An accepted request waits for a decode node; a new one is told to come again, although it came at the right time."""
+    legs, prefill, decode = Legs(), node("prefill"), node("decode")
+    legs.failing.add(prefill)
+    shared = make(legs, [prefill], [decode])
+    with decode.computing(1):
+        accepted = asyncio.create_task(ask(shared))
+        await until(lambda: prefill.probed is State.DOWN)
+        await asyncio.sleep(0)
+    with pytest.raises(NoRoomError):
+        await ask(shared)
+    legs.may_answer.set()
+
+    assert await accepted == RECOMPUTED
+    assert await ask(shared) == LOCAL
