@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from loadtest.errors import UsageError
+from loadtest.jsonl import numbered_lines
 from loadtest.traffic.script import Prompt
 
 _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+", re.ASCII)
@@ -45,14 +46,8 @@ def read_questions(path: Path) -> list[Question]:
     Raises:
         UsageError: it cannot be read, or a line (named by its number) is no question with a number for an answer.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as exc:
-        raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
     found = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(path):
         try:
             question = msgspec.json.decode(line, type=Question)
         except msgspec.DecodeError as exc:

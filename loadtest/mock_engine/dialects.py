@@ -52,7 +52,8 @@ class Baton:
             if name.startswith(_NEVER_TO_A_NODE):
                 raise RefusedError(400, f"header {name} must not reach a node")
         if self._role == "prefill":
-            _check_prefill_leg(asked.body)
+            if wrong := wrong_in_prefill_leg(asked.body):
+                raise RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
         elif FIELD not in asked.body:
             return False
         try:
@@ -118,12 +119,12 @@ class Vllm:
         return _MOONCAKE_NEEDS if "transfer_id" in params else _NIXL_NEEDS
 
 
-def _check_prefill_leg(body: dict[str, Any]) -> None:
+def wrong_in_prefill_leg(body: dict[str, Any]) -> list[str]:
+    """Name the fields of a prefill leg that would make the node do more than compute the prompt."""
     wrong: list[str] = [name for name in _NOT_OF_A_PREFILL_LEG if name in body]
     if body.get("stream") is not False:
         wrong.append("stream")
     wrong += [name for name in ("max_tokens", "n") if body.get(name) != 1]
     if body.get("max_completion_tokens", 1) != 1:
         wrong.append("max_completion_tokens")
-    if wrong:
-        raise RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
+    return wrong

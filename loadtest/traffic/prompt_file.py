@@ -12,6 +12,7 @@ from typing import Any, Final, TypeGuard
 import msgspec
 
 from loadtest.errors import UsageError
+from loadtest.jsonl import numbered_lines
 from loadtest.traffic.script import Ask, Prompt, Script, Single
 
 _OURS: Final = ("model", "stream", "stream_options", "n", "prompt", "messages", "max_tokens", "max_completion_tokens")
@@ -35,14 +36,8 @@ def read_prompts(path: Path, *, chat: bool, output_tokens: int) -> PromptFile:
     Raises:
         UsageError: it cannot be read, is empty, or a line (named by its number) cannot be asked at this endpoint.
     """
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as exc:
-        raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
     asks = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, line in numbered_lines(path):
         try:
             asks.append(to_ask(msgspec.json.decode(line), chat=chat, output_tokens=output_tokens))
         except (msgspec.DecodeError, UsageError) as exc:

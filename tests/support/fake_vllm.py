@@ -19,6 +19,7 @@ from contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
 from contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
 from contracts.node_info import Fingerprint, NodeInfo, NodeLoad
 from contracts.secret import ClusterSecret
+from loadtest.mock_engine.dialects import wrong_in_prefill_leg
 from tests.support.fake_answers import MODEL, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
 from tests.support.serve import Listening
@@ -47,7 +48,6 @@ Fault = Literal[
     "stale",  # close a connection on which a second request arrives
 ]
 OPERATED = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache")
-_PREFILL_FORBIDS = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
 
 
 @dataclass(slots=True, eq=False)
@@ -267,8 +267,8 @@ class FakeVllm:
         if seen.body.get("stream_options") and not seen.body.get("stream"):
             raise _RefusedError(400, "stream_options without stream")
         self._check_params(seen)
-        if self.role == "prefill":
-            _check_prefill_leg(seen.body)
+        if self.role == "prefill" and (wrong := wrong_in_prefill_leg(seen.body)):
+            raise _RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
 
     def _check_params(self, seen: Seen) -> None:
         if FIELD not in seen.body:
@@ -319,17 +319,6 @@ class FakeVllm:
             self.sent_bytes += len(padded)
             await asyncio.sleep(self.token_delay_s)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _check_prefill_leg(body: dict[str, Any]) -> None:
-    wrong = [name for name in _PREFILL_FORBIDS if name in body]
-    if body.get("stream") is not False:
-        wrong.append("stream")
-    wrong += [name for name in ("max_tokens", "n") if body.get(name) != 1]
-    if body.get("max_completion_tokens", 1) != 1:
-        wrong.append("max_completion_tokens")
-    if wrong:
-        raise _RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
 
 
 async def _cancel_when_gone(receive: Any, seen: Seen, task: asyncio.Task[Any] | None) -> None:
