@@ -22,6 +22,7 @@ from deploy.overlap.cpu import OtherCpu
 from deploy.overlap.network import Network, NetworkError
 from deploy.overlap.processes import Processes, RigError
 from deploy.overlap.rig import Kv, Rig
+from deploy.overlap.servers import Servers
 from loadtest.overlap.figures import UPSTREAM, Cell, Figures, figures
 from loadtest.overlap.report import table, to_plain
 from loadtest.overlap.session import Effort, MeasureError, measure_cell, prompts
@@ -64,16 +65,10 @@ async def measure(arguments: argparse.Namespace, network: Network, forkserver: F
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as http:
         processes = Processes(forkserver, folder, http)
-        rig = Rig(
-            network=network,
-            processes=processes,
-            http=http,
-            folder=folder,
-            model=arguments.model_dir,
-            pinned=arguments.cores == "pinned",
-        )
+        servers = Servers(network, processes, folder, arguments.model_dir, pinned=arguments.cores == "pinned")
+        rig = Rig(servers=servers, processes=processes, http=http, folder=folder)
         try:
-            kv = await rig.start(upstream=UPSTREAM in arguments.variants)
+            kv = await rig.start(arguments.variants)
             await _cells(arguments, network, rig, kv, done)
         finally:
             processes.stop()

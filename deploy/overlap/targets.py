@@ -42,6 +42,13 @@ def vllm_with_mooncake(argv: Sequence[str]) -> None:
     vllm_server(argv)
 
 
+def vllm_with_nixl(argv: Sequence[str]) -> None:
+    """Serve with vLLM and its NixlConnector, whose wheels lie in a folder of their own, named by NIXL_FOLDER."""
+    worker().ask_for_amx()
+    sys.path.append(os.environ["NIXL_FOLDER"])
+    vllm_server(argv)
+
+
 def worker() -> Any:
     """Return the module of our nodes' worker; importing it imports vLLM."""
     return importlib.import_module("model_runner.cpu")

@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 PLAIN: Final = "plain"  # gives C
 RAW: Final = "raw"  # gives X
 UPSTREAM: Final = "mooncake"  # vLLM's MooncakeConnector
+NIXL: Final = "nixl"  # vLLM's NixlConnector, pulling
+TWO: Final = "two plain"  # two servers that each do everything, behind the same proxy
 REFERENCES: Final = (PLAIN, RAW)
 
 GRACE_S: Final = 0.010  # what the hand-over may cost besides bytes: D's wake-up, its one-token step, its answer

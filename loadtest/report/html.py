@@ -10,7 +10,7 @@ from loadtest.report.pictures import distributions, throughput_plots, timeline
 from loadtest.report.tables import TITLES, Table, other_tables, serving_groups, sweep_table
 from loadtest.result import Result
 
-_STYLE: Final = """
+STYLE: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #d5dae0; --quiet: #57606a;
   --s0: #0b5cad; --s1: #b3470f; --s2: #1a7f37; --s3: #8250df; --s4: #9a6700; --s5: #bf3989; --bad: #c4161c; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #12161c; --faint: #353c45; --quiet: #9aa4af;
@@ -58,7 +58,7 @@ def page(title: str, parts: Sequence[str]) -> str:
     """Return a whole page."""
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     body = "\n".join(parts)
-    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n'
+    return f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n'
 
 
 def table_html(table: Table) -> str:
