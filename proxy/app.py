@@ -91,7 +91,6 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await upstream.start()
         await members.start()
         try:
             await crew.start(config.proxy.probe_timeout_s)

@@ -17,6 +17,7 @@ from proxy.bodies import decode_body, prefill_body
 from proxy.cancels import Cancels
 from proxy.classify import has_several_prompts
 from proxy.errors import Kind, StreamBrokenError
+from proxy.headers import line
 from proxy.legs import Call, first_to_count, open_decode, run_prefill
 from proxy.metrics import Metrics
 from proxy.node import Node
@@ -147,14 +148,14 @@ class Attempts:
     def _prefill_call(self, plan: Pair, request: ClientRequest) -> Call:
         several = has_several_prompts(request.fields)
         params = TransferParams(transfer_id=plan.transfer_id, role="prefill", peer="", several=several)
-        call = _call(plan.prefill, request, prefill_body(request.fields, sign(params, self._secret)), "-prefill")
-        if plan.ranks > 1:  # the decode node was told this rank's address
-            call.headers.append(("x-data-parallel-rank", str(plan.rank)))
-        return call
+        body = prefill_body(request.fields, sign(params, self._secret))
+        # The decode node was told this rank's address.
+        rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
+        return _call(plan.prefill, request, body, id_suffix="-prefill", more_headers=rank)
 
 
-def _call(node: Node, request: ClientRequest, body: bytes, id_suffix: str = "") -> Call:
-    headers = [*request.forwarded, ("x-request-id", request.request_id + id_suffix)]
+def _call(node: Node, request: ClientRequest, body: bytes, *, id_suffix: str = "", more_headers: bytes = b"") -> Call:
+    headers = b"".join((request.forwarded, line("x-request-id", request.request_id + id_suffix), more_headers))
     return Call(node=node, endpoint=request.endpoint, headers=headers, body=body)
 
 

@@ -12,11 +12,11 @@ from collections import deque
 from typing import Final
 
 import msgspec
-from yarl import URL
 
 from contracts.http import CANCEL_PATH, MAX_CANCELLED
 from contracts.secret import ClusterSecret
 from proxy.errors import Kind, UpstreamError
+from proxy.headers import line
 from proxy.metrics import Metrics
 from proxy.node import Node
 from proxy.upstream import Upstream
@@ -99,9 +99,10 @@ class Cancels:
 
     async def _post(self, node: Node, ids: list[str]) -> int:
         body = msgspec.json.encode({"transfer_ids": ids})
-        token = ("authorization", f"Bearer {self._secret.node_token()}")
-        headers = (token, ("content-type", "application/json"))
-        answer = await self._upstream.post(URL(node.url + CANCEL_PATH, encoded=True), headers, body)
+        headers = line("authorization", f"Bearer {self._secret.node_token()}") + line(
+            "content-type", "application/json"
+        )
+        answer = await self._upstream.post(node.url, CANCEL_PATH, headers, body)
         try:
             await answer.read_all()
         finally:

@@ -6,6 +6,7 @@ from typing import Final
 from starlette.types import Send
 
 from contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
+from proxy.connections import Writer
 from proxy.errors import ProxyError
 from proxy.headers import REQUEST_ID, printable
 from proxy.plans import Pair, Plan
@@ -20,8 +21,9 @@ _EVENT_END: Final = b"\n\n"
 class Client:
     """The sending half of one exchange."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, writer: Writer, request_id: str) -> None:
         self._send = send
+        self._writer = writer
         self.request_id = request_id
         self.path = ""  # how the answer was made, as far as is known
         self.reason = ""
@@ -57,6 +59,17 @@ class Client:
             return
         self._last = chunk
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    def write(self, chunk: bytes) -> bool:
+        """Send a chunk of a stream at once; return whether the client keeps up. See `drained`."""
+        if not chunk:
+            return True
+        self._last = chunk
+        return self._writer.write(chunk)
+
+    async def drained(self) -> None:
+        """Wait until the client has read enough of what was written."""
+        await self._writer.drained()
 
     async def end(self) -> None:
         """End a stream."""

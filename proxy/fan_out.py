@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import msgspec
-from yarl import URL
 
 from proxy.errors import UpstreamError
+from proxy.headers import line
 from proxy.node import Node
 from proxy.upstream import Upstream
 
@@ -38,10 +38,10 @@ async def fan_out(upstream: Upstream, nodes: Sequence[Node], path_and_query: str
 
 
 async def _call(upstream: Upstream, node: Node, path_and_query: str, body: bytes) -> NodeAnswer:
-    headers = [("content-type", "application/json")] if body else []
+    headers = line("content-type", "application/json") if body else b""
     try:
         async with asyncio.timeout(TIMEOUT_S):
-            answer = await upstream.post(URL(node.url + path_and_query, encoded=True), headers, body)
+            answer = await upstream.post(node.url, path_and_query, headers, body)
             try:
                 received = await answer.read_all()
             finally:

@@ -51,11 +51,18 @@ def request_id_of(headers: RawHeaders) -> str:
     return secrets.token_hex(16)
 
 
-def to_forward(headers: RawHeaders) -> list[tuple[str, str]]:
-    """Return the client's headers that both nodes get. Names are lower-case, as ASGI gives them."""
-    kept = [(b"content-type", b"application/json")]
-    kept += [(name, value) for name, value in headers if name not in _NOT_FORWARDED and not name.startswith(_INTERNAL)]
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in kept]
+def to_forward(headers: RawHeaders) -> bytes:
+    """Return the client's headers that both nodes get, as lines. Names are lower-case, as ASGI gives them."""
+    kept = [b"content-type: application/json\r\n"]
+    kept += [
+        b"%b: %b\r\n" % pair for pair in headers if pair[0] not in _NOT_FORWARDED and not pair[0].startswith(_INTERNAL)
+    ]
+    return b"".join(kept)
+
+
+def line(name: str, value: str) -> bytes:
+    """Return one header as it is sent; both are ours."""
+    return f"{name}: {value}\r\n".encode("ascii")
 
 
 def to_relay(headers: RawHeaders) -> list[tuple[bytes, bytes]]:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from yarl import URL
 
 from proxy.errors import Kind, NodeAnsweredError, UpstreamError
+from proxy.http1.answer import Answer
 from proxy.node import Node
 from proxy.outcome import (
     DecodeFailed,
@@ -25,7 +25,7 @@ from proxy.outcome import (
     PrefillRefused,
 )
 from proxy.resume.events import ERROR
-from proxy.upstream import Answer, Upstream
+from proxy.upstream import Upstream
 
 # A decode node that will refuse too has the same request before it and says so at once.
 REFUSAL_GRACE_S: Final = 1.0
@@ -39,13 +39,8 @@ class Call:
 
     node: Node
     endpoint: str
-    headers: list[tuple[str, str]]
+    headers: bytes  # as lines
     body: bytes
-
-    @property
-    def url(self) -> URL:
-        """The address."""
-        return URL(self.node.url + self.endpoint, encoded=True)
 
 
 async def open_decode(upstream: Upstream, call: Call) -> DecodeOutcome:
@@ -53,7 +48,7 @@ async def open_decode(upstream: Upstream, call: Call) -> DecodeOutcome:
     answer: Answer | None = None
     outcome: DecodeOutcome | None = None
     try:
-        answer = await upstream.post(call.url, call.headers, call.body)
+        answer = await upstream.post(call.node.url, call.endpoint, call.headers, call.body)
         streams = answer.is_stream and answer.status == 200
         outcome = _judge(answer, await (answer.read_event() if streams else answer.read_all()))
     except UpstreamError as exc:
@@ -69,7 +64,7 @@ async def run_prefill(upstream: Upstream, call: Call, *, timeout_s: float) -> Pr
     answer: Answer | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await upstream.post(call.url, call.headers, call.body)
+            answer = await upstream.post(call.node.url, call.endpoint, call.headers, call.body)
             body = await answer.read_all()
     except UpstreamError as exc:
         return PrefillFailed(exc.kind, str(exc))
@@ -133,7 +128,7 @@ def _judge_event(first: bytes) -> DecodeFailed | None:
 
 def _answered(answer: Answer, body: bytes) -> NodeAnsweredError:
     """Return a node's own error, its body replaced if it is not in OpenAI's shape."""
-    kept = [(name.lower(), value) for name, value in answer.headers if name.lower() in _ERROR_HEADERS]
+    kept = [(name, value) for name, value in answer.headers if name in _ERROR_HEADERS]
     if _is_openai_error(body):
         return NodeAnsweredError(answer.status, body, kept)
     return NodeAnsweredError(answer.status, headers=[pair for pair in kept if pair[0] != b"content-type"])

@@ -15,6 +15,7 @@ from contracts.configuration.schema import BatonConfig
 from proxy.admission.admission import Admission
 from proxy.answering import answer
 from proxy.client import Client
+from proxy.connections import writer_of
 from proxy.disconnect import while_connected
 from proxy.errors import (
     BodyTooLargeError,
@@ -47,7 +48,7 @@ class Orchestrator:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
-        client = Client(send, request_id_of(scope["headers"]))
+        client = Client(send, writer_of(scope), request_id_of(scope["headers"]))
         with self._metrics.exchange(scope["path"], client):
             try:
                 with self._admission.arrived():

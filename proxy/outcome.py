@@ -6,7 +6,7 @@ from typing import ClassVar
 from contracts.http import PATH_HEADER, RECOMPUTED
 from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, ProxyError, UnavailableError
 from proxy.headers import find
-from proxy.upstream import Answer
+from proxy.http1.answer import Answer
 
 
 @dataclass(frozen=True, slots=True)

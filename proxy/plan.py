@@ -14,6 +14,7 @@ from contracts.kv_transfer import new_transfer_id
 from proxy.classify import reason_for_local
 from proxy.errors import NoRoomError, ProxyError, UnavailableError, UnknownModelError
 from proxy.fields import is_set
+from proxy.headers import find
 from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.own import OwnPrompts
@@ -198,6 +199,6 @@ class Planner:
 
 def key_of(request: ClientRequest, header: str) -> str:
     """Return what `consistent_hash` keeps together: that header's value, else the body's `user`; empty if neither is."""
-    if header and (value := next((text for name, text in request.forwarded if name.lower() == header), "")):
-        return value
+    if header and (value := find(request.headers, header.encode())):
+        return value.decode("latin-1")
     return bytes(request.fields["user"]).decode(errors="replace") if is_set(request.fields, "user") else ""

@@ -6,9 +6,9 @@ from contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
 from proxy import headers
 from proxy.client import Client
 from proxy.errors import Kind, StreamBrokenError, UpstreamError
+from proxy.http1.answer import Answer
 from proxy.outcome import Opened
 from proxy.resume.stream import Stream
-from proxy.upstream import Answer
 
 # The last event of every stream of the OpenAI API; a stream without it was cut, however clean its end looks.
 END_OF_STREAM: Final = b"data: [DONE]"
@@ -39,12 +39,16 @@ async def relay(opened: Opened, client: Client, stream: Stream) -> None:
         await client.end()
 
 
-async def _relay_rest(answer: Answer, chunk: bytes, client: Client) -> None:
-    tail, broken = chunk, None
+async def _relay_rest(answer: Answer, first: bytes, client: Client) -> None:
+    tail, broken, write = first, None, client.write
+
+    def take(chunk: bytes) -> bool:
+        nonlocal tail
+        tail = chunk if len(chunk) >= _TAIL_BYTES else (tail + chunk)[-_TAIL_BYTES:]
+        return write(chunk)
+
     try:
-        while chunk := await answer.read_some():
-            await client.relay(chunk)
-            tail = chunk if len(chunk) >= _TAIL_BYTES else (tail + chunk)[-_TAIL_BYTES:]
+        await answer.pour(take, client.drained)
     except UpstreamError as exc:
         broken = exc
     if not tail.rstrip().endswith(END_OF_STREAM):
@@ -53,14 +57,18 @@ async def _relay_rest(answer: Answer, chunk: bytes, client: Client) -> None:
 
 async def _pass_rest(answer: Answer, stream: Stream, client: Client) -> None:
     assert stream.passing is not None
-    take, broken = stream.passing.take, None
+    passed, broken, write = stream.passing.take, None, client.write
+
+    def take(chunk: bytes) -> bool:
+        may_go_on = write(passed(chunk))
+        if stream.broken is not None:
+            raise stream.broken
+        return may_go_on
+
     try:
-        while stream.broken is None and (chunk := await answer.read_some()):
-            await client.relay(take(chunk))
+        await answer.pour(take, client.drained)
     except UpstreamError as exc:
         broken = exc
-    if stream.broken is not None:
-        raise stream.broken
     if not stream.ended:
         raise _early_end(broken) from broken
 

@@ -50,7 +50,8 @@ class ClientRequest:
 
     endpoint: str  # CHAT or COMPLETIONS
     request_id: str
-    forwarded: list[tuple[str, str]]  # headers for both legs
+    headers: headers.RawHeaders  # as they came
+    forwarded: bytes  # those for both legs, as lines
     fields: Fields
     model: str
     prompt: memoryview  # its JSON
@@ -121,6 +122,7 @@ def parse(endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body:
     return ClientRequest(
         endpoint=endpoint,
         request_id=request_id,
+        headers=raw_headers,
         forwarded=headers.to_forward(raw_headers),
         fields=_without_connector_fields(fields),
         model=_decode_model(fields["model"]),

@@ -2,17 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
-from yarl import URL
 
 from contracts.configuration.schema import ProxyConfig
 from contracts.http import NODE_PATH
 from contracts.node_info import NodeInfo, NodeLoad
 from contracts.secret import ClusterSecret
 from proxy.errors import Kind, UpstreamError
+from proxy.headers import line
 from proxy.node import Node, State
 from proxy.upstream import Upstream
 
@@ -54,12 +54,12 @@ class Prober:
             node.lose(State.DOWN, f"GET {HEALTH_PATH} answered {health}")
             return
         before = node.own
-        token = (("authorization", f"Bearer {self._secret.node_token()}"),)  # the secret may have changed
+        token = line("authorization", f"Bearer {self._secret.node_token()}")  # the secret may have changed
         answer = await self._get(node, NODE_PATH, token)
         _describe(node, *answer, _most(before, node.own))
 
-    async def _get(self, node: Node, path: str, headers: Iterable[tuple[str, str]] = ()) -> tuple[int, bytes]:
-        async with self._upstream.get(URL(node.url + path), headers, timeout_s=self._timeout_s) as answer:
+    async def _get(self, node: Node, path: str, headers: bytes = b"") -> tuple[int, bytes]:
+        async with self._upstream.get(node.url, path, headers, timeout_s=self._timeout_s) as answer:
             return answer.status, await answer.read_all()
 
 

@@ -154,7 +154,6 @@ async def telling(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Cancel
     fake = FakeVllm("prefill", Fabric())
     await fake.start()
     upstream, metrics = Upstream(connect_timeout_s=1.0), Metrics()
-    await upstream.start()
     made = Cancels(SECRET, upstream, metrics)
     try:
         yield made, fake, Node(url=fake.url, role="prefill"), metrics

@@ -33,7 +33,6 @@ async def worker(directory: Path, pulse: int | None = None, starts: int = 1) -> 
     admission = Admission(config, members=lambda: 0, waited=lambda _: None)
     seat = Seat(number=0, workers=2, directory=directory, pulse=pulse, starts=starts)
     made = Crew(members, Metrics(), admission, seat)
-    await upstream.start()
     await members.start()
     await made.start(0.1)
     try:

@@ -1,0 +1,187 @@
+"""A node's answer as it arrives: kept until it is read, or handed to a sink at once.
+
+A sink is called from the event loop's own callback, so that a chunk passes through the proxy without waking a task.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+from proxy.errors import Kind, UpstreamError
+
+HIGH_WATER_BYTES: Final = 1 << 16  # of what nobody has read; the node is not read any further then
+END_OF_EVENT: Final = b"\n\n"
+RawHeaders = list[tuple[bytes, bytes]]
+Sink = Callable[[bytes], bool]  # returns whether there may be more
+
+
+class Source(Protocol):
+    """The connection that an answer comes from."""
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        ...
+
+    def resume(self) -> None:
+        """Read on."""
+        ...
+
+    def abandon(self) -> None:
+        """Close the connection."""
+        ...
+
+
+class Answer:
+    """A response whose head has arrived. `close()` it unless it was read to its end."""
+
+    __slots__ = (
+        *("status", "headers", "is_stream"),
+        *("_source", "_parts", "_size_bytes", "_ended", "_error", "_refusal", "_paused", "_sink", "_waiter"),
+    )
+
+    def __init__(self, source: Source, status: int, headers: RawHeaders) -> None:
+        """`headers` have lower-case names."""
+        self.status = status
+        self.headers = headers
+        self.is_stream = _is_stream(headers)
+        self._source = source
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._ended = False
+        self._error: UpstreamError | None = None
+        self._refusal: Exception | None = None  # of the sink
+        self._paused = False
+        self._sink: Sink | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def read_some(self) -> bytes:
+        """Return what has arrived, at least one byte; nothing at the end.
+
+        Raises:
+            UpstreamError: the connection ended before the answer did.
+        """
+        while not self._parts:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return b""
+            await self._wait()
+        return self._taken()
+
+    async def read_event(self) -> bytes:
+        """Return what has arrived, at least one whole event of a stream; nothing at the end.
+
+        Raises:
+            UpstreamError: it ended inside of one.
+        """
+        data = await self.read_some()
+        while data and END_OF_EVENT not in data:
+            more = await self.read_some()
+            if not more:
+                raise UpstreamError(Kind.DISCONNECT, "its connection ended before its answer did")
+            data += more
+        return data
+
+    async def read_all(self) -> bytes:
+        """Return the whole body.
+
+        Raises:
+            UpstreamError: it was cut.
+        """
+        read: list[bytes] = []
+        while part := await self.read_some():
+            read.append(part)
+        return read[0] if len(read) == 1 else b"".join(read)
+
+    async def pour(self, sink: Sink, drained: Callable[[], Awaitable[None]]) -> None:
+        """Hand everything that comes to a sink, until the end.
+
+        Args:
+            sink: takes what has come, at least one byte. While it says False, the node is not read.
+            drained: waits until the sink takes more.
+
+        Raises:
+            UpstreamError: the connection ended before the answer did; what came before has been handed on.
+            Exception: what the sink raised, which is given nothing more.
+        """
+        self._sink = sink
+        try:
+            if self._parts:
+                self.arrived(self._taken())
+            while self._refusal is None and not self._ended:
+                if self._paused:
+                    await drained()
+                    self._read_on()
+                else:
+                    await self._wait()
+        finally:
+            self._sink = None
+        if self._refusal is not None:
+            raise self._refusal
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """Close the connection at once, which tells the node to stop; nothing if the body was read to its end."""
+        if not self._ended:
+            self._ended = True
+            self._source.abandon()
+
+    # What the connection calls.
+
+    def arrived(self, data: bytes) -> None:
+        """Take a piece of the body."""
+        if self._sink is not None:
+            try:
+                if self._sink(data):
+                    return
+            except Exception as exc:  # noqa: BLE001  # told to whoever pours; this is the event loop's callback
+                self._refusal, self._sink = exc, None
+            self._pause()
+            self._wake()
+            return
+        self._parts.append(data)
+        self._size_bytes += len(data)
+        if self._size_bytes > HIGH_WATER_BYTES:
+            self._pause()
+        self._wake()
+
+    def end(self, error: UpstreamError | None = None) -> None:
+        """Nothing more will come."""
+        if not self._ended:
+            self._ended, self._error = True, error
+            self._wake()
+
+    def _taken(self) -> bytes:
+        parts, self._parts, self._size_bytes = self._parts, [], 0
+        if not self._ended:
+            self._read_on()
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _pause(self) -> None:
+        if not self._paused and not self._ended:
+            self._paused = True
+            self._source.pause()
+
+    def _read_on(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._source.resume()
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _is_stream(headers: RawHeaders) -> bool:
+    for name, value in headers:
+        if name == b"content-type":
+            return value.partition(b";")[0].strip().lower() == b"text/event-stream"
+    return False

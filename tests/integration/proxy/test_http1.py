@@ -1,0 +1,346 @@
+"""The client of the nodes, against servers that a test writes byte by byte."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from proxy.errors import Kind, UpstreamError
+from proxy.http1 import pool
+from proxy.http1.answer import HIGH_WATER_BYTES, Answer
+from proxy.upstream import Upstream
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Server:
+    """Counts connections and hands each to a test's handler."""
+
+    def __init__(self, handler: Handler) -> None:
+        self.connections = 0
+        self.closed = asyncio.Event()  # by the client, some connection
+        self.url = ""
+        self._handler = handler
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Handle a connection."""
+        self.connections += 1
+        try:
+            await self._handler(reader, writer)
+            await reader.read()
+        except ConnectionError:
+            pass
+        finally:
+            self.closed.set()
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[tuple[Server, Upstream]]:
+    """Run a server, and a client of it."""
+    made, upstream = Server(handler), Upstream(connect_timeout_s=1.0)
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield made, upstream
+    finally:
+        await upstream.stop()
+        server.close()
+
+
+async def request_of(reader: asyncio.StreamReader) -> bytes:
+    """Read a request and return its body."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+    return await reader.readexactly(int(length.partition(b":")[2]))
+
+
+def answering(*answers: bytes) -> Handler:
+    """Answer each request of a connection with the next of these bytes."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await request_of(reader)
+            writer.write(answer)
+
+    return handle
+
+
+async def post(upstream: Upstream, server: Server, body: bytes = b"{}") -> Answer:
+    """Send a request."""
+    async with asyncio.timeout(10):
+        return await upstream.post(server.url, "/v1/x", b"x-own: 1\r\n", body)
+
+
+async def test_a_connection_serves_one_request_after_the_other() -> None:
+    """As long as each was read to its end."""
+    async with serving(answering(OK, OK, OK)) as (server, upstream):
+        read = [await (await post(upstream, server)).read_all() for _ in range(3)]
+
+        assert read == [b"ok"] * 3
+        assert server.connections == 1
+
+
+async def test_requests_at_once_have_connections_of_their_own() -> None:
+    """HTTP/1.1 answers in order: a slow answer must not hold up the next one."""
+    async with serving(answering(OK)) as (server, upstream):
+        await asyncio.gather(*(post(upstream, server) for _ in range(5)))
+
+        assert server.connections == 5
+
+
+async def test_an_answer_that_came_whole_leaves_its_connection_to_the_next_request_at_once() -> None:
+    """Also before the one who asked has woken: sixteen callers take turns on few connections and none hangs."""
+    async with serving(answering(*[OK] * 200)) as (server, upstream):
+
+        async def caller() -> list[bytes]:
+            return [await (await post(upstream, server)).read_all() for _ in range(10)]
+
+        read = await asyncio.gather(*(caller() for _ in range(16)))
+
+        assert read == [[b"ok"] * 10] * 16
+
+
+async def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure() -> None:
+    """The node restarted: the request goes out once more, on a new connection."""
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(OK)
+        await request_of(reader)  # read, and never answered
+        writer.close()
+
+    async with serving(once) as (server, upstream):
+        first, second = await post(upstream, server), await post(upstream, server)
+
+        assert (first.status, second.status) == (200, 200)
+        assert server.connections == 2
+
+
+async def test_a_new_connection_that_is_closed_without_an_answer_is_a_failure() -> None:
+    """Nobody knows what became of the request: it is not sent again here."""
+
+    async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.close()
+
+    async with serving(never) as (server, upstream):
+        with pytest.raises(UpstreamError) as caught:
+            await post(upstream, server)
+
+        assert caught.value.kind is Kind.DISCONNECT
+        assert server.connections == 1
+
+
+async def test_idle_connections_are_closed_before_the_node_would_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not used at that very moment."""
+    monkeypatch.setattr(pool, "KEEP_ALIVE_S", 0.05)
+    async with serving(answering(OK)) as (server, upstream):
+        await (await post(upstream, server)).read_all()
+
+        async with asyncio.timeout(5):
+            await server.closed.wait()
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", Kind.PROTOCOL),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", Kind.PROTOCOL),
+        (b"HTTP/1.1 200 OK\r\ncontent-le", Kind.DISCONNECT),
+        (b"", Kind.DISCONNECT),
+    ],
+)
+async def test_what_is_no_answer_is_named(sent: bytes, kind: Kind) -> None:
+    """By what happened, so that the breaker can count it."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(sent)
+        writer.write_eof()
+
+    async with serving(handle) as (server, upstream):
+        with pytest.raises(UpstreamError) as caught:
+            await post(upstream, server)
+
+        assert caught.value.kind is kind
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok", CHUNKED + b"2\r\nok\r\n", CHUNKED + b"9\r\nok"],
+)
+async def test_a_body_that_is_cut_is_a_failure_behind_what_came(cut: bytes) -> None:
+    """Neither is the first part lost, nor is it taken for the whole."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(cut)
+        writer.write_eof()
+
+    async with serving(handle) as (server, upstream):
+        answer = await post(upstream, server)
+
+        assert await answer.read_some() == b"ok"
+        with pytest.raises(UpstreamError) as caught:
+            await answer.read_some()
+        assert caught.value.kind is Kind.DISCONNECT
+
+
+async def test_a_body_without_a_length_ends_with_its_connection() -> None:
+    """As HTTP/1.0 servers do it; the connection is not kept."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+        writer.write_eof()
+
+    async with serving(handle) as (server, upstream):
+        assert await (await post(upstream, server)).read_all() == b"all of it"
+        assert await (await post(upstream, server)).read_all() == b"all of it"
+        assert server.connections == 2
+
+
+async def test_an_interim_answer_is_none() -> None:
+    """100 and 103 come before the real one."""
+    interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
+    async with serving(answering(interim + OK, OK)) as (server, upstream):
+        answer = await post(upstream, server)
+
+        assert (answer.status, answer.headers, await answer.read_all()) == (200, [(b"content-length", b"2")], b"ok")
+        assert (await post(upstream, server)).status == 200
+
+
+async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
+    """They would be taken for the next request's answer."""
+    async with serving(answering(OK + OK, OK)) as (server, upstream):
+        first = await post(upstream, server)
+        assert first.status == 200
+        second = await post(upstream, server)
+
+        assert second.status == 200
+        assert server.connections == 2
+
+
+async def test_whoever_stops_waiting_closes_the_connection() -> None:
+    """So the node learns of it."""
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+
+    async with serving(silent) as (server, upstream):
+        asking = asyncio.create_task(post(upstream, server))
+        await asyncio.sleep(0.05)
+        asking.cancel()
+
+        async with asyncio.timeout(5):
+            await server.closed.wait()
+
+
+async def test_a_node_that_sends_faster_than_is_read_waits() -> None:
+    """What is held of it stays bounded."""
+    written = 0
+
+    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal written
+        await request_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n")
+        for _ in range(1000):
+            writer.write(bytes(100_000))
+            await writer.drain()
+            written += 100_000
+
+    async with serving(flood) as (server, upstream):
+        answer = await post(upstream, server)
+        await asyncio.sleep(0.3)
+        held = written
+        assert held < 50_000_000  # the kernel's buffers, and ours
+        read = len(await answer.read_some())
+        assert HIGH_WATER_BYTES <= read < 4_000_000
+        while part := await answer.read_some():
+            read += len(part)
+        assert read == 100_000_000
+
+
+async def test_a_sink_gets_every_byte_in_order_and_is_spared_while_it_is_full() -> None:
+    """What came before it was there too; it says when it is full, and the node is not read until it is not."""
+    events = [b"data: %d\n\n" % at for at in range(200)]
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(CHUNKED)
+        for event in events:
+            writer.write(b"%x\r\n%b\r\n" % (len(event), event))
+            await asyncio.sleep(0)
+        writer.write(b"0\r\n\r\n")
+
+    taken: list[bytes] = []
+    full, waits = False, 0
+
+    def sink(data: bytes) -> bool:
+        nonlocal full
+        assert not full
+        taken.append(data)
+        full = len(taken) % 3 == 0
+        return not full
+
+    async def drained() -> None:
+        nonlocal full, waits
+        await asyncio.sleep(0.001)
+        full, waits = False, waits + 1
+
+    async with serving(handle) as (server, upstream):
+        answer = await post(upstream, server)
+        first = await answer.read_event()
+        async with asyncio.timeout(10):
+            await answer.pour(sink, drained)
+
+        assert first + b"".join(taken) == b"".join(events)
+        assert waits >= 1
+
+
+async def test_what_a_sink_raises_reaches_the_one_who_pours() -> None:
+    """And the sink gets nothing more."""
+    calls = 0
+
+    def sink(_: bytes) -> bool:
+        nonlocal calls
+        calls += 1
+        raise LookupError("enough")
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(CHUNKED)
+        while True:
+            writer.write(b"1\r\nx\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.001)
+
+    async with serving(handle) as (server, upstream):
+        answer = await post(upstream, server)
+        with pytest.raises(LookupError):
+            async with asyncio.timeout(10):
+                await answer.pour(sink, asyncio.Event().wait)  # type: ignore[arg-type]
+        await asyncio.sleep(0.05)
+        answer.close()
+
+        assert calls == 1
+
+
+async def test_nobody_there_is_told_from_an_answer_that_does_not_come() -> None:
+    """The first is the node's state, the second may be this request's."""
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with serving(silent) as (server, upstream):
+        with pytest.raises(UpstreamError) as late:
+            async with upstream.get(server.url, "/health", timeout_s=0.1):
+                pass
+    with pytest.raises(UpstreamError) as dead:
+        await Upstream(connect_timeout_s=0.5).post(server.url, "/", b"", b"")
+
+    assert (late.value.kind, dead.value.kind) == (Kind.TIMEOUT, Kind.CONNECT)
