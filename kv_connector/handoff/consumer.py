@@ -37,6 +37,7 @@ from kv_connector.protocol import (
 )
 from kv_connector.refusals import Refused, uncounted
 
+MAX_DECLINED = 256  # of one peer that does not answer
 CANCELLED = "cancelled"  # the reason when nobody waits any more
 
 
@@ -381,7 +382,9 @@ class Consumer:
         """Nothing was reserved, so no answer is needed; but P keeps the prompt until it hears of it."""
         session = self.sessions.get(transfer.peer)
         if session is not None and session.state is SessionState.NEW:
-            self._declined.setdefault(transfer.peer, []).append(transfer.transfer_id)
+            declined = self._declined.setdefault(transfer.peer, [])
+            if len(declined) < MAX_DECLINED:  # of the others P hears nothing: it lets go of them itself, a little later
+                declined.append(transfer.transfer_id)
         else:
             self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=0))
 

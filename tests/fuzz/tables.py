@@ -7,7 +7,7 @@ from collections.abc import Sized
 from itertools import chain
 from typing import NamedTuple
 
-from kv_connector.handoff import claims
+from kv_connector.handoff import claims, consumer
 from tests.support.ranks import Ranks
 
 PENDING = 2_000 + 4 * claims.BEAT_BUDGET  # answers that wait to be sent: some, and those to a few long beats
@@ -88,7 +88,7 @@ def _decode(ranks: Ranks, requests: int) -> list[Table]:
         ("D to be digested", worker._digests._work.qsize(), requests),
         ("D moments of transfers", len(worker._reserve_sent_s) + len(worker._committed_s), 2 * requests),
         ("D peers that were declined to", machine._declined, 8),
-        ("D transfers declined", sum(map(len, machine._declined.values())), requests),
+        ("D transfers declined", sum(map(len, machine._declined.values())), 8 * consumer.MAX_DECLINED),
         ("D to be sent", loop._actions, PENDING),
         ("D connections", loop._clients, 8),
         ("D kinds refused", worker._refusals._counts, 30),

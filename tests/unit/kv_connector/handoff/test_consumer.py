@@ -521,6 +521,18 @@ def test_nothing_is_kept_to_be_said_to_a_peer_that_never_opens_a_session(refused
     assert not pair.d._declined
 
 
+def test_what_is_kept_to_be_said_to_a_peer_that_does_not_answer_is_bounded() -> None:
+    """Requests for it come and go; P lets go by itself of those that it never hears of."""
+    pair = Pair()
+    pair.loses = lambda _: True
+    for number in range(3 * MAX_DECLINED):
+        pair.d.watch(f"t{number}", f"d-t{number}", PEER, 0.0)
+        pair.d.cancel(f"d-t{number}", 0.0)
+
+    assert [len(kept) for kept in pair.d._declined.values()] == [MAX_DECLINED]
+    assert not pair.d.transfers
+
+
 def test_a_stranger_may_hang_up() -> None:
     """A peer that had been forgotten."""
     pair = Pair()
