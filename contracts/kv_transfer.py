@@ -120,4 +120,4 @@ def _is_signed(params: TransferParams, sig: str, secret: ClusterSecret) -> bool:
 def _signature(params: TransferParams, key: bytes) -> str:
     parts = [str(PROTOCOL_VERSION), params.transfer_id, params.role, params.peer]
     message = "\n".join([*parts, "several"] if params.several else parts)
-    return hmac.new(key, message.encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(key, message.encode(), "sha256").hex()

@@ -7,11 +7,11 @@ While a secret is being replaced there are two. One rule covers all uses: what a
 *first*; what it is given, it accepts if *either* made it. `docs/security.md` has the procedure.
 """
 
-import hashlib
 import hmac
 import logging
 import secrets
 import time
+from functools import lru_cache
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -118,8 +118,9 @@ def read_secret(path: Path) -> ClusterSecret:
     return SecretFile(path)
 
 
+@lru_cache(maxsize=64)
 def _derive(value: bytes, purpose: str) -> bytes:
-    return hmac.new(value, b"baton/1/" + purpose.encode(), hashlib.sha256).digest()
+    return hmac.digest(value, b"baton/1/" + purpose.encode(), "sha256")
 
 
 def _checked(values: tuple[bytes, ...]) -> tuple[bytes, ...]:

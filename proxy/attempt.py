@@ -6,8 +6,7 @@ request; so the prefill node is told as well (`cancels.py`), unless the decode n
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from typing import Final
 
 from contracts.configuration.schema import BatonConfig
@@ -68,90 +67,122 @@ class Attempts:
             task.cancel()
         await asyncio.gather(*self._outliving, return_exceptions=True)
 
-    @asynccontextmanager
-    async def run(self, plan: Plan, request: ClientRequest) -> AsyncIterator[Outcome]:
-        """Run a plan and yield the outcome that counts; an opened answer stays open for the block."""
-        with plan.decode.carrying(request.prompt_bytes):
-            legs = self._alone(plan, request) if isinstance(plan, Alone) else self._pair(plan, request)
-            async with legs as outcome:
-                try:
-                    yield outcome
-                except StreamBrokenError as exc:
-                    self._note("decode", plan.decode, exc.how)
-                    raise
+    def run(self, plan: Plan, request: ClientRequest) -> "Attempt":
+        """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block."""
+        return Attempt(self, plan, request)
 
-    @asynccontextmanager
-    async def _alone(self, plan: Alone, request: ClientRequest) -> AsyncIterator[Outcome]:
-        with plan.decode.computing(plan.own_bytes):  # until its first bytes
-            outcome = await self._decode(_call(plan.decode, request, decode_body(request.fields, None)))
-        try:
-            yield outcome
-        finally:
-            _close(outcome)
+    async def decode(self, call: Call) -> DecodeOutcome:
+        """Run a decode leg until it could be relayed."""
+        outcome = await open_decode(self._upstream, call)
+        if isinstance(outcome, DecodeFailed):
+            self.note("decode", call.node, outcome.kind)
+        else:
+            self._members.succeeded(call.node)
+        return outcome
 
-    @asynccontextmanager
-    async def _pair(self, plan: Pair, request: ClientRequest) -> AsyncIterator[Outcome]:
-        prefill = asyncio.create_task(self._prefill(self._prefill_call(plan, request)))
-        prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))  # counted at once: the next choice sees it
-        decode = asyncio.create_task(self._decode(self._decode_call(plan, request)))
-        answered = taken = False
-        try:
-            outcome = await first_to_count(decode, prefill)
-            taken = isinstance(outcome, Opened) and not outcome.recomputed
-            yield outcome
-            answered = isinstance(outcome, Opened)
-        finally:
-            self._settle(decode, prefill, answered=answered)
-            if not taken:
-                self._cancels.add(plan.prefill, plan.transfer_id)
+    async def prefill(self, call: Call) -> PrefillOutcome:
+        """Run a prefill leg to its end."""
+        outcome = await run_prefill(self._upstream, call, timeout_s=self._prefill_timeout_s)
+        if not isinstance(outcome, PrefillDone):
+            self.note("prefill", call.node, outcome.kind)
+        else:
+            self._members.succeeded(call.node)
+        return outcome
 
-    def _settle(
-        self, decode: asyncio.Task[DecodeOutcome], prefill: asyncio.Task[PrefillOutcome], *, answered: bool
-    ) -> None:
-        decode.cancel()
-        if decode.done() and not decode.cancelled():
-            _close(decode.result())
-        if prefill.done():
-            return
-        if not answered:
-            prefill.cancel()
-            return
+    def note(self, role: str, node: Node, kind: Kind) -> None:
+        """Count a failure of a node's."""
+        self._metrics.leg_failed(role, kind)
+        self._members.report(node, kind)
+
+    def unwanted(self, plan: Pair) -> None:
+        """Tell the prefill node that nobody will come for the prompt."""
+        self._cancels.add(plan.prefill, plan.transfer_id)
+
+    def outlive(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
+        """Let a prefill leg end by itself, for a moment."""
         self._outliving.add(prefill)
         prefill.add_done_callback(self._outliving.discard)
         asyncio.get_running_loop().call_later(PREFILL_GRACE_S, prefill.cancel)
 
-    async def _decode(self, call: Call) -> DecodeOutcome:
-        outcome = await open_decode(self._upstream, call)
-        if isinstance(outcome, DecodeFailed):
-            self._note("decode", call.node, outcome.kind)
-        else:
-            self._members.succeeded(call.node)
-        return outcome
-
-    async def _prefill(self, call: Call) -> PrefillOutcome:
-        outcome = await run_prefill(self._upstream, call, timeout_s=self._prefill_timeout_s)
-        if not isinstance(outcome, PrefillDone):
-            self._note("prefill", call.node, outcome.kind)
-        else:
-            self._members.succeeded(call.node)
-        return outcome
-
-    def _note(self, role: str, node: Node, kind: Kind) -> None:
-        self._metrics.leg_failed(role, kind)
-        self._members.report(node, kind)
-
-    def _decode_call(self, plan: Pair, request: ClientRequest) -> Call:
+    def decode_call(self, plan: Pair, request: ClientRequest) -> Call:
+        """Return the decode leg of a pair."""
         several = has_several_prompts(request.fields)
         params = TransferParams(transfer_id=plan.transfer_id, role="decode", peer=plan.control_address, several=several)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
-    def _prefill_call(self, plan: Pair, request: ClientRequest) -> Call:
+    def prefill_call(self, plan: Pair, request: ClientRequest) -> Call:
+        """Return the prefill leg of a pair."""
         several = has_several_prompts(request.fields)
         params = TransferParams(transfer_id=plan.transfer_id, role="prefill", peer="", several=several)
         body = prefill_body(request.fields, sign(params, self._secret))
         # The decode node was told this rank's address.
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         return _call(plan.prefill, request, body, id_suffix="-prefill", more_headers=rank)
+
+
+class Attempt:
+    """One plan at work, for the length of a block."""
+
+    __slots__ = ("_decode", "_end", "_outcome", "_plan", "_prefill", "_request", "_shared", "_taken")
+
+    def __init__(self, shared: Attempts, plan: Plan, request: ClientRequest) -> None:
+        self._shared = shared
+        self._plan = plan
+        self._request = request
+        self._outcome: Outcome | None = None
+        self._taken = False  # the decode node has answered with the prompt's KV
+        self._decode: asyncio.Task[DecodeOutcome] | None = None
+        self._prefill: asyncio.Task[PrefillOutcome] | None = None
+        self._end: Callable[..., None] | None = None
+
+    async def __aenter__(self) -> Outcome:
+        """Run the legs until an outcome counts."""
+        self._end = self._plan.decode.begin(self._request.prompt_bytes)
+        try:
+            plan = self._plan
+            self._outcome = await (self._alone(plan) if isinstance(plan, Alone) else self._pair(plan))
+        except BaseException:
+            self._shut(answered=False)
+            raise
+        return self._outcome
+
+    async def __aexit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        """End the legs."""
+        if isinstance(exc, StreamBrokenError):
+            self._shared.note("decode", self._plan.decode, exc.how)
+        self._shut(answered=exc is None and isinstance(self._outcome, Opened))
+
+    async def _alone(self, plan: Alone) -> Outcome:
+        with plan.decode.computing(plan.own_bytes):  # until its first bytes
+            return await self._shared.decode(_call(plan.decode, self._request, decode_body(self._request.fields, None)))
+
+    async def _pair(self, plan: Pair) -> Outcome:
+        shared, request = self._shared, self._request
+        self._prefill = asyncio.create_task(shared.prefill(shared.prefill_call(plan, request)))
+        # Counted at once: the next choice sees it.
+        self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
+        self._decode = asyncio.create_task(shared.decode(shared.decode_call(plan, request)))
+        outcome = await first_to_count(self._decode, self._prefill)
+        self._taken = isinstance(outcome, Opened) and not outcome.recomputed
+        return outcome
+
+    def _shut(self, *, answered: bool) -> None:
+        """Close what is open; `answered`: to the end."""
+        if self._outcome is not None:
+            _close(self._outcome)
+        if self._decode is not None:
+            self._decode.cancel()
+            if self._decode.done() and not self._decode.cancelled():
+                _close(self._decode.result())
+        if self._prefill is not None and not self._prefill.done():
+            if answered:
+                self._shared.outlive(self._prefill)
+            else:
+                self._prefill.cancel()
+        if isinstance(self._plan, Pair) and not self._taken:
+            self._shared.unwanted(self._plan)
+        if self._end is not None:
+            self._end()
 
 
 def _call(node: Node, request: ClientRequest, body: bytes, *, id_suffix: str = "", more_headers: bytes = b"") -> Call:

@@ -4,6 +4,7 @@ Those without a request are known in order, so that `accept.py` can close the ol
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
@@ -21,14 +22,34 @@ _waiting: Final[WeakKeyDictionary[Any, dict["ClientProtocol", float]]] = WeakKey
 
 
 class Writer:
-    """Writes a chunked response's pieces past ASGI, whose `send` costs more than the write."""
+    """What a request knows of its client's connection beside ASGI: a chunk's way through that costs more than its write."""
 
-    __slots__ = ("_cycle", "_flow", "_transport")
+    __slots__ = ("_cycle", "_flow", "_gone", "_protocol", "_transport")
 
-    def __init__(self, cycle: RequestResponseCycle, transport: asyncio.WriteTransport) -> None:
-        self._cycle = cycle
-        self._flow = cycle.flow
+    def __init__(self, protocol: "ClientProtocol", transport: asyncio.WriteTransport) -> None:
+        """The request is the one that the protocol has just read the head of."""
+        self._protocol = protocol
+        self._cycle = protocol.cycle
+        self._flow = protocol.flow
         self._transport = transport
+        self._gone: Callable[[], None] | None = None
+
+    def tell_when_gone(self, gone: Callable[[], None] | None) -> bool:
+        """Have something called when the client leaves, or nothing any more; return whether it is there.
+
+        It is read on, since a body that was read to its end may have left its connection paused.
+        """
+        self._gone = gone
+        self._protocol.answering = None if gone is None else self
+        if gone is not None and not self._cycle.disconnected:
+            self._flow.resume_reading()
+        return not self._cycle.disconnected
+
+    def lost(self) -> None:
+        """The connection has ended. uvicorn tells the last request of those that were sent together, and no other."""
+        self._cycle.disconnected = True
+        if self._gone is not None:
+            self._gone()
 
     def write(self, chunk: bytes) -> bool:
         """Write a chunk behind the response's first one; return whether the client keeps up."""
@@ -53,6 +74,7 @@ class ClientProtocol(HttpToolsProtocol):
     stall_timeout_s = 60.0
     _watch: ReadWatch
     _direct: asyncio.Transport
+    answering: Writer | None = None  # of the request that is being answered
     _head_timer: asyncio.TimerHandle | None = None
     _is_stopping = False
 
@@ -75,7 +97,7 @@ class ClientProtocol(HttpToolsProtocol):
         scope = cast("Scope", self.scope)
         scope["extensions"] = extensions = {}
         super().on_headers_complete()
-        extensions[_WRITER] = Writer(self.cycle, self._direct)
+        extensions[_WRITER] = Writer(self, self._direct)
         if self._is_stopping and self.cycle is not None:
             self.cycle.keep_alive = False
 
@@ -109,6 +131,8 @@ class ClientProtocol(HttpToolsProtocol):
         self._watch.stop()
         self._head_came()
         super().connection_lost(exc)
+        if self.answering is not None:
+            self.answering.lost()
 
     def _expect_head(self) -> None:
         self._head_came()

@@ -12,14 +12,15 @@ import msgspec
 JsonKind = Literal["string", "array", "object", "boolean", "null", "number"]
 Fields = Mapping[str, msgspec.Raw]
 
-_KIND_OF_FIRST_BYTE: Final[dict[bytes, JsonKind]] = {
-    b'"': "string",
-    b"[": "array",
-    b"{": "object",
-    b"t": "boolean",
-    b"f": "boolean",
-    b"n": "null",
+_KIND_OF_FIRST_BYTE: Final[dict[int, JsonKind]] = {
+    ord('"'): "string",
+    ord("["): "array",
+    ord("{"): "object",
+    ord("t"): "boolean",
+    ord("f"): "boolean",
+    ord("n"): "null",
 }
+_N: Final = ord("n")
 
 
 def split(body: bytes) -> dict[str, msgspec.Raw]:
@@ -34,13 +35,13 @@ def split(body: bytes) -> dict[str, msgspec.Raw]:
 
 def kind_of(value: msgspec.Raw) -> JsonKind:
     """Return which kind of JSON value this is, from its first byte."""
-    return _KIND_OF_FIRST_BYTE.get(bytes(memoryview(value)[:1]), "number")
+    return _KIND_OF_FIRST_BYTE.get(memoryview(value)[0], "number")
 
 
 def is_set(fields: Fields, name: str) -> bool:
     """Return whether a field is there and not null."""
     value = fields.get(name)
-    return value is not None and kind_of(value) != "null"
+    return value is not None and memoryview(value)[0] != _N
 
 
 def is_false(fields: Fields, name: str) -> bool:

@@ -67,13 +67,15 @@ def line(name: str, value: str) -> bytes:
 
 def to_relay(headers: RawHeaders) -> list[tuple[bytes, bytes]]:
     """Return the decode node's headers that the client gets; the length is the caller's to say."""
-    lowered = ((name.lower(), value) for name, value in headers)
-    return [(name, value) for name, value in lowered if name not in _NOT_RELAYED and not name.startswith(_INTERNAL)]
+    return [pair for pair in headers if pair[0] not in _NOT_RELAYED and not pair[0].startswith(_INTERNAL)]
 
 
 def find(headers: RawHeaders, wanted: bytes) -> bytes | None:
-    """Return the first value of a header, whatever the case of its name."""
-    return next((value for name, value in headers if name.lower() == wanted), None)
+    """Return the first value of a header; names are lower-case, on both sides of the proxy."""
+    for name, value in headers:
+        if name == wanted:
+            return value
+    return None
 
 
 def printable(text: str) -> bytes:

@@ -16,7 +16,7 @@ from proxy.admission.admission import Admission
 from proxy.answering import answer
 from proxy.client import Client
 from proxy.connections import writer_of
-from proxy.disconnect import while_connected
+from proxy.disconnect import WhileConnected
 from proxy.errors import (
     BodyTooLargeError,
     ClientGoneError,
@@ -86,7 +86,7 @@ class Orchestrator:
     async def _answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
         body = await read_body(scope, receive, self._max_body_bytes)
         request = parse(scope["path"], client.request_id, scope["headers"], body)
-        async with while_connected(receive), self._admission.inside(request, scope["headers"], deadline):
+        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope["headers"], deadline):
             await answer(Stream(request, self._resume), self._failover.course(deadline), client, self._metrics)
 
     def _gone(self, scope: Scope, client: Client) -> None:

@@ -113,10 +113,11 @@ def parse(endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body:
         BadRequestError: the body is not a JSON object, or a field is missing or of the wrong type.
     """
     fields = _split(body)
-    for name, kinds in _KINDS.items():
-        if name in fields and kind_of(fields[name]) not in kinds:
+    for name, value in fields.items():
+        kinds = _KINDS.get(name)
+        if kinds is not None and kind_of(value) not in kinds:
             expected = " or ".join(sorted(kinds - {"null"}))
-            raise BadRequestError(f"'{name}' must be of type {expected}, not {kind_of(fields[name])}", param=name)
+            raise BadRequestError(f"'{name}' must be of type {expected}, not {kind_of(value)}", param=name)
     if not is_set(fields, "model"):
         raise BadRequestError("you must provide a 'model'", param="model")
     return ClientRequest(

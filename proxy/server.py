@@ -82,6 +82,7 @@ def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket] | N
         lifespan="on",
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         log_level=config.proxy.log_level,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=_drain_s(config),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kv_connector.handoff.consumer import MAX_DECLINED
 from kv_connector.handoff.incoming import Phase
 from kv_connector.handoff.session import SessionState
 from kv_connector.protocol import (
