@@ -128,6 +128,7 @@ def report(world: World, outcome: Outcome) -> None:
     print(f"{outcome.mutated} mutated frames among {outcome.frames}, ", end="")
     print(f"{world.lines.at_prefill.frames} to P and {world.lines.at_decode.frames} to D, ", end="")
     print(f"in {outcome.seconds:.1f} s: {outcome.frames / outcome.seconds:.0f} frames/s")
+    print(f"D hung up {world.lines.hung_up} times, {world.lines.lost} frames were on their way")
     print("mutations:", dict(sorted(world.mutator.counts.items())))
     for name, rank in (("P", world.ranks.prefill), ("D", world.ranks.decode)):
         snapshot = rank.snapshot()

@@ -1,6 +1,8 @@
 """The encrypted connections over which hostile ranks speak to honest ones, and the count of what has arrived.
 
-A frame counts when the worker has dealt with it. The sender waits where a socket takes no more, so none is lost.
+A frame counts when the worker has dealt with it. The sender waits where a socket takes no more, so none is lost but
+those that are on their way when D hangs up, as it may on a peer that spoilt its own session and so says nothing to be
+believed for the time of `peer_timeout_s`.
 """
 
 import time
@@ -57,6 +59,7 @@ class Lines:
         self._listener = ControlServer("127.0.0.1", 0, SECRET, self._context)
         self.address = self._listener.address
         self._identity = b""  # of D at the listener
+        self.hung_up = self.lost = 0  # how often D did so, and what was on its way then
         self._diallers = deque([self._dial()])
 
     @property
@@ -101,6 +104,10 @@ class Lines:
     def hear(self) -> None:
         """Read what the honest ranks answer, or their sockets would fill up."""
         for identity, _ in self._listener.receive(10_000):
+            if self._identity not in (b"", identity):
+                self.hung_up += 1
+                self.lost += self.sent_to_decode - self.at_decode.frames
+                self.sent_to_decode = self.at_decode.frames
             self._identity = identity
         for dialler in self._diallers:
             for _ in dialler.receive(10_000):
