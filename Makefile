@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test fidelity fuzz explore chaos bench-proxy config-check clean
+.PHONY: help setup serve check test fidelity fuzz explore chaos bench bench-proxy config-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ chaos: setup ## leaving clients, kills, stalls, cut links; SECONDS=600 SEED=1
 
 explore: setup ## the hand-off's state machines in every interleaving; ARGS="--suite quick" for a minute of it
 	$(BIN)/python -m tests.explorer $(ARGS)
+
+bench: setup ## Baton beside two plain servers, MooncakeConnector and NixlConnector; root, 20 minutes; writes into docs/benchmarks
+	$(BIN)/python -m deploy.bench --out docs/benchmarks $(ARGS)
 
 bench-proxy: setup ## the proxy beside others, on mock engines; peers go into ~/.cache/baton/peers; 3 minutes
 	$(BIN)/python -m loadtest.proxy_bench --install-peers $(ARGS)

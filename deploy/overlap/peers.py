@@ -19,7 +19,7 @@ _NIXL: Final = "deploy.overlap.targets:vllm_with_nixl"
 NIXL_WHEELS: Final = ("nixl==1.5.1", "nixl-cu12==1.5.1")  # the second holds the library; it needs no CUDA for memory
 NIXL_FOLDER: Final = Path.home() / ".cache" / "baton" / "nixl"
 INSTALL_TIMEOUT_S: Final = 600.0
-_NIXL_TRANSPORT: Final = {"UCX_TLS": "tcp,self,sm", "UCX_NET_DEVICES": DATA_DEVICE}
+_NIXL_TRANSPORT: Final = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": DATA_DEVICE}
 
 
 class PeerError(Exception):

@@ -14,6 +14,9 @@ from kv_connector.engine.mooncake import MooncakeFactory
 from kv_connector.plan import Copy, CopyPlan
 from node import environment
 
+_CLONE_NEWNS: Final = 0x20000
+_MS_REC: Final = 0x4000
+_MS_SLAVE: Final = 1 << 19
 POLL_S: Final = 0.0002
 _SERVER: Final = "vllm.entrypoints.launchers.api_server.entry"
 
@@ -43,8 +46,12 @@ def vllm_with_mooncake(argv: Sequence[str]) -> None:
 
 
 def vllm_with_nixl(argv: Sequence[str]) -> None:
-    """Serve with vLLM and its NixlConnector, whose wheels lie in a folder of their own, named by NIXL_FOLDER."""
+    """Serve with vLLM and its NixlConnector, whose wheels lie in a folder of their own, named by NIXL_FOLDER.
+
+    UCX looks for network devices in /sys, which has to be that of the namespace.
+    """
     worker().ask_for_amx()
+    _mount_sys()
     sys.path.append(os.environ["NIXL_FOLDER"])
     vllm_server(argv)
 
@@ -52,6 +59,15 @@ def vllm_with_nixl(argv: Sequence[str]) -> None:
 def worker() -> Any:
     """Return the module of our nodes' worker; importing it imports vLLM."""
     return importlib.import_module("model_runner.cpu")
+
+
+def _mount_sys() -> None:
+    """Give this process the /sys of its network namespace, as `ip netns exec` does."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    unshared = libc.unshare(_CLONE_NEWNS)
+    private = libc.mount(b"none", b"/", None, _MS_REC | _MS_SLAVE, None)
+    if unshared or private or libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None):
+        raise OSError(ctypes.get_errno(), "/sys cannot be mounted")
 
 
 def raw_receiver(path: str, host: str, size: int) -> None:
