@@ -148,10 +148,10 @@ class Tab:
             raise RuntimeError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
-    async def screenshot(self, file: Path) -> None:
-        """Write the whole page as a PNG."""
+    async def screenshot(self) -> bytes:
+        """Return the whole page as a PNG."""
         taken = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(taken["data"]))
+        return base64.b64decode(taken["data"])
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Give an order and return the answer.
