@@ -29,7 +29,8 @@ check: setup ## formatting, lint rules, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict $(CODE)
 
-test: setup ## all tests: unit, integration, end to end
+test: setup ## all tests: unit, integration, end to end; they need a Chromium, which is installed where that is allowed
+	@deploy/test_setup.sh || echo "make test: without a Chromium the tests of HTML pages will fail" >&2
 	$(BIN)/python -m pytest $(ARGS)
 
 fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell

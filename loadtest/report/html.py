@@ -1,6 +1,6 @@
 """The report as one page that needs nothing else: no script, no network, no build step. Beside each plot stands its table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from loadtest.report.figures import figures
@@ -15,7 +15,7 @@ from loadtest.result import Result
 
 def html_report(result: Result) -> str:
     """Return the page."""
-    title = f"Load test of {result.arguments.get('model')}, {result.began_at}"
+    title = f"Load test of {result.arguments.get('model')}, {when(result)}"
     parts = [f"<h1>{escape(title)}</h1>"]
     if result.interrupted:
         parts.append("<p><strong>Stopped by the user: this is what was measured until then.</strong></p>")
@@ -23,10 +23,10 @@ def html_report(result: Result) -> str:
     if len(result.stages) > 1:
         parts += [
             "<h2>Throughput and latency</h2>",
-            *map(figure, throughput_plots([("", result)])),
+            plots(map(figure, throughput_plots([("", result)]))),
             table_html(sweep_table(result)),
         ]
-    parts += ["<h2>Latencies</h2>", *_latencies(result)]
+    parts += ["<h2>Latencies</h2>", plots(_latencies(result))]
     for number, stage in enumerate(result.stages):
         found = figures(stage, result.slos_ms)
         rows = [(name.rstrip(":"), value) for name, value in serving_groups(stage, found.serving)[0].rows]
@@ -37,6 +37,11 @@ def html_report(result: Result) -> str:
         if stage.legs:
             parts.append(figure(legs_picture(stage, f"legs-{number}")))
     return page(title, parts)
+
+
+def when(result: Result) -> str:
+    """Return when a run began, for people."""
+    return result.began_at.replace("T", " ").replace("+00:00", " UTC")
 
 
 def page(title: str, parts: Sequence[str]) -> str:
@@ -67,6 +72,11 @@ def figure(picture: Picture) -> str:
     return f"<figure><figcaption>{escape(picture.title)}{keys}</figcaption>{picture.drawing}{note}</figure>"
 
 
+def plots(cells: Iterable[str]) -> str:
+    """Return figures beside each other, where there is room."""
+    return f'<div class="plots">{"".join(f"<div>{cell}</div>" for cell in cells)}</div>'
+
+
 def _latencies(result: Result) -> list[str]:
     """Return each distribution with the table of the same figures."""
     served = [(stage.label, figures(stage, result.slos_ms).serving) for stage in result.stages]
@@ -80,5 +90,5 @@ def _latencies(result: Result) -> list[str]:
                 (label, *(f"{v * 1000:.2f}" for v in (found.mean, found.median, found.p90, found.p99)), str(found.n))
             )
         table = Table(f"{title}, {short} (ms)", ("load", "mean", "median", "P90", "P99", "N"), rows)
-        parts.append(f'<div class="pair">{figure(picture)}<div>{table_html(table)}</div></div>')
+        parts.append(figure(picture) + table_html(table))
     return parts

@@ -10,7 +10,7 @@ from html import escape
 from typing import Final, NamedTuple
 
 from loadtest.measures.record import Record
-from loadtest.report.pictures import bar
+from loadtest.report.pictures import LEAST, bar
 from loadtest.report.plots import BOTTOM, LEFT, TOP, Axes, Labels, Picture, box_key, frame, svg
 from loadtest.report.scales import Scale, nice
 from loadtest.result import StageResult
@@ -45,7 +45,7 @@ def legs_picture(stage: StageResult, name: str) -> Picture:
     told = {each.transfer_id: each.spans for each in stage.legs}
     known = [record for record in stage.records if record.ttft_s is not None and record.transfer_id in told]
     shown = chosen(sorted(known, key=_ttft_s), ROWS)
-    height = TOP + BOTTOM + _ROW * max(len(shown), 1)
+    height = TOP + BOTTOM + max(_ROW * len(shown), LEAST)
     axes = Axes(Scale(nice(1000 * _AFTER * max(map(_ttft_s, shown), default=1.0))), Scale(1.0))
     title = f"Legs and pushes, {stage.label}"
     labels = Labels(

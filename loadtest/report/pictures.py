@@ -14,6 +14,7 @@ from loadtest.result import Result, StageResult
 
 POINTS: Final = 200  # of a distribution
 ROWS: Final = 300  # of a timeline
+LEAST: Final = 60.0  # height of one
 
 
 def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
@@ -55,7 +56,7 @@ def timeline(stage: StageResult, name: str) -> Picture:
     """Return the first requests of a stage as bars: waiting, until the first token, tokens."""
     shown = sorted(stage.records, key=lambda record: record.started_s)[:ROWS]
     tall = max(2.0, min(14.0, 420 / max(len(shown), 1)))
-    height = TOP + BOTTOM + tall * max(len(shown), 1)
+    height = TOP + BOTTOM + max(tall * len(shown), LEAST)
     axes = Axes(Scale(nice(max((record.ended_s for record in shown), default=1.0))), Scale(1.0))
     labels = Labels(
         name=name,
@@ -123,5 +124,5 @@ def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[Picture]:
             x="output tokens per second",
             y=f"{short} (ms)",
         )
-        plots.append(line_plot(labels, [line for line in series if line.points], marks=True))
+        plots.append(line_plot(labels, [line for line in series if line.points], marks=True, kin=2))
     return plots

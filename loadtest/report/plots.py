@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from loadtest.report.scales import Scale
 
 WIDTH: Final = 720
-HEIGHT: Final = 300
-LEFT, RIGHT, TOP, BOTTOM = 64, 24, 28, 52  # margins
+HEIGHT: Final = 320
+LEFT, RIGHT, TOP, BOTTOM = 64, 24, 34, 60  # margins
 COLOURS: Final = 6
 _DASHES: Final = ("", "6 3", "2 3", "8 3 2 3", "1 4", "12 4")
 
@@ -58,21 +58,23 @@ class Picture(NamedTuple):
     note: str = ""
 
 
-def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False) -> Picture:
-    """Return lines, with a key if there are several; `marks`: show the points."""
+def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False, kin: int = 1) -> Picture:
+    """Return lines, with a key if there are several; `marks`: show the points; so many in succession have one colour."""
     points = [point for line in series for point in line.points]
     axes = Axes(Scale.of([x for x, _ in points]), Scale.of([y for _, y in points]))
     parts = [frame(axes, labels), *([] if points else [nothing()])]
     for at, line in enumerate(series):
         path = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in line.points)
-        parts.append(f'<polyline class="{_colour(at)}"{_dash(at)} points="{path}">{_hover(line.name)}</polyline>')
+        parts.append(
+            f'<polyline class="line s{_colour(at, kin)}"{_dash(at, kin)} points="{path}">{_hover(line.name)}</polyline>'
+        )
         if marks or len(line.points) == 1:
             parts += [
-                f'<circle class="mark s{at % COLOURS}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
+                f'<circle class="mark s{_colour(at, kin)}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
                 f"{_hover(f'{line.name}: {x:g}, {y:g}')}</circle>"
                 for x, y in line.points
             ]
-    keys = [_line_key(at, line.name) for at, line in enumerate(series)] if len(series) > 1 else []
+    keys = [_line_key(at, kin, line.name) for at, line in enumerate(series)] if len(series) > 1 else []
     return Picture(labels.title, keys, svg(labels, parts, HEIGHT))
 
 
@@ -93,7 +95,7 @@ def frame(axes: Axes, labels: Labels, height: float = HEIGHT, *, y_ticks: bool =
     for value in axes.across.ticks():
         x = axes.x(value)
         parts.append(f'<line class="grid" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{floor:.0f}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{floor + 18:.0f}" text-anchor="middle">{_number(value)}</text>')
+        parts.append(f'<text x="{x:.1f}" y="{floor + 26:.0f}" text-anchor="middle">{_number(value)}</text>')
     for value in axes.up.ticks() if y_ticks else ():
         y = axes.y(value)
         parts.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{end}" y2="{y:.1f}"/>')
@@ -113,18 +115,18 @@ def box_key(css: str, name: str) -> str:
     return f'<span class="key"><i class="{css}"></i>{escape(name)}</span>'
 
 
-def _line_key(at: int, name: str) -> str:
-    line = f'<line class="{_colour(at)}"{_dash(at)} x1="0" y1="5" x2="28" y2="5"/>'
+def _line_key(at: int, kin: int, name: str) -> str:
+    line = f'<line class="line s{_colour(at, kin)}"{_dash(at, kin)} x1="0" y1="5" x2="28" y2="5"/>'
     return f'<span class="key"><svg class="swatch" aria-hidden="true" viewBox="0 0 28 10">{line}</svg>{escape(name)}</span>'
 
 
-def _colour(at: int) -> str:
-    return f"line s{at % COLOURS}"
+def _colour(at: int, kin: int) -> int:
+    return at // kin % COLOURS
 
 
-def _dash(at: int) -> str:
-    """Lines of one colour differ in their dashes."""
-    dash = _DASHES[(at + at // COLOURS) % len(_DASHES)]
+def _dash(at: int, kin: int) -> str:
+    """Lines of one colour differ in their dashes, and so do those of different colours, unless they are kin."""
+    dash = _DASHES[(at % kin if kin > 1 else at + at // COLOURS) % len(_DASHES)]
     return f' stroke-dasharray="{dash}"' if dash else ""
 
 
@@ -137,4 +139,9 @@ def _name(text: str, scale: Scale) -> str:
 
 
 def _number(value: float) -> str:
+    """Return a value in as few letters as it can be told in."""
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    if value >= 1e4:
+        return f"{value / 1e3:g}k"
     return f"{value:g}"

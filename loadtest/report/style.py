@@ -26,15 +26,17 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .4rem 0; }
 th, td { padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--faint); text-align: right; }
 th[scope=row], thead th:first-child { text-align: left; font-weight: 400; }
-figure { margin: 1.2rem 0; flex: 2 1 26rem; min-width: 0; } figcaption { font-weight: 600; }
+figure { margin: 1.2rem 0; max-width: 50rem; } figcaption { font-weight: 600; }
 svg { display: block; width: 100%; height: auto; }
 .keys { font-weight: 400; font-size: 13px; color: var(--quiet); display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; }
 .key { display: inline-flex; align-items: center; gap: .4rem; } .key i { width: 12px; height: 10px; background: currentColor; }
 .swatch { width: 28px; height: 10px; }
 h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-.pair { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start; margin: 1rem 0; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 0 2rem; }
+.plots > div { min-width: 0; }
 .scroll { overflow-x: auto; } .note { color: var(--quiet); max-width: 46rem; }
 svg text { fill: var(--quiet); font-size: 12px; } svg .name { fill: var(--ink); } .grid { stroke: var(--faint); }
+@media (min-width: 40.01rem) { .plots svg text { font-size: 15px; } }
 @media (max-width: 40rem) { svg text { font-size: 19px; } svg .row { font-size: 14px; } }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 """

@@ -18,7 +18,7 @@
   };
   const colourOf = (shape) => {
     const style = getComputedStyle(shape);
-    return style.fill === "none" ? style.stroke : style.fill;
+    return shape.tagName === "line" || style.fill === "none" ? style.stroke : style.fill;
   };
   const inside = (box, frame) =>
     box.left >= frame.left - SLACK_PX && box.right <= frame.right + SLACK_PX &&
