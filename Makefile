@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test fidelity fuzz explore chaos bench-proxy config-check clean
+.PHONY: help setup serve check test fidelity fuzz explore chaos bench-proxy bench-quick config-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ explore: setup ## the hand-off's state machines in every interleaving; ARGS="--s
 
 bench-proxy: setup ## the proxy beside others, on mock engines; peers go into ~/.cache/baton/peers; 3 minutes
 	$(BIN)/python -m loadtest.proxy_bench --install-peers $(ARGS)
+
+bench-quick: setup ## has anything become slower? ratios beside docs/benchmarks/quick.json; ARGS=--write-baseline stores new ones
+	@$(BIN)/python -m deploy.bench_quick $(ARGS)
 
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)
