@@ -1,4 +1,4 @@
-// What a page's pictures look like once the browser has laid them out. Evaluates to {wide, problems, pictures}.
+// What a page's pictures look like once the browser has laid them out. Evaluates to {problems, pictures}.
 (() => {
   const problems = [];
   const SLACK_PX = 1.5;
@@ -60,5 +60,5 @@
     }));
     return { name, shapes: shapes.map((shape) => shape.getAttribute("class")), texts: texts.map((text) => text.said) };
   });
-  return { wide: document.documentElement.scrollWidth, problems, pictures };
+  return { problems, pictures };
 })()

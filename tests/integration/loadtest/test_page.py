@@ -1,18 +1,17 @@
 """The report's pages, opened in a headless Chromium: what is drawn, what can be read, and that nothing goes wrong."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from tests.integration.loadtest.page_examples import HOSTILE, pages, write
-from tests.support.browser import Browser, Scheme, Tab
+from tests.support.browser import Browser, Scheme
+from tests.support.drawn import Drawn, look
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-LOOK: Final = (Path(__file__).parents[2] / "support" / "drawn.js").read_text()
 WIDE_PX, NARROW_PX = 1200, 400
 SCREENS: Final[list[tuple[Scheme, int]]] = [
     ("light", WIDE_PX),
@@ -46,26 +45,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write(tmp_path_factory.mktemp("pages"))
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
-    """A page as the browser has drawn it."""
-
-    problems: list[str]
-    pictures: dict[str, dict[str, Any]]  # by title
-
-    def marks(self, picture: str, css: str) -> int:
-        """How many shapes of a kind a picture has."""
-        return sum(css in (shape or "").split() for shape in self.pictures[picture]["shapes"])
-
-
-async def look(tab: Tab) -> Seen:
-    """Return what is on the page, and what is wrong with it."""
-    found = await tab.evaluate(LOOK)
-    by_title = {picture["name"]: picture for picture in found["pictures"]}
-    return Seen(found["problems"], by_title)
-
-
-async def seen(browser: Browser, file: Path) -> Seen:
+async def seen(browser: Browser, file: Path) -> Drawn:
     """Open a page on a wide light screen."""
     async with browser.tab() as tab:
         await tab.open(file, width=WIDE_PX, scheme="light")
