@@ -25,7 +25,8 @@ body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .4rem 0; }
 th, td { padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--faint); text-align: right; }
-th[scope=row], thead th:first-child { text-align: left; font-weight: 400; }
+td { white-space: nowrap; } td:last-child { white-space: normal; min-width: 4rem; }
+th[scope=row] { min-width: 5rem; } th[scope=row], thead th:first-child { text-align: left; font-weight: 400; }
 figure { margin: 1.2rem 0; max-width: 50rem; } figcaption { font-weight: 600; }
 svg { display: block; width: 100%; height: auto; }
 .keys { font-weight: 400; font-size: 13px; color: var(--quiet); display: flex; flex-wrap: wrap; gap: .1rem 1.1rem; }
@@ -37,7 +38,7 @@ h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere; } h2 { font-
 .scroll { overflow-x: auto; } .note { color: var(--quiet); max-width: 46rem; }
 svg text { fill: var(--quiet); font-size: 12px; } svg .name { fill: var(--ink); } .grid { stroke: var(--faint); }
 @media (min-width: 40.01rem) { .plots svg text { font-size: 15px; } }
-@media (max-width: 40rem) { svg text { font-size: 19px; } svg .row { font-size: 14px; } }
+@media (max-width: 40rem) { svg .line { stroke-width: 3.5; } svg text { font-size: 19px; } svg .row { font-size: 14px; } }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
 """
 STYLE: Final = (

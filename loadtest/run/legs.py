@@ -69,7 +69,6 @@ class LegWatch:
     async def __aenter__(self) -> Self:
         """Begin. Raises `RunError` if a node cannot be asked."""
         await self._look()
-        self._spans.clear()  # what ended before is nobody's
         self._task = asyncio.create_task(self._watch())
         return self
 
