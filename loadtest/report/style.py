@@ -5,11 +5,11 @@ from typing import Final
 from loadtest.report.plots import COLOURS
 
 _BARS: Final = {  # kind of bar → colour
-    "queue": "--faint",
-    "first": "--s1",
+    "queue": "--idle",
+    "first": "--s4",
     "tokens": "--s0",
     "failed": "--bad",
-    "way": "--faint",
+    "way": "--idle",
     "waits": "--s4",
     "steps": "--s1",
     "prefill": "--s3",
@@ -17,9 +17,9 @@ _BARS: Final = {  # kind of bar → colour
 }
 _FIXED: Final = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #d5dae0; --quiet: #57606a;
-  --s0: #0b5cad; --s1: #b3470f; --s2: #1a7f37; --s3: #8250df; --s4: #9a6700; --s5: #bf3989; --bad: #c4161c; }
+  --s0: #0b5cad; --s1: #b3470f; --s2: #1a7f37; --s3: #8250df; --s4: #9a6700; --s5: #bf3989; --bad: #c4161c; --idle: #a3adb8; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #12161c; --faint: #353c45; --quiet: #9aa4af;
-  --s0: #6cb6ff; --s1: #f69d50; --s2: #6bc46d; --s3: #c4a7ff; --s4: #e3b341; --s5: #fc8dc7; --bad: #ff7b72; } }
+  --s0: #6cb6ff; --s1: #f69d50; --s2: #6bc46d; --s3: #c4a7ff; --s4: #e3b341; --s5: #fc8dc7; --bad: #ff7b72; --idle: #5d6875; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 76rem;
   margin: 0 auto; padding: 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
