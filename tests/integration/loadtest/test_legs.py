@@ -31,6 +31,10 @@ class FakeNode:
         last = [event for event in self.events if event["ph"] == "X"][-1:]
         self.events = [process, *last, {**span, "args": {"transfer_id": transfer, "outcome": "committed"}}]
 
+    def has_been_asked(self, times: int) -> bool:
+        """Whether it was asked so often."""
+        return self.asked >= times
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
             return await follow_lifespan(receive, send)
