@@ -54,38 +54,42 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     add("--baseline", type=Path, default=BASELINE, metavar="FILE")
-    add("--write-baseline", action="store_true", help="store what was measured there; only if all of it was")
+    add("--write-baseline", action="store_true", help="store what was measured there, if all of it was")
     return made
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
+    if arguments.write_baseline and set(arguments.parts) != set(PARTS):
+        print("bench-quick: a baseline holds all parts: --write-baseline does not go with --parts", file=sys.stderr)
+        return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     samples: list[Sample] = []
-    failed: list[str] = []
     began, meter = time.monotonic(), OtherCpu(os.getpid())
     meter.restart()
     try:
-        for name in arguments.parts:
-            failed += _take(name, samples)
+        failed = [reason for name in arguments.parts for reason in _take(name, samples)]
     except KeyboardInterrupt:
         return 130
-    baseline, about = read(arguments.baseline)
-    found = figures(samples)
-    others = meter.other_cores()
-    print(f"Ratios, median (min–max) over rounds; baseline: {about}. A person decides what a difference means.\n")
-    known = (
-        baseline if len(arguments.parts) == len(PARTS) else {name: baseline[name] for name in found if name in baseline}
-    )
-    print(table(beside(known, found)))
-    print(f"\n{time.monotonic() - began:.0f} s; other processes used {others:.2f} cores meanwhile")
+    found, other_cores = figures(samples), meter.other_cores()
+    _show(arguments, found)
+    print(f"\n{time.monotonic() - began:.0f} s; other processes used {other_cores:.2f} cores meanwhile")
     if failed:
         print("\n".join(f"bench-quick: {each}" for each in failed), file=sys.stderr)
         return 1
     if arguments.write_baseline:
-        write(arguments.baseline, found, others)
+        write(arguments.baseline, found, other_cores)
     return 0
+
+
+def _show(arguments: argparse.Namespace, found: Mapping[str, Spread]) -> None:
+    """Print the table; what nobody wanted to have measured is not missed."""
+    baseline, about = read(arguments.baseline)
+    if set(arguments.parts) != set(PARTS):
+        baseline = {name: baseline[name] for name in found if name in baseline}
+    print(f"Ratios, median (min–max) over rounds; baseline: {about}. A person decides what a difference means.\n")
+    print(table(beside(baseline, found)))
 
 
 def _take(name: str, samples: list[Sample]) -> list[str]:

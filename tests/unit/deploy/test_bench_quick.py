@@ -120,3 +120,26 @@ def test_what_cannot_be_measured_is_an_error_and_no_baseline(
     assert "broken could not be measured: it did not come up" in said.err
     assert "a ÷ b" in said.out
     assert not path.exists()
+
+
+def test_a_part_is_no_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would make the other figures disappear."""
+    path = tmp_path / "quick.json"
+
+    assert command.main(["--parts", "connector", "--baseline", str(path), "--write-baseline"]) == 2
+
+    assert "--write-baseline" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_part_alone_misses_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The baseline's other figures are not said to be missing."""
+    path = tmp_path / "quick.json"
+    command.write(path, {"a ÷ b": THEN, "other": THEN}, 0.0)
+    monkeypatch.setattr(command, "PARTS", {"three": three, "broken": broken})
+
+    assert command.main(["--parts", "three", "--baseline", str(path)]) == 0
+
+    assert "other" not in capsys.readouterr().out.partition("\n\n")[2].partition("\n\n")[0]
