@@ -9,6 +9,7 @@ import base64
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -18,7 +19,12 @@ from typing import Any, Final, Literal
 
 import aiohttp
 
-NAMES: Final = ("chromium-headless-shell", "chromium", "google-chrome")
+NAMES: Final = (
+    "/usr/lib/chromium/chromium-headless-shell",  # Debian's command of that name is a shell around it, whose end it would not notice
+    "chromium-headless-shell",
+    "chromium",
+    "google-chrome",
+)
 FLAGS: Final = (
     "--headless",
     "--no-sandbox",  # tests run as root in containers
@@ -32,6 +38,7 @@ FLAGS: Final = (
     "--hide-scrollbars",
     "--remote-debugging-port=0",
 )
+WITH_US: Final = ("setpriv", "--pdeathsig", "KILL")  # a test run that is killed leaves no browser behind
 START_TIMEOUT_S: Final = 60.0
 ANSWER_TIMEOUT_S: Final = 60.0
 MAX_MESSAGE_BYTES: Final = 64 << 20  # a screenshot of a long page
@@ -59,10 +66,11 @@ class Browser:
         self._log = folder.with_suffix(".log")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [chromium(), *FLAGS, f"--user-data-dir={folder}", "about:blank"],
+                [*WITH_US, chromium(), *FLAGS, f"--user-data-dir={folder}", "about:blank"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
 
     def address(self) -> str:
@@ -81,13 +89,10 @@ class Browser:
         raise RuntimeError(f"the browser did not come up:\n{self._log.read_text(errors='replace')[-2000:]}")
 
     def stop(self) -> None:
-        """End the process."""
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(10)
+        """End the process, and whatever it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(10)
 
     @asynccontextmanager
     async def tab(self) -> AsyncIterator["Tab"]:

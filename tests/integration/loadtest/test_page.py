@@ -1,6 +1,8 @@
 """The report's pages, opened in a headless Chromium: what is drawn, what can be read, and that nothing goes wrong."""
 
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -193,3 +195,24 @@ async def test_a_page_that_asks_and_complains_is_heard(browser: Browser, tmp_pat
         assert len(tab.exceptions) == 1
         assert "http://127.0.0.1:9/x.png" in tab.requested
         assert tab.failed != []
+
+
+def test_no_browser_outlives_its_test(tmp_path: Path) -> None:
+    """Nor any of the processes that it started."""
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    running = Browser(profile)
+    running.address()
+    running.stop()
+
+    give_up = time.monotonic() + 30
+    while (left := [line for line in command_lines() if str(profile) in line]) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    assert left == []
+
+
+def command_lines() -> Iterator[str]:
+    """Of all processes that there are."""
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has just ended
+            yield file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
