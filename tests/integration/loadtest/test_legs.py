@@ -1,5 +1,6 @@
 """The watch over single transfers, against a node that only tells of them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +64,7 @@ async def test_what_a_node_forgets_has_been_seen_before(bearer: str, monkeypatch
     async with serve(node) as url, LegWatch([f"{url}/metrics"], bearer) as watch:
         for at in range(4):
             node.tell(f"t{at}", "prefill", 10.0 + at, 10.5 + at)
-            looked = node.asked
-            await until_true(lambda looked=looked: node.asked > looked + 1)
+            await until_true(partial(node.has_been_asked, node.asked + 2))
         node.tell("last", "prefill", 20.0, 21.0)
 
     found = watch.legs(["t0", "t1", "t2", "t3", "last", "unknown"], 10.0)
