@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test fidelity fuzz explore chaos bench bench-proxy config-check clean
+.PHONY: help setup serve check test fidelity fuzz explore chaos bench bench-proxy bench-quick config-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,7 +29,8 @@ check: setup ## formatting, lint rules, types
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict $(CODE)
 
-test: setup ## all tests: unit, integration, end to end
+test: setup ## all tests: unit, integration, end to end; they need a Chromium, which is installed where that is allowed
+	@deploy/test_setup.sh || echo "make test: without a Chromium the tests of HTML pages will fail" >&2
 	$(BIN)/python -m pytest $(ARGS)
 
 fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
@@ -49,6 +50,9 @@ bench: setup ## Baton beside two plain servers, MooncakeConnector and NixlConnec
 
 bench-proxy: setup ## the proxy beside others, on mock engines; peers go into ~/.cache/baton/peers; 3 minutes
 	$(BIN)/python -m loadtest.proxy_bench --install-peers $(ARGS)
+
+bench-quick: setup ## has anything become slower? ratios beside docs/benchmarks/quick.json; ARGS=--write-baseline stores new ones
+	@$(BIN)/python -m deploy.bench_quick $(ARGS)
 
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)

@@ -45,6 +45,16 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""  # why there are none
 
 
+class Legs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the nodes told of one transfer, and so of one request: from when to when, in s since the stage began.
+
+    A node's instants come by wall clock: between machines they are as right as their clocks agree.
+    """
+
+    transfer_id: str
+    spans: dict[str, tuple[float, float]]  # as `/baton/transfers/trace` names them
+
+
 class StageResult(msgspec.Struct, frozen=True, kw_only=True):
     """One stretch of constant load."""
 
@@ -55,6 +65,8 @@ class StageResult(msgspec.Struct, frozen=True, kw_only=True):
     records: list[Record]
     client: ClientCost
     nodes: list[NodeFigures] = []
+    legs: list[Legs] = []
+    legs_note: str = ""  # why some are missing
     figures: dict[str, Any] = {}
 
 

@@ -53,7 +53,8 @@ def picture(cells: Sequence[FirstTokens], link_mbit_s: int) -> str:
         x="tokens in the prompt",
         y="TTFT (ms)",
     )
-    return standalone(line_plot(labels, [line for line in series if line.points], marks=True))
+    drawn = [line for line in series if line.points]
+    return standalone(line_plot(labels, drawn, marks=True), [line.name for line in drawn])
 
 
 def to_plain(

@@ -3,7 +3,7 @@
 import time
 from typing import Final, NamedTuple
 
-from contracts.http import PATH_HEADER
+from contracts.http import PATH_HEADER, TRANSFER_HEADER
 from loadtest.client.pool import Client
 from loadtest.client.stream import AnswerStream, error_words
 from loadtest.client.wire import LostError, WireError
@@ -43,12 +43,13 @@ class _Answer:
 
     def __init__(self) -> None:
         self.status: int | None = None
-        self.path = ""
+        self.path = self.transfer_id = ""
         self.stream = AnswerStream()
         self.error_body = b""
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:
         self.status, self.path = status, headers.get(PATH_HEADER, "")
+        self.transfer_id = headers.get(TRANSFER_HEADER, "")
 
     def on_body(self, data: bytes, now_s: float) -> None:
         if self.status == 200:
@@ -114,4 +115,5 @@ def _record(index: int, ask: Ask, timing: Timing, answer: _Answer, outcome: _Out
         error=outcome.failure,
         detail=outcome.detail,
         path=answer.path,
+        transfer_id=answer.transfer_id,
     )

@@ -39,6 +39,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""  # one of KINDS; empty: all went well
     detail: str = ""
     path: str = ""  # the server's x-baton-path
+    transfer_id: str = ""  # its x-baton-transfer-id
 
     @property
     def ok(self) -> bool:

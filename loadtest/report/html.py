@@ -1,38 +1,21 @@
 """The report as one page that needs nothing else: no script, no network, no build step. Beside each plot stands its table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Final
 
 from loadtest.report.figures import figures
+from loadtest.report.legs import legs_picture
 from loadtest.report.markdown import about
 from loadtest.report.pictures import distributions, throughput_plots, timeline
+from loadtest.report.plots import Picture
+from loadtest.report.style import STYLE
 from loadtest.report.tables import TITLES, Table, other_tables, serving_groups, sweep_table
 from loadtest.result import Result
-
-STYLE: Final = """
-:root { color-scheme: light dark; --ink: #1b1f24; --paper: #fff; --faint: #d5dae0; --quiet: #57606a;
-  --s0: #0b5cad; --s1: #b3470f; --s2: #1a7f37; --s3: #8250df; --s4: #9a6700; --s5: #bf3989; --bad: #c4161c; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #12161c; --faint: #353c45; --quiet: #9aa4af;
-  --s0: #6cb6ff; --s1: #f69d50; --s2: #6bc46d; --s3: #c4a7ff; --s4: #e3b341; --s5: #fc8dc7; --bad: #ff7b72; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 76rem;
-  margin: 0 auto; padding: 1rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .4rem 0; }
-th, td { padding: .15rem .7rem .15rem 0; border-bottom: 1px solid var(--faint); text-align: right; }
-th[scope=row], thead th:first-child { text-align: left; font-weight: 400; }
-figure { margin: 0; flex: 2 1 26rem; } svg { width: 100%; height: auto; }
-.pair { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start; margin: 1rem 0; }
-.scroll { overflow-x: auto; } .note { color: var(--quiet); max-width: 46rem; }
-svg text { fill: var(--quiet); font-size: 12px; } .grid { stroke: var(--faint); }
-.line { fill: none; stroke-width: 2; } .failed { fill: var(--bad); } .queue { fill: var(--faint); }
-.first { fill: var(--s1); } .tokens { fill: var(--s0); }
-""" + "".join(f".line.s{n} {{ stroke: var(--s{n}); }} .mark.s{n} {{ fill: var(--s{n}); }}\n" for n in range(6))
 
 
 def html_report(result: Result) -> str:
     """Return the page."""
-    title = f"Load test of {result.arguments.get('model')}, {result.began_at}"
+    title = f"Load test of {result.arguments.get('model')}, {when(result)}"
     parts = [f"<h1>{escape(title)}</h1>"]
     if result.interrupted:
         parts.append("<p><strong>Stopped by the user: this is what was measured until then.</strong></p>")
@@ -40,10 +23,10 @@ def html_report(result: Result) -> str:
     if len(result.stages) > 1:
         parts += [
             "<h2>Throughput and latency</h2>",
-            *map(figure, throughput_plots([("", result)])),
+            plots(map(figure, throughput_plots([("", result)]))),
             table_html(sweep_table(result)),
         ]
-    parts += ["<h2>Latencies</h2>", *_latencies(result)]
+    parts += ["<h2>Latencies</h2>", plots(_latencies(result))]
     for number, stage in enumerate(result.stages):
         found = figures(stage, result.slos_ms)
         rows = [(name.rstrip(":"), value) for name, value in serving_groups(stage, found.serving)[0].rows]
@@ -51,7 +34,14 @@ def html_report(result: Result) -> str:
         parts.append(table_html(Table("Serving benchmark result", ("", ""), rows)))
         parts += [table_html(table) for table in other_tables(stage, found)]
         parts.append(figure(timeline(stage, f"timeline-{number}")))
+        if stage.legs:
+            parts.append(figure(legs_picture(stage, f"legs-{number}")))
     return page(title, parts)
+
+
+def when(result: Result) -> str:
+    """Return when a run began, for people."""
+    return result.began_at.replace("T", " ").replace("+00:00", " UTC")
 
 
 def page(title: str, parts: Sequence[str]) -> str:
@@ -75,9 +65,16 @@ def _cells(texts: Sequence[str]) -> str:
     return "".join(f"<td>{escape(text)}</td>" for text in texts)
 
 
-def figure(picture: str) -> str:
-    """Return a picture in its frame."""
-    return f"<figure>{picture}</figure>"
+def figure(picture: Picture) -> str:
+    """Return a picture in its frame, with its title and its keys above."""
+    keys = f'<div class="keys">{"".join(picture.keys)}</div>' if picture.keys else ""
+    note = f'<p class="note">{escape(picture.note)}</p>' if picture.note else ""
+    return f"<figure><figcaption>{escape(picture.title)}{keys}</figcaption>{picture.drawing}{note}</figure>"
+
+
+def plots(cells: Iterable[str]) -> str:
+    """Return figures beside each other, where there is room."""
+    return f'<div class="plots">{"".join(f"<div>{cell}</div>" for cell in cells)}</div>'
 
 
 def _latencies(result: Result) -> list[str]:
@@ -93,5 +90,5 @@ def _latencies(result: Result) -> list[str]:
                 (label, *(f"{v * 1000:.2f}" for v in (found.mean, found.median, found.p90, found.p99)), str(found.n))
             )
         table = Table(f"{title}, {short} (ms)", ("load", "mean", "median", "P90", "P99", "N"), rows)
-        parts.append(f'<div class="pair">{figure(picture)}<div>{table_html(table)}</div></div>')
+        parts.append(figure(picture) + table_html(table))
     return parts

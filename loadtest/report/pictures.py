@@ -7,16 +7,17 @@ from typing import Final
 from loadtest.measures.percentile import percentile
 from loadtest.measures.record import Record
 from loadtest.report.figures import figures
-from loadtest.report.plots import WIDTH, Axes, Labels, Series, frame, line_plot, nice, svg
+from loadtest.report.plots import BOTTOM, TOP, Axes, Labels, Picture, Series, box_key, frame, line_plot, svg
+from loadtest.report.scales import Scale, nice
 from loadtest.report.tables import TITLES
 from loadtest.result import Result, StageResult
 
 POINTS: Final = 200  # of a distribution
 ROWS: Final = 300  # of a timeline
-_TOP, _BOTTOM = 14, 44
+LEAST: Final = 60.0  # height of one
 
 
-def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[str]:
+def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
     """Return a plot for each latency, a line for each named stage."""
     plots = []
     for name, (short, title) in TITLES.items():
@@ -24,7 +25,7 @@ def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[str]:
         labels = Labels(
             name=f"cdf-{name}",
             title=f"{title}: distribution",
-            description=f"Share of values that are at most so long, for each load. The table of {short} beside it has the figures.",
+            description=f"Share of values that are at most so long, for each load. The table of {short} has the figures.",
             x=f"{short} (ms)",
             y="share of values",
         )
@@ -51,33 +52,43 @@ def _values(stage: StageResult, name: str) -> list[float]:
     return [value for record in done if (value := getattr(record, field)) is not None]
 
 
-def timeline(stage: StageResult, name: str) -> str:
+def timeline(stage: StageResult, name: str) -> Picture:
     """Return the first requests of a stage as bars: waiting, until the first token, tokens."""
     shown = sorted(stage.records, key=lambda record: record.started_s)[:ROWS]
     tall = max(2.0, min(14.0, 420 / max(len(shown), 1)))
-    height = int(_TOP + _BOTTOM + tall * max(len(shown), 1)) + 18
-    axes = Axes(nice(max((record.ended_s for record in shown), default=1.0)), 1.0)
+    height = TOP + BOTTOM + max(tall * len(shown), LEAST)
+    axes = Axes(Scale(nice(max((record.ended_s for record in shown), default=1.0))), Scale(1.0))
     labels = Labels(
         name=name,
         title=f"Requests over time, {stage.label}",
         description=f"The first {len(shown)} of {len(stage.records)} requests, a bar each, from its start to its end; "
         "requests.csv has the same figures.",
         x="seconds since the stage began",
-        y="requests",
+        y=f"{len(shown)} requests, a line each" + f", of {len(stage.records)}" * (len(stage.records) > len(shown)),
     )
-    bars = [_bar(axes, record, _TOP + 18 + at * tall, tall) for at, record in enumerate(shown)]
-    key = (("queue", "waiting in line"), ("first", "until the first token"), ("tokens", "tokens"), ("failed", "failed"))
-    legend = [
-        f'<rect class="{css}" x="{70 + 150 * at}" y="4" width="12" height="10"/><text x="{86 + 150 * at}" y="13">{escape(text)}</text>'
-        for at, (css, text) in enumerate(key)
-    ]
-    return svg(labels, [frame(axes, labels, height, y_ticks=False), *legend, *bars], height)
+    bars = [_bar(axes, record, TOP + at * tall, tall) for at, record in enumerate(shown)]
+    kinds = (
+        ("queue", "waiting in line"),
+        ("first", "until the first token"),
+        ("tokens", "tokens"),
+        ("failed", "failed"),
+    )
+    drawn = "".join(bars)
+    keys = [box_key(css, text) for css, text in kinds if f'class="{css}"' in drawn]
+    return Picture(labels.title, keys, svg(labels, [frame(axes, labels, height, y_ticks=False), drawn], height))
 
 
-def _bar(axes: Axes, record: Record, y: float, tall: float) -> str:
+def bar(axes: Axes, css: str, between_s: tuple[float, float], y: float, tall: float) -> str:
+    """Return a stretch of time; the shortest can still be seen."""
+    began, ended = (axes.x(min(max(at, 0.0), axes.across.most)) for at in between_s)
+    return (
+        f'<rect class="{css}" x="{began:.1f}" y="{y:.1f}" width="{max(ended - began, 0.3):.1f}" height="{tall:.1f}"/>'
+    )
+
+
+def _bar(axes: Axes, record: Record, y: float, row: float) -> str:
     def rect(css: str, began_s: float, ended_s: float) -> str:
-        x, wide = axes.x(max(began_s, 0.0)), max(axes.x(ended_s) - axes.x(max(began_s, 0.0)), 0.3)
-        return f'<rect class="{css}" x="{x:.1f}" y="{y:.1f}" width="{min(wide, WIDTH):.1f}" height="{max(tall * 0.8, 1.5):.1f}"/>'
+        return bar(axes, css, (began_s, ended_s), y, max(row * 0.8, 1.5))
 
     parts = [rect("queue", record.started_s - record.queued_s, record.started_s)] if record.queued_s else []
     if record.ok and record.ttft_s is not None:
@@ -90,7 +101,7 @@ def _bar(axes: Axes, record: Record, y: float, tall: float) -> str:
     return f"<g><title>{escape(said)}</title>{''.join(parts)}</g>"
 
 
-def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[str]:
+def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[Picture]:
     """Return throughput against latency, a point for each stage of each named run.
 
     Of two runs, the one whose line lies further right and lower gives more for less: the picture has both Pareto fronts.
@@ -101,6 +112,7 @@ def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[str]:
         series = []
         for run, result in runs:
             served = [figures(stage, result.slos_ms).serving for stage in result.stages]
+            served = [each for each in served if each.completed]  # nothing has a latency where nothing was answered
             rates, values = [each.output_tokens_per_s for each in served], [getattr(each, name) for each in served]
             for which, chosen in (("median", [each.median for each in values]), ("P99", [each.p99 for each in values])):
                 points = [(rate, value * 1000) for rate, value in zip(rates, chosen, strict=True)]
@@ -112,5 +124,5 @@ def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[str]:
             x="output tokens per second",
             y=f"{short} (ms)",
         )
-        plots.append(line_plot(labels, series, marks=True))
+        plots.append(line_plot(labels, [line for line in series if line.points], marks=True, kin=2))
     return plots

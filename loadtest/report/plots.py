@@ -1,14 +1,19 @@
-"""Plots as inline SVG: no script, no network. Colours come from the page; lines differ in their dashes too."""
+"""Plots as inline SVG: no script, no network. Colours come from the page; lines differ in their dashes too.
 
-import math
+What is said with words stands outside the drawing, as text of the page: titles and keys are as large on a telephone as
+elsewhere. Inside are numbers and the names of the axes, for which there is room at twice their size.
+"""
+
 from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
+from loadtest.report.scales import Scale
+
 WIDTH: Final = 720
-HEIGHT: Final = 300
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 44  # margins
-_LEGEND: Final = 17  # height of a line of the legend, which stands below the plot
+HEIGHT: Final = 320
+LEFT, RIGHT, TOP, BOTTOM = 64, 24, 34, 60  # margins
+COLOURS: Final = 6
 _DASHES: Final = ("", "6 3", "2 3", "8 3 2 3", "1 4", "12 4")
 
 
@@ -20,18 +25,18 @@ class Series(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """The plotted range; it begins at 0."""
+    """Both ranges, and where they lie on the page."""
 
-    x_most: float
-    y_most: float
+    across: Scale
+    up: Scale
 
     def x(self, value: float) -> float:
-        """Return where a value lies on the page."""
-        return _LEFT + value / self.x_most * (WIDTH - _LEFT - _RIGHT)
+        """Return where a value lies."""
+        return LEFT + self.across.share(value) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
         """Likewise, downwards."""
-        return HEIGHT - _BOTTOM - value / self.y_most * (HEIGHT - _TOP - _BOTTOM)
+        return HEIGHT - BOTTOM - self.up.share(value) * (HEIGHT - TOP - BOTTOM)
 
 
 class Labels(NamedTuple):
@@ -44,75 +49,104 @@ class Labels(NamedTuple):
     y: str
 
 
-def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False) -> str:
-    """Return lines, with a legend if there are several; `marks`: show the points."""
+class Picture(NamedTuple):
+    """A drawing and the words around it."""
+
+    title: str
+    keys: Sequence[str]  # HTML: a swatch and its name each
+    drawing: str
+    note: str = ""
+
+
+def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False, kin: int = 1) -> Picture:
+    """Return lines, with a key if there are several; `marks`: show the points; so many in succession have one colour."""
     points = [point for line in series for point in line.points]
-    axes = Axes(nice(max((x for x, _ in points), default=1.0)), nice(max((y for _, y in points), default=1.0)))
-    parts = [frame(axes, labels)]
+    axes = Axes(Scale.of([x for x, _ in points]), Scale.of([y for _, y in points]))
+    parts = [frame(axes, labels), *([] if points else [nothing()])]
     for at, line in enumerate(series):
         path = " ".join(f"{axes.x(x):.1f},{axes.y(y):.1f}" for x, y in line.points)
-        dash = f' stroke-dasharray="{_DASHES[at % 6]}"' if at % 6 else ""
         parts.append(
-            f'<polyline class="line s{at % 6}" points="{path}"{dash}><title>{escape(line.name)}</title></polyline>'
+            f'<polyline class="line s{_colour(at, kin)}"{_dash(at, kin)} points="{path}">{_hover(line.name)}</polyline>'
         )
-        if marks:
+        if marks or len(line.points) == 1:
             parts += [
-                f'<circle class="mark s{at % 6}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
-                f"<title>{escape(line.name)}: {x:g}, {y:g}</title></circle>"
+                f'<circle class="mark s{_colour(at, kin)}" cx="{axes.x(x):.1f}" cy="{axes.y(y):.1f}" r="4">'
+                f"{_hover(f'{line.name}: {x:g}, {y:g}')}</circle>"
                 for x, y in line.points
             ]
-    names = [line.name for line in series] if len(series) > 1 else []
-    return svg(labels, [*parts, *_legend(names)], HEIGHT + _LEGEND * len(names))
+    keys = [_line_key(at, kin, line.name) for at, line in enumerate(series)] if len(series) > 1 else []
+    return Picture(labels.title, keys, svg(labels, parts, HEIGHT))
 
 
-def svg(labels: Labels, parts: Sequence[str], height: int) -> str:
-    """Return a whole picture, named for those who cannot see it."""
+def svg(labels: Labels, parts: Sequence[str], height: float) -> str:
+    """Return a whole drawing, named for those who cannot see it."""
     ids = f"{labels.name}-title", f"{labels.name}-desc"
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="{ids[0]} {ids[1]}">'
+        f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-labelledby="{ids[0]} {ids[1]}">'
         f'<title id="{ids[0]}">{escape(labels.title)}</title><desc id="{ids[1]}">{escape(labels.description)}</desc>'
         f"{''.join(parts)}</svg>"
     )
 
 
-def frame(axes: Axes, labels: Labels, height: int = HEIGHT, *, y_ticks: bool = True) -> str:
-    """Return axes, grid, numbers and names."""
-    floor = height - _BOTTOM
+def frame(axes: Axes, labels: Labels, height: float = HEIGHT, *, y_ticks: bool = True) -> str:
+    """Return grid, numbers and the names of the axes."""
+    floor, end = height - BOTTOM, WIDTH - RIGHT
     parts = []
-    for value in ticks(axes.x_most):
+    for value in axes.across.ticks():
         x = axes.x(value)
-        parts.append(f'<line class="grid" x1="{x:.1f}" y1="{_TOP}" x2="{x:.1f}" y2="{floor}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{value:g}</text>')
-    for value in ticks(axes.y_most) if y_ticks else ():
+        parts.append(f'<line class="grid" x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{floor:.0f}"/>')
+        parts.append(f'<text x="{x:.1f}" y="{floor + 26:.0f}" text-anchor="middle">{_number(value)}</text>')
+    for value in axes.up.ticks() if y_ticks else ():
         y = axes.y(value)
-        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{WIDTH - _RIGHT}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
-    middle = (_TOP + floor) / 2
-    parts.append(f'<text x="{(WIDTH + _LEFT) / 2:.0f}" y="{height - 8}" text-anchor="middle">{escape(labels.x)}</text>')
-    turned = f'transform="rotate(-90 14 {middle:.0f})"'
-    parts.append(f'<text x="14" y="{middle:.0f}" {turned} text-anchor="middle">{escape(labels.y)}</text>')
-    return "".join(parts)
+        parts.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{end}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 5:.1f}" text-anchor="end">{_number(value)}</text>')
+    named = f'<text class="name" x="{end}" y="{height - 8:.0f}" text-anchor="end">{_name(labels.x, axes.across)}</text>'
+    upwards = f'<text class="name" x="2" y="15">{_name(labels.y, axes.up)}</text>'
+    return "".join([*parts, named, upwards])
 
 
-def nice(value: float) -> float:
-    """Return the end of an axis: the next 1, 2, 2.5 or 5 times a power of ten."""
-    if not value > 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= value * (1 - 1e-9))
+def nothing() -> str:
+    """Return what stands in a drawing that has no values."""
+    return f'<text class="name" x="{WIDTH / 2:.0f}" y="{HEIGHT / 2 - 14:.0f}" text-anchor="middle">no values</text>'
 
 
-def ticks(most: float) -> list[float]:
-    """Return five even numbers from 0 to the end."""
-    return [round(most * at / 5, 10) for at in range(6)]
+def box_key(css: str, name: str) -> str:
+    """Return the key of a kind of bar."""
+    return f'<span class="key"><i class="{css}"></i>{escape(name)}</span>'
 
 
-def _legend(names: Sequence[str]) -> list[str]:
-    parts = []
-    for at, name in enumerate(names):
-        y = HEIGHT + 12 + at * _LEGEND
-        dash = f' stroke-dasharray="{_DASHES[at % 6]}"' if at % 6 else ""
-        x = _LEFT
-        parts.append(f'<line class="line s{at % 6}" x1="{x}" y1="{y - 4}" x2="{x + 28}" y2="{y - 4}"{dash}/>')
-        parts.append(f'<text x="{x + 34}" y="{y}">{escape(name)}</text>')
-    return parts
+def swatch(at: int, kin: int = 1) -> str:
+    """Return a piece of a line, 28 wide and 10 high, for keys."""
+    return f'<line class="line s{_colour(at, kin)}"{_dash(at, kin)} x1="0" y1="5" x2="28" y2="5"/>'
+
+
+def _line_key(at: int, kin: int, name: str) -> str:
+    inside = f'<svg class="swatch" aria-hidden="true" viewBox="0 0 28 10">{swatch(at, kin)}</svg>{escape(name)}'
+    return f'<span class="key">{inside}</span>'
+
+
+def _colour(at: int, kin: int) -> int:
+    return at // kin % COLOURS
+
+
+def _dash(at: int, kin: int) -> str:
+    """Lines of one colour differ in their dashes, and so do those of different colours, unless they are kin."""
+    dash = _DASHES[(at % kin if kin > 1 else at + at // COLOURS) % len(_DASHES)]
+    return f' stroke-dasharray="{dash}"' if dash else ""
+
+
+def _hover(text: str) -> str:
+    return f"<title>{escape(text)}</title>"
+
+
+def _name(text: str, scale: Scale) -> str:
+    return escape(f"{text}, logarithmic" if scale.logarithmic else text)
+
+
+def _number(value: float) -> str:
+    """Return a value in as few letters as it can be told in."""
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    if value >= 1e4:
+        return f"{value / 1e3:g}k"
+    return f"{value:g}"

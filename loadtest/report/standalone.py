@@ -1,11 +1,28 @@
 """A plot as a file of its own, which a README can show. It knows its reader's light or dark scheme by itself."""
 
-from loadtest.report.html import STYLE
+from collections.abc import Sequence
+from html import escape
+from typing import Final
+
+from loadtest.report.plots import HEIGHT, LEFT, WIDTH, Picture, swatch
+from loadtest.report.style import STYLE
+
+_ROW: Final = 24  # height of a line of the key, which stands below the drawing
 
 
-def standalone(picture: str) -> str:
-    """Return an SVG file from an inline `<svg>`."""
-    named = picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
-    opening, closing, rest = named.partition(">")
-    ground = '<rect width="100%" height="100%" style="fill: var(--paper)"/>'
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{opening}{closing}<style>{STYLE}</style>{ground}{rest}\n'
+def standalone(picture: Picture, names: Sequence[str]) -> str:
+    """Return an SVG file of a plot of lines.
+
+    Args:
+        picture: the plot.
+        names: of its lines, in their order.
+    """
+    height = HEIGHT + _ROW * len(names) + 8
+    keys = [
+        f'<g transform="translate({LEFT} {HEIGHT + at * _ROW})">{swatch(at)}<text x="38" y="10">{escape(name)}</text></g>'
+        for at, name in enumerate(names)
+    ]
+    size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    ground = f'<rect width="{WIDTH}" height="{height}" style="fill: var(--paper)"/>'
+    title = f"<title>{escape(picture.title)}</title>"
+    return f"<svg {size}>{title}<style>{STYLE}</style>{ground}{picture.drawing}{''.join(keys)}</svg>\n"

@@ -33,6 +33,9 @@ def parser() -> words.Parser:
         "--metrics-url", nargs="+", default=[], metavar="URL", help="nodes whose /metrics are read before and after"
     )
     output.add_argument(
+        "--secret-file", type=Path, metavar="FILE", help="the nodes' secret: they are also asked for legs and pushes"
+    )
+    output.add_argument(
         "--out", type=Path, metavar="DIR", help="write result.json, requests.csv, report.md, report.html"
     )
     return made
@@ -155,6 +158,7 @@ def _conflicts(given: argparse.Namespace) -> list[str]:
             given.ramp_to is not None and given.requests is None,
             "--ramp-to needs --requests, at whose end it is reached",
         ),
+        (given.secret_file and not given.metrics_url, "--secret-file needs --metrics-url, the nodes to be asked"),
         (given.prompts and given.input_tokens, "--prompts has prompts of its own: --input-tokens does not go with it"),
     )
     return [sentence for broken, sentence in rules if broken]

@@ -7,8 +7,9 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import uvloop
@@ -26,6 +27,7 @@ from loadtest.run import build
 from loadtest.run.arguments import parse
 from loadtest.run.descriptors import raise_limit
 from loadtest.run.environment import environment, now, shown
+from loadtest.run.legs import LegWatch, token, wall_clock_of
 from loadtest.run.loops import Closed, Loop, warm_up
 from loadtest.run.node_metrics import NodeMetrics, differences
 from loadtest.run.own_cost import CostMeter
@@ -61,7 +63,7 @@ async def run(given: argparse.Namespace, dataset: Source) -> Result:
     Raises:
         RunError: the server is not there.
     """
-    address, began_at = parse_address(given.url), now()
+    address, began_at, bearer = parse_address(given.url), now(), token(given.secret_file)
     stages = build.stages(given, dataset)
     caps = [stage.load.concurrency if isinstance(stage.load, Closed) else stage.load.cap for stage in stages]
     raise_limit(max(cap or 0 for cap in caps) or None)
@@ -77,7 +79,8 @@ async def run(given: argparse.Namespace, dataset: Source) -> Result:
         more=given.more,
     )
     client = Client(address, headers, given.timeout)
-    session = _Session(Exchange(client, form), dataset, NodeMetrics(given.metrics_url, _GREETING_S), asyncio.Event())
+    nodes, legs = NodeMetrics(given.metrics_url, _GREETING_S), partial(LegWatch, given.metrics_url, bearer)
+    session = _Session(Exchange(client, form), dataset, nodes, legs, asyncio.Event())
     with _stopped_by_signals(session.stop):
         taken = await _stages(session, stages, given)
     client.close()
@@ -100,6 +103,7 @@ class _Session:
     exchange: Exchange
     dataset: Source
     nodes: NodeMetrics
+    legs: Callable[[], LegWatch]
     stop: asyncio.Event
 
 
@@ -133,18 +137,21 @@ async def _measure(session: _Session, stage: build.Stage, loop: Loop) -> StageRe
     before = await session.nodes.look()
     gc.collect()
     gc.freeze()  # what is there by now stays; the collector need not look at it while we measure
-    async with CostMeter() as meter, progress(stage.label, loop, stage.limits):
+    async with session.legs() as legs, CostMeter() as meter, progress(stage.label, loop, stage.limits):
         taken = await loop.run(stage.load, session.stop)
     gc.unfreeze()
     assert meter.cost is not None
+    records = sorted(taken.records, key=lambda record: record.index)
     return StageResult(
         label=stage.label,
         load=stage.description,
         duration_s=taken.duration_s,
         unfinished=taken.in_flight + taken.in_line,
-        records=sorted(taken.records, key=lambda record: record.index),
+        records=records,
         client=meter.cost,
         nodes=differences(before, await session.nodes.look()),
+        legs=legs.legs((record.transfer_id for record in records), wall_clock_of(loop.began_s)),
+        legs_note=legs.note,
     )
 
 

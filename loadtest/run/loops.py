@@ -66,18 +66,18 @@ class Loop:
         self._source = source
         self._limits = limits
         self._first_script = first_script
-        self._began_s = 0.0
+        self.began_s = 0.0  # of `perf_counter`
         self._cap: asyncio.Semaphore | None = None
 
     async def run(self, load: Load, stop: asyncio.Event) -> Taken:
         """Load the server until a limit is reached or `stop` is set; then requests in flight are given up."""
-        self._began_s = time.perf_counter()
+        self.began_s = time.perf_counter()
         stopping = asyncio.create_task(stop.wait())
         running = asyncio.create_task(self._closed(load) if isinstance(load, Closed) else self._open(load))
         try:
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.taken.duration_s = time.perf_counter() - self._began_s
+            self.taken.duration_s = time.perf_counter() - self.began_s
             stopping.cancel()
             running.cancel()
             await asyncio.wait({running, stopping})
@@ -93,7 +93,7 @@ class Loop:
     async def _user(self) -> None:
         while self._may_begin():
             script, ask, body = self._prepare()
-            await self._play(script, ask, body, Timing(self._began_s))
+            await self._play(script, ask, body, Timing(self.began_s))
 
     async def _open(self, load: Open) -> None:
         self._cap = asyncio.Semaphore(load.cap) if load.cap else None
@@ -102,18 +102,18 @@ class Loop:
                 if due_s > self._limits.seconds or self.taken.begun >= self._limits.requests:
                     break
                 script, ask, body = self._prepare()  # before the request is due
-                await asyncio.sleep(max(0.0, self._began_s + due_s - time.perf_counter()))
+                await asyncio.sleep(max(0.0, self.began_s + due_s - time.perf_counter()))
                 group.create_task(self._arrival(script, ask, body, due_s))
 
     async def _arrival(self, script: Script, ask: Ask, body: bytes, due_s: float) -> None:
         arrived_s = time.perf_counter()
         if self._cap is None:
-            await self._play(script, ask, body, Timing(self._began_s, due_s))
+            await self._play(script, ask, body, Timing(self.began_s, due_s))
             return
         self.taken.in_line += 1
         async with self._cap:
             self.taken.in_line -= 1
-            await self._play(script, ask, body, Timing(self._began_s, due_s, time.perf_counter() - arrived_s))
+            await self._play(script, ask, body, Timing(self.began_s, due_s, time.perf_counter() - arrived_s))
 
     def _prepare(self) -> tuple[Script, Ask, bytes]:
         script = self._source.script(self._first_script + self.taken.scripts)
@@ -131,10 +131,10 @@ class Loop:
             following = script.following(answered.text) if answered.record.ok else None
             if following is None:
                 return
-            ask, body, timing = following, self._exchange.body(following), Timing(self._began_s)
+            ask, body, timing = following, self._exchange.body(following), Timing(self.began_s)
 
     def _may_begin(self) -> bool:
-        in_time = time.perf_counter() - self._began_s <= self._limits.seconds
+        in_time = time.perf_counter() - self.began_s <= self._limits.seconds
         return in_time and self.taken.begun < self._limits.requests
 
 

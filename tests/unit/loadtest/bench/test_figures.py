@@ -88,7 +88,7 @@ def test_the_picture_is_a_file_of_its_own_with_a_line_for_each_subject() -> None
 
     root = ET.fromstring(report.picture(cells, 200))  # noqa: S314  # ours
 
-    lines = root.findall("{http://www.w3.org/2000/svg}polyline")
+    lines = root.findall(".//{http://www.w3.org/2000/svg}polyline")
     assert len(lines) == 4
     assert all(len((line.get("points") or "").split()) == 2 for line in lines)
 

@@ -3,7 +3,6 @@ import pytest
 from loadtest.measures.record import TIMEOUT
 from loadtest.report.html import html_report
 from loadtest.report.pictures import cdf
-from loadtest.report.plots import nice, ticks
 from loadtest.result import Result
 from tests.unit.loadtest.pages import Page, assert_needs_nothing_else, assert_pictures_are_sound
 from tests.unit.loadtest.records import failed, record
@@ -34,8 +33,8 @@ def test_a_sweep_has_its_curves_and_every_stage_its_timeline() -> None:
     """Four distributions, two curves, two timelines."""
     text = html_report(SWEEP)
 
-    assert text.count("<svg") == 4 + 2 + 2
-    assert html_report(SINGLE).count("<svg") == 4 + 1
+    assert text.count('role="img"') == 4 + 2 + 2
+    assert html_report(SINGLE).count('role="img"') == 4 + 1
     assert "waiting in line" in text
 
 
@@ -67,12 +66,3 @@ def test_a_distribution_runs_from_the_least_to_the_most() -> None:
     assert len(points) <= 201
     assert points == sorted(points)
     assert cdf([]) == []
-
-
-@pytest.mark.parametrize(
-    ("value", "end"), [(0.0, 1.0), (0.7, 1.0), (1.0, 1.0), (1.2, 2.0), (21, 25), (260, 500), (7e-3, 1e-2)]
-)
-def test_axes_end_at_round_numbers(value: float, end: float) -> None:
-    """At the value or above it."""
-    assert nice(value) == pytest.approx(end)
-    assert ticks(nice(value))[-1] == pytest.approx(end)

@@ -1,0 +1,98 @@
+"""A hundred requests of the recorded trace on the real stack, as `docs/benchmarks/trace.md` has 2,000; nothing about speed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from contracts.http import DISAGGREGATED
+from loadtest.report.write import write_reports
+from loadtest.result import Legs, Result, StageResult
+from loadtest.run import build
+from loadtest.run.arguments import parse
+from loadtest.run.command import run
+from loadtest.trace import CONVERSATION
+from tests.e2e.conftest import Trio
+from tests.e2e.stack import Server, Stack
+from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
+from tests.support.browser import Browser
+from tests.support.drawn import look
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+REQUESTS = 100
+SCALES = ("--time-scale", "0.3", "--length-scale", "0.25", "--max-input", "640", "--max-output", "8")
+AT_ONCE = "8"  # the others wait at the client, however slow the machine is
+CLOCK_S = 0.05  # by so much a wall clock may be moved while the test runs
+HITS, ASKED = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+
+
+def cached(server: Server) -> tuple[float, float]:
+    """Tokens that a node found in its prefix cache so far, and how many it looked for."""
+    metrics = server.metrics()
+    return metrics[HITS], metrics[ASKED]
+
+
+async def replayed(trio: Trio, stack: Stack) -> Result:
+    """Replay the trace, and let the nodes tell of every leg."""
+    nodes = ["--metrics-url", trio.prefill.url, trio.decode.url, "--secret-file", str(stack.secret_file)]
+    argv = ["--url", trio.proxy.url, "--trace", str(CONVERSATION), "--requests", str(REQUESTS), *SCALES, *nodes]
+    given = parse([*argv, "--concurrency", AT_ONCE], {})
+    return await run(given, build.source(given))
+
+
+def complete(legs: Sequence[Legs]) -> list[Legs]:
+    """Those that both nodes told of."""
+    return [each for each in legs if {"prefill", "pushes", "waiting for KV", "commit to first step"} <= set(each.spans)]
+
+
+def assert_in_order(stage: StageResult) -> None:
+    """Each leg lies between the request's beginning and its first token."""
+    requests = {record.transfer_id: record for record in stage.records}
+    for each in complete(stage.legs):
+        record = requests[each.transfer_id]
+        arrived_s, first_step_s = each.spans["allocation"][0], each.spans["commit to first step"][1]
+        assert record.started_s - CLOCK_S <= arrived_s <= each.spans["pushes"][1] + CLOCK_S
+        assert each.spans["prefill"][0] - CLOCK_S <= each.spans["pushes"][0]
+        assert first_step_s <= record.started_s + (record.ttft_s or 0.0) + CLOCK_S
+
+
+async def test_a_hundred_requests_of_the_trace(stack: Stack, trio: Trio, tmp_path: Path) -> None:
+    """None fails, shared prefixes are found, every block comes back, and the page shows legs and pushes."""
+    nodes = (trio.prefill, trio.decode)
+    before = [cached(node) for node in nodes]
+
+    result = await replayed(trio, stack)
+
+    (stage,) = result.stages
+    assert (stage.figures["completed"], stage.figures["failed"]) == (REQUESTS, 0)
+    assert stage.figures["paths"] == {DISAGGREGATED: REQUESTS}
+    for node, (hits, asked) in zip(nodes, before, strict=True):
+        now_hits, now_asked = cached(node)
+        rate = (now_hits - hits) / (now_asked - asked)
+        print(f"{node.name} node: prefix hit rate {rate:.1%} of {now_asked - asked:.0f} tokens")
+        assert rate > 0  # the trace's prompts share their first block
+        settle(node, GIVEN_BACK_WITHIN_S)
+        assert node.integrity()["findings"] == []
+    assert len(complete(stage.legs)) >= REQUESTS // 4
+    assert_in_order(stage)
+    await assert_page_is_sound(result, tmp_path)
+
+
+async def assert_page_is_sound(result: Result, folder: Path) -> None:
+    """What was measured on a real stack can be shown."""
+    write_reports(result, folder)
+    profile = folder / "browser"
+    profile.mkdir()
+    browser = Browser(profile)
+    try:
+        async with browser.tab() as tab:
+            await tab.open(folder / "report.html", width=1200, scheme="light")
+            drawn = await look(tab)
+    finally:
+        browser.stop()
+    (legs,) = (name for name in drawn.pictures if name.startswith("Legs and pushes"))
+    assert drawn.problems == []
+    assert (tab.said, tab.exceptions, tab.failed) == ([], [], [])
+    assert drawn.marks(legs, "prefill") > 0
+    assert drawn.marks(legs, "pushes") > 0

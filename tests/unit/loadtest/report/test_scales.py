@@ -1,0 +1,45 @@
+import pytest
+
+from loadtest.report.scales import Scale, nice
+
+
+@pytest.mark.parametrize(
+    ("value", "end"),
+    [(0.0, 1.0), (0.7, 0.8), (1.0, 1.0), (1.2, 1.25), (21, 25), (260, 300), (7e-3, 8e-3), (1001, 1250), (1e6, 1e6)],
+)
+def test_axes_end_at_round_numbers(value: float, end: float) -> None:
+    """At the value or above it, after a few round steps; the last number stands at the end."""
+    assert nice(value) == pytest.approx(end)
+    ticks = Scale(nice(value)).ticks()
+    assert ticks[0] == 0
+    assert ticks[-1] == pytest.approx(end)
+    assert 3 <= len(ticks) <= 7
+
+
+def test_values_of_one_size_have_a_scale_from_0() -> None:
+    """Half the end is in the middle."""
+    scale = Scale.of([3.0, 5.0, 10.0])
+
+    assert not scale.logarithmic
+    assert [scale.share(value) for value in (0.0, 5.0, 10.0)] == [0.0, 0.5, 1.0]
+
+
+def test_one_value_far_from_all_others_makes_the_scale_logarithmic() -> None:
+    """Equal factors are equal distances; what lies below the beginning is shown there."""
+    scale = Scale.of([*[20.0] * 99, 60_000.0])
+
+    assert (scale.least, scale.most) == (10.0, 100_000.0)
+    assert [scale.share(value) for value in (0.0, 10.0, 1000.0, 100_000.0)] == pytest.approx([0.0, 0.0, 0.5, 1.0])
+    assert scale.ticks() == pytest.approx([10, 100, 1000, 10_000, 100_000])
+
+
+def test_a_logarithmic_scale_has_no_more_numbers_than_there_is_room_for() -> None:
+    """Between few decades there are further ones, of many only some."""
+    assert Scale(100.0, 1.0).ticks() == pytest.approx([1, 2, 5, 10, 20, 50, 100])
+    assert Scale(1e9, 1e-3).ticks() == pytest.approx([1e-3, 1e-1, 1e1, 1e3, 1e5, 1e7, 1e9])
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [0.0, 0.0]])
+def test_without_values_there_is_an_axis_all_the_same(values: list[float]) -> None:
+    """From 0 to 1."""
+    assert Scale.of(values) == Scale(1.0)
