@@ -18,6 +18,7 @@ _MOONCAKE: Final = "deploy.overlap.targets:vllm_with_mooncake"
 _NIXL: Final = "deploy.overlap.targets:vllm_with_nixl"
 NIXL_WHEELS: Final = ("nixl==1.5.1", "nixl-cu12==1.5.1")  # the second holds the library; it needs no CUDA for memory
 NIXL_FOLDER: Final = Path.home() / ".cache" / "baton" / "nixl"
+NIXL_DECODE: Final = "nixl-decode"
 INSTALL_TIMEOUT_S: Final = 600.0
 _NIXL_TRANSPORT: Final = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": DATA_DEVICE}
 
@@ -71,7 +72,7 @@ async def mooncake_prefill(servers: Servers, client: Client, name: str, chunk: S
 
 async def nixl_decode(servers: Servers) -> str:
     """Start the NixlConnector's decode node; return its URL."""
-    return await _nixl(servers, "nixl-decode", servers.decode, "kv_consumer", ())
+    return await _nixl(servers, NIXL_DECODE, servers.decode, "kv_consumer", ())
 
 
 async def nixl_prefill(servers: Servers, client: Client, name: str, chunk: Sequence[str], decode: str) -> Nixl:

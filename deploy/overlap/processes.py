@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
@@ -100,10 +101,16 @@ class Processes:
         for engine in engines_of(self._children[name].pid):
             os.sched_setaffinity(engine, {self._cores[name]})
 
+    def engines(self, name: str) -> list[int]:
+        """Return the process ids of a vLLM server's engines."""
+        return engines_of(self._children[name].pid)
+
     def stop(self, *names: str) -> None:
         """Stop processes, all of them unless named; kill those that do not end."""
         stopping = [self._children.pop(name) for name in names or list(self._children)]
         for child in stopping:
+            for engine in engines_of(child.pid):
+                os.kill(engine, signal.SIGCONT)  # one that is resting hears of nothing
             child.terminate()
         for child in stopping:
             try:

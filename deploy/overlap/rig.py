@@ -21,6 +21,7 @@ from contracts.node_info import NodeInfo
 from deploy.overlap import peers
 from deploy.overlap.network import DECODE_DATA, PREFILL_DATA, sent_bytes
 from deploy.overlap.processes import Processes
+from deploy.overlap.resting import Resting
 from deploy.overlap.servers import DECODE_CORE, EAGER, Servers
 from loadtest.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, expected_kv_bytes
 from loadtest.overlap.session import MeasureError, Subject
@@ -94,9 +95,11 @@ class Rig:
             return await self._two(chunk)
         if variant not in (UPSTREAM, NIXL):
             return await self._baton(variant, chunk)
-        start = peers.mooncake_prefill if variant == UPSTREAM else peers.nixl_prefill
-        client = peers.Client(self._http, self._wire_bytes)
-        return await start(self._servers, client, self._keep(variant), chunk, self._decodes[variant])
+        name, client = self._keep(variant), peers.Client(self._http, self._wire_bytes)
+        if variant == UPSTREAM:
+            return await peers.mooncake_prefill(self._servers, client, name, chunk, self._decodes[variant])
+        nixl = await peers.nixl_prefill(self._servers, client, name, chunk, self._decodes[variant])
+        return Resting(nixl, [*self._processes.engines(peers.NIXL_DECODE), *self._processes.engines(name)])
 
     async def _baton(self, layer_sync: str, chunk: Sequence[str]) -> Baton:
         servers = self._servers
