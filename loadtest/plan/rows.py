@@ -1,0 +1,155 @@
+"""Measured requests → equations. Pure.
+
+alone      TTFT of one request at a time   = P's steps + exposed transfer + D's first step + overhead
+two users  time between two first tokens   = P's steps
+decode     TPOT of a request               = D's step with what was in it on average
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+from loadtest.errors import RunError
+from loadtest.measures.record import Record
+from loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
+from loadtest.plan.fit import Row, fit
+
+PREFILL: Final = ("the step", "the token", "the context", "the overhead")
+DECODE: Final = ("the step", "the sequence", "the context", "the arrival")
+BUSY: Final = 0.55  # of the time of one request alone; two users who never meet on P take 0.5
+_SKIPPED: Final = 2  # first tokens of two users before they have found their rhythm
+
+
+class PrefillCell(NamedTuple):
+    """Requests of one prompt length that ask for one token each."""
+
+    tokens: int
+    alone: Sequence[Record]
+    two_users: Sequence[Record]
+
+
+class Known(NamedTuple):
+    """What is not fitted."""
+
+    prefill: Prefill  # its limits
+    decode: Decode  # likewise
+    link: Link
+
+
+def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]], known: Known) -> Calibration:
+    """Fit everything.
+
+    Raises:
+        RunError: what was measured does not suffice.
+    """
+    step_s, sequence_s, context_s, arrival_s = (by_decode := fit(decode_rows(decode), DECODE, "decode")).coefficients
+    speed = Decode(
+        step_s=step_s,
+        sequence_s=sequence_s,
+        context_token_s=context_s,
+        arrival_s=arrival_s,
+        max_num_seqs=known.decode.max_num_seqs,
+        kv_tokens=known.decode.kv_tokens,
+    )
+    by_prefill = fit(prefill_rows(prefill, speed, known), PREFILL, "prefill")
+    a, b, c, overhead_s = by_prefill.coefficients
+    limits = known.prefill
+    fits: dict[str, Fit] = {"prefill": by_prefill.quality, "decode": by_decode.quality}
+    return Calibration(
+        prefill=Prefill(
+            step_s=a,
+            token_s=b,
+            token_context_s=c,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_num_seqs=limits.max_num_seqs,
+            kv_tokens=limits.kv_tokens,
+        ),
+        decode=speed,
+        link=known.link,
+        overhead_s=overhead_s,
+        fits=fits,
+    )
+
+
+def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:
+    """Return the equations for P's steps and the overhead.
+
+    Raises:
+        RunError: at no length did two users keep the prefill node busy.
+    """
+    rows, busy = [], 0
+    for tokens, alone, two_users in cells:
+        steps = math.ceil(tokens / known.prefill.max_num_batched_tokens)
+        values = (float(steps), float(tokens), tokens * tokens / 2)
+        ttft_s = median(record.ttft_s for record in alone if record.ttft_s is not None)
+        first_step_s = speed.step_s + speed.sequence_s + speed.context_token_s * tokens
+        rest_s = max(ttft_s - first_step_s - exposed_s(tokens / steps, known.link), ttft_s / 100)
+        rows.append(Row((*values, 1.0), rest_s))
+        between_s = between_first_tokens_s(two_users)
+        if between_s > BUSY * ttft_s:
+            rows.append(Row((*values, 0.0), between_s))
+            busy += 1
+    if not busy:
+        raise RunError(
+            "two users never kept the prefill node busy, so its share of a first token is unknown: use longer prompts"
+        )
+    return rows
+
+
+def exposed_s(tokens: float, link: Link) -> float:
+    """Return what of a step's transfer comes after the step, where computing takes longer than sending."""
+    return tokens * link.kv_bytes_per_token * 8 / (link.gbit_s * 1e9) / link.layers if link.gbit_s else 0.0
+
+
+def between_first_tokens_s(records: Sequence[Record]) -> float:
+    """Return the mean time between two first tokens, once there is a rhythm.
+
+    Raises:
+        RunError: there are too few.
+    """
+    at = sorted(record.started_s + record.ttft_s for record in records if record.ttft_s is not None)[_SKIPPED:]
+    if len(at) < 2:
+        raise RunError("prefill: too few answers to two users: ask more often (--samples)")
+    return (at[-1] - at[0]) / (len(at) - 1)
+
+
+def decode_rows(runs: Sequence[Sequence[Record]]) -> list[Row]:
+    """Return an equation for each request with three tokens or more; those of one run were on the node together."""
+    rows = []
+    for records in runs:
+        spans = [_Span.of(record) for record in records if record.ok and record.tpot_s]
+        rows += [_row(span, spans) for span in spans if span.record.output_tokens > 2]
+    return rows
+
+
+class _Span(NamedTuple):
+    """When a request was decoded."""
+
+    began_s: float
+    ended_s: float
+    record: Record
+
+    @classmethod
+    def of(cls, record: Record) -> "_Span":
+        began_s = record.started_s + (record.ttft_s or 0.0)
+        return cls(began_s, record.started_s + (record.latency_s or 0.0), record)
+
+
+def _row(span: _Span, spans: Sequence[_Span]) -> Row:
+    """Look around in each of its gaps: so every step counts once, and a slow one not more.
+
+    A gap is a step. Whoever got a token at its end, the first one included, was in it; arrivals at the client scatter, so
+    the end is taken a little later for those who begin, and earlier for those who end.
+    """
+    gaps = span.record.itls_s or (span.ended_s - span.began_s,)
+    sequences = context = 0.0
+    at = span.began_s
+    for gap in gaps:
+        here = [one for one in spans if one is span or one.began_s - gap * 5 / 4 < at < one.ended_s - gap / 2]
+        sequences += len(here) / len(gaps)
+        context += sum(one.record.input_tokens + one.record.output_tokens / 2 for one in here) / len(gaps)
+        at += gap
+    arrivals = sum(span.began_s < other.record.started_s < span.ended_s for other in spans)
+    made = span.record.output_tokens - 1
+    return Row((1.0, sequences, context, arrivals / made), (span.ended_s - span.began_s) / made)
