@@ -55,13 +55,17 @@ def _made_up(dataset: Source, index: int, due_s: float) -> Demand:
     ask = dataset.script(index).first()
     if not ask.input_tokens:
         raise UsageError("a plan needs prompts of known length: use random prompts or a trace")
-    shared = isinstance(dataset, SharedPrefix)
+    if isinstance(dataset, SharedPrefix):
+        blocks: tuple[str, ...] = (f"prefix/{index % dataset.prefixes}",)
+        block_tokens = dataset.prefix_tokens
+    else:
+        blocks, block_tokens = (), 1
     return Demand(
         due_s=due_s,
         input_tokens=ask.input_tokens,
         output_tokens=ask.output_tokens,
-        blocks=(f"prefix/{index % dataset.prefixes}",) if shared else (),
-        block_tokens=dataset.prefix_tokens if shared else 1,
+        blocks=blocks,
+        block_tokens=block_tokens,
     )
 
 

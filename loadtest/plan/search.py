@@ -9,6 +9,7 @@ decode
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from loadtest.errors import RunError
@@ -44,18 +45,18 @@ def cheapest(share: Share, *, target: float, most: int, prices: Prices = EQUAL) 
         return share(Shape(prefill, decode)) >= target
 
     if not enough(most, most):
-        best = share(Shape(most, most))
-        raise RunError(f"even {most} prefill and {most} decode nodes keep the SLOs of {best:.1%} of the requests only")
+        kept = share(Shape(most, most))
+        raise RunError(f"even {most} prefill and {most} decode nodes keep the SLOs of {kept:.1%} of the requests only")
     prefill = _least(lambda n: enough(n, most), 1, most)
     least_decode = _least(lambda n: enough(most, n), 1, most)
-    decode = _least(lambda n: enough(prefill, n), least_decode, most)
+    decode = _least(partial(enough, prefill), least_decode, most)
     best = Shape(prefill, decode)
     stride = max(1, prefill // STRIDES)
     while decode > least_decode and prefill < most:
         prefill = min(prefill + stride, most)
         if prices.of(Shape(prefill, least_decode)) >= prices.of(best):
             break
-        decode = _least(lambda n, p=prefill: enough(p, n), least_decode, decode)
+        decode = _least(partial(enough, prefill), least_decode, decode)
         best = min(best, Shape(prefill, decode), key=prices.of)
     fewer = _least(lambda n: enough(n, best.decode), max(1, best.prefill - stride), best.prefill)
     return Shape(fewer, best.decode)

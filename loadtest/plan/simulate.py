@@ -5,6 +5,7 @@ arrival ─► both nodes are chosen ─► P: line, steps ─► links ─► D
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -71,7 +72,7 @@ class _Simulation:
 
     def run(self) -> Outcome:
         for demand in self._load:
-            self._at(demand.due_s, lambda now_s, demand=demand: self._arrive(demand, now_s))
+            self._at(demand.due_s, partial(self._arrive, demand))
         while self._events:
             at_s, _, act = heappop(self._events)
             act(at_s)

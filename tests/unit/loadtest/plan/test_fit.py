@@ -55,7 +55,7 @@ def test_a_column_of_zeros_has_no_part() -> None:
     """A run without arrivals says nothing of arrivals."""
     found = fit([Row((1.0, 0.0), 5.0)] * 4, ("a", "b"), "x")
 
-    assert found.coefficients == (pytest.approx(5.0), 0.0)
+    assert found.coefficients == pytest.approx((5.0, 0.0))
 
 
 def test_too_few_measurements_are_refused() -> None:

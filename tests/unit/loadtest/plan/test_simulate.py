@@ -307,7 +307,7 @@ def test_a_small_cache_forgets_what_was_used_least_recently() -> None:
 def test_a_prompt_goes_where_its_prefix_is() -> None:
     """Unless that node has too much to do."""
     prefill = Prefill(step_s=0.0, token_s=0.001, max_num_batched_tokens=100)
-    shared = {"blocks": ("a",), "block_tokens": 80}
+    shared: dict[str, Any] = {"blocks": ("a",), "block_tokens": 80}
     load = [demand(0.0, **shared), demand(1.0), demand(2.0, **shared), demand(2.0, **shared)]
 
     found = ttfts(run(load, calibration(prefill=prefill), 2, 4))
