@@ -112,14 +112,19 @@ async def calibrate(given: argparse.Namespace) -> Calibration:
         seed=given.seed,
     )
     pair = Pair(Exchange(client, Form(model=model, chat=False)), effort, lambda line: print(line, file=sys.stderr))
-    before = await node_state(given.prefill_metrics) if given.prefill_metrics else _UNKNOWN
-    by_prefill, by_decode = await pair.prefill(), await pair.decode()
-    client.close()
-    after = await node_state(given.prefill_metrics) if given.prefill_metrics else _UNKNOWN
-    decode = await node_state(given.decode_metrics) if given.decode_metrics else _UNKNOWN
+    before = await _look(given.prefill_metrics)
+    try:
+        by_prefill, by_decode = await pair.prefill(), await pair.decode()
+    finally:
+        client.close()
+    after, decode = await _look(given.prefill_metrics), await _look(given.decode_metrics)
     found = rows.calibrate(by_prefill, by_decode, _known(given, before, after, decode))
     about = {"when": now(), "model": model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
     return msgspec.structs.replace(found, about=about)
+
+
+async def _look(url: str | None) -> NodeState:
+    return await node_state(url) if url else _UNKNOWN
 
 
 def _known(given: argparse.Namespace, before: NodeState, after: NodeState, decode: NodeState) -> rows.Known:
