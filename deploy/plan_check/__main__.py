@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import aiohttp
 
+from contracts.http import DISAGGREGATED
 from deploy.cpu_quota import PERIOD_US, QuotaError
 from deploy.environment import zygote_environment
 from deploy.forkserver import ForkServer, ForkServerError
@@ -154,7 +155,7 @@ async def _run(given: argparse.Namespace, running: Running, rate: float, shape: 
     argv = ["--url", running.proxy, *load_argv(given, rate), "--warmup", str(4 * (shape.prefill + shape.decode))]
     asked = run_arguments.parse(argv, {})
     (stage,) = (await run_command.run(asked, build.source(asked))).stages
-    wrong = [record for record in stage.records if not record.ok or record.path != "disaggregated"]
+    wrong = [record for record in stage.records if not record.ok or record.path != DISAGGREGATED]
     if wrong:
         raise RunError(f"{len(wrong)} requests failed or were not disaggregated: {_words(wrong[0])}")
     return stage

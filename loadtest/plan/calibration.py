@@ -14,10 +14,14 @@ DEFAULT_SEQUENCES: Final = 128
 
 
 class Prefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One prefill node. A step takes `step_s + token_s · tokens + token_context_s · Σ tokens · context`."""
+    """One prefill node.
+
+    A step takes `step_s + prompt_s · prompts begun in it + token_s · tokens + token_context_s · Σ tokens · context`.
+    """
 
     step_s: float
     token_s: float
+    prompt_s: float = 0.0
     token_context_s: float = 0.0  # context of a chunk: tokens before it and half of its own
     max_num_batched_tokens: int = DEFAULT_BATCHED_TOKENS
     max_num_seqs: int = DEFAULT_SEQUENCES

@@ -20,7 +20,10 @@ from loadtest.traffic.vocabulary import Vocabulary
 
 _TIMEOUT_S: Final = 10.0
 _WARM_UP: Final = 3  # requests
-_EACH_USER: Final = 3  # requests of each user in a decode run, at least
+_EACH_USER: Final = 3  # requests of each user in a decode run
+_MANY: Final = 8  # users whose prompts share steps
+_ROUNDS: Final = 5  # of theirs
+_SHORT: Final = 2  # lengths of which there are such
 
 Say = Callable[[str], None]
 
@@ -55,7 +58,7 @@ class Pair:
         self._runs = 0
 
     async def prefill(self) -> list[PrefillCell]:
-        """Ask for one token each, alone and as two users.
+        """Ask for one token each, alone and in line; at the shorter lengths also with prompts that share steps.
 
         Raises:
             RunError: an answer failed.
@@ -65,8 +68,10 @@ class Pair:
         cells = []
         for tokens in effort.prompt_tokens:
             alone = await self._run(tokens, 1, users=1, requests=effort.samples)
-            two_users = await self._run(tokens, 1, users=2, requests=2 * effort.samples + 3)
-            cells.append(PrefillCell(tokens, alone, two_users))
+            in_line = {2: await self._run(tokens, 1, users=2, requests=2 * effort.samples + 3)}
+            if tokens in effort.prompt_tokens[:_SHORT]:
+                in_line[_MANY] = await self._run(tokens, 1, users=_MANY, requests=_MANY * _ROUNDS)
+            cells.append(PrefillCell(tokens, alone, in_line))
         return cells
 
     async def decode(self) -> list[list[Record]]:

@@ -97,8 +97,9 @@ class PrefillNode:
     def _duration_s(self, chunks: list[Chunk]) -> float:
         speed = self._speed
         tokens = sum(chunk.tokens for chunk in chunks)
+        begun = sum(chunk.job.computed == chunk.job.cached for chunk in chunks)
         weighted = sum(chunk.tokens * (chunk.job.computed + chunk.tokens / 2) for chunk in chunks)
-        return speed.step_s + speed.token_s * tokens + speed.token_context_s * weighted
+        return speed.step_s + speed.prompt_s * begun + speed.token_s * tokens + speed.token_context_s * weighted
 
     def _hit(self, job: Job) -> int:
         """Return how many leading tokens are cached; the last token is always computed."""

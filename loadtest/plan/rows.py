@@ -1,12 +1,12 @@
 """Measured requests → equations. Pure.
 
 alone      TTFT of one request at a time   = P's steps + exposed transfer + D's first step + overhead
-two users  time between two first tokens   = P's steps
+in line    time between two first tokens   = P's steps, of which several users' prompts share some
 decode     TPOT of a request               = D's step with what was in it on average
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -15,10 +15,9 @@ from loadtest.measures.record import Record
 from loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
 from loadtest.plan.fit import Row, fit
 
-PREFILL: Final = ("the step", "the token", "the context", "the overhead")
+PREFILL: Final = ("the step", "the prompt", "the token", "the context", "the overhead")
 DECODE: Final = ("the step", "the sequence", "the context", "the arrival")
-BUSY: Final = 0.55  # of the time of one request alone; two users who never meet on P take 0.5
-_SKIPPED: Final = 2  # first tokens of two users before they have found their rhythm
+BUSY: Final = 0.55  # of the TTFT of one request alone; two users who never meet on P have a first token every 0.5
 
 
 class PrefillCell(NamedTuple):
@@ -26,7 +25,7 @@ class PrefillCell(NamedTuple):
 
     tokens: int
     alone: Sequence[Record]
-    two_users: Sequence[Record]
+    in_line: Mapping[int, Sequence[Record]]  # by users, two or more
 
 
 class Known(NamedTuple):
@@ -43,24 +42,26 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
     Raises:
         RunError: what was measured does not suffice.
     """
-    step_s, sequence_s, context_s, arrival_s = (by_decode := fit(decode_rows(decode), DECODE, "decode")).coefficients
+    by_decode = fit(decode_rows(decode), DECODE, "decode")
+    each_step_s, sequence_s, context_token_s, arrival_s = by_decode.coefficients
     speed = Decode(
-        step_s=step_s,
+        step_s=each_step_s,
         sequence_s=sequence_s,
-        context_token_s=context_s,
+        context_token_s=context_token_s,
         arrival_s=arrival_s,
         max_num_seqs=known.decode.max_num_seqs,
         kv_tokens=known.decode.kv_tokens,
     )
     by_prefill = fit(prefill_rows(prefill, speed, known), PREFILL, "prefill")
-    a, b, c, overhead_s = by_prefill.coefficients
+    step_s, prompt_s, token_s, token_context_s, overhead_s = by_prefill.coefficients
     limits = known.prefill
     fits: dict[str, Fit] = {"prefill": by_prefill.quality, "decode": by_decode.quality}
     return Calibration(
         prefill=Prefill(
-            step_s=a,
-            token_s=b,
-            token_context_s=c,
+            step_s=step_s,
+            prompt_s=prompt_s,
+            token_s=token_s,
+            token_context_s=token_context_s,
             max_num_batched_tokens=limits.max_num_batched_tokens,
             max_num_seqs=limits.max_num_seqs,
             kv_tokens=limits.kv_tokens,
@@ -75,24 +76,28 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
 def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:
     """Return the equations for P's steps and the overhead.
 
+    Users in line come in two groups: while one is computed, in one step if it fits, the other one's prompts arrive. So of
+    `users` prompts there are two steps, unless a step cannot hold so much.
+
     Raises:
-        RunError: at no length did two users keep the prefill node busy.
+        RunError: at no length did users in line keep the prefill node busy.
     """
-    rows, busy = [], 0
-    for tokens, alone, two_users in cells:
-        steps = math.ceil(tokens / known.prefill.max_num_batched_tokens)
-        values = (float(steps), float(tokens), tokens * tokens / 2)
+    rows, busy, batched = [], 0, known.prefill.max_num_batched_tokens
+    for tokens, alone, in_line in cells:
+        steps = math.ceil(tokens / batched)
+        rest = (1.0, float(tokens), tokens * tokens / 2)
         ttft_s = median(record.ttft_s for record in alone if record.ttft_s is not None)
         first_step_s = speed.step_s + speed.sequence_s + speed.context_token_s * tokens
         rest_s = max(ttft_s - first_step_s - exposed_s(tokens / steps, known.link), ttft_s / 100)
-        rows.append(Row((*values, 1.0), rest_s))
-        between_s = between_first_tokens_s(two_users)
-        if between_s > BUSY * ttft_s:
-            rows.append(Row((*values, 0.0), between_s))
-            busy += 1
+        rows.append(Row((float(steps), *rest, 1.0), rest_s))
+        for users, records in in_line.items():
+            between_s = between_first_tokens_s(records, users)
+            if between_s * users / 2 > BUSY * ttft_s:
+                rows.append(Row((max(2 / users, tokens / batched), *rest, 0.0), between_s))
+                busy += 1
     if not busy:
         raise RunError(
-            "two users never kept the prefill node busy, so its share of a first token is unknown: use longer prompts"
+            "several users never kept the prefill node busy, so its share of a first token is unknown: use longer prompts"
         )
     return rows
 
@@ -102,16 +107,17 @@ def exposed_s(tokens: float, link: Link) -> float:
     return tokens * link.kv_bytes_per_token * 8 / (link.gbit_s * 1e9) / link.layers if link.gbit_s else 0.0
 
 
-def between_first_tokens_s(records: Sequence[Record]) -> float:
-    """Return the mean time between two first tokens, once there is a rhythm.
+def between_first_tokens_s(records: Sequence[Record], users: int) -> float:
+    """Return the mean time between two first tokens, over as many whole rounds of all users as there are but the first.
 
     Raises:
         RunError: there are too few.
     """
-    at = sorted(record.started_s + record.ttft_s for record in records if record.ttft_s is not None)[_SKIPPED:]
-    if len(at) < 2:
-        raise RunError("prefill: too few answers to two users: ask more often (--samples)")
-    return (at[-1] - at[0]) / (len(at) - 1)
+    at = sorted(record.started_s + record.ttft_s for record in records if record.ttft_s is not None)
+    span = (len(at) - 1) // users * users - users
+    if span < users:
+        raise RunError(f"prefill: too few answers to {users} users: ask more often (--samples)")
+    return (at[-1] - at[-1 - span]) / span
 
 
 def decode_rows(runs: Sequence[Sequence[Record]]) -> list[Row]:

@@ -80,6 +80,7 @@ def calibration_table(found: Calibration) -> Table:
     prefill, decode = found.prefill, found.decode
     rows = [
         ("prefill step", f"{prefill.step_s * 1e3:.3f} ms"),
+        ("… per prompt", f"{prefill.prompt_s * 1e3:.3f} ms"),
         ("… per token", f"{prefill.token_s * 1e6:.3f} µs"),
         ("… per token and 1,000 tokens of context", f"{prefill.token_context_s * 1e9:.3f} µs"),
         ("decode step", f"{decode.step_s * 1e3:.3f} ms"),

@@ -71,12 +71,12 @@ def test_measurements_that_do_not_tell_coefficients_apart_are_refused() -> None:
 
 
 def test_the_rhythm_of_two_users() -> None:
-    """The mean between first tokens, without the first two."""
+    """The mean between first tokens over whole rounds, without the first one."""
     records = [record(at, ttft_s=0.5) for at in (0.0, 0.7, 1.0, 1.2, 1.4)]
 
-    assert between_first_tokens_s(records) == pytest.approx(0.2)
-    with pytest.raises(RunError, match="too few answers"):
-        between_first_tokens_s(records[:3])
+    assert between_first_tokens_s(records, 2) == pytest.approx(0.2)
+    with pytest.raises(RunError, match="too few answers to 2 users"):
+        between_first_tokens_s(records[:4], 2)
 
 
 def test_a_decode_row_counts_what_was_there_meanwhile() -> None:
@@ -95,7 +95,7 @@ def test_a_decode_row_counts_what_was_there_meanwhile() -> None:
 def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
     """The whole way: measured requests → equations → coefficients."""
     truth = calibration(
-        prefill=Prefill(step_s=0.02, token_s=2e-4, token_context_s=1e-7, max_num_batched_tokens=4096),
+        prefill=Prefill(step_s=0.02, prompt_s=0.007, token_s=2e-4, token_context_s=1e-7, max_num_batched_tokens=4096),
         decode=Decode(step_s=0.02, sequence_s=0.003, context_token_s=1e-6, arrival_s=0.005),
         link=Link(gbit_s=1, kv_bytes_per_token=4096, layers=8),
         overhead_s=0.015,
@@ -103,8 +103,10 @@ def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
     cells = []
     for tokens in (200, 700, 1500, 3000):
         alone = run([demand(at * 10.0, tokens) for at in range(5)], truth).records
-        queue = run([demand(tokens=tokens)] * 10, with_steps_of(truth, tokens)).records
-        cells.append(PrefillCell(tokens, alone, queue))
+        in_line = {2: run([demand(tokens=tokens)] * 10, with_steps_of(truth, tokens)).records}
+        if 4 * tokens <= truth.prefill.max_num_batched_tokens:
+            in_line[8] = run([demand(tokens=tokens)] * 40, with_steps_of(truth, 4 * tokens)).records
+        cells.append(PrefillCell(tokens, alone, in_line))
     rng = random.Random(1)
     decode = [
         step_by_step([demand(at, tokens, rng.randint(20, 60)) for at in sorted(starts)], truth.decode)
@@ -120,6 +122,7 @@ def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
     assert found.decode.context_token_s == pytest.approx(1e-6, rel=0.1)
     assert found.decode.arrival_s == pytest.approx(0.005, rel=0.1)
     assert found.prefill.step_s == pytest.approx(0.02, rel=0.05)
+    assert found.prefill.prompt_s == pytest.approx(0.007, rel=0.05)
     assert found.prefill.token_s == pytest.approx(2e-4, rel=0.05)
     assert found.prefill.token_context_s == pytest.approx(1e-7, rel=0.05)
     assert found.overhead_s == pytest.approx(0.015, rel=0.1)
@@ -128,7 +131,7 @@ def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
 
 
 def with_steps_of(truth: Calibration, tokens: int) -> Calibration:
-    """The same nodes, but a step never holds two prompts: that is how two users see them."""
+    """The same nodes, but a step holds one prompt, or four: that is how two users, or eight, see them."""
     prefill = msgspec.structs.replace(truth.prefill, max_num_batched_tokens=tokens)
     return msgspec.structs.replace(truth, prefill=prefill)
 
@@ -138,7 +141,7 @@ def test_two_users_who_never_meet_on_the_prefill_node_are_no_measurement() -> No
     truth = calibration(prefill=Prefill(step_s=0.001, token_s=0.0), overhead_s=0.5)
     alone = run([demand(at * 10.0) for at in range(5)], truth).records
     turns = [demand(at * 0.2556) for at in range(12)]
-    cells = [PrefillCell(100, alone, run(turns, truth).records)] * 3
+    cells = [PrefillCell(100, alone, {2: run(turns, truth).records})] * 3
     decode = [run([demand(0.0, tokens, 40)] * users, truth).records for tokens in (10, 90) for users in (1, 2, 3)]
 
     with pytest.raises(RunError, match="use longer prompts"):

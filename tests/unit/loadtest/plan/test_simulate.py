@@ -70,6 +70,16 @@ def test_short_prompts_share_a_step() -> None:
     assert ended == [pytest.approx(at) for at in (0.11, 0.21, 0.21, 0.21)]
 
 
+def test_each_prompt_of_a_step_has_its_price_once() -> None:
+    """However many steps it takes: the first step begins both, the second one ends the longer one."""
+    prefill = Prefill(step_s=0.1, token_s=0.0, prompt_s=0.01, max_num_batched_tokens=100)
+    load = [demand(tokens=50), demand(tokens=80)]
+
+    ended = [record.ended_s for record in run(load, calibration(prefill=prefill)).records]
+
+    assert ended == [pytest.approx(0.13), pytest.approx(0.23)]
+
+
 def test_a_chunk_of_one_prompt_leaves_the_rest_of_the_step_to_the_next_one() -> None:
     """150 + 50 tokens fill two steps of 100."""
     load = [demand(0.0, 150), demand(0.0, 50)]
