@@ -49,10 +49,10 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--shapes", nargs="+", type=_shape, default=list(SHAPES), metavar="P:D")
     add("--runs", type=int, default=5, help="of each shape")
-    add("--seconds", type=float, default=22.0, help="of each run")
-    add("--utilisation", type=float, default=0.7, help="of the prefill node at 1:1, which sets the rate")
-    add("--input-tokens", type=int, default=250)
-    add("--max-tokens", type=int, default=32)
+    add("--seconds", type=float, default=20.0, help="of each run")
+    add("--utilisation", type=float, default=0.65, help="of the prefill node at 1:1, which sets the rate")
+    add("--input-tokens", type=int, default=400)
+    add("--max-tokens", type=int, default=24)
     add("--length-spread", type=float, default=0.6)
     add("--seed", type=int, default=7)
     add("--cores", type=float, default=0.4, help="of each node")
@@ -127,8 +127,8 @@ async def check(
 async def _calibrate(running: Running, given: argparse.Namespace) -> Calibration:
     """Measure with lengths and loads that are not those of the runs."""
     argv = ["--url", running.proxy, "--out", os.devnull, "--seed", str(given.seed + 1)]
-    argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "64,160,320,480", "--samples", "7"]
-    argv += ["--users", "1,2,4,6", "--answer-tokens", "48"]
+    argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "96,256,512,768", "--samples", "6"]
+    argv += ["--users", "1,3,6,9", "--answer-tokens", "48"]
     argv += ["--prefill-metrics", running.prefill[0], "--decode-metrics", running.decode[0]]
     return await calibrate_command.calibrate(calibrate_command.parser().parse_args(argv))
 

@@ -95,6 +95,7 @@ class DecodeNode:
         first_s = self._after(1)
         for job in joined:
             job.first_at = first_s
+            job.beside = len(self._batch) - 1
         return ended, given_room, self._after(self._stops_after)
 
     def _end_stretch(self, now_s: float) -> list[Job]:

@@ -8,6 +8,7 @@ class Job:
 
     __slots__ = (
         "begun",
+        "beside",
         "cached",
         "computed",
         "context",
@@ -34,4 +35,5 @@ class Job:
         self.ends_at_step = 0  # of D
         self.first_at = 0.0
         self.last_at = 0.0
+        self.beside = 0  # sequences that D's batch had, when it joined
         self.context = 0  # tokens when it joined D's batch

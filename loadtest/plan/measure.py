@@ -75,16 +75,17 @@ class Pair:
         return cells
 
     async def decode(self) -> list[list[Record]]:
-        """Ask for long answers: with short and long prompts, and as many users.
+        """Ask for long answers with short and long prompts; and for short ones, so that more requests arrive meanwhile.
 
         Raises:
             RunError: an answer failed.
         """
         effort = self._effort
-        lengths = sorted({min(effort.prompt_tokens), max(effort.prompt_tokens)})
+        short, long = min(effort.prompt_tokens), max(effort.prompt_tokens)
+        whole, part = effort.answer_tokens, max(effort.answer_tokens // 4, 3)
         return [
-            await self._run(tokens, effort.answer_tokens, users=users, requests=_EACH_USER * users)
-            for tokens in lengths
+            await self._run(tokens, answer, users=users, requests=_EACH_USER * users)
+            for tokens, answer in ((short, whole), (short, part), (long, whole))
             for users in effort.users
         ]
 

@@ -3,6 +3,7 @@
 alone      TTFT of one request at a time   = P's steps + exposed transfer + D's first step + overhead
 in line    time between two first tokens   = P's steps, of which several users' prompts share some
 decode     TPOT of a request               = D's step with what was in it on average
+decode     TTFT less what is simulated     = what first tokens wait for other answers on D
 """
 
 import math
@@ -10,10 +11,14 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
+import msgspec
+
 from loadtest.errors import RunError
 from loadtest.measures.record import Record
 from loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
+from loadtest.plan.demand import Demand
 from loadtest.plan.fit import Row, fit
+from loadtest.plan.simulate import Shape, simulate
 
 PREFILL: Final = ("the step", "the prompt", "the token", "the context", "the overhead")
 DECODE: Final = ("the step", "the sequence", "the context", "the arrival")
@@ -56,7 +61,7 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
     step_s, prompt_s, token_s, token_context_s, overhead_s = by_prefill.coefficients
     limits = known.prefill
     fits: dict[str, Fit] = {"prefill": by_prefill.quality, "decode": by_decode.quality}
-    return Calibration(
+    found = Calibration(
         prefill=Prefill(
             step_s=step_s,
             prompt_s=prompt_s,
@@ -71,6 +76,26 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
         overhead_s=overhead_s,
         fits=fits,
     )
+    return msgspec.structs.replace(found, overhead_sequence_s=overhead_sequence_s(decode, found))
+
+
+def overhead_sequence_s(runs: Sequence[Sequence[Record]], found: Calibration) -> float:
+    """Return by how much first tokens came later than in a simulation of the same arrivals, per sequence beside them.
+
+    Handing out a step's tokens takes time that a single request does not show, and a busy node does it beside the next step.
+    """
+    late_s, beside = 0.0, 0
+    for records in runs:
+        asked = sorted((record for record in records if record.ok), key=lambda record: record.started_s)
+        load = [
+            Demand(due_s=one.started_s, input_tokens=one.input_tokens, output_tokens=one.output_tokens) for one in asked
+        ]
+        spans = [_Span.of(record) for record in asked]
+        simulated = simulate(load, found, Shape(1, 1)).records
+        for span, other in zip(spans, simulated, strict=True):
+            late_s += (span.record.ttft_s or 0.0) - (other.ttft_s or 0.0)
+            beside += sum(one.began_s < span.began_s < one.ended_s for one in spans)
+    return max(late_s / beside, 0.0) if beside else 0.0
 
 
 def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:

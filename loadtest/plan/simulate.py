@@ -58,7 +58,7 @@ class _Simulation:
 
     def __init__(self, load: Sequence[Demand], calibration: Calibration, shape: Shape) -> None:
         self._load = load
-        self._overhead_s = calibration.overhead_s
+        self._calibration = calibration
         self._shape = shape
         self._prefill = [PrefillNode(calibration.prefill) for _ in range(shape.prefill)]
         self._decode = [DecodeNode(calibration.decode) for _ in range(shape.decode)]
@@ -77,7 +77,7 @@ class _Simulation:
             at_s, _, act = heappop(self._events)
             act(at_s)
         began_s = self._load[0].due_s
-        duration_s = max(job.last_at for job in self._jobs) - began_s + self._overhead_s
+        duration_s = max(job.last_at + self._overhead_s(job) for job in self._jobs) - began_s
         return Outcome(
             records=[self._record(index, job) for index, job in enumerate(self._jobs)],
             duration_s=duration_s,
@@ -143,18 +143,22 @@ class _Simulation:
                 self._send(job, now_s, now_s)
         self._plan_turn(decode, ends_s)
 
+    def _overhead_s(self, job: Job) -> float:
+        return self._calibration.overhead_s + self._calibration.overhead_sequence_s * job.beside
+
     def _record(self, index: int, job: Job) -> Record:
         due_s, output = job.demand.due_s, job.demand.output_tokens
         if not job.last_at:
             detail = "both nodes' KV pools are full and wait for each other"
             return Record(index=index, started_s=due_s, ended_s=due_s, due_s=due_s, error=TIMEOUT, detail=detail)
+        overhead_s = self._overhead_s(job)
         return Record(
             index=index,
             started_s=due_s,
-            ended_s=job.last_at + self._overhead_s,
+            ended_s=job.last_at + overhead_s,
             due_s=due_s,
-            ttft_s=job.first_at - due_s + self._overhead_s,
-            latency_s=job.last_at - due_s + self._overhead_s,
+            ttft_s=job.first_at - due_s + overhead_s,
+            latency_s=job.last_at - due_s + overhead_s,
             input_tokens=job.demand.input_tokens,
             output_tokens=output,
             asked_output_tokens=output,

@@ -35,7 +35,7 @@ async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
     assert found.prefill.token_s > 0
     assert found.decode.step_s > 0
     assert found.fits["prefill"].rows >= 5
-    assert found.fits["decode"].rows == 2 * 3 * (1 + 4)
+    assert found.fits["decode"].rows == 3 * 3 * (1 + 4)
     prompts = [tuple(body["prompt"]) for body in fake.bodies]
     assert len(set(prompts)) == len(prompts)
     load = ["--rate", "4", "--requests", "40", "--input-tokens", "300", "--max-tokens", "6"]

@@ -6,7 +6,14 @@ import pytest
 from loadtest.errors import RunError
 from loadtest.plan.calibration import Calibration, Decode, Link, Prefill
 from loadtest.plan.fit import Row, fit
-from loadtest.plan.rows import Known, PrefillCell, between_first_tokens_s, calibrate, decode_rows
+from loadtest.plan.rows import (
+    Known,
+    PrefillCell,
+    between_first_tokens_s,
+    calibrate,
+    decode_rows,
+    overhead_sequence_s,
+)
 from tests.unit.loadtest.plan.made import calibration, demand, run, step_by_step
 from tests.unit.loadtest.records import record
 
@@ -128,6 +135,17 @@ def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
     assert found.overhead_s == pytest.approx(0.015, rel=0.1)
     assert found.fits["prefill"].mean_error < 0.01
     assert found.fits["decode"].mean_error < 0.03
+
+
+def test_first_tokens_that_come_late_beside_others_are_explained_by_them() -> None:
+    """Per sequence beside them; a lone request says nothing of it."""
+    truth = calibration(decode=Decode(step_s=0.01, sequence_s=0.001), overhead_sequence_s=0.004)
+    alone = run([demand(at * 5.0, 50, 30) for at in range(3)], truth).records
+    together = run([demand(at * 0.15, 50, 60) for at in range(12)], truth).records
+    plain = msgspec.structs.replace(truth, overhead_sequence_s=0.0)
+
+    assert overhead_sequence_s([alone, together], plain) == pytest.approx(0.004, rel=0.05)
+    assert overhead_sequence_s([alone], plain) == 0.0
 
 
 def with_steps_of(truth: Calibration, tokens: int) -> Calibration:

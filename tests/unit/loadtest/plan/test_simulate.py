@@ -39,6 +39,16 @@ def test_an_idle_pair_takes_the_time_of_its_steps() -> None:
     assert outcome.duration_s == pytest.approx(0.1 + 4 * 0.01 + 0.02)
 
 
+def test_a_first_token_waits_for_the_other_answers() -> None:
+    """For each sequence beside it; the tokens behind it come as fast as ever."""
+    found = calibration(overhead_s=0.02, overhead_sequence_s=0.003)
+    load = [demand(0.0, 50, 9), demand(0.0, 50, 9)]
+
+    for record in run(load, found).records:
+        assert record.ttft_s == pytest.approx(0.1 + 0.01 + 0.02 + 0.003)
+        assert record.tpot_s == pytest.approx(0.01)
+
+
 @pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
 def test_the_mean_wait_is_that_of_a_queue_with_fixed_service(rho: float) -> None:
     """M/D/1: ρS ÷ 2(1 − ρ). One prompt fills a step, and the decode node costs nothing."""
