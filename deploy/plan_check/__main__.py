@@ -127,7 +127,7 @@ async def check(
 async def _calibrate(running: Running, given: argparse.Namespace) -> Calibration:
     """Measure with lengths and loads that are not those of the runs."""
     argv = ["--url", running.proxy, "--out", os.devnull, "--seed", str(given.seed + 1)]
-    argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "96,256,512,768", "--samples", "6"]
+    argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "96,256,512,768", "--samples", "9"]
     argv += ["--users", "1,3,6,9", "--answer-tokens", "48"]
     argv += ["--prefill-metrics", running.prefill[0], "--decode-metrics", running.decode[0]]
     return await calibrate_command.calibrate(calibrate_command.parser().parse_args(argv))
@@ -154,7 +154,10 @@ async def _run(given: argparse.Namespace, running: Running, rate: float, shape: 
     """Send the load once; every request must have gone over both nodes."""
     argv = ["--url", running.proxy, *load_argv(given, rate), "--warmup", str(4 * (shape.prefill + shape.decode))]
     asked = run_arguments.parse(argv, {})
-    (stage,) = (await run_command.run(asked, build.source(asked))).stages
+    result = await run_command.run(asked, build.source(asked))
+    if result.interrupted:  # `loadtest run` takes signals for itself
+        raise KeyboardInterrupt
+    (stage,) = result.stages
     wrong = [record for record in stage.records if not record.ok or record.path != DISAGGREGATED]
     if wrong:
         raise RunError(f"{len(wrong)} requests failed or were not disaggregated: {_words(wrong[0])}")

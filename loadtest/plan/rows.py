@@ -3,12 +3,12 @@
 alone      TTFT of one request at a time   = P's steps + exposed transfer + D's first step + overhead
 in line    time between two first tokens   = P's steps, of which several users' prompts share some
 decode     TPOT of a request               = D's step with what was in it on average
-decode     TTFT less what is simulated     = what first tokens wait for other answers on D
+decode     TTFT less what steps explain    = what first tokens wait for other answers on D
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import fmean
 from typing import Final, NamedTuple
 
 import msgspec
@@ -16,9 +16,7 @@ import msgspec
 from loadtest.errors import RunError
 from loadtest.measures.record import Record
 from loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
-from loadtest.plan.demand import Demand
 from loadtest.plan.fit import Row, fit
-from loadtest.plan.simulate import Shape, simulate
 
 PREFILL: Final = ("the step", "the prompt", "the token", "the context", "the overhead")
 DECODE: Final = ("the step", "the sequence", "the context", "the arrival")
@@ -80,22 +78,36 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
 
 
 def overhead_sequence_s(runs: Sequence[Sequence[Record]], found: Calibration) -> float:
-    """Return by how much first tokens came later than in a simulation of the same arrivals, per sequence beside them.
+    """Return by how much first tokens came later than steps explain, per sequence beside them.
 
     Handing out a step's tokens takes time that a single request does not show, and a busy node does it beside the next step.
+    Only requests count that had the prefill node to themselves: of the others nobody knows how long they waited there.
     """
     late_s, beside = 0.0, 0
     for records in runs:
-        asked = sorted((record for record in records if record.ok), key=lambda record: record.started_s)
-        load = [
-            Demand(due_s=one.started_s, input_tokens=one.input_tokens, output_tokens=one.output_tokens) for one in asked
-        ]
-        spans = [_Span.of(record) for record in asked]
-        simulated = simulate(load, found, Shape(1, 1)).records
-        for span, other in zip(spans, simulated, strict=True):
-            late_s += (span.record.ttft_s or 0.0) - (other.ttft_s or 0.0)
-            beside += sum(one.began_s < span.began_s < one.ended_s for one in spans)
+        spans = [_Span.of(record) for record in records if record.ok]
+        for span in spans:
+            others = sum(one.began_s < span.began_s < one.ended_s for one in spans)
+            if others and not any(one is not span and _meet_on_prefill(one, span) for one in spans):
+                late_s += (span.record.ttft_s or 0.0) - _first_token_s(span.record, others, found)
+                beside += others
     return max(late_s / beside, 0.0) if beside else 0.0
+
+
+def _meet_on_prefill(one: "_Span", other: "_Span") -> bool:
+    return one.record.started_s < other.began_s and other.record.started_s < one.began_s
+
+
+def _first_token_s(record: Record, beside: int, found: Calibration) -> float:
+    """Return what steps explain of a TTFT: P's, half of the one that D is in, and D's next one."""
+    tokens, speed, decode = record.input_tokens, found.prefill, found.decode
+    steps = math.ceil(tokens / speed.max_num_batched_tokens)
+    prefill_s = steps * speed.step_s + speed.prompt_s + speed.token_s * tokens
+    prefill_s += speed.token_context_s * tokens * tokens / 2
+    base_s = decode.step_s + decode.context_token_s * tokens * beside
+    waited_s = (base_s + decode.sequence_s * beside) / 2
+    step_s = base_s + decode.sequence_s * (beside + 1) + decode.context_token_s * tokens
+    return prefill_s + exposed_s(tokens / steps, found.link) + waited_s + step_s + found.overhead_s
 
 
 def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:
@@ -111,7 +123,7 @@ def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> l
     for tokens, alone, in_line in cells:
         steps = math.ceil(tokens / batched)
         rest = (1.0, float(tokens), tokens * tokens / 2)
-        ttft_s = median(record.ttft_s for record in alone if record.ttft_s is not None)
+        ttft_s = fmean(record.ttft_s for record in alone if record.ttft_s is not None)
         first_step_s = speed.step_s + speed.sequence_s + speed.context_token_s * tokens
         rest_s = max(ttft_s - first_step_s - exposed_s(tokens / steps, known.link), ttft_s / 100)
         rows.append(Row((float(steps), *rest, 1.0), rest_s))
