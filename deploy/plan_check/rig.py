@@ -9,9 +9,9 @@ from typing import Final
 from contracts.secret import generate_secret
 from deploy.cpu_quota import CpuQuota
 from deploy.overlap.processes import Place, Processes, free_port
-from deploy.overlap.rig import QUIET
 from loadtest.plan.simulate import Shape
 
+QUIET: Final = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
 KV_CACHE_BYTES: Final = 256 << 20
 BATCHED_TOKENS: Final = 2048
 CORES: Final = 2
