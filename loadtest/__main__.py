@@ -1,4 +1,4 @@
-"""`python -m loadtest`, also `baton loadtest`: measure a server, compare two runs, check its accuracy."""
+"""`python -m loadtest`, also `baton loadtest`: measure a server, compare runs, check accuracy, plan how many nodes."""
 
 import importlib
 import os
@@ -12,6 +12,8 @@ COMMANDS: Final = {  # name → (module with `main(argv) -> int`, what it does)
     "run": ("loadtest.run.command", "load a server and report what came of it"),
     "compare": ("loadtest.compare.command", "say which metrics of two runs differ"),
     "eval": ("loadtest.evaluate.command", "exact-match accuracy over a file in gsm8k's format"),
+    "calibrate": ("loadtest.plan.calibrate_command", "measure how fast a prefill and a decode node are"),
+    "plan": ("loadtest.plan.command", "say how many nodes a load needs, from a calibration"),
 }
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -48,7 +50,7 @@ def _complain(command: str, error: Exception, status: int) -> int:
 def _usage(wrong: str) -> str:
     lines = [f"loadtest: there is no command {wrong!r}\n"] if wrong else []
     lines.append("usage: loadtest COMMAND …   (`loadtest COMMAND --help` tells more)\n")
-    lines += [f"  {name:<8} {purpose}" for name, (_, purpose) in COMMANDS.items()]
+    lines += [f"  {name:<9} {purpose}" for name, (_, purpose) in COMMANDS.items()]
     return "\n".join(lines)
 
 

@@ -23,9 +23,9 @@ def parser() -> words.Parser:
         prog="loadtest run", description="Load an OpenAI server and report what came of it.", allow_abbrev=False
     )
     _server(made)
-    _load(made)
-    _dataset(made)
-    _trace(made)
+    add_load(made)
+    add_dataset(made)
+    add_trace(made)
     output = made.add_argument_group("measuring and reporting")
     output.add_argument("--warmup", type=words.count_or_none, default=0, metavar="N", help="requests that do not count")
     output.add_argument("--goodput", nargs="+", default=[], metavar="NAME:MS", help="SLOs: ttft, tpot, e2el")
@@ -56,7 +56,8 @@ def _server(made: words.Parser) -> None:
     add("--timeout", type=words.above_0, default=300.0, metavar="S", help="for each request, to its end (%(default)s)")
 
 
-def _load(made: words.Parser) -> None:
+def add_load(made: words.Parser) -> None:
+    """Add the arguments of how it is asked."""
     add = made.add_argument_group("load: closed loop, unless a rate or a trace is given").add_argument
     add(
         "--concurrency",
@@ -78,7 +79,8 @@ def _load(made: words.Parser) -> None:
     add("--seed", type=int, default=0, help="of prompts and arrivals (%(default)s)")
 
 
-def _dataset(made: words.Parser) -> None:
+def add_dataset(made: words.Parser) -> None:
+    """Add the arguments of what is asked."""
     group = made.add_argument_group("what is asked")
     one = group.add_mutually_exclusive_group()
     one.add_argument("--dataset", choices=DATASETS, default="random")
@@ -105,7 +107,8 @@ def _dataset(made: words.Parser) -> None:
     )
 
 
-def _trace(made: words.Parser) -> None:
+def add_trace(made: words.Parser) -> None:
+    """Add the arguments of a trace."""
     add = made.add_argument_group("trace").add_argument
     add("--time-scale", type=words.above_0, metavar="X", help="multiply times by this: 0.5 is twice as fast")
     add("--length-scale", type=words.above_0, metavar="X", help="multiply lengths by this")
@@ -123,7 +126,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     arguments.slos_ms = parse_slos(arguments.goodput)
     arguments.more = _json_object(arguments.extra_body)
     arguments.api_key = key(arguments.api_key, environ)
-    for wrong in _conflicts(arguments):
+    for wrong in conflicts(arguments):
         raise UsageError(wrong)
     return arguments
 
@@ -140,7 +143,7 @@ def key(given: str | None, environ: Mapping[str, str]) -> str | None:
     return found or None
 
 
-def _conflicts(given: argparse.Namespace) -> list[str]:
+def conflicts(given: argparse.Namespace) -> list[str]:
     """Return what cannot be meant, in the order of importance."""
     paced = given.rate is not None or given.rates is not None
     traced = [

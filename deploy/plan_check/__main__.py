@@ -1,0 +1,205 @@
+"""`python -m deploy.plan_check`: calibrate a pair of nodes in CPU quotas, then compare shapes with their simulation. Root only."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+import aiohttp
+
+from contracts.http import DISAGGREGATED
+from deploy.cpu_quota import PERIOD_US, QuotaError
+from deploy.environment import zygote_environment
+from deploy.forkserver import ForkServer, ForkServerError
+from deploy.overlap.cpu import OtherCpu
+from deploy.overlap.processes import Processes, RigError
+from deploy.plan_check.figures import Comparison, compare
+from deploy.plan_check.report import as_plain, comparison_table, markdown
+from deploy.plan_check.rig import BATCHED_TOKENS, Rig, Running
+from loadtest.errors import LoadtestError, RunError
+from loadtest.measures.record import Record
+from loadtest.plan import calibrate_command
+from loadtest.plan.calibration import Calibration, read_calibration, write_calibration
+from loadtest.plan.demand import Demand, demands
+from loadtest.plan.simulate import Shape, simulate
+from loadtest.report.text import table_text
+from loadtest.result import StageResult
+from loadtest.run import arguments as run_arguments
+from loadtest.run import build
+from loadtest.run import command as run_command
+from loadtest.run.environment import environment, now
+
+MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
+SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(1, 2))
+TIMEOUT_S: Final = 60.0
+_RATE: Final = 1.0  # stands in where only lengths matter
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    made = argparse.ArgumentParser(prog="python -m deploy.plan_check", description=__doc__)
+    add = made.add_argument
+    add("--shapes", nargs="+", type=_shape, default=list(SHAPES), metavar="P:D")
+    add("--runs", type=int, default=5, help="of each shape")
+    add("--seconds", type=float, default=20.0, help="of each run")
+    add("--utilisation", type=float, default=0.65, help="of the prefill node at 1:1, which sets the rate")
+    add("--input-tokens", type=int, default=400)
+    add("--max-tokens", type=int, default=24)
+    add("--length-spread", type=float, default=0.6)
+    add("--seed", type=int, default=7)
+    add("--cores", type=float, default=0.4, help="of each node")
+    add("--period-us", type=int, default=PERIOD_US, help="of the quotas")
+    add("--calibration", type=Path, metavar="FILE", help="use this one, and measure none")
+    add("--keep-calibration", type=Path, metavar="FILE", help="write the calibration there")
+    add("--model-dir", type=Path, default=MODEL, help="where the bench model is, or is to be written")
+    add("--json", type=Path, metavar="FILE")
+    add("--markdown", type=Path, metavar="FILE")
+    add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the check; return the exit status: 1 as well if a shape is off by more than is allowed."""
+    given = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.ExitStack() as stack:
+            folder = given.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-plan-")))
+            folder.mkdir(parents=True, exist_ok=True)
+            _make_model(given.model_dir)
+            environ = zygote_environment(os.environ, offline=True)
+            forkserver = stack.enter_context(ForkServer(log=folder / "zygote.log", environ=environ))
+            found, calibration, about = asyncio.run(check(given, forkserver, folder))
+    except (RigError, QuotaError, ForkServerError, LoadtestError) as exc:
+        print(f"plan_check: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    text = markdown(found, calibration, about)
+    print(text)
+    if given.json:
+        given.json.write_text(json.dumps(as_plain(found, calibration, about), indent=1) + "\n")
+    if given.markdown:
+        given.markdown.write_text(text + "\n")
+    return 0 if all(one.right for one in found) else 1
+
+
+async def check(
+    given: argparse.Namespace, forkserver: ForkServer, folder: Path
+) -> tuple[list[Comparison], Calibration, dict[str, Any]]:
+    """Calibrate, then take every shape; each is shown as it comes."""
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout) as http:
+        processes = Processes(forkserver, folder, http)
+        rig = Rig(processes, folder, given.model_dir, cores=given.cores, period_us=given.period_us)
+        try:
+            if given.calibration:
+                calibration = read_calibration(given.calibration)
+            else:
+                calibration = await _calibrate(await rig.start(Shape(1, 1)), given)
+            if given.keep_calibration:
+                write_calibration(calibration, given.keep_calibration)
+            rate, found = rate_per_s(given, calibration), []
+            for shape in given.shapes:
+                found.append(await _shape_checked(given, rig, shape, rate, calibration))
+                print(table_text(comparison_table(found[-1:])), flush=True)
+        finally:
+            rig.stop()
+    load = f"{rate:.2f} requests/s for {given.seconds:g} s, {given.input_tokens} + {given.max_tokens} tokens"
+    about = {
+        "when": now(),
+        **environment(),
+        "load": f"{load} × (1 ± {given.length_spread:g}), Poisson, seed {given.seed}, {given.runs} runs",
+        "cores of each node": given.cores,
+        "period of the quotas (µs)": given.period_us,
+    }
+    return found, calibration, about
+
+
+async def _calibrate(running: Running, given: argparse.Namespace) -> Calibration:
+    """Measure with lengths and loads that are not those of the runs."""
+    argv = ["--url", running.proxy, "--out", os.devnull, "--seed", str(given.seed + 1)]
+    argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "96,256,512,768", "--samples", "9"]
+    argv += ["--users", "1,3,6,9", "--answer-tokens", "48"]
+    argv += ["--prefill-metrics", running.prefill[0], "--decode-metrics", running.decode[0]]
+    return await calibrate_command.calibrate(calibrate_command.parser().parse_args(argv))
+
+
+async def _shape_checked(
+    given: argparse.Namespace, rig: Rig, shape: Shape, rate: float, calibration: Calibration
+) -> Comparison:
+    running = await rig.start(shape)
+    simulated = simulate(load(given, rate), calibration, shape)
+    meter, other_cores = OtherCpu(os.getpid()), 0.0
+    runs: list[StageResult] = []
+    for _ in range(given.runs):
+        meter.restart()
+        runs.append(await _run(given, running, rate, shape))
+        other_cores = max(other_cores, meter.other_cores())
+    throttled = ", ".join(f"{share:.0%}" for share in rig.throttled())
+    print(f"{shape.prefill}:{shape.decode}: quotas were used up in {throttled} of the periods", file=sys.stderr)
+    late_s = max(one.client.lag_p99_s for one in runs)
+    return compare(shape, simulated, [one.records for one in runs], other_cores=other_cores, client_late_s=late_s)
+
+
+async def _run(given: argparse.Namespace, running: Running, rate: float, shape: Shape) -> StageResult:
+    """Send the load once; every request must have gone over both nodes."""
+    argv = ["--url", running.proxy, *load_argv(given, rate), "--warmup", str(4 * (shape.prefill + shape.decode))]
+    asked = run_arguments.parse(argv, {})
+    result = await run_command.run(asked, build.source(asked))
+    if result.interrupted:  # `loadtest run` takes signals for itself
+        raise KeyboardInterrupt
+    (stage,) = result.stages
+    wrong = [record for record in stage.records if not record.ok or record.path != DISAGGREGATED]
+    if wrong:
+        raise RunError(f"{len(wrong)} requests failed or were not disaggregated: {_words(wrong[0])}")
+    return stage
+
+
+def _words(record: Record) -> str:
+    return f"{record.error or record.path} {record.detail}".strip()
+
+
+def load(given: argparse.Namespace, rate: float) -> list[Demand]:
+    """Return what `_run` sends, as the simulation sees it."""
+    asked = run_arguments.parse(["--url", "http://simulated", *load_argv(given, rate)], {})
+    return demands(asked, build.source(asked))
+
+
+def load_argv(given: argparse.Namespace, rate: float) -> list[str]:
+    """Return the arguments that describe the load to `loadtest run`."""
+    requests = max(2, round(rate * given.seconds))
+    lengths = ["--input-tokens", str(given.input_tokens), "--max-tokens", str(given.max_tokens)]
+    spread = ["--length-spread", str(given.length_spread), "--seed", str(given.seed)]
+    return ["--rate", f"{rate:.4f}", "--requests", str(requests), *lengths, *spread]
+
+
+def rate_per_s(given: argparse.Namespace, calibration: Calibration) -> float:
+    """Return the rate at which one prefill node would be as busy as asked for."""
+    speed = calibration.prefill
+    lengths = [one.input_tokens for one in load(given, _RATE)]
+    steps_s = fmean(speed.step_s + n * speed.token_s + speed.token_context_s * n * n / 2 for n in lengths)
+    return float(given.utilisation / steps_s)
+
+
+def _make_model(directory: Path) -> None:
+    from deploy.embedded_model import bench_model
+
+    bench_model.ensure(directory)
+
+
+def _shape(text: str) -> Shape:
+    prefill, _, decode = text.partition(":")
+    return Shape(int(prefill), int(decode))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""Simulated beside measured. Pure."""
+
+from collections.abc import Sequence
+from statistics import fmean, median
+from typing import NamedTuple
+
+from loadtest.measures.record import Record
+from loadtest.plan.simulate import Outcome, Shape
+
+ALLOWED = 0.15  # deviation from the median of the runs
+
+
+class Means(NamedTuple):
+    """Mean times of one run, in s."""
+
+    ttft_s: float
+    tpot_s: float
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> "Means":
+        """Compute them from completed requests."""
+        return cls(
+            fmean(record.ttft_s for record in records if record.ttft_s is not None),
+            fmean(tpot_s for record in records if (tpot_s := record.tpot_s) is not None),
+        )
+
+
+class Comparison(NamedTuple):
+    """One shape."""
+
+    shape: Shape
+    simulated: Means
+    runs: tuple[Means, ...]
+    prefill_busy: float  # simulated
+    decode_busy: float
+    other_cores: float  # CPU that other processes used meanwhile, most of all runs
+    client_late_s: float  # P99 of the client's event loop, most of all runs
+
+    @property
+    def measured(self) -> Means:
+        """The median over the runs of each mean."""
+        return Means(median(run.ttft_s for run in self.runs), median(run.tpot_s for run in self.runs))
+
+    @property
+    def deviation(self) -> tuple[float, float]:
+        """By how much the simulation is off, of TTFT and of TPOT; above 0: it is too slow."""
+        measured = self.measured
+        return self.simulated.ttft_s / measured.ttft_s - 1, self.simulated.tpot_s / measured.tpot_s - 1
+
+    @property
+    def right(self) -> bool:
+        """Whether both are within what is allowed."""
+        return all(abs(off) <= ALLOWED for off in self.deviation)
+
+
+def compare(
+    shape: Shape, simulated: Outcome, runs: Sequence[Sequence[Record]], *, other_cores: float, client_late_s: float
+) -> Comparison:
+    """Compare the runs of one shape with its simulation."""
+    return Comparison(
+        shape,
+        Means.of(simulated.records),
+        tuple(Means.of(records) for records in runs),
+        simulated.prefill_busy,
+        simulated.decode_busy,
+        other_cores,
+        client_late_s,
+    )

@@ -1,0 +1,150 @@
+"""`loadtest calibrate`, from the arguments to the exit status."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import uvloop
+
+from loadtest import words
+from loadtest.client.address import parse_address
+from loadtest.client.exchange import Exchange
+from loadtest.client.fetch import first_model
+from loadtest.client.pool import Client
+from loadtest.errors import UsageError
+from loadtest.plan import rows
+from loadtest.plan.calibration import (
+    DEFAULT_BATCHED_TOKENS,
+    DEFAULT_SEQUENCES,
+    Calibration,
+    Decode,
+    Link,
+    Prefill,
+    write_calibration,
+)
+from loadtest.plan.measure import Effort, NodeState, Pair, node_state
+from loadtest.plan.tables import calibration_table
+from loadtest.report.text import table_text
+from loadtest.run.arguments import key
+from loadtest.run.environment import environment, now
+from loadtest.traffic.body import Form
+from loadtest.traffic.vocabulary import Vocabulary
+
+PROMPT_TOKENS: Final = (128, 512, 1024, 2048)
+USERS: Final = (1, 2, 4, 8)
+_GREETING_S: Final = 10.0
+_POOR: Final = 0.15  # a mean error of a fit that makes predictions doubtful
+_UNKNOWN: Final = NodeState(0, 0.0, 0.0)
+
+
+def parser() -> words.Parser:
+    """Return the command line."""
+    made = words.Parser(
+        prog="loadtest calibrate",
+        description="Measure how fast one prefill and one decode node are, behind a proxy and otherwise idle.",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("--url", required=True, help="base URL of the proxy, with or without /v1")
+    add("--out", type=Path, required=True, metavar="FILE", help="where the calibration is written")
+    add("--model", help="the first one of /v1/models, unless given")
+    add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
+    add("--header", action="append", type=words.header, default=[], metavar="NAME: VALUE")
+    add("--timeout", type=words.above_0, default=300.0, metavar="S", help="for each request (%(default)s)")
+    add("--prompt-tokens", type=_counts, default=PROMPT_TOKENS, metavar="N,N,…", help="lengths of prompts")
+    add("--answer-tokens", type=words.count, default=64, metavar="N", help="of the decode runs (%(default)s)")
+    add("--users", type=_counts, default=USERS, metavar="N,N,…", help="likewise: how many at a time")
+    add("--samples", type=words.count, default=7, metavar="N", help="requests for each figure (%(default)s)")
+    add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH")
+    add("--seed", type=int, default=0, help="of the prompts (%(default)s)")
+    limits = made.add_argument_group("the nodes' limits, as they were started").add_argument
+    limits("--max-num-batched-tokens", type=words.count, default=DEFAULT_BATCHED_TOKENS, metavar="N")
+    limits("--prefill-max-num-seqs", type=words.count, default=DEFAULT_SEQUENCES, metavar="N")
+    limits("--decode-max-num-seqs", type=words.count, default=DEFAULT_SEQUENCES, metavar="N")
+    limits("--prefill-metrics", metavar="URL", help="the prefill node: its KV pool and KV bytes per token are read")
+    limits("--decode-metrics", metavar="URL", help="the decode node: its KV pool is read")
+    limits("--link-gbit", type=words.above_0, metavar="X", help="bandwidth for KV of each node; else never the limit")
+    limits("--layers", type=words.count, default=1, metavar="N", help="of the model: KV leaves layer by layer")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; `LoadtestError`s are for the caller."""
+    given = parser().parse_args(argv)
+    given.api_key = key(given.api_key, os.environ)
+    if given.link_gbit and not given.prefill_metrics:
+        raise UsageError("--link-gbit needs --prefill-metrics, which says how much KV a token has")
+    if len(given.prompt_tokens) < 3:
+        raise UsageError("--prompt-tokens needs three lengths or more: a line through two fits always")
+    found: Calibration = uvloop.run(calibrate(given))
+    write_calibration(found, given.out)
+    print(table_text(calibration_table(found)))
+    for name, fit in found.fits.items():
+        if fit.mean_error > _POOR:
+            print(
+                f"The fit of {name} is poor ({fit.mean_error:.0%} off on average): the node is not as the model has it."
+            )
+    print(f"\nwritten to {given.out}")
+    return 0
+
+
+async def calibrate(given: argparse.Namespace) -> Calibration:
+    """Measure and fit.
+
+    Raises:
+        RunError: the server is not there, an answer failed, or what was measured does not suffice.
+    """
+    address = parse_address(given.url)
+    headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
+    model = given.model or await first_model(address, headers, _GREETING_S)
+    client = Client(address, headers, given.timeout)
+    low, high = given.vocabulary
+    effort = Effort(
+        prompt_tokens=sorted(given.prompt_tokens),
+        samples=given.samples,
+        users=given.users,
+        answer_tokens=given.answer_tokens,
+        vocabulary=Vocabulary(low=low, high=high),
+        seed=given.seed,
+    )
+    pair = Pair(Exchange(client, Form(model=model, chat=False)), effort, lambda line: print(line, file=sys.stderr))
+    before = await _look(given.prefill_metrics)
+    try:
+        by_prefill, by_decode = await pair.prefill(), await pair.decode()
+    finally:
+        client.close()
+    after, decode = await _look(given.prefill_metrics), await _look(given.decode_metrics)
+    found = rows.calibrate(by_prefill, by_decode, _known(given, before, after, decode))
+    about = {"when": now(), "model": model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
+    return msgspec.structs.replace(found, about=about)
+
+
+async def _look(url: str | None) -> NodeState:
+    return await node_state(url) if url else _UNKNOWN
+
+
+def _known(given: argparse.Namespace, before: NodeState, after: NodeState, decode: NodeState) -> rows.Known:
+    tokens = after.prompt_tokens - before.prompt_tokens
+    return rows.Known(
+        prefill=Prefill(
+            step_s=0.0,
+            token_s=0.0,
+            max_num_batched_tokens=given.max_num_batched_tokens,
+            max_num_seqs=given.prefill_max_num_seqs,
+            kv_tokens=after.kv_tokens,
+        ),
+        decode=Decode(step_s=0.0, sequence_s=0.0, max_num_seqs=given.decode_max_num_seqs, kv_tokens=decode.kv_tokens),
+        link=Link(
+            gbit_s=given.link_gbit or 0.0,
+            kv_bytes_per_token=(after.pushed_bytes - before.pushed_bytes) / tokens if tokens else 0.0,
+            layers=given.layers,
+        ),
+    )
+
+
+def _counts(text: str) -> list[int]:
+    return sorted({words.count(part) for part in text.split(",")})

@@ -1,0 +1,126 @@
+"""What a simulation must know of the nodes: a JSON file, measured by `loadtest calibrate` or written by hand."""
+
+import math
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from loadtest.errors import RunError, UsageError
+
+SCHEMA_VERSION: Final = 1
+DEFAULT_BATCHED_TOKENS: Final = 2048  # as vLLM's server on a CPU or a small GPU
+DEFAULT_SEQUENCES: Final = 128
+
+
+class Prefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One prefill node.
+
+    A step takes `step_s + prompt_s · prompts begun in it + token_s · tokens + token_context_s · Σ tokens · context`.
+    """
+
+    step_s: float
+    token_s: float
+    prompt_s: float = 0.0
+    token_context_s: float = 0.0  # context of a chunk: tokens before it and half of its own
+    max_num_batched_tokens: int = DEFAULT_BATCHED_TOKENS
+    max_num_seqs: int = DEFAULT_SEQUENCES
+    kv_tokens: int = 0  # room in the KV pool; 0: more than is ever needed
+    prefix_cache: bool = True  # counts only where a trace says which prompts share what
+
+
+class Decode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One decode node. A step takes `step_s + sequence_s · sequences + context_token_s · tokens of context of all`."""
+
+    step_s: float
+    sequence_s: float
+    context_token_s: float = 0.0
+    arrival_s: float = 0.0  # by which each request that arrives delays the next step
+    max_num_seqs: int = DEFAULT_SEQUENCES
+    kv_tokens: int = 0
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What KV travels over: each node has one such link, in each direction."""
+
+    gbit_s: float = 0.0  # 0: never the limit
+    kv_bytes_per_token: float = 0.0
+    layers: int = 1  # pieces in which a step's KV leaves
+
+
+class Fit(msgspec.Struct, frozen=True, kw_only=True):
+    """How well coefficients explain what was measured."""
+
+    rows: int
+    r_squared: float
+    mean_error: float  # mean of |fitted − measured| ÷ measured
+    worst_error: float
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything."""
+
+    schema_version: int = SCHEMA_VERSION
+    prefill: Prefill
+    decode: Decode
+    link: Link = Link()
+    overhead_s: float = 0.0  # of a first token besides steps and transfer: proxy, hand-over, answer
+    overhead_sequence_s: float = (
+        0.0  # … and for each other sequence that the decode node has: answers wait for each other
+    )
+    fits: dict[str, Fit] = {}
+    about: dict[str, Any] = {}  # where it comes from; not read
+
+
+def read_calibration(path: Path) -> Calibration:
+    """Read one.
+
+    Raises:
+        UsageError: there is none, or a value in it makes no sense.
+    """
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Calibration)
+    except OSError as exc:
+        raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise UsageError(f"{path} is no calibration: {exc}") from exc
+    if found.schema_version != SCHEMA_VERSION:
+        version = found.schema_version
+        raise UsageError(f"{path} has schema version {version}, and this program reads {SCHEMA_VERSION}")
+    for wrong in _wrong(found):
+        raise UsageError(f"{path}: {wrong}")
+    return found
+
+
+def write_calibration(found: Calibration, path: Path) -> None:
+    """Write one.
+
+    Raises:
+        RunError: there is no place for it.
+    """
+    text = msgspec.json.format(msgspec.json.encode(found), indent=2)
+    try:
+        path.write_bytes(text + b"\n")
+    except OSError as exc:
+        raise RunError(f"cannot write {path}: {exc.strerror}") from exc
+
+
+def _wrong(found: Calibration) -> list[str]:
+    """Return what cannot be: a negative or infinite value, a node that does nothing or takes no time."""
+    wrong = []
+    for section in ("prefill", "decode", "link"):
+        for name, value in msgspec.structs.asdict(getattr(found, section)).items():
+            least = 1 if name in ("max_num_batched_tokens", "max_num_seqs", "layers") else 0
+            if not (value >= least and math.isfinite(value)):
+                wrong.append(f"{section}.{name} is {value}, and must be {least} or more")
+    for name in ("overhead_s", "overhead_sequence_s"):
+        value = getattr(found, name)
+        if not (value >= 0 and math.isfinite(value)):
+            wrong.append(f"{name} is {value}, and must be 0 or more")
+    if not found.prefill.step_s + found.prefill.token_s > 0:
+        wrong.append("prefill: a step would take no time")
+    if not found.decode.step_s + found.decode.sequence_s > 0:
+        wrong.append("decode: a step would take no time")
+    if found.link.gbit_s and not found.link.kv_bytes_per_token:
+        wrong.append("link.gbit_s needs link.kv_bytes_per_token")
+    return wrong

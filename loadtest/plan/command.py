@@ -1,0 +1,157 @@
+"""`loadtest plan`, from the arguments to the exit status."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from loadtest import words
+from loadtest.errors import RunError, UsageError
+from loadtest.measures.goodput import good_requests, parse_slos
+from loadtest.plan.calibration import Calibration, read_calibration
+from loadtest.plan.demand import Demand, demands
+from loadtest.plan.search import Prices, cheapest, neighbours
+from loadtest.plan.simulate import Shape, simulate
+from loadtest.plan.tables import Prediction, as_plain, predict, predictions_table
+from loadtest.report.tables import Table
+from loadtest.report.text import table_text
+from loadtest.run import build
+from loadtest.run.arguments import add_dataset, add_load, add_trace, conflicts
+
+SCHEMA_VERSION: Final = 1
+TARGET: Final = 0.9
+MOST_NODES: Final = 4096
+
+
+def parser() -> words.Parser:
+    """Return the command line."""
+    made = words.Parser(
+        prog="loadtest plan",
+        description="Say how many prefill and decode nodes a load needs, by simulation.",
+        allow_abbrev=False,
+    )
+    made.set_defaults(endpoint="completions")
+    add = made.add_argument
+    add("calibration", type=Path, metavar="CALIBRATION", help="what `loadtest calibrate` wrote, or a person")
+    add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="SLOs: ttft, tpot, e2el")
+    add(
+        "--target",
+        type=_target,
+        default=TARGET,
+        metavar="X",
+        help="share of requests that must keep every SLO (%(default)s)",
+    )
+    add("--nodes", type=_shapes, metavar="P:D,…", help="predict these, and recommend nothing")
+    add("--prefill-cost", type=words.above_0, default=1.0, metavar="X", help="of a node (%(default)s)")
+    add("--decode-cost", type=words.above_0, default=1.0, metavar="X", help="likewise (%(default)s)")
+    add("--max-nodes", type=words.count, default=MOST_NODES, metavar="N", help="of each kind (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    add_load(made)
+    add_dataset(made)
+    add_trace(made)
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command; `LoadtestError`s are for the caller."""
+    given = parser().parse_args(argv)
+    slos_ms = parse_slos(given.goodput)
+    for wrong in [*conflicts(given), *_conflicts(given)]:
+        raise UsageError(wrong)
+    calibration = read_calibration(given.calibration)
+    load = demands(given, build.source(given))
+    planned = Planned(load, calibration, slos_ms)
+    chosen, shapes = (None, given.nodes) if given.nodes else _recommend(given, planned)
+    found = [planned.prediction(shape) for shape in shapes]
+    print("\n\n".join(map(table_text, _tables(given, load, found, chosen))))
+    if given.json:
+        _write(given.json, found, chosen, given.target)
+    return 0
+
+
+class Planned:
+    """Predictions of one load."""
+
+    def __init__(self, load: Sequence[Demand], calibration: Calibration, slos_ms: dict[str, float]) -> None:
+        self.load = load
+        self._calibration = calibration
+        self._slos_ms = slos_ms
+        self._shares: dict[Shape, float] = {}
+
+    def prediction(self, shape: Shape) -> Prediction:
+        """Return what so many nodes give."""
+        return predict(shape, simulate(self.load, self._calibration, shape), self._slos_ms)
+
+    def share(self, shape: Shape) -> float:
+        """Return the share of requests that kept every SLO; a search asks for some shapes twice."""
+        if shape not in self._shares:
+            records = simulate(self.load, self._calibration, shape).records
+            done = [record for record in records if record.ok]
+            self._shares[shape] = good_requests(done, self._slos_ms) / len(records)
+        return self._shares[shape]
+
+
+def _recommend(given: argparse.Namespace, planned: Planned) -> tuple[Shape, list[Shape]]:
+    most = min(given.max_nodes, len(planned.load))  # a node for each request: more change nothing
+    prices = Prices(given.prefill_cost, given.decode_cost)
+    chosen = cheapest(planned.share, target=given.target, most=most, prices=prices)
+    return chosen, neighbours(chosen, most)
+
+
+def _tables(
+    given: argparse.Namespace, load: Sequence[Demand], found: Sequence[Prediction], chosen: Shape | None
+) -> list[Table]:
+    span_s = load[-1].due_s - load[0].due_s
+    asked = [
+        ("requests", f"{len(load)} in {span_s:.1f} s"),
+        ("prompt tokens, mean", f"{sum(one.input_tokens for one in load) / len(load):.1f}"),
+        ("answer tokens, mean", f"{sum(one.output_tokens for one in load) / len(load):.1f}"),
+        ("SLOs (ms)", " ".join(given.goodput) or "none"),
+    ]
+    note = ""
+    if chosen:
+        nodes = f"{chosen.prefill} prefill and {chosen.decode} decode nodes"
+        note = f"◄ {nodes}: the cheapest that keep every SLO of at least {given.target:.1%} of the requests."
+    return [Table("Load", ("", ""), asked), predictions_table("Predicted", found, chosen, note)]
+
+
+def _write(file: Path, found: Sequence[Prediction], chosen: Shape | None, target: float) -> None:
+    plain = {
+        "schema_version": SCHEMA_VERSION,
+        "target": target,
+        "recommended": chosen and {"prefill": chosen.prefill, "decode": chosen.decode},
+        "predictions": [as_plain(one) for one in found],
+    }
+    try:
+        file.write_text(json.dumps(plain, indent=1) + "\n")
+    except OSError as exc:
+        raise RunError(f"cannot write {file}: {exc.strerror}") from exc
+
+
+def _conflicts(given: argparse.Namespace) -> list[str]:
+    rules = (
+        (given.rates is not None, "--rates is a sweep: plan one --rate at a time"),
+        (given.concurrency is not None, "--concurrency is not simulated: a plan's load is an open loop"),
+        (not given.trace and given.rate is None, "a plan needs a load: --trace, or --rate"),
+        (not given.nodes and not given.goodput, "say what is promised with --goodput, or predict with --nodes"),
+    )
+    return [sentence for broken, sentence in rules if broken]
+
+
+def _target(text: str) -> float:
+    value = words.above_0(text)
+    if value > 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is above 1")
+    return value
+
+
+def _shapes(text: str) -> list[Shape]:
+    found = []
+    for part in text.split(","):
+        prefill, _, decode = part.partition(":")
+        try:
+            found.append(Shape(words.count(prefill), words.count(decode)))
+        except argparse.ArgumentTypeError as exc:
+            raise argparse.ArgumentTypeError(f"{part!r} is not of the form P:D") from exc
+    return found

@@ -1,0 +1,156 @@
+"""A decode node: every step gives one token to each of its sequences.
+
+Between two changes of the batch the steps are an arithmetic series, since each makes every context one token longer. So
+a *stretch* of them is looked at as one:
+
+    t0 ─ step ─ step ─ step ─ … ─ step          n steps of a stretch take  n·d + c·s·n(n−1)/2  (+ work on arrival, once)
+         └ first tokens of those that joined    d: the first step, s: sequences, c: seconds per token of context
+"""
+
+import math
+from collections import deque
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final
+
+from loadtest.plan.calibration import Decode
+from loadtest.plan.job import Job
+
+EARLY_SHARE: Final = 0.25  # of the pool; below it, only prompts that P has begun get room (`early_reserve_share`)
+
+
+class DecodeNode:
+    """Its batch, the line of those whose KV is there, and the room in its KV pool."""
+
+    def __init__(self, speed: Decode) -> None:
+        self._speed = speed
+        self._room = float(speed.kv_tokens or math.inf)
+        self._begun: deque[Job] = deque()  # P computes them, and they have no room yet
+        self._early: deque[Job] = deque()  # likewise, and P has not begun them (or has, and they are in `_begun`)
+        self._ready: deque[Job] = deque()  # KV is there; join at the next step
+        self._batch: list[tuple[int, int, Job]] = []  # heap of step after which it ends, number, job
+        self._numbers = count()
+        self._steps = 0  # made so far
+        self._context = 0  # tokens of all sequences, as of the stretch's beginning
+        self._began_s = 0.0  # of the stretch
+        self._extra_s = 0.0  # work on arrival within the stretch's first step
+        self._work_s = 0.0  # work on arrival that the next stretch begins with
+        self._free_at = 0.0  # while idle: when work on arrival will be done
+        self._stops_after = 0  # steps of the stretch; 0: idle
+        self.busy_s = 0.0
+        self.least_room = self._room  # there has ever been
+
+    @property
+    def idle(self) -> bool:
+        """Whether no sequence is in the batch."""
+        return not self._stops_after
+
+    def arrive(self, job: Job, now_s: float) -> float | None:
+        """Take notice of a request; return when the stretch is to be ended, if it has to be."""
+        self._early.append(job)
+        self._reserve()
+        if not self._speed.arrival_s:
+            return None
+        if self.idle:
+            self._free_at = max(self._free_at, now_s) + self._speed.arrival_s
+            self.busy_s += self._speed.arrival_s
+            return None
+        self._work_s += self._speed.arrival_s
+        return self._cut(now_s)
+
+    def begun(self, job: Job) -> None:
+        """P has begun its prompt: it needs room, for P keeps its KV until then."""
+        if not (job.reserved or job.begun):
+            job.begun = True
+            self._begun.append(job)
+            self._reserve()
+
+    def ready(self, job: Job, now_s: float) -> float:
+        """Its KV is there; return when the stretch is to be ended for it."""
+        self._ready.append(job)
+        return max(now_s, self._free_at) if self.idle else self._cut(now_s)
+
+    def turn(self, now_s: float) -> tuple[list[Job], list[Job], float | None]:
+        """End a stretch and begin the next one.
+
+        Returns:
+            Jobs that have ended, jobs that got room by that, and when the next stretch ends (None: idle).
+        """
+        ended = self._end_stretch(now_s)
+        given_room = self._reserve() if ended else []
+        joined = []
+        while self._ready and len(self._batch) < self._speed.max_num_seqs:
+            job = self._ready.popleft()
+            job.context = job.demand.input_tokens
+            self._context += job.context
+            job.ends_at_step = self._steps + job.demand.output_tokens
+            heappush(self._batch, (job.ends_at_step, next(self._numbers), job))
+            joined.append(job)
+        if not self._batch:
+            self._stops_after = 0
+            self._free_at, self._work_s = now_s + self._work_s, 0.0
+            return ended, given_room, None
+        self._began_s, self._extra_s, self._work_s = now_s, self._work_s, 0.0
+        self._stops_after = self._batch[0][0] - self._steps
+        first_s = self._after(1)
+        for job in joined:
+            job.first_at = first_s
+            job.beside = len(self._batch) - 1
+        return ended, given_room, self._after(self._stops_after)
+
+    def _end_stretch(self, now_s: float) -> list[Job]:
+        if self.idle:
+            return []
+        self.busy_s += now_s - self._began_s
+        self._steps += self._stops_after
+        self._context += self._stops_after * len(self._batch)
+        ended = []
+        while self._batch and self._batch[0][0] == self._steps:
+            job = heappop(self._batch)[2]
+            job.last_at = now_s
+            self._context -= job.context + job.demand.output_tokens
+            self._room += job.demand.input_tokens + job.demand.output_tokens
+            ended.append(job)
+        return ended
+
+    def _reserve(self) -> list[Job]:
+        """Give room for prompt and whole answer, first come first served; return who got it."""
+        given: list[Job] = []
+        while self._begun and self._fits(self._begun[0]):
+            given.append(self._begun.popleft())
+        while self._early and not self._begun:
+            if self._early[0].begun:
+                self._early.popleft()
+            elif self._room >= EARLY_SHARE * (self._speed.kv_tokens or math.inf) and self._fits(self._early[0]):
+                given.append(self._early.popleft())
+            else:
+                break
+        return given
+
+    def _fits(self, job: Job) -> bool:
+        tokens = job.demand.input_tokens + job.demand.output_tokens
+        if tokens > self._room:
+            return False
+        self._room -= tokens
+        self.least_room = min(self.least_room, self._room)
+        job.reserved = True
+        return True
+
+    def _after(self, steps: int) -> float:
+        """Return when so many steps of the stretch are done."""
+        speed, sequences = self._speed, len(self._batch)
+        first_s = speed.step_s + speed.sequence_s * sequences + speed.context_token_s * self._context
+        growth_s = speed.context_token_s * sequences
+        return self._began_s + self._extra_s + steps * first_s + growth_s * steps * (steps - 1) / 2
+
+    def _cut(self, now_s: float) -> float:
+        """End the stretch with the step that is under way; return when that is."""
+        low, high = 1, self._stops_after
+        while low < high:
+            middle = (low + high) // 2
+            if self._after(middle) >= now_s:
+                high = middle
+            else:
+                low = middle + 1
+        self._stops_after = low
+        return self._after(low)

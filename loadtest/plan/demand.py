@@ -1,0 +1,74 @@
+"""What comes when, as the simulator sees it. Taken from the sources of `loadtest run`, so that both mean the same load."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadtest.errors import UsageError
+from loadtest.run import build
+from loadtest.run.loops import Open
+from loadtest.traffic.made_up import SharedPrefix
+from loadtest.traffic.script import Source
+from loadtest.traffic.trace_replay import TraceReplay, output_tokens, pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """One request."""
+
+    due_s: float
+    input_tokens: int
+    output_tokens: int
+    blocks: tuple[str, ...] = ()  # names of the prompt's whole blocks; equal ones are equal text up to their end
+    block_tokens: int = 1
+
+
+def demands(given: argparse.Namespace, dataset: Source) -> list[Demand]:
+    """Return the requests of an open loop, in the order in which they come.
+
+    Raises:
+        UsageError: there is none, since the load is a closed loop or has no lengths.
+    """
+    stage = build.stages(given, dataset)[0]
+    if not isinstance(stage.load, Open):
+        raise UsageError("a plan needs an open loop: --trace, or --rate")
+    due = [at for at in stage.load.due_s if at <= stage.limits.seconds][: stage.limits.requests]
+    if isinstance(dataset, TraceReplay):
+        return [_traced(dataset, index, at) for index, at in enumerate(due)]
+    return [_made_up(dataset, index, at) for index, at in enumerate(due)]
+
+
+def _traced(dataset: TraceReplay, index: int, due_s: float) -> Demand:
+    request = dataset.requests[index]
+    parts = pieces(request, index, dataset.scale)
+    whole = dataset.scale.block_tokens
+    return Demand(
+        due_s=due_s,
+        input_tokens=sum(part.tokens for part in parts),
+        output_tokens=output_tokens(request, dataset.scale),
+        blocks=tuple(part.block for part in parts if part.tokens == whole),
+        block_tokens=whole,
+    )
+
+
+def _made_up(dataset: Source, index: int, due_s: float) -> Demand:
+    ask = dataset.script(index).first()
+    if not ask.input_tokens:
+        raise UsageError("a plan needs prompts of known length: use random prompts or a trace")
+    if isinstance(dataset, SharedPrefix):
+        blocks: tuple[str, ...] = (f"prefix/{index % dataset.prefixes}",)
+        block_tokens = dataset.prefix_tokens
+    else:
+        blocks, block_tokens = (), 1
+    return Demand(
+        due_s=due_s,
+        input_tokens=ask.input_tokens,
+        output_tokens=ask.output_tokens,
+        blocks=blocks,
+        block_tokens=block_tokens,
+    )
+
+
+def largest(load: Sequence[Demand]) -> tuple[int, int]:
+    """Return the most tokens that a prompt has, and that a prompt and its answer have."""
+    return max(one.input_tokens for one in load), max(one.input_tokens + one.output_tokens for one in load)

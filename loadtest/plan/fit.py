@@ -1,0 +1,95 @@
+"""Least squares on relative errors, with no coefficient below 0. Small, and without numpy, which `loadtest` does not need."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Final, NamedTuple
+
+from loadtest.errors import RunError
+from loadtest.plan.calibration import Fit
+
+_SINGULAR: Final = 1e-9  # of a column, that is not explained by the columns before it
+
+
+class Row(NamedTuple):
+    """One measurement: what was `measured` is explained by Σ coefficient · value."""
+
+    values: tuple[float, ...]
+    measured: float
+
+
+class Fitted(NamedTuple):
+    """Coefficients, in the order of the values."""
+
+    coefficients: tuple[float, ...]
+    quality: Fit
+
+
+def fit(rows: Sequence[Row], names: Sequence[str], what: str) -> Fitted:
+    """Fit one coefficient for each name.
+
+    Raises:
+        RunError: there are too few rows, or they do not tell coefficients apart.
+    """
+    if len(rows) <= len(names):
+        raise RunError(f"{what}: {len(rows)} measurements are too few for {len(names)} coefficients: measure more")
+    scaled = [([value / row.measured for value in row.values], 1.0) for row in rows]
+    active = [at for at in range(len(names)) if any(row.values[at] for row in rows)]
+    while True:
+        found = _solve(scaled, active, names, what)
+        least = min(active, key=lambda at: found[at])
+        if found[least] >= 0:
+            break
+        active.remove(least)  # a negative time makes no sense: what is left explains what it can
+    coefficients = tuple(found.get(at, 0.0) for at in range(len(names)))
+    return Fitted(coefficients, quality(rows, coefficients))
+
+
+def quality(rows: Sequence[Row], coefficients: Sequence[float]) -> Fit:
+    """Say how well coefficients explain rows."""
+    fitted = [sum(a * b for a, b in zip(coefficients, row.values, strict=True)) for row in rows]
+    measured = [row.measured for row in rows]
+    mean = fmean(measured)
+    rest = sum((a - b) ** 2 for a, b in zip(fitted, measured, strict=True))
+    total = sum((value - mean) ** 2 for value in measured)
+    errors = [abs(a - b) / b for a, b in zip(fitted, measured, strict=True)]
+    return Fit(
+        rows=len(rows),
+        r_squared=1 - rest / total if total else 1.0,
+        mean_error=fmean(errors),
+        worst_error=max(errors),
+    )
+
+
+def _solve(
+    rows: Sequence[tuple[list[float], float]], active: Sequence[int], names: Sequence[str], what: str
+) -> dict[int, float]:
+    """Solve by orthogonal columns (Gram–Schmidt, modified), which loses fewer digits than normal equations."""
+    columns = {at: [values[at] for values, _ in rows] for at in active}
+    lengths = {at: _dot(columns[at], columns[at]) for at in active}
+    rest = [measured for _, measured in rows]
+    shares: dict[int, float] = {}
+    overlaps: dict[tuple[int, int], float] = {}
+    for place, at in enumerate(active):
+        column = columns[at]
+        length = _dot(column, column)
+        if length <= _SINGULAR * lengths[at]:
+            others = ", ".join(names[other] for other in active[:place])
+            raise RunError(
+                f"{what}: these measurements do not tell {names[at]} from {others}: vary lengths and users more"
+            )
+        shares[at] = _dot(column, rest) / length
+        rest = [value - shares[at] * part for value, part in zip(rest, column, strict=True)]
+        for other in active[place + 1 :]:
+            overlaps[at, other] = _dot(column, columns[other]) / length
+            columns[other] = [
+                value - overlaps[at, other] * part for value, part in zip(columns[other], column, strict=True)
+            ]
+    found: dict[int, float] = {}
+    for place in range(len(active) - 1, -1, -1):
+        at = active[place]
+        found[at] = shares[at] - sum(overlaps[at, other] * found[other] for other in active[place + 1 :])
+    return found
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))

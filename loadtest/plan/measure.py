@@ -1,0 +1,134 @@
+"""What is asked of a live pair, one prefill and one decode node behind a proxy, so that its speeds can be computed."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from loadtest.client.address import parse_address
+from loadtest.client.exchange import Exchange
+from loadtest.client.fetch import fetch
+from loadtest.errors import RunError
+from loadtest.measures.record import Record
+from loadtest.plan.rows import PrefillCell
+from loadtest.run.loops import Closed, Limits, Loop
+from loadtest.traffic.lengths import Lengths
+from loadtest.traffic.made_up import Making, RandomPrompts
+from loadtest.traffic.vocabulary import Vocabulary
+
+_TIMEOUT_S: Final = 10.0
+_WARM_UP: Final = 3  # requests
+_EACH_USER: Final = 3  # requests of each user in a decode run
+_MANY: Final = 8  # users whose prompts share steps
+_ROUNDS: Final = 5  # of theirs
+_SHORT: Final = 2  # lengths of which there are such
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What is measured, and how often."""
+
+    prompt_tokens: Sequence[int]
+    samples: int
+    users: Sequence[int]  # of the decode runs
+    answer_tokens: int
+    vocabulary: Vocabulary
+    seed: int
+
+
+class NodeState(NamedTuple):
+    """What a node's `/metrics` say."""
+
+    kv_tokens: int  # size of the KV pool; 0: unknown
+    pushed_bytes: float
+    prompt_tokens: float
+
+
+class Pair:
+    """A pair that is asked one thing after the other. No prompt comes twice, so no cache helps."""
+
+    def __init__(self, exchange: Exchange, effort: Effort, say: Say) -> None:
+        self._exchange = exchange
+        self._effort = effort
+        self._say = say
+        self._runs = 0
+
+    async def prefill(self) -> list[PrefillCell]:
+        """Ask for one token each, alone and in line; at the shorter lengths also with prompts that share steps.
+
+        Raises:
+            RunError: an answer failed.
+        """
+        effort = self._effort
+        await self._run(max(effort.prompt_tokens), 4, users=1, requests=_WARM_UP)
+        cells = []
+        for tokens in effort.prompt_tokens:
+            alone = await self._run(tokens, 1, users=1, requests=effort.samples)
+            in_line = {2: await self._run(tokens, 1, users=2, requests=2 * effort.samples + 3)}
+            if tokens in effort.prompt_tokens[:_SHORT]:
+                in_line[_MANY] = await self._run(tokens, 1, users=_MANY, requests=_MANY * _ROUNDS)
+            cells.append(PrefillCell(tokens, alone, in_line))
+        return cells
+
+    async def decode(self) -> list[list[Record]]:
+        """Ask for long answers with short and long prompts; and for short ones, so that more requests arrive meanwhile.
+
+        Raises:
+            RunError: an answer failed.
+        """
+        effort = self._effort
+        short, long = min(effort.prompt_tokens), max(effort.prompt_tokens)
+        whole, part = effort.answer_tokens, max(effort.answer_tokens // 4, 3)
+        return [
+            await self._run(tokens, answer, users=users, requests=_EACH_USER * users)
+            for tokens, answer in ((short, whole), (short, part), (long, whole))
+            for users in effort.users
+        ]
+
+    async def _run(self, tokens: int, answer: int, *, users: int, requests: int) -> list[Record]:
+        effort = self._effort
+        self._say(f"{requests} requests of {tokens} + {answer} tokens, {users} at a time")
+        self._runs += 1
+        lengths = Lengths(input_tokens=tokens, output_tokens=answer)
+        seed = effort.seed * 1000 + self._runs
+        making = Making(seed=seed, chat=False, lengths=lengths, vocabulary=effort.vocabulary)
+        loop = Loop(self._exchange, RandomPrompts(making), Limits(requests=requests, seconds=float("inf")))
+        taken = await loop.run(Closed(concurrency=users), asyncio.Event())
+        for record in taken.records:
+            if not record.ok:
+                raise RunError(f"a request of {tokens} + {answer} tokens failed: {record.error} ({record.detail})")
+        return taken.records
+
+
+async def node_state(url: str) -> NodeState:
+    """Look at a node.
+
+    Raises:
+        RunError: it does not answer, or not as a vLLM server does.
+    """
+    address = parse_address(url.removesuffix("/metrics"))
+    text = await fetch(address, "/metrics", {}, _TIMEOUT_S)
+    try:
+        return parse_state(text.decode())
+    except ValueError as exc:
+        raise RunError(f"{url} has no metrics of a vLLM server: {exc}") from exc
+
+
+def parse_state(text: str) -> NodeState:
+    """Read Prometheus' format.
+
+    Raises:
+        ValueError: it is none.
+    """
+    kv_tokens, sums = 0, {"baton_pushed_bytes_total": 0.0, "vllm:prompt_tokens_total": 0.0}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name in sums:
+                sums[sample.name] += sample.value
+            elif sample.name == "vllm:cache_config_info":
+                kv_tokens = int(sample.labels["num_gpu_blocks"]) * int(sample.labels["block_size"])
+    return NodeState(kv_tokens, *sums.values())

@@ -1,0 +1,166 @@
+"""The clock: moves requests from their arrival over a prefill and a decode node to their last token.
+
+arrival ─► both nodes are chosen ─► P: line, steps ─► links ─► D: next step, first token … last token
+                └─► D: room in the KV pool, which the links wait for
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
+from typing import NamedTuple
+
+from loadtest.errors import RunError
+from loadtest.measures.record import TIMEOUT, Record
+from loadtest.plan.calibration import Calibration
+from loadtest.plan.choice import DecodeChoice, PrefillChoice
+from loadtest.plan.decode import DecodeNode
+from loadtest.plan.demand import Demand, largest
+from loadtest.plan.job import Job
+from loadtest.plan.links import Links
+from loadtest.plan.prefill import PrefillNode
+
+
+class Shape(NamedTuple):
+    """How many nodes."""
+
+    prefill: int
+    decode: int
+
+
+class Outcome(NamedTuple):
+    """What a simulation gave."""
+
+    records: list[Record]  # by arrival
+    duration_s: float
+    prefill_busy: float  # share of the time in which a prefill node computes, mean over all
+    decode_busy: float
+
+
+def simulate(load: Sequence[Demand], calibration: Calibration, shape: Shape) -> Outcome:
+    """Run a load, in the order of its arrivals, over so many nodes.
+
+    Raises:
+        RunError: a request is larger than a node's KV pool.
+    """
+    prompt, whole = largest(load)
+    if calibration.prefill.kv_tokens and prompt > calibration.prefill.kv_tokens:
+        room = calibration.prefill.kv_tokens
+        raise RunError(f"a prompt of {prompt} tokens never fits into a prefill node's KV pool of {room} tokens")
+    if calibration.decode.kv_tokens and whole > calibration.decode.kv_tokens:
+        room = calibration.decode.kv_tokens
+        raise RunError(f"a request of {whole} tokens never fits into a decode node's KV pool of {room} tokens")
+    return _Simulation(load, calibration, shape).run()
+
+
+class _Simulation:
+    """One run. `_events` is a heap of instant, number, what to do."""
+
+    def __init__(self, load: Sequence[Demand], calibration: Calibration, shape: Shape) -> None:
+        self._load = load
+        self._calibration = calibration
+        self._shape = shape
+        self._prefill = [PrefillNode(calibration.prefill) for _ in range(shape.prefill)]
+        self._decode = [DecodeNode(calibration.decode) for _ in range(shape.decode)]
+        self._turns = [0] * shape.decode  # counts the turns that were planned: only the latest one is taken
+        self._choose_prefill = PrefillChoice(shape.prefill)
+        self._choose_decode = DecodeChoice(shape.decode)
+        self._links = Links(calibration.link, shape.prefill, shape.decode)
+        self._events: list[tuple[float, int, Callable[[float], None]]] = []
+        self._numbers = count()
+        self._jobs: list[Job] = []
+
+    def run(self) -> Outcome:
+        for demand in self._load:
+            self._at(demand.due_s, partial(self._arrive, demand))
+        while self._events:
+            at_s, _, act = heappop(self._events)
+            act(at_s)
+        began_s = self._load[0].due_s
+        duration_s = max(job.last_at + self._overhead_s(job) for job in self._jobs) - began_s
+        return Outcome(
+            records=[self._record(index, job) for index, job in enumerate(self._jobs)],
+            duration_s=duration_s,
+            prefill_busy=sum(node.busy_s for node in self._prefill) / (self._shape.prefill * duration_s),
+            decode_busy=sum(node.busy_s for node in self._decode) / (self._shape.decode * duration_s),
+        )
+
+    def _at(self, at_s: float, act: Callable[[float], None]) -> None:
+        heappush(self._events, (at_s, next(self._numbers), act))
+
+    def _arrive(self, demand: Demand, now_s: float) -> None:
+        decode, prefill = self._choose_decode.choose(demand), self._choose_prefill.choose(demand)
+        job = Job(demand, prefill, decode)
+        self._jobs.append(job)
+        self._plan_turn(decode, self._decode[decode].arrive(job, now_s))
+        self._prefill[prefill].take(job)
+        self._at(now_s, lambda at_s: self._begin_step(prefill, at_s))  # once all who come now are there
+
+    def _begin_step(self, prefill: int, now_s: float) -> None:
+        step = self._prefill[prefill].begin(now_s)
+        if step is not None:
+            for job, _, _ in step.chunks:
+                self._decode[job.decode].begun(job)
+            self._at(step.ends_s, lambda at_s: self._end_step(prefill, at_s))
+
+    def _end_step(self, prefill: int, now_s: float) -> None:
+        step = self._prefill[prefill].end()
+        for job, _, kv_tokens in step.chunks:
+            job.unsent += kv_tokens
+            if job.reserved:
+                self._send(job, step.began_s, now_s)
+            if job.computed == job.demand.input_tokens:
+                self._choose_prefill.done(prefill, job.demand)
+        self._begin_step(prefill, now_s)
+
+    def _send(self, job: Job, began_s: float, now_s: float) -> None:
+        """Send what D has room for by now."""
+        there_s = self._links.send(job.prefill, job.decode, job.unsent, began_s=began_s, ended_s=now_s)
+        job.unsent = 0
+        if job.computed == job.demand.input_tokens:
+            self._at(there_s, lambda at_s: self._transferred(job, at_s))
+
+    def _transferred(self, job: Job, now_s: float) -> None:
+        self._prefill[job.prefill].release(job)
+        self._begin_step(job.prefill, now_s)
+        self._plan_turn(job.decode, self._decode[job.decode].ready(job, now_s))
+
+    def _plan_turn(self, decode: int, at_s: float | None) -> None:
+        if at_s is None:
+            return
+        self._turns[decode] += 1
+        number = self._turns[decode]
+        self._at(at_s, lambda now_s: self._turn(decode, number, now_s))
+
+    def _turn(self, decode: int, number: int, now_s: float) -> None:
+        if number != self._turns[decode]:
+            return  # another one was planned since
+        ended, given_room, ends_s = self._decode[decode].turn(now_s)
+        for job in ended:
+            self._choose_decode.done(decode, job.demand)
+        for job in given_room:
+            if job.unsent:
+                self._send(job, now_s, now_s)
+        self._plan_turn(decode, ends_s)
+
+    def _overhead_s(self, job: Job) -> float:
+        return self._calibration.overhead_s + self._calibration.overhead_sequence_s * job.beside
+
+    def _record(self, index: int, job: Job) -> Record:
+        due_s, output = job.demand.due_s, job.demand.output_tokens
+        if not job.last_at:
+            detail = "both nodes' KV pools are full and wait for each other"
+            return Record(index=index, started_s=due_s, ended_s=due_s, due_s=due_s, error=TIMEOUT, detail=detail)
+        overhead_s = self._overhead_s(job)
+        return Record(
+            index=index,
+            started_s=due_s,
+            ended_s=job.last_at + overhead_s,
+            due_s=due_s,
+            ttft_s=job.first_at - due_s + overhead_s,
+            latency_s=job.last_at - due_s + overhead_s,
+            input_tokens=job.demand.input_tokens,
+            output_tokens=output,
+            asked_output_tokens=output,
+            status=200,
+        )

@@ -1,0 +1,54 @@
+"""`loadtest calibrate` against a server that computes one prompt after the other, and a plan made from that."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from loadtest.__main__ import main
+from loadtest.plan.calibrate_command import calibrate, parser
+from loadtest.plan.calibration import read_calibration, write_calibration
+from tests.support.fake_openai import FakeOpenAI, serving
+
+
+class OneAfterTheOther(FakeOpenAI):
+    """Computes prompts in line: 5 ms, and 0.1 ms for each token."""
+
+    def __init__(self) -> None:
+        super().__init__(itl_s=0.003)
+        self.line = asyncio.Lock()
+
+    async def _answer(self, scope: Any, body: dict[str, Any], fault: Any, send: Any) -> None:
+        async with self.line:
+            await asyncio.sleep(0.005 + 1e-4 * len(body["prompt"]))
+        await super()._answer(scope, body, fault, send)
+
+
+async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
+    """Every kind of coefficient is there, no prompt was sent twice, and the file is one that `plan` reads."""
+    fake, file = OneAfterTheOther(), tmp_path / "c.json"
+    argv = ["--prompt-tokens", "200,400,800", "--samples", "4", "--users", "1,4", "--answer-tokens", "60"]
+    async with serving(fake) as url, asyncio.timeout(60):
+        found = await calibrate(parser().parse_args(["--url", url, "--out", str(file), *argv]))
+    write_calibration(found, file)
+
+    assert read_calibration(file) == found
+    assert found.prefill.token_s > 0
+    assert found.decode.step_s > 0
+    assert found.fits["prefill"].rows >= 5
+    assert found.fits["decode"].rows == 3 * 3 * (1 + 4)
+    prompts = [tuple(body["prompt"]) for body in fake.bodies]
+    assert len(set(prompts)) == len(prompts)
+    load = ["--rate", "4", "--requests", "40", "--input-tokens", "300", "--max-tokens", "6"]
+    assert main(["plan", str(file), *load, "--nodes", "1:1,2:1"]) == 0
+
+
+async def test_a_failed_answer_ends_a_calibration(tmp_path: Path, capsys: Any) -> None:
+    """A figure of what was left would be wrong."""
+    fake = FakeOpenAI()
+    fake.faults = {5: "status"}
+    async with serving(fake) as url, asyncio.timeout(60):
+        status = await asyncio.to_thread(main, ["calibrate", "--url", url, "--out", str(tmp_path / "c.json")])
+
+    assert status == 1
+    assert "failed: status (the fake is overloaded)" in capsys.readouterr().err
+    assert not (tmp_path / "c.json").exists()

@@ -1,0 +1,73 @@
+import json
+from typing import Any
+
+import pytest
+
+from deploy.plan_check.__main__ import load, load_argv, parser, rate_per_s
+from deploy.plan_check.figures import Comparison, compare
+from deploy.plan_check.report import as_plain, markdown
+from loadtest.plan.calibration import Calibration, Decode, Prefill
+from loadtest.plan.simulate import Outcome, Shape
+from loadtest.run import build
+from loadtest.run.arguments import parse
+from loadtest.run.loops import Open
+from tests.unit.loadtest.records import record
+
+CALIBRATION = Calibration(
+    prefill=Prefill(step_s=0.02, token_s=4e-4), decode=Decode(step_s=0.02, sequence_s=0.004), overhead_s=0.03
+)
+
+
+def comparison(simulated: float = 0.5, runs: tuple[float, ...] = (0.4, 0.9, 0.5)) -> Comparison:
+    """TTFTs as given; TPOT is 20 ms everywhere."""
+    made = Outcome([record(ttft_s=simulated)], 1.0, 0.7, 0.3)
+    measured = [[record(ttft_s=ttft_s)] for ttft_s in runs]
+    return compare(Shape(2, 1), made, measured, other_cores=0.1, client_late_s=0.001)
+
+
+def test_the_median_of_the_runs_is_what_counts() -> None:
+    """Not their mean: one disturbed run changes nothing."""
+    found = comparison()
+
+    assert tuple(found.measured) == pytest.approx((0.5, 0.02))
+    assert found.deviation == pytest.approx((0.0, 0.0))
+    assert found.right
+
+
+@pytest.mark.parametrize(("simulated", "right"), [(0.58, False), (0.57, True), (0.43, True), (0.42, False)])
+def test_more_than_fifteen_per_cent_is_wrong(simulated: float, right: bool) -> None:
+    """In both directions."""
+    assert comparison(simulated).right is right
+
+
+def test_the_report_shows_deviations() -> None:
+    """With their sign, and every run in the JSON."""
+    text = markdown([comparison(0.55)], CALIBRATION, {"when": "now"})
+
+    assert "| 2P1D mean TTFT (ms) | 550.0 | 500.0 | 400.0 to 900.0 | +10.0% | 70% | 0.10 |" in text
+    assert "1 of 1 shapes within 15%" in text
+    plain: dict[str, Any] = json.loads(json.dumps(as_plain([comparison()], CALIBRATION, {})))
+    assert [run["ttft_s"] for run in plain["shapes"][0]["runs"]] == [0.4, 0.9, 0.5]
+    assert plain["calibration"]["overhead_s"] == 0.03
+
+
+def test_the_simulation_sees_what_is_sent() -> None:
+    """The same number of requests, instants and lengths."""
+    given = parser().parse_args([])
+    asked = parse(["--url", "http://a:1", *load_argv(given, 3.0)], {})
+    dataset = build.source(asked)
+    (stage,) = build.stages(asked, dataset)
+    assert isinstance(stage.load, Open)
+
+    simulated = load(given, 3.0)
+
+    assert [one.due_s for one in simulated] == stage.load.due_s
+    assert simulated[5].input_tokens == len(dataset.script(5).first().prompt)
+    assert len({one.input_tokens for one in simulated}) > 20
+
+
+def test_the_rate_keeps_the_prefill_node_as_busy_as_asked() -> None:
+    """0.02 s and 0.4 ms a token: about 0.18 s for 400 tokens."""
+    given = parser().parse_args(["--utilisation", "0.6"])
+
+    assert rate_per_s(given, CALIBRATION) == pytest.approx(0.6 / 0.18, rel=0.1)

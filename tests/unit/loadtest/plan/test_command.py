@@ -1,0 +1,240 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest.__main__ import main
+from loadtest.plan.calibration import Calibration, read_calibration, write_calibration
+from loadtest.plan.command import parser
+from loadtest.plan.demand import demands
+from loadtest.plan.measure import parse_state
+from loadtest.run import build
+from loadtest.run.arguments import parse
+from loadtest.run.loops import Open
+from tests.unit.loadtest.plan.made import calibration
+
+TRACE = "".join(
+    json.dumps({"timestamp": 400 * at, "input_length": 600, "output_length": 20, "hash_ids": [0, at + 1]}) + "\n"
+    for at in range(40)
+)
+RATE = ("--rate", "4", "--requests", "50", "--input-tokens", "100", "--max-tokens", "10")
+SLO = ("--goodput", "ttft:300")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """A calibration."""
+    path = tmp_path / "calibration.json"
+    write_calibration(calibration(overhead_s=0.01), path)
+    return str(path)
+
+
+def failure(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    """Exit status and what was said."""
+    status = main(list(argv))
+    return status, capsys.readouterr().err
+
+
+def test_a_plan_names_the_nodes(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its neighbours beside it, and the same in JSON."""
+    out = tmp_path / "plan.json"
+
+    assert main(["plan", file, *RATE, *SLO, "--json", str(out)]) == 0
+
+    said, found = capsys.readouterr().out, json.loads(out.read_text())
+    assert found["recommended"] == {"prefill": 1, "decode": 1}
+    assert "1:1 ◄" in said
+    assert "1:2 " in said
+    assert "2:1 " in said
+    by_shape = {(one["prefill"], one["decode"]): one for one in found["predictions"]}
+    assert by_shape[1, 1]["goodput_share"] >= 0.9
+    assert by_shape[2, 1]["ttft_mean_s"] < by_shape[1, 1]["ttft_mean_s"]
+
+
+def test_more_load_needs_more_nodes(file: str, tmp_path: Path) -> None:
+    """50 requests a second at 0.1 s each are five prefill nodes and some."""
+    out = tmp_path / "plan.json"
+
+    assert main(["plan", file, "--rate", "50", *RATE[2:], *SLO, "--json", str(out)]) == 0
+
+    found = json.loads(out.read_text())["recommended"]
+    assert 4 <= found["prefill"] <= 7
+    assert found["decode"] == 1
+
+
+def test_dear_nodes_are_used_less(file: str, tmp_path: Path) -> None:
+    """Costs decide between pairs that are both enough."""
+    chosen = []
+    for cost in ("0.05", "20"):
+        out = tmp_path / "plan.json"
+        goodput = ("--goodput", "ttft:180", "--target", "0.9", "--decode-cost", cost)
+        assert main(["plan", file, "--rate", "40", *RATE[2:], *goodput, "--json", str(out)]) == 0
+        chosen.append(json.loads(out.read_text())["recommended"])
+
+    assert chosen[0]["prefill"] <= chosen[1]["prefill"]
+    assert chosen[0]["decode"] >= chosen[1]["decode"]
+
+
+def test_a_trace_can_be_planned(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With its own arrivals, lengths and shared blocks; `--nodes` predicts only what is asked."""
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text(TRACE)
+
+    assert main(["plan", file, "--trace", str(trace), "--nodes", "1:1,4:2"]) == 0
+
+    said = capsys.readouterr().out
+    assert "40 in 15.6 s" in said
+    assert "\n  1:1 " in said
+    assert "\n  4:2 " in said
+    assert "◄" not in said
+
+
+def test_a_plan_sees_the_load_that_a_run_sends() -> None:
+    """The same arguments give the same arrivals and lengths to both."""
+    argv = [*RATE, "--length-spread", "0.5", "--seed", "3"]
+    given = parse(["--url", "http://a:1", *argv], {})
+    dataset = build.source(given)
+    sent = [dataset.script(index).first() for index in range(50)]
+    (stage,) = build.stages(given, dataset)
+    assert isinstance(stage.load, Open)
+
+    planned = parser().parse_args(["c.json", *argv])
+    found = demands(planned, build.source(planned))
+
+    assert [one.due_s for one in found] == stage.load.due_s
+    assert [one.input_tokens for one in found] == [len(ask.prompt) for ask in sent]
+    assert [one.output_tokens for one in found] == [ask.output_tokens for ask in sent]
+
+
+def test_prompts_with_a_shared_prefix_share_a_block() -> None:
+    """Eight prefixes in turn."""
+    planned = parser().parse_args(["c.json", *RATE, "--dataset", "shared-prefix", "--prefix-tokens", "60"])
+
+    found = demands(planned, build.source(planned))
+
+    assert found[0].blocks == found[8].blocks != found[1].blocks
+    assert (found[0].block_tokens, found[0].input_tokens) == (60, 160)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([*RATE], "--goodput"),
+        ([*SLO], "a plan needs a load: --trace, or --rate"),
+        ([*RATE, *SLO, "--concurrency", "4"], "--concurrency is not simulated"),
+        (["--rates", "1,2", *SLO], "plan one --rate at a time"),
+        ([*RATE, "--goodput", "ttft"], "--goodput ttft"),
+        ([*RATE, *SLO, "--target", "1.5"], "--target: '1.5' is above 1"),
+        ([*RATE, "--nodes", "3"], "--nodes: '3' is not of the form P:D"),
+        ([*RATE, *SLO, "--decode-cost", "0"], "--decode-cost"),
+        ([*RATE, *SLO, "--dataset", "multi-turn"], "prompts of known length"),
+        (["--trace", "nowhere.jsonl", *SLO], "cannot read nowhere.jsonl"),
+    ],
+)
+def test_wrong_arguments_are_usage_errors(
+    file: str, argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line that names what is wrong, and exit status 2."""
+    status, said = failure(capsys, "plan", file, *argv)
+
+    assert (status, said.count("\n")) == (2, 1)
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is no calibration"),
+        ("{}", "missing required field `prefill`"),
+        ('{"prefill": {"step_s": 1, "token_s": 0}, "decode": {"step_s": 1}}', "missing required field `sequence_s`"),
+        ('{"prefill": {"step_s": 1, "token": 0}}', "unknown field `token`"),
+        ("-1", "is no calibration"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_wrong_calibration_is_a_usage_error(
+    tmp_path: Path, text: str | None, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is wrong with the file is said with its name."""
+    path = tmp_path / "c.json"
+    if text is not None:
+        path.write_text(text)
+
+    status, said = failure(capsys, "plan", str(path), *RATE, *SLO)
+
+    assert status == 2
+    assert "c.json" in said
+    assert words in said
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "words"),
+    [
+        ("prefill", {"step_s": -1.0, "token_s": 0.1}, "prefill.step_s is -1.0, and must be 0 or more"),
+        ("prefill", {"step_s": 0.0, "token_s": 0.0}, "prefill: a step would take no time"),
+        ("prefill", {"step_s": 1, "token_s": 0, "max_num_batched_tokens": 0}, "max_num_batched_tokens is 0"),
+        ("decode", {"step_s": 0, "sequence_s": 0}, "decode: a step would take no time"),
+        ("link", {"gbit_s": 1}, "link.gbit_s needs link.kv_bytes_per_token"),
+        ("schema_version", 7, "has schema version 7"),
+        ("overhead_s", -1, "overhead_s is -1"),
+    ],
+)
+def test_impossible_values_are_refused(tmp_path: Path, section: str, value: Any, words: str) -> None:
+    """Before anything is simulated with them."""
+    path = tmp_path / "c.json"
+    whole = {"prefill": {"step_s": 1, "token_s": 0}, "decode": {"step_s": 1, "sequence_s": 0}}
+    path.write_text(json.dumps(whole | {section: value}))
+
+    with pytest.raises(Exception, match=words):
+        read_calibration(path)
+
+
+def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
+    """What was written is read."""
+    found: Calibration = calibration(overhead_s=0.5)
+
+    write_calibration(found, tmp_path / "c.json")
+
+    assert read_calibration(tmp_path / "c.json") == found
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "--url"),
+        (["--url", "http://a:1"], "--out"),
+        (["--url", "http://a:1", "--out", "f", "--link-gbit", "1"], "--link-gbit needs --prefill-metrics"),
+        (["--url", "http://a:1", "--out", "f", "--prompt-tokens", "8,9"], "three lengths or more"),
+        (["--url", "http://a:1", "--out", "f", "--prompt-tokens", "8,x"], "--prompt-tokens"),
+    ],
+)
+def test_calibrate_refuses_wrong_arguments(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Likewise."""
+    status, said = failure(capsys, "calibrate", *argv)
+
+    assert (status, said.count("\n")) == (2, 1)
+    assert words in said
+
+
+def test_calibrate_needs_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """None there: exit status 1."""
+    status, said = failure(capsys, "calibrate", "--url", "http://127.0.0.1:9", "--out", str(tmp_path / "c.json"))
+
+    assert status == 1
+    assert "127.0.0.1:9" in said
+
+
+def test_a_nodes_metrics_say_how_large_it_is() -> None:
+    """Tokens of its KV pool, what it has pushed and computed; the embedded labels are vLLM's."""
+    text = (
+        "# TYPE vllm:cache_config_info gauge\n"
+        'vllm:cache_config_info{block_size="128",num_gpu_blocks="50"} 1.0\n'
+        "# TYPE baton_pushed_bytes counter\n"
+        'baton_pushed_bytes_total{rank="0"} 100.0\n'
+        'baton_pushed_bytes_total{rank="1"} 50.0\n'
+        "# TYPE vllm:prompt_tokens counter\n"
+        "vllm:prompt_tokens_total 7.0\n"
+    )
+
+    assert parse_state(text) == (6400, 150.0, 7.0)

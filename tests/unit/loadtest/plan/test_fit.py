@@ -1,0 +1,168 @@
+import random
+
+import msgspec
+import pytest
+
+from loadtest.errors import RunError
+from loadtest.plan.calibration import Calibration, Decode, Link, Prefill
+from loadtest.plan.fit import Row, fit
+from loadtest.plan.rows import (
+    Known,
+    PrefillCell,
+    between_first_tokens_s,
+    calibrate,
+    decode_rows,
+    overhead_sequence_s,
+)
+from tests.unit.loadtest.plan.made import calibration, demand, run, step_by_step
+from tests.unit.loadtest.records import record
+
+NAMES = ("a", "b", "c")
+
+
+def rows(truth: tuple[float, ...], count: int, noise: float = 0.0) -> list[Row]:
+    """Measurements that the truth explains, but for noise."""
+    rng = random.Random(3)
+    made = []
+    for _ in range(count):
+        values = (1.0, rng.uniform(10, 5000), rng.uniform(1e4, 1e7))
+        exact = sum(a * b for a, b in zip(truth, values, strict=True))
+        made.append(Row(values, exact * (1 + rng.uniform(-noise, noise))))
+    return made
+
+
+def test_known_coefficients_are_recovered() -> None:
+    """Exactly where nothing is noisy, although columns differ by seven orders of magnitude."""
+    found = fit(rows((0.01, 2e-4, 3e-8), 9), NAMES, "x")
+
+    assert found.coefficients == pytest.approx((0.01, 2e-4, 3e-8), rel=1e-6)
+    assert found.quality.r_squared == pytest.approx(1.0)
+    assert found.quality.worst_error == pytest.approx(0.0, abs=1e-9)
+    assert found.quality.rows == 9
+
+
+def test_noise_shows_in_the_quality() -> None:
+    """And coefficients are still about right."""
+    found = fit(rows((0.01, 2e-4, 3e-8), 200, noise=0.1), NAMES, "x")
+
+    assert found.coefficients[1:] == pytest.approx((2e-4, 3e-8), rel=0.05)
+    assert 0.03 < found.quality.mean_error < 0.07
+    assert found.quality.worst_error < 0.15
+
+
+def test_no_coefficient_is_negative() -> None:
+    """What would be below 0 is 0, and the others explain what they can."""
+    found = fit([Row((1.0, float(x)), 10 - x) for x in range(5)], ("a", "b"), "x")
+
+    assert found.coefficients[1] == 0.0
+    assert 7 < found.coefficients[0] < 9
+
+
+def test_a_column_of_zeros_has_no_part() -> None:
+    """A run without arrivals says nothing of arrivals."""
+    found = fit([Row((1.0, 0.0), 5.0)] * 4, ("a", "b"), "x")
+
+    assert found.coefficients == pytest.approx((5.0, 0.0))
+
+
+def test_too_few_measurements_are_refused() -> None:
+    """As many as coefficients always fit, and say nothing."""
+    with pytest.raises(RunError, match="decode: 3 measurements are too few for 3 coefficients"):
+        fit(rows((1, 1, 1), 3), NAMES, "decode")
+
+
+def test_measurements_that_do_not_tell_coefficients_apart_are_refused() -> None:
+    """The message names which, and what to do."""
+    with pytest.raises(RunError, match="do not tell b from a: vary lengths and users more"):
+        fit([Row((1.0, 5.0), 3.0)] * 9, ("a", "b"), "prefill")
+
+
+def test_the_rhythm_of_two_users() -> None:
+    """The mean between first tokens over whole rounds, without the first one."""
+    records = [record(at, ttft_s=0.5) for at in (0.0, 0.7, 1.0, 1.2, 1.4)]
+
+    assert between_first_tokens_s(records, 2) == pytest.approx(0.2)
+    with pytest.raises(RunError, match="too few answers to 2 users"):
+        between_first_tokens_s(records[:4], 2)
+
+
+def test_a_decode_row_counts_what_was_there_meanwhile() -> None:
+    """By step: another one for six of ten, the one that ended with its first token included; an arrival inside."""
+    gaps = (0.1,) * 10
+    one = record(0.0, ttft_s=0.0001, gaps=gaps, input_tokens=100)
+    other = record(0.5, ttft_s=0.0001, gaps=gaps, input_tokens=40)
+
+    first, second = decode_rows([[one, other]])
+
+    assert first.measured == pytest.approx(0.1)
+    assert first.values == pytest.approx((1.0, 1.6, 105.5 + 0.6 * 45.5, 0.1), rel=1e-3)
+    assert second.values == pytest.approx((1.0, 1.5, 45.5 + 0.5 * 105.5, 0.0), rel=1e-3)
+
+
+def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
+    """The whole way: measured requests → equations → coefficients."""
+    truth = calibration(
+        prefill=Prefill(step_s=0.02, prompt_s=0.007, token_s=2e-4, token_context_s=1e-7, max_num_batched_tokens=4096),
+        decode=Decode(step_s=0.02, sequence_s=0.003, context_token_s=1e-6, arrival_s=0.005),
+        link=Link(gbit_s=1, kv_bytes_per_token=4096, layers=8),
+        overhead_s=0.015,
+    )
+    cells = []
+    for tokens in (200, 700, 1500, 3000):
+        alone = run([demand(at * 10.0, tokens) for at in range(5)], truth).records
+        in_line = {2: run([demand(tokens=tokens)] * 10, with_steps_of(truth, tokens)).records}
+        if 4 * tokens <= truth.prefill.max_num_batched_tokens:
+            in_line[8] = run([demand(tokens=tokens)] * 40, with_steps_of(truth, 4 * tokens)).records
+        cells.append(PrefillCell(tokens, alone, in_line))
+    rng = random.Random(1)
+    decode = [
+        step_by_step([demand(at, tokens, rng.randint(20, 60)) for at in sorted(starts)], truth.decode)
+        for tokens in (200, 3000)
+        for users in (1, 2, 5, 9, 14)
+        for starts in [[rng.uniform(0, 3) for _ in range(users)]]
+    ]
+
+    found = calibrate(cells, decode, Known(truth.prefill, truth.decode, truth.link))
+
+    assert found.decode.step_s == pytest.approx(0.02, rel=0.05)
+    assert found.decode.sequence_s == pytest.approx(0.003, rel=0.1)
+    assert found.decode.context_token_s == pytest.approx(1e-6, rel=0.1)
+    assert found.decode.arrival_s == pytest.approx(0.005, rel=0.1)
+    assert found.prefill.step_s == pytest.approx(0.02, rel=0.05)
+    assert found.prefill.prompt_s == pytest.approx(0.007, rel=0.05)
+    assert found.prefill.token_s == pytest.approx(2e-4, rel=0.05)
+    assert found.prefill.token_context_s == pytest.approx(1e-7, rel=0.05)
+    assert found.overhead_s == pytest.approx(0.015, rel=0.1)
+    assert found.fits["prefill"].mean_error < 0.01
+    assert found.fits["decode"].mean_error < 0.03
+
+
+def test_first_tokens_that_come_late_beside_others_are_explained_by_them() -> None:
+    """Per sequence beside them; a lone request says nothing of it."""
+    truth = calibration(decode=Decode(step_s=0.01, sequence_s=0.001), overhead_sequence_s=0.004)
+    alone = run([demand(at * 5.0, 50, 30) for at in range(3)], truth).records
+    rng = random.Random(5)
+    together = run([demand(at * 0.15 + rng.uniform(0, 0.04), 50, 60) for at in range(300)], truth).records
+    in_line = run([demand(at * 0.09, 50, 60) for at in range(50)], truth).records
+    plain = msgspec.structs.replace(truth, overhead_sequence_s=0.0)
+
+    assert overhead_sequence_s([alone, together, in_line], plain) == pytest.approx(0.004, rel=0.1)
+    assert overhead_sequence_s([alone], plain) == 0.0
+
+
+def with_steps_of(truth: Calibration, tokens: int) -> Calibration:
+    """The same nodes, but a step holds one prompt, or four: that is how two users, or eight, see them."""
+    prefill = msgspec.structs.replace(truth.prefill, max_num_batched_tokens=tokens)
+    return msgspec.structs.replace(truth, prefill=prefill)
+
+
+def test_two_users_who_never_meet_on_the_prefill_node_are_no_measurement() -> None:
+    """A prompt takes less there than the rest: the share of it is unknown, and that is said."""
+    truth = calibration(prefill=Prefill(step_s=0.001, token_s=0.0), overhead_s=0.5)
+    alone = run([demand(at * 10.0) for at in range(5)], truth).records
+    turns = [demand(at * 0.2556) for at in range(12)]
+    cells = [PrefillCell(100, alone, {2: run(turns, truth).records})] * 3
+    decode = [run([demand(0.0, tokens, 40)] * users, truth).records for tokens in (10, 90) for users in (1, 2, 3)]
+
+    with pytest.raises(RunError, match="use longer prompts"):
+        calibrate(cells, decode, Known(truth.prefill, Decode(step_s=0.01, sequence_s=0.0), Link()))

@@ -1,0 +1,347 @@
+import random
+from collections.abc import Callable
+from itertools import accumulate
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from loadtest.errors import RunError
+from loadtest.measures.record import TIMEOUT
+from loadtest.plan.calibration import Decode, Link, Prefill
+from loadtest.plan.decode import DecodeNode
+from loadtest.plan.demand import Demand
+from loadtest.plan.prefill import PrefillNode
+from tests.unit.loadtest.plan.made import calibration, demand, run, step_by_step, ttfts
+
+
+def poisson(rate_per_s: float, count: int, seed: int = 1, **more: int) -> list[Demand]:
+    """Requests of a Poisson process."""
+    rng = random.Random(seed)
+    return [demand(at, **more) for at in accumulate(rng.expovariate(rate_per_s) for _ in range(count))]
+
+
+def mixed(count: int, seed: int = 2) -> list[Demand]:
+    """Requests of different lengths."""
+    rng = random.Random(seed)
+    due = accumulate(rng.expovariate(8) for _ in range(count))
+    return [demand(at, rng.randint(10, 400), rng.randint(1, 60)) for at in due]
+
+
+def test_an_idle_pair_takes_the_time_of_its_steps() -> None:
+    """TTFT is P's step, D's step and the overhead; every further token is a step."""
+    outcome = run([demand(5.0, output=4)], calibration(overhead_s=0.02))
+
+    (only,) = outcome.records
+    assert only.ttft_s == pytest.approx(0.1 + 0.01 + 0.02)
+    assert only.tpot_s == pytest.approx(0.01)
+    assert only.started_s == 5.0
+    assert outcome.duration_s == pytest.approx(0.1 + 4 * 0.01 + 0.02)
+
+
+def test_a_first_token_waits_for_the_other_answers() -> None:
+    """For each sequence beside it; the tokens behind it come as fast as ever."""
+    found = calibration(overhead_s=0.02, overhead_sequence_s=0.003)
+    load = [demand(0.0, 50, 9), demand(0.0, 50, 9)]
+
+    for record in run(load, found).records:
+        assert record.ttft_s == pytest.approx(0.1 + 0.01 + 0.02 + 0.003)
+        assert record.tpot_s == pytest.approx(0.01)
+
+
+@pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
+def test_the_mean_wait_is_that_of_a_queue_with_fixed_service(rho: float) -> None:
+    """M/D/1: ρS ÷ 2(1 − ρ). One prompt fills a step, and the decode node costs nothing."""
+    found = calibration(decode=Decode(step_s=1e-9, sequence_s=0.0))
+    outcome = run(poisson(rho / 0.1, 40_000), found)
+
+    wait = fmean(ttfts(outcome)) - 0.1
+    assert wait == pytest.approx(rho * 0.1 / (2 * (1 - rho)), rel=0.06)
+    assert outcome.prefill_busy == pytest.approx(rho, rel=0.02)
+
+
+def test_a_long_prompt_is_computed_in_chunks() -> None:
+    """250 tokens are three steps of at most 100, and context makes later ones dearer."""
+    prefill = Prefill(step_s=0.1, token_s=0.001, token_context_s=1e-6, max_num_batched_tokens=100)
+
+    outcome = run([demand(tokens=250)], calibration(prefill=prefill))
+
+    contexts = 100 * 50 + 100 * 150 + 50 * 225
+    assert ttfts(outcome) == [pytest.approx(3 * 0.1 + 250 * 0.001 + contexts * 1e-6 + 0.01)]
+
+
+def test_short_prompts_share_a_step() -> None:
+    """The first one does not wait; the three that come meanwhile are computed together, and end together."""
+    prefill = Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=100)
+    load = [demand(0.0, 30), demand(0.01, 30), demand(0.02, 30), demand(0.03, 30)]
+
+    ended = [record.ended_s for record in run(load, calibration(prefill=prefill)).records]
+
+    assert ended == [pytest.approx(at) for at in (0.11, 0.21, 0.21, 0.21)]
+
+
+def test_each_prompt_of_a_step_has_its_price_once() -> None:
+    """However many steps it takes: the first step begins both, the second one ends the longer one."""
+    prefill = Prefill(step_s=0.1, token_s=0.0, prompt_s=0.01, max_num_batched_tokens=100)
+    load = [demand(tokens=50), demand(tokens=80)]
+
+    ended = [record.ended_s for record in run(load, calibration(prefill=prefill)).records]
+
+    assert ended == [pytest.approx(0.13), pytest.approx(0.23)]
+
+
+def test_a_chunk_of_one_prompt_leaves_the_rest_of_the_step_to_the_next_one() -> None:
+    """150 + 50 tokens fill two steps of 100."""
+    load = [demand(0.0, 150), demand(0.0, 50)]
+
+    ended = [record.ended_s for record in run(load, calibration()).records]
+
+    assert ended == [pytest.approx(0.21), pytest.approx(0.21)]
+
+
+def test_a_decode_step_grows_with_sequences_and_context() -> None:
+    """Two sequences that are decoded together from beginning to end."""
+    decode = Decode(step_s=0.01, sequence_s=0.002, context_token_s=1e-5)
+    load = [demand(0.0, 50, 11), demand(0.0, 50, 11)]
+
+    outcome = run(load, calibration(decode=decode))
+
+    steps = [0.01 + 2 * 0.002 + 1e-5 * 2 * (50 + at) for at in range(11)]
+    assert [record.tpot_s for record in outcome.records] == [pytest.approx(fmean(steps[1:]))] * 2
+
+
+def test_a_sequence_joins_at_the_next_step_and_makes_it_longer() -> None:
+    """The first one has five steps to itself and two with the second one, whose first token waits for a step's end."""
+    decode = Decode(step_s=0.01, sequence_s=0.01)
+    load = [demand(0.0, 100, 7), demand(0.0, 100, 1)]
+
+    first, second = run(load, calibration(decode=decode)).records
+
+    assert first.ended_s == pytest.approx(0.1 + 5 * 0.02 + 0.03 + 0.02)
+    assert second.ended_s == pytest.approx(0.2 + 0.03)
+
+
+def test_a_sequence_that_comes_inside_a_step_waits_for_its_end() -> None:
+    """P ends in the middle of D's sixth step."""
+    load = [demand(0.0, 100, 20), demand(0.055, 100, 1)]
+    prefill = Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=100)
+
+    first, second = run(load, calibration(prefill=prefill), prefill=2).records
+
+    assert second.ended_s == pytest.approx(0.1 + 6 * 0.01 + 0.01)
+    assert first.ended_s == pytest.approx(0.1 + 20 * 0.01)
+
+
+def test_an_arrival_delays_the_next_step() -> None:
+    """Reading a request and receiving its KV costs those that are being decoded, once."""
+    decode = Decode(step_s=0.01, sequence_s=0.0, arrival_s=0.004)
+    load = [demand(0.0, 100, 30), demand(0.155, 100, 1)]
+
+    first, second = run(load, calibration(decode=decode), prefill=2).records
+
+    assert first.latency_s == pytest.approx(0.1 + 30 * 0.01 + 0.004)
+    assert second.ended_s == pytest.approx(0.264 + 0.01)
+
+
+def test_no_more_sequences_are_decoded_than_allowed() -> None:
+    """The third one waits until one ends."""
+    decode = Decode(step_s=0.01, sequence_s=0.0, max_num_seqs=2)
+    load = [demand(0.0, 10, 10)] * 3
+
+    ended = sorted(record.ended_s for record in run(load, calibration(decode=decode)).records)
+
+    assert ended == [pytest.approx(at) for at in (0.2, 0.2, 0.3)]
+
+
+def test_every_request_ends_once_with_its_tokens() -> None:
+    """Nothing is lost and nothing is made up."""
+    load = mixed(500)
+
+    outcome = run(load, calibration(), 2, 2)
+
+    assert [(one.input_tokens, one.output_tokens, one.due_s) for one in outcome.records] == [
+        (one.input_tokens, one.output_tokens, one.due_s) for one in load
+    ]
+    assert all(one.ok and one.ttft_s and one.latency_s and one.latency_s >= one.ttft_s for one in outcome.records)
+
+
+def test_the_same_load_gives_the_same_figures() -> None:
+    """Nothing in it is drawn."""
+    assert run(mixed(200), calibration(), 3, 2) == run(mixed(200), calibration(), 3, 2)
+
+
+def test_more_nodes_make_it_no_slower() -> None:
+    """Mean TTFT falls with prefill nodes, mean latency with decode nodes."""
+    load = mixed(600)
+    by_prefill = [fmean(ttfts(run(load, calibration(), nodes, 4))) for nodes in (2, 3, 4, 8, 100)]
+    decode = Decode(step_s=0.01, sequence_s=0.005)
+    by_decode = [
+        fmean(record.latency_s or 0.0 for record in run(load, calibration(decode=decode), 8, nodes).records)
+        for nodes in (1, 2, 4, 8, 100)
+    ]
+
+    assert by_prefill == sorted(by_prefill, reverse=True)
+    assert by_decode == sorted(by_decode, reverse=True)
+
+
+def test_a_thousand_nodes_each_get_their_own_request() -> None:
+    """Nobody waits for anybody."""
+    outcome = run([demand(0.0)] * 1000, calibration(), 1000, 1000)
+
+    assert max(ttfts(outcome)) == pytest.approx(0.11)
+
+
+def test_kv_leaves_while_the_prompt_is_computed() -> None:
+    """Over a link that is faster than computing only the last layer's share shows."""
+    link = Link(gbit_s=0.008, kv_bytes_per_token=500, layers=5)  # 100 tokens: 0.05 s
+
+    outcome = run([demand()], calibration(link=link))
+
+    assert ttfts(outcome) == [pytest.approx(0.1 + 0.05 / 5 + 0.01)]
+
+
+def test_a_slow_link_takes_its_time_from_the_first_layer_on() -> None:
+    """Of computing only the first layer's share shows."""
+    link = Link(gbit_s=0.008, kv_bytes_per_token=3000, layers=5)  # 100 tokens: 0.3 s
+
+    outcome = run([demand()], calibration(link=link))
+
+    assert ttfts(outcome) == [pytest.approx(0.1 / 5 + 0.3 + 0.01)]
+
+
+def test_two_transfers_into_one_node_share_its_link() -> None:
+    """Two prefill nodes send to one decode node: the second one's KV comes after the first one's."""
+    link = Link(gbit_s=0.008, kv_bytes_per_token=3000, layers=5)
+
+    one = run([demand(), demand()], calibration(link=link), 2, 2)
+    shared = run([demand(), demand()], calibration(link=link), 2, 1)
+
+    assert max(ttfts(one)) == pytest.approx(0.33)
+    assert max(ttfts(shared)) == pytest.approx(0.63)
+
+
+def test_a_prompt_waits_for_room_on_the_prefill_node() -> None:
+    """Two fit; the third one begins when KV of the first two has left."""
+    prefill = Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=1000, kv_tokens=250)
+
+    ended = [record.ended_s for record in run([demand()] * 3, calibration(prefill=prefill)).records]
+
+    assert ended == [pytest.approx(at) for at in (0.11, 0.11, 0.21)]
+
+
+def test_a_prompt_waits_for_room_on_the_decode_node() -> None:
+    """Its KV stays on the prefill node until an answer has ended there."""
+    decode = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=150)
+
+    ended = [record.ended_s for record in run([demand(output=40)] * 2, calibration(decode=decode)).records]
+
+    assert ended == [pytest.approx(0.5), pytest.approx(0.9)]
+
+
+def test_kv_that_waited_for_room_is_sent_in_full() -> None:
+    """Nothing of its transfer was hidden."""
+    decode = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=150)
+    link = Link(gbit_s=0.008, kv_bytes_per_token=500, layers=5)
+
+    ended = [record.ended_s for record in run([demand(output=40)] * 2, calibration(decode=decode, link=link)).records]
+
+    assert ended == [pytest.approx(0.51), pytest.approx(0.51 + 0.05 + 0.4)]
+
+
+def test_pools_are_never_overfull(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small pool on both sides, and far more requests than fit: full at times, never more."""
+    prefill = Prefill(step_s=0.02, token_s=1e-4, max_num_batched_tokens=300, kv_tokens=500)
+    decode = Decode(step_s=0.01, sequence_s=0.001, kv_tokens=1000)
+    nodes: list[PrefillNode | DecodeNode] = []
+    monkeypatch.setattr(PrefillNode, "__init__", kept(PrefillNode.__init__, nodes))
+    monkeypatch.setattr(DecodeNode, "__init__", kept(DecodeNode.__init__, nodes))
+
+    outcome = run(mixed(400), calibration(prefill=prefill, decode=decode), 2, 2)
+
+    assert all(record.ok for record in outcome.records)
+    assert len(nodes) == 4
+    for node in nodes:
+        assert 0 <= node.least_room < 200
+
+
+def kept(begin: Callable[..., None], nodes: list[Any]) -> Callable[..., None]:
+    """A constructor that keeps what it makes."""
+
+    def init(self: Any, *more: Any) -> None:
+        nodes.append(self)
+        begin(self, *more)
+
+    return init
+
+
+def test_stretches_are_the_same_as_single_steps() -> None:
+    """A batch that changes all the time, step by step and in stretches, with KV that is there at once."""
+    rng = random.Random(4)
+    decode = Decode(step_s=0.013, sequence_s=0.0017, context_token_s=3e-6, max_num_seqs=1000)
+    due = sorted(rng.uniform(0, 20) for _ in range(120))
+    load = [demand(at, rng.randint(10, 900), rng.randint(2, 80)) for at in due]
+    instant = Prefill(step_s=1e-12, token_s=0.0, max_num_batched_tokens=100_000)
+
+    found = run(load, calibration(prefill=instant, decode=decode), prefill=120).records
+
+    for one, other in zip(found, step_by_step(load, decode), strict=True):
+        assert one.ttft_s == pytest.approx(other.ttft_s, abs=1e-6)
+        assert one.latency_s == pytest.approx(other.latency_s, abs=1e-6)
+
+
+def test_requests_that_never_fit_are_refused() -> None:
+    """With both numbers."""
+    small = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=120)
+
+    with pytest.raises(RunError, match="request of 130 tokens never fits into a decode node's KV pool of 120 tokens"):
+        run([demand(output=30)], calibration(decode=small))
+    with pytest.raises(RunError, match="prompt of 100 tokens never fits into a prefill node's KV pool of 99 tokens"):
+        run([demand()], calibration(prefill=Prefill(step_s=1, token_s=0, kv_tokens=99)))
+
+
+def test_a_cached_prefix_is_not_computed_again() -> None:
+    """The second prompt's two blocks are there; its KV is sent all the same."""
+    prefill = Prefill(step_s=0.0, token_s=0.001, max_num_batched_tokens=1000)
+    link = Link(gbit_s=0.008, kv_bytes_per_token=1000, layers=1)
+    load = [
+        demand(0.0, 100, blocks=("a", "b"), block_tokens=40),
+        demand(1.0, 100, blocks=("a", "b"), block_tokens=40),
+        demand(2.0, 100, blocks=("x", "b"), block_tokens=40),
+    ]
+
+    found = ttfts(run(load, calibration(prefill=prefill, link=link)))
+
+    assert found == [pytest.approx(0.1 + 0.1 + 0.01), pytest.approx(0.02 + 0.1 + 0.01), pytest.approx(0.21)]
+
+
+def test_a_small_cache_forgets_what_was_used_least_recently() -> None:
+    """Room for two blocks, three prompts in turn."""
+    prefill = Prefill(step_s=0.0, token_s=0.001, max_num_batched_tokens=1000, kv_tokens=100)
+    load = [demand(float(at), 50, blocks=(name,), block_tokens=40) for at, name in enumerate("aabca")]
+
+    found = ttfts(run(load, calibration(prefill=prefill)))
+
+    assert found == [pytest.approx(at) for at in (0.06, 0.02, 0.06, 0.06, 0.06)]
+
+
+def test_a_prompt_goes_where_its_prefix_is() -> None:
+    """Unless that node has too much to do."""
+    prefill = Prefill(step_s=0.0, token_s=0.001, max_num_batched_tokens=100)
+    shared: dict[str, Any] = {"blocks": ("a",), "block_tokens": 80}
+    load = [demand(0.0, **shared), demand(1.0), demand(2.0, **shared), demand(2.0, **shared)]
+
+    found = ttfts(run(load, calibration(prefill=prefill), 2, 4))
+
+    assert found[2] == pytest.approx(0.03)
+    assert found[3] == pytest.approx(0.11)  # 100 tokens in flight there, and 20 new: the other node is sooner done
+
+
+def test_full_pools_that_wait_for_each_other_are_failures() -> None:
+    """The share of good requests counts them; a search goes on."""
+    prefill = Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=1000, kv_tokens=100)
+    decode = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=100)
+    load = [demand(0.0, 60, 30), demand(0.0, 60, 30)]
+
+    outcome = run(load, calibration(prefill=prefill, decode=decode), 1, 1)
+
+    assert [record.error for record in outcome.records] in (["", ""], ["", TIMEOUT], [TIMEOUT, TIMEOUT])
