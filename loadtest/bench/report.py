@@ -65,13 +65,24 @@ def to_plain(
     felts: Sequence[Felts],
 ) -> dict[str, Any]:
     """Return everything as JSON-ready containers, every sample included."""
-    return {
+    plain = {
         "about": dict(about),
         "first_tokens": [asdict(cell) for cell in cells],
         "streams": [asdict(line) for line in lines],
         "first_token_samples": [asdict(each) | {"cell": each.cell._asdict()} for each in measured],
         "stream_samples": [asdict(each) for each in felts],
     }
+    rounded: dict[str, Any] = _rounded(plain)
+    return rounded
+
+
+def _rounded(value: Any) -> Any:
+    """Leave out what is less than 10 µs, of which the file would mostly consist."""
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return round(value, 5) if isinstance(value, float) else value
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
