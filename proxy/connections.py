@@ -53,7 +53,7 @@ class Writer:
 
     def write(self, chunk: bytes) -> bool:
         """Write a chunk behind the response's first one; return whether the client keeps up."""
-        if not self._cycle.disconnected:
+        if not self._transport.is_closing():  # uvloop would raise
             self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         return not self._flow.write_paused
 

@@ -149,6 +149,7 @@ class Answer:
     def end(self, error: UpstreamError | None = None) -> None:
         """Nothing more will come."""
         if not self._ended:
+            self._read_on()  # the connection is the next request's
             self._ended, self._error = True, error
             self._wake()
 

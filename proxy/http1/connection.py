@@ -42,8 +42,9 @@ class Connection(asyncio.Protocol):
             UnusedError: nothing of an answer came.
             UpstreamError: what came is no HTTP, or broke off inside its head.
         """
-        if self._transport is None or not self.is_open:
+        if not self._is_alive():
             raise UnusedError
+        assert self._transport is not None
         head: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._head = head
         self._transport.write(request)
@@ -61,12 +62,12 @@ class Connection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Read no more for now."""
-        if self._transport is not None and self.is_open:
+        if self._transport is not None and self._is_alive():
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read on."""
-        if self._transport is not None and self.is_open:
+        if self._transport is not None and self._is_alive():
             self._transport.resume_reading()
 
     # asyncio.Protocol
@@ -138,6 +139,10 @@ class Connection(asyncio.Protocol):
         if self._answer is not None:
             self._complete = True
             self._reusable = self._parser.should_keep_alive()
+
+    def _is_alive(self) -> bool:
+        """Whether anything may be asked of the transport: uvloop's raises once it is closing, which is told us later."""
+        return self.is_open and self._transport is not None and not self._transport.is_closing()
 
     def _finish(self, answer: Answer) -> None:
         self._complete, self._answer = False, None

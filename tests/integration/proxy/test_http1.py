@@ -265,6 +265,19 @@ async def test_a_node_that_sends_faster_than_is_read_waits() -> None:
         assert read == 100_000_000
 
 
+async def test_a_connection_whose_answer_was_long_serves_the_next_request() -> None:
+    """It was not read for a while, as nobody took what had come, and then the answer was complete."""
+    long = b"HTTP/1.1 200 OK\r\ncontent-length: 200000\r\n\r\n" + bytes(200_000)
+    async with serving(answering(long, OK)) as (server, upstream):
+        first = await post(upstream, server)
+        await asyncio.sleep(0.1)  # all of it has come, or waits in the kernel
+        assert len(await first.read_all()) == 200_000
+        second = await post(upstream, server)
+
+        assert await second.read_all() == b"ok"
+        assert server.connections == 1
+
+
 async def test_a_sink_gets_every_byte_in_order_and_is_spared_while_it_is_full() -> None:
     """What came before it was there too; it says when it is full, and the node is not read until it is not."""
     events = [b"data: %d\n\n" % at for at in range(200)]
