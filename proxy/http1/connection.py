@@ -51,7 +51,10 @@ class Connection(asyncio.Protocol):
         try:
             return await head
         except asyncio.CancelledError:
-            self.abandon()
+            if head.cancelled():
+                self.abandon()
+            elif head.exception() is None:  # it has come; the connection may be another request's by now
+                head.result().close()
             raise
 
     def abandon(self) -> None:
@@ -144,12 +147,16 @@ class Connection(asyncio.Protocol):
         """Whether anything may be asked of the transport: uvloop's raises once it is closing, which is told us later."""
         return self.is_open and self._transport is not None and not self._transport.is_closing()
 
+    def _has_sent_all(self) -> bool:
+        """Whether no part of a request is left that its server did not wait for."""
+        return self._is_alive() and self._transport is not None and not self._transport.get_write_buffer_size()
+
     def _finish(self, answer: Answer) -> None:
         self._complete, self._answer = False, None
         self._headers = []
         self._head_bytes = 0
         answer.end()
-        if self._reusable and self.is_open:
+        if self._reusable and self._has_sent_all():
             self._done(self)
         else:
             self.abandon()

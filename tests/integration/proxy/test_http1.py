@@ -9,11 +9,35 @@ import pytest
 from proxy.errors import Kind, UpstreamError
 from proxy.http1 import pool
 from proxy.http1.answer import HIGH_WATER_BYTES, Answer
+from proxy.http1.connection import Connection
 from proxy.upstream import Upstream
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Transport:
+    """As much of a transport as a connection uses."""
+
+    def __init__(self, unsent_bytes: int = 0) -> None:
+        self.closing = False
+        self._unsent_bytes = unsent_bytes
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads."""
+
+    def get_write_buffer_size(self) -> int:
+        """What could not be sent."""
+        return self._unsent_bytes
+
+    def is_closing(self) -> bool:
+        """Whether it was closed."""
+        return self.closing
+
+    def abort(self) -> None:
+        """Close."""
+        self.closing = True
 
 
 class Server:
@@ -238,6 +262,40 @@ async def test_whoever_stops_waiting_closes_the_connection() -> None:
 
         async with asyncio.timeout(5):
             await server.closed.wait()
+
+
+async def test_whoever_leaves_as_the_answer_comes_leaves_the_connection_to_others() -> None:
+    """The answer was complete, so another request has its connection already: it is not closed under that."""
+    connection = Connection(lambda _: None, lambda _: None)
+    transport = Transport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    leaving = asyncio.create_task(connection.ask(b"first"))
+    await asyncio.sleep(0)
+    connection.data_received(OK)
+    leaving.cancel()
+    staying = asyncio.create_task(connection.ask(b"second"))
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    connection.data_received(OK)
+
+    assert (await staying).status == 200
+    assert not transport.closing
+
+
+@pytest.mark.parametrize(("unsent_bytes", "kept"), [(0, 1), (5, 0)])
+async def test_a_connection_with_a_request_half_sent_is_not_kept(unsent_bytes: int, kept: int) -> None:
+    """The server has answered before it read all: the rest would be taken for the next request."""
+    given_back: list[Connection] = []
+    connection = Connection(given_back.append, lambda _: None)
+    transport = Transport(unsent_bytes)
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    asking = asyncio.create_task(connection.ask(b"request"))
+    await asyncio.sleep(0)
+    connection.data_received(OK)
+
+    assert (await asking).status == 200
+    assert len(given_back) == kept
+    assert transport.closing == (not kept)
 
 
 async def test_a_node_that_sends_faster_than_is_read_waits() -> None:
