@@ -24,13 +24,14 @@ _waiting: Final[WeakKeyDictionary[Any, dict["ClientProtocol", float]]] = WeakKey
 class Writer:
     """What a request knows of its client's connection beside ASGI: a chunk's way through that costs more than its write."""
 
-    __slots__ = ("_cycle", "_flow", "_gone", "_protocol", "_transport")
+    __slots__ = ("_cycle", "_flow", "_gone", "_joiner", "_protocol", "_transport")
 
-    def __init__(self, protocol: "ClientProtocol", transport: asyncio.WriteTransport) -> None:
-        """The request is the one that the protocol has just read the head of."""
+    def __init__(self, protocol: "ClientProtocol", joiner: HeadJoiner, transport: asyncio.WriteTransport) -> None:
+        """The request is the one that the protocol has just read the head of; `joiner` writes to the same transport."""
         self._protocol = protocol
         self._cycle = protocol.cycle
         self._flow = protocol.flow
+        self._joiner = joiner
         self._transport = transport
         self._gone: Callable[[], None] | None = None
 
@@ -54,6 +55,7 @@ class Writer:
     def write(self, chunk: bytes) -> bool:
         """Write a chunk behind the response's first one; return whether the client keeps up."""
         if not self._transport.is_closing():  # uvloop would raise
+            self._joiner.flush()
             self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
         return not self._flow.write_paused
 
@@ -73,6 +75,7 @@ class ClientProtocol(HttpToolsProtocol):
 
     stall_timeout_s = 60.0
     _watch: ReadWatch
+    _joiner: HeadJoiner
     _direct: asyncio.Transport
     answering: Writer | None = None  # of the request that is being answered
     _head_timer: asyncio.TimerHandle | None = None
@@ -82,7 +85,8 @@ class ClientProtocol(HttpToolsProtocol):
         """Begin a connection."""
         self._watch = ReadWatch(transport, self.stall_timeout_s, self._drop)
         self._direct = transport
-        super().connection_made(cast("asyncio.Transport", HeadJoiner(transport, self._watch)))
+        self._joiner = HeadJoiner(transport, self._watch)
+        super().connection_made(cast("asyncio.Transport", self._joiner))
         self._idle = waiting_at(self.server_state)
         self._expect_head()
 
@@ -97,7 +101,7 @@ class ClientProtocol(HttpToolsProtocol):
         scope = cast("Scope", self.scope)
         scope["extensions"] = extensions = {}
         super().on_headers_complete()
-        extensions[_WRITER] = Writer(self, self._direct)
+        extensions[_WRITER] = Writer(self, self._joiner, self._direct)
         if self._is_stopping and self.cycle is not None:
             self.cycle.keep_alive = False
 

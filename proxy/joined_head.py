@@ -30,18 +30,19 @@ class HeadJoiner:
             data, self._head = self._head + data, b""
         elif data.startswith(_HEAD) and not data.startswith(_INTERIM):
             self._head = data
-            asyncio.get_running_loop().call_soon(self._flush)  # a response without a body has no next write
+            asyncio.get_running_loop().call_soon(self.flush)  # a response without a body has no next write
             return
         self._transport.write(data)
 
     def close(self) -> None:
         """Close after what is held was written, and read, or not read for too long."""
-        self._flush()
+        self.flush()
         self._transport.close()
         if self._transport.get_write_buffer_size():
             self._watch.start()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what is held."""
         if self._head:
             data, self._head = self._head, b""
             if not self._transport.is_closing():

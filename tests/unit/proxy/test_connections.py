@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from contracts.configuration.schema import ProxyConfig
 from proxy import connections
-from proxy.connections import ClientProtocol, protocol, waiting_at
+from proxy.connections import ClientProtocol, protocol, waiting_at, writer_of
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 
@@ -20,9 +20,11 @@ class Transport:
     def __init__(self) -> None:
         self.unread_bytes = 0
         self.closing = self.aborted = False
+        self.written = b""
 
     def write(self, data: bytes) -> None:
         """Nobody reads."""
+        self.written += data
         self.unread_bytes += len(data)
 
     def get_write_buffer_size(self) -> int:
@@ -75,15 +77,20 @@ def transport() -> Transport:
     return Transport()
 
 
-@pytest.fixture
-async def made(app: App, transport: Transport) -> ClientProtocol:
-    """The connection's protocol."""
+def connected(app: ASGIApp, transport: Transport) -> ClientProtocol:
+    """Return the protocol of a connection that has just been made."""
     config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")
     config.load()
     http: Any = protocol(ProxyConfig(client_stall_timeout_s=0.05))
     made: ClientProtocol = http(config=config, server_state=uvicorn.server.ServerState(), app_state={})
     made.connection_made(transport)  # type: ignore[arg-type]
     return made
+
+
+@pytest.fixture
+async def made(app: App, transport: Transport) -> ClientProtocol:
+    """The connection's protocol."""
+    return connected(app, transport)
 
 
 async def test_a_closing_connection_is_watched_to_its_end(made: ClientProtocol, transport: Transport) -> None:
@@ -135,3 +142,40 @@ async def test_a_stopping_proxy_lets_every_connection_ask_once_more(
     assert (closed_at_once, closed_amid) == (False, False)
     assert transport.closing
     assert bool(transport.unread_bytes) == asks
+
+
+async def test_a_chunk_that_goes_past_asgi_never_overtakes_its_head(transport: Transport) -> None:
+    """The head is held back for the first bytes; here there are none, and the next chunk is there at once."""
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        assert writer_of(scope).write(b"chunk")
+        await send({"type": "http.response.body", "body": b""})
+
+    made = connected(app, transport)
+    made.data_received(REQUEST)
+    await asyncio.sleep(0.01)
+
+    head, _, body = transport.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert body == b"5\r\nchunk\r\n0\r\n\r\n"
+
+
+async def test_a_client_that_leaves_is_noticed_whichever_of_its_requests_is_answered(
+    transport: Transport,
+) -> None:
+    """Also while another one, that was sent behind it, waits for its turn: uvicorn tells only that one."""
+    told = asyncio.Event()
+
+    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
+        assert writer_of(scope).tell_when_gone(told.set)
+        await told.wait()
+        assert not writer_of(scope).tell_when_gone(None)
+
+    made = connected(app, transport)
+    made.data_received(REQUEST + REQUEST)
+    await asyncio.sleep(0.01)
+    made.connection_lost(None)
+
+    async with asyncio.timeout(5):
+        await told.wait()
