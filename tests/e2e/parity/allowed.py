@@ -1,0 +1,44 @@
+"""Differences from one vLLM server that there may be, each with its reason. Nothing else may differ.
+
+`docs/api.md` lists the same; the test compares the two, and complains of an entry that no case needs any more.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tests.e2e.parity.compare import Difference
+from tests.e2e.parity.pairwise import Case
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """One named difference."""
+
+    name: str
+    where: str  # a regular expression for the place
+    reason: str
+    errors: frozenset[str] = frozenset()  # only in cases of these errors; empty: in any
+
+    def covers(self, difference: Difference, case: Case) -> bool:
+        """Whether it explains a difference."""
+        fits = not self.errors or case["error"] in self.errors
+        return fits and re.fullmatch(self.where, difference.where) is not None
+
+
+ALLOWED: Final = (
+    Allowed(
+        name="worded by the proxy",
+        where=r"error(\.(message|type|param))?",
+        errors=frozenset(("unknown_model", "no_prompt", "text_temperature")),
+        reason=(
+            "The proxy refuses itself what it cannot route: a model that nobody serves, a body without a prompt, a field of the "
+            "wrong JSON type. Status and shape are vLLM's, the sentence is the proxy's."
+        ),
+    ),
+)
+
+
+def explained(difference: Difference, case: Case) -> Allowed | None:
+    """Return what allows a difference; None if nothing does."""
+    return next((allowed for allowed in ALLOWED if allowed.covers(difference, case)), None)
