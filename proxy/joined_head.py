@@ -22,7 +22,10 @@ class HeadJoiner:
         self._head = b""
 
     def write(self, data: bytes) -> None:
-        """Write, or hold, what uvicorn hands over."""
+        """Write, or hold, what uvicorn hands over; nothing if the client has gone, which uvloop would call an error."""
+        if self._transport.is_closing():
+            self._head = b""
+            return
         if self._head:
             data, self._head = self._head + data, b""
         elif data.startswith(_HEAD) and not data.startswith(_INTERIM):
@@ -41,7 +44,8 @@ class HeadJoiner:
     def _flush(self) -> None:
         if self._head:
             data, self._head = self._head, b""
-            self._transport.write(data)
+            if not self._transport.is_closing():
+                self._transport.write(data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

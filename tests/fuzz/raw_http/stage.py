@@ -36,8 +36,14 @@ class Stage:
         return pages * 4096
 
     def faults(self) -> list[str]:
-        """Lines of the proxy's log that tell of a fault of its own."""
-        return [line for line in self.log if "Traceback" in line or "ERROR" in line or "request failed" in line]
+        """What the proxy's log tells of faults of its own, each with where it came from; equal ones once."""
+        found: dict[str, None] = {}
+        for at, line in enumerate(self.log):
+            if "Traceback" in line or "ERROR" in line:
+                rest = self.log[at + 1 :]
+                ends = next((index for index, text in enumerate(rest) if not text.startswith(" ")), len(rest) - 1)
+                found[" | ".join(text.strip() for text in (line, *rest[max(0, ends - 4) : ends + 1]))] = None
+        return list(found)
 
 
 @asynccontextmanager

@@ -16,6 +16,11 @@ class Transport:
         self.written: list[bytes] = []
         self.unread_bytes = unread_bytes
         self.ended = ""
+        self.gone = False
+
+    def is_closing(self) -> bool:
+        """Whether the client has gone."""
+        return self.gone
 
     def write(self, data: bytes) -> None:
         """Note a write."""
@@ -49,3 +54,19 @@ async def test_a_connection_is_not_closing_for_ever(unread_bytes: int, ended: st
 
     assert transport.written == [b"HTTP/1.1 200 OK\r\n\r\n"]
     assert transport.ended == ended
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_nothing_is_written_to_a_client_that_has_gone(*, held: bool) -> None:
+    """The event loop raises where asyncio is silent: the request would look like a failure of ours."""
+    transport = Transport(0)
+    given = cast("asyncio.Transport", transport)
+    joiner = HeadJoiner(given, ReadWatch(given, 0.02, lambda: None))
+    if held:
+        joiner.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    transport.gone = True
+    joiner.write(b"body")
+    joiner.write(b"HTTP/1.1 200 OK\r\n\r\n")
+    await asyncio.sleep(0.01)
+
+    assert transport.written == []
