@@ -30,6 +30,7 @@ _PROMPTS: Final = {
     RESPONSES: ("input", _INPUT),
     MESSAGES: ("messages", _MESSAGES),
 }
+_ANY: Final = {"requestBody": {"content": {"application/json": {"schema": {"type": "object"}}}}}
 ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "The answer; `text/event-stream` if `stream` is true"},
     400: {"description": "The request is malformed"},
@@ -54,7 +55,8 @@ def describe_data_routes(api: FastAPI) -> None:
         extra = {"requestBody": {"required": True, "content": {"application/json": {"schema": body}}}}
         _add(api, "POST", path, extra, "As vLLM's server; every field of its API is handed on.")
     for route in ROUTES:
-        _add(api, route.method, route.template, {}, "Passed to a node that has this route.")
+        has_body = route.method == "POST" and "{" not in route.template
+        _add(api, route.method, route.template, _ANY if has_body else {}, "Passed to a node that has this route.")
 
 
 def _add(api: FastAPI, method: str, path: str, extra: dict[str, Any], description: str) -> None:
