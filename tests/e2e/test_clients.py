@@ -42,8 +42,9 @@ def test_the_anthropic_client(trio: Trio) -> None:
     for server in (trio.proxy, trio.plain):
         with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0) as client:
             asked: dict[str, Any] = {"model": trio.model, "messages": MESSAGES}
-            whole = client.messages.create(**asked, max_tokens=24, temperature=0)
-            with client.messages.stream(**asked, max_tokens=24, temperature=0) as stream:
+            greedy = {"temperature": 0}  # no argument of this client any more
+            whole = client.messages.create(**asked, max_tokens=24, extra_body=greedy)
+            with client.messages.stream(**asked, max_tokens=24, extra_body=greedy) as stream:
                 text = "".join(stream.text_stream)
             count = client.messages.count_tokens(**asked).input_tokens
             said.append(([block.text for block in whole.content if block.type == "text"], [text], count))

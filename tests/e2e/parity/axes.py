@@ -29,8 +29,10 @@ class Asked(NamedTuple):
 
 
 _FORMATS: Final = ["none", "json_schema", "regex", "choice"]
-_ERRORS: Final = ["none", "unknown_model", "no_model", "no_prompt", "negative_max_tokens", "float_max_tokens"]
-_ERRORS += ["text_temperature", "high_temperature", "too_long", "odd_field", "stream_options_alone", "zero_n"]
+_ERRORS: Final = [
+    *("none", "unknown_model", "no_model", "no_prompt", "negative_max_tokens", "float_max_tokens"),
+    *("text_temperature", "high_temperature", "too_long", "odd_field", "stream_options_alone", "zero_n"),
+]
 _COMMON: Final[dict[str, Sequence[str]]] = {
     "stream": ["no", "yes"],
     "length": ["short", "long"],
