@@ -41,7 +41,7 @@ def test_every_case_is_answered_as_by_one_server(parity: ParityTrio) -> None:
             )
             disaggregated[path] += ours.headers.get(PATH_HEADER) == DISAGGREGATED
             for difference in differences(ours, plain):
-                if allowed := explained(difference, case):
+                if allowed := explained(difference, path, case):
                     needed.add(allowed.name)
                 else:
                     plainly = {name: value for name, value in case.items() if value != AXES[path][name][0]}
