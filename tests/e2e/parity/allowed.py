@@ -48,6 +48,24 @@ ALLOWED: Final = (
             "OpenAI's."
         ),
     ),
+    Allowed(
+        name="fields that are counted",
+        where=r"error\.message",
+        paths=(MESSAGES,),
+        errors=("no_model", "no_max_tokens"),
+        reason=(
+            "vLLM's sentence says how many fields a malformed body had (`<dict of 4 items>`); the proxy has added "
+            "`kv_transfer_params` to it."
+        ),
+    ),
+    Allowed(
+        name="fingerprint",
+        where=r"(events\[\]\.)?system_fingerprint",
+        reason=(
+            "`system_fingerprint` is a hash of a server's configuration. A decode node has another one than a server without "
+            "a connector; it is the same in every answer of that node."
+        ),
+    ),
 )
 
 

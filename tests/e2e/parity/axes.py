@@ -87,8 +87,17 @@ AXES: Final[dict[str, dict[str, Sequence[str]]]] = {
 
 
 def cases() -> list[tuple[str, Case]]:
-    """Return every case with its route."""
-    return [(path, case) for path, axes in AXES.items() for case in pairwise(axes, _MAY_BE[path])]
+    """Return every case with its route: good requests of all pairs, then what is wrong in one way each.
+
+    A wrong request tells nothing about its other values, so that it may not stand for a pair of these.
+    """
+    found: list[tuple[str, Case]] = []
+    for path, axes in AXES.items():
+        good = {name: values[:1] if name == "error" else values for name, values in axes.items()}
+        bad = {name: values if name in ("stream", "length") else values[:1] for name, values in axes.items()}
+        bad["error"] = axes["error"][1:]
+        found += [(path, case) for case in (*pairwise(good, _MAY_BE[path]), *pairwise(bad))]
+    return found
 
 
 def request(path: str, case: Case, model: str, serial: int) -> Asked:
@@ -102,12 +111,10 @@ def request(path: str, case: Case, model: str, serial: int) -> Asked:
 
 
 def _may_be_generated(case: Case) -> bool:
-    """Whether a completion or a chat of these values can be asked for without an error, or with the one wanted."""
-    several = case["n"] == "2" or case.get("prompt") in ("texts", "lists")
+    """Whether a completion or a chat of these values can be asked for without an error."""
     alone = case["prompt_logprobs"] == "none" and case["echo"] == "no"
     return (
         (case["stream"] == "yes" or case["usage"] == "none")
-        and (case["error"] == "none" or (not several and alone and case["usage"] == "none"))
         and (alone or (case["stream"] == "no" and case["format"] == "none"))
         and (case["format"] == "none" or (case["stop"] == "none" and case["limit"] == "24"))
         and (case.get("tools", "none") in ("none", "off") or _may_call(case))
@@ -115,20 +122,14 @@ def _may_be_generated(case: Case) -> bool:
 
 
 def _may_call(case: Case) -> bool:
-    plain = case["format"] == "none" and case["stop"] == "none" and case["error"] == "none"
-    return plain and case["limit"] == "24" and case["echo"] == "no"
-
-
-def _may_be_response(case: Case) -> bool:
-    plain = case["error"] == "none" and case["format"] == "none"
-    return (case["tools"] == "none" or plain) and (case["format"] == "none" or case["error"] == "none")
+    return case["format"] == case["stop"] == "none" and case["limit"] == "24" and case["echo"] == "no"
 
 
 _MAY_BE: Final[dict[str, Callable[[Case], bool]]] = {
     COMPLETIONS: _may_be_generated,
     CHAT: _may_be_generated,
-    RESPONSES: _may_be_response,
-    MESSAGES: lambda case: case["tools"] == "none" or (case["error"] == "none" and case["stop"] == "none"),
+    RESPONSES: lambda case: "none" in (case["tools"], case["format"]),
+    MESSAGES: lambda case: "none" in (case["tools"], case["stop"]),
 }
 
 

@@ -74,6 +74,8 @@ def folded(text: str) -> dict[str, Any]:
 
 def _fold(events: list[dict[str, Any]], event: dict[str, Any]) -> None:
     if "choices" in event:
+        if event["choices"] and "usage" in event:  # so far, of these: answers may take turns in another order
+            event["choices"][-1]["usage"] = event.pop("usage")
         event["choices"] = {str(choice["index"]): choice for choice in event["choices"]}
         key = (event["event"], bool(event["choices"]))
         same = next((old for old in events if (old["event"], bool(old.get("choices"))) == key), None)

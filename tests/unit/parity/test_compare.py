@@ -88,3 +88,13 @@ def test_named_events_are_joined_while_they_are_about_the_same_thing() -> None:
         ("more", {"text": "c"}),
     ]
     assert made["last"] == "more"
+
+
+def test_answers_of_one_stream_may_take_turns_in_another_order() -> None:
+    """Usage so far belongs to the answer that it came with."""
+
+    def at(index: int, tokens: int) -> dict[str, Any]:
+        return {"choices": [{"index": index, "text": "a"}], "usage": {"prompt_tokens": tokens}}
+
+    assert wheres(stream(at(0, 3), at(1, 5)), stream(at(1, 5), at(0, 3))) == []
+    assert wheres(stream(at(0, 3), at(1, 5)), stream(at(0, 3), at(1, 3))) == ["events[].choices.1.usage.prompt_tokens"]
