@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test fidelity fuzz explore chaos bench bench-proxy bench-quick config-check clean
+.PHONY: help setup serve check test fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,8 +36,17 @@ test: setup ## all tests: unit, integration, end to end; they need a Chromium, w
 fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
 	$(BIN)/python -m tests.e2e.fidelity --prompts 200 $(ARGS)
 
+api-parity: setup ## compare the API with one plain vLLM server, field by field
+	$(BIN)/python -m pytest tests/e2e/test_parity.py -q $(ARGS)
+
 fuzz: setup ## 1,000,000 mutated frames into the control channel, beside honest transfers
 	$(BIN)/python -m tests.fuzz.control $(ARGS)
+
+fuzz-http: setup ## 20,000 malformed connections into the proxy, in front of mock engines
+	$(BIN)/python -m tests.fuzz.raw_http $(ARGS)
+
+api-fuzz: setup ## 2,000 requests generated from the API's schemas (schemathesis, in ~/.cache/baton/clients-…)
+	$(BIN)/python -m tests.fuzz.api_schema $(ARGS)
 
 chaos: setup ## leaving clients, kills, stalls, cut links; SECONDS=600 SEED=1
 	$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

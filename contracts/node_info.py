@@ -64,6 +64,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     layer_sync: str
     versions: dict[str, str]  # baton, protocol, vllm, mooncake, torch
     load: NodeLoad | None = None  # None: it does not say
+    routes: list[Word] | None = None  # paths that its server has; None: it does not say
 
 
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:

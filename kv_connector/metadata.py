@@ -74,6 +74,7 @@ class Ending(NamedTuple):
     committed: bool
     timings_s: Mapping[str, float]  # P's milestones since it scheduled the prompt; empty unless committed
     pushing_s: float  # on P
+    cached_tokens: int = 0  # of the prompt, in P's prefix cache; 0 unless committed
 
 
 @dataclass

@@ -118,6 +118,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     tokens: Tokens
     prompt_hash: Digest
     shards: Coordinate = 1  # how many P ranks must commit
+    cached_tokens: Tokens = 0  # of the prompt, that P had in its prefix cache: for `usage`
     # seconds since the prompt was first scheduled, by milestone
     timings_s: Annotated[dict[Annotated[str, msgspec.Meta(max_length=32)], Seconds], msgspec.Meta(max_length=64)] = {}
     pushing_s: Seconds = 0.0  # time in which at least one push was under way

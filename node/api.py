@@ -31,6 +31,7 @@ class EngineFacts:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    routes: list[str] | None = None
 
 
 class _WorkerPart(msgspec.Struct):
@@ -109,6 +110,7 @@ class NodeApi:
             layer_sync=worker.layer_sync,
             versions=self._versions,
             load=self._load(),
+            routes=engine.routes,
         )
 
     async def _answer_transfers(self, scope: Scope, send: Send) -> None:
@@ -189,6 +191,7 @@ def engine_facts(scope: Scope) -> EngineFacts:
         tensor_parallel_size=parallel.tensor_parallel_size,
         pipeline_parallel_size=parallel.pipeline_parallel_size,
         data_parallel_size=parallel.data_parallel_size,
+        routes=sorted({path for route in getattr(scope["app"], "routes", ()) if (path := getattr(route, "path", ""))}),
     )
 
 

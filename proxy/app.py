@@ -1,7 +1,7 @@
 """The proxy as one ASGI application: data routes straight to `orchestrate`, everything else to FastAPI.
 
 FastAPI and its middleware cost about 50 µs a request and wrap every `send`; data routes go around them and appear in
-`/docs` through `openapi.py`. What both sides share is the error body.
+`/docs` through `document/`. What both sides share is the error body.
 """
 
 import time
@@ -18,17 +18,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from contracts.configuration.schema import BatonConfig, ProxyConfig
 from contracts.http import error_body
 from contracts.secret import ClusterSecret
-from proxy import metrics, openapi, readiness
+from proxy import metrics, readiness
 from proxy.admin import admin_router
 from proxy.admin_token import AdminToken
 from proxy.admission.admission import Admission
 from proxy.attempt import Attempts
 from proxy.cancels import Cancels
+from proxy.document.by_hand import describe_data_routes
+from proxy.document.routes import EngineDocument, add_document
+from proxy.endpoints import DATA_ROUTES, RESPONSES
 from proxy.failover import Failover
 from proxy.nodes import Members
 from proxy.orchestrate import Orchestrator
+from proxy.pass_through.conversations import Conversations
+from proxy.pass_through.routes import route_of
+from proxy.pass_through.serve import PassThrough
 from proxy.plan import Planner
-from proxy.request import CHAT, COMPLETIONS
 from proxy.retries import Retries
 from proxy.retry_budget import RetryBudget
 from proxy.routing.conditional import Conditional
@@ -39,20 +44,25 @@ from proxy.workers.crew import Crew
 from proxy.workers.seat import Seat
 
 _KINDS: Final = {401: "authentication_error", 403: "permission_error"}
-DATA_ROUTES: Final = frozenset((CHAT, COMPLETIONS))
 
 
 class FrontDoor:
     """Sends data requests one way and the rest the other."""
 
-    def __init__(self, data: ASGIApp, api: ASGIApp) -> None:
-        self._data = data
+    def __init__(self, data: ASGIApp, responses: ASGIApp, passed: ASGIApp, api: ASGIApp) -> None:
+        self._data = {path: responses if path == RESPONSES else data for path in DATA_ROUTES}
+        self._passed = passed
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Dispatch by path; a data route asked with another method is FastAPI's to refuse."""
-        is_data = scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in DATA_ROUTES
-        await (self._data if is_data else self._api)(scope, receive, send)
+        if scope["type"] != "http":
+            app = self._api
+        elif scope["method"] == "POST" and (data := self._data.get(scope["path"])) is not None:
+            app = data
+        else:
+            app = self._passed if route_of(scope["method"], scope["path"]) else self._api
+        await app(scope, receive, send)
 
 
 def create_app(
@@ -102,15 +112,22 @@ def create_app(
             await cancels.stop()
             await upstream.stop()
 
-    api = FastAPI(title="Baton", lifespan=lifespan)
-    openapi.describe_data_routes(api)
+    api = FastAPI(title="Baton", lifespan=lifespan, openapi_url=None)  # `document/` has its own
+    describe_data_routes(api)
+    add_document(api, EngineDocument(members, upstream))
     _add_routes(api, members, crew, needs_prefill=config.proxy.when_no_prefill == "refuse")
     api.include_router(admin_router(members, crew, upstream, admin_token))
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(RequestValidationError, _invalid)
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
     failover = Failover(planner, attempts, Retries(budget, max_attempts=config.proxy.max_attempts), counted)
-    return FrontDoor(Orchestrator(config, admission, failover, counted), api)
+    shared = (config, admission, failover, counted)
+    return FrontDoor(
+        Orchestrator(*shared),
+        Conversations(*shared, members=members, upstream=upstream, attempts=attempts),
+        PassThrough(*shared, members=members, upstream=upstream, failed=members.report),
+        api,
+    )
 
 
 def _router(policy: str, members: Members) -> Router:

@@ -12,9 +12,10 @@ from typing import Final
 from contracts.configuration.schema import BatonConfig
 from contracts.kv_transfer import TransferParams, sign
 from contracts.secret import ClusterSecret
-from proxy.bodies import decode_body, prefill_body
+from proxy.bodies import decode_body
 from proxy.cancels import Cancels
 from proxy.classify import has_several_prompts
+from proxy.dialects.prefill import prefill_leg
 from proxy.errors import Kind, StreamBrokenError
 from proxy.headers import line
 from proxy.legs import Call, first_to_count, open_decode, run_prefill
@@ -114,7 +115,7 @@ class Attempts:
         """Return the prefill leg of a pair."""
         several = has_several_prompts(request.fields)
         params = TransferParams(transfer_id=plan.transfer_id, role="prefill", peer="", several=several)
-        body = prefill_body(request.fields, sign(params, self._secret))
+        body = prefill_leg(request, sign(params, self._secret))
         # The decode node was told this rank's address.
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         return _call(plan.prefill, request, body, id_suffix="-prefill", more_headers=rank)

@@ -1,4 +1,4 @@
-"""Our response to one client: head and first bytes together, then chunk after chunk, or an error in OpenAI's shape."""
+"""Our response to one client: head and first bytes together, then chunk after chunk, or an error in the API's shape."""
 
 import time
 from typing import Final
@@ -7,6 +7,7 @@ from starlette.types import Send
 
 from contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
 from proxy.connections import Writer
+from proxy.dialects.shapes import OPENAI, Shape
 from proxy.errors import ProxyError
 from proxy.headers import REQUEST_ID, printable
 from proxy.plans import Pair, Plan
@@ -21,9 +22,10 @@ _EVENT_END: Final = b"\n\n"
 class Client:
     """The sending half of one exchange."""
 
-    def __init__(self, send: Send, writer: Writer, request_id: str) -> None:
+    def __init__(self, send: Send, writer: Writer, request_id: str, shape: Shape = OPENAI) -> None:
         self._send = send
         self._writer = writer
+        self._shape = shape
         self.request_id = request_id
         self.path = ""  # how the answer was made, as far as is known
         self.reason = ""
@@ -79,7 +81,7 @@ class Client:
     async def fail(self, error: ProxyError) -> None:
         """Answer with an error, or end a stream that has begun with an error event: never with a silent end."""
         if self.status == 0:
-            body = error.body()
+            body = self._shape.body(error)
             headers = [(b"content-length", b"%d" % len(body)), *error.headers]
             if not any(name == b"content-type" for name, _ in error.headers):
                 headers.append((b"content-type", b"application/json"))
@@ -87,7 +89,7 @@ class Client:
         elif not self._ended:
             self.broken = True
             opening = b"" if self._last.endswith(_EVENT_END) else _EVENT_END  # close the event that was cut
-            await self.relay(opening + b"data: " + error.body() + _EVENT_END)
+            await self.relay(opening + self._shape.event(error) + _EVENT_END)
             await self.end()
 
     def _labels(self) -> RawHeaderList:

@@ -170,6 +170,11 @@ class NodeAnsweredError(ProxyError):
         self._body = body
         self.headers = tuple(headers)
 
+    @property
+    def said(self) -> bytes:
+        """The node's own body; empty if it was not in OpenAI's shape."""
+        return self._body
+
     def body(self) -> bytes:
         """Return the node's own body, or ours where that was not in OpenAI's shape."""
         return self._body or super().body()

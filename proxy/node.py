@@ -84,8 +84,8 @@ class Node:
         return self.info.incarnation if self.info else ""
 
     def serves(self, model: str) -> bool:
-        """Return whether it said that it serves this model."""
-        return self.info is not None and model in self.info.served_models
+        """Return whether it said that it serves this model; "" is whichever it has."""
+        return self.info is not None and (not model or model in self.info.served_models)
 
     def describe(self, info: NodeInfo, own: NodeLoad | None = None) -> None:
         """Take over a probe's answer, and what it had through this proxy when that was made (now, if not given)."""

@@ -16,6 +16,8 @@ from proxy.admission.admission import Admission
 from proxy.answering import answer
 from proxy.client import Client
 from proxy.connections import writer_of
+from proxy.dialects.shapes import shape_of
+from proxy.dialects.typed_stream import stream_of
 from proxy.disconnect import WhileConnected
 from proxy.errors import (
     BodyTooLargeError,
@@ -29,8 +31,7 @@ from proxy.errors import (
 from proxy.failover import Failover
 from proxy.headers import request_id_of
 from proxy.metrics import Metrics
-from proxy.request import discard_body, is_reset_unless_read, parse, read_body
-from proxy.resume.stream import Stream
+from proxy.request import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
 from proxy.stalled import STALLED
 
 logger = logging.getLogger(__name__)
@@ -48,8 +49,8 @@ class Orchestrator:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
-        client = Client(send, writer_of(scope), request_id_of(scope["headers"]))
-        with self._metrics.exchange(scope["path"], client):
+        client = Client(send, writer_of(scope), request_id_of(scope["headers"]), shape_of(scope["path"]))
+        with self._metrics.exchange(self.label(scope), client):
             try:
                 with self._admission.arrived():
                     await self._answer(scope, receive, client)
@@ -79,15 +80,24 @@ class Orchestrator:
         timeout_s = self._admission.timeout_s(scope["headers"])
         try:
             async with asyncio.timeout(timeout_s) as deadline:
-                await self._answer_until(deadline, scope, receive, client)
+                await self.answer_until(deadline, scope, receive, client)
         except TimeoutError as exc:
             raise DeadlineError(f"the request did not end within {timeout_s:g} s") from exc
 
-    async def _answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
+    def label(self, scope: Scope) -> str:
+        """Return the endpoint, for metrics."""
+        return str(scope["path"])
+
+    async def answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
+        """Answer one request before its deadline."""
         body = await read_body(scope, receive, self._max_body_bytes)
         request = parse(scope["path"], client.request_id, scope["headers"], body)
         async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope["headers"], deadline):
-            await answer(Stream(request, self._resume), self._failover.course(deadline), client, self._metrics)
+            await self.serve(request, deadline, client)
+
+    async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: Client) -> None:
+        """Serve a request that was let in."""
+        await answer(stream_of(request, self._resume), self._failover.course(deadline), client, self._metrics)
 
     def _gone(self, scope: Scope, client: Client) -> None:
         if STALLED in scope:

@@ -12,7 +12,8 @@ from typing import Final, Literal
 from contracts.http import LOCAL
 from contracts.kv_transfer import new_transfer_id
 from proxy.classify import reason_for_local
-from proxy.errors import NoRoomError, ProxyError, UnavailableError, UnknownModelError
+from proxy.dialects.alone import reason_alone
+from proxy.errors import BadRequestError, NoRoomError, ProxyError, UnavailableError, UnknownModelError
 from proxy.fields import is_set
 from proxy.headers import find
 from proxy.node import Node, State
@@ -79,7 +80,7 @@ class Planner:
         decode = [node for node in self._usable_decode(request.model) if node not in history.lost_decode]
         if not decode:
             raise UnavailableError("no decode node is ready for this model")
-        reason = reason_for_local(request.fields)
+        reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
             return self._own.first(work, decode, reason, nowhere_else=True)
         prefill = self._usable_prefill(request.model, history)
@@ -159,6 +160,8 @@ class Planner:
         ready = [node for node in self._decode if node.state is State.READY]
         if not ready:
             raise UnavailableError("no decode node is ready")
+        if not model and len({tuple(node.info.served_models[:1]) for node in ready if node.info}) > 1:
+            raise BadRequestError("you must provide a 'model': several are served", param="model")
         if not any(node.serves(model) for node in self._decode):
             raise UnknownModelError(f"the model '{model}' does not exist", param="model")
         return [node for node in ready if node.serves(model)]

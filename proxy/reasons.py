@@ -3,6 +3,7 @@
 from typing import Final
 
 from proxy import classify
+from proxy.dialects import alone
 
 NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
 NO_PREFILL_READY: Final = "no prefill node is ready"
@@ -15,6 +16,10 @@ LABELS: Final = {
     classify.PROMPT_LOGPROBS: "prompt_logprobs",
     classify.NO_PROMPT: "no_prompt",
     classify.EMBEDDINGS: "embeddings",
+    alone.BACKGROUND: "background",
+    alone.TOOLS: "built_in_tools",
+    alone.TRUNCATION: "truncation",
+    alone.PREVIOUS: "previous_response",
     NO_PREFILL_CONFIGURED: "no_prefill_configured",
     NO_PREFILL_READY: "no_prefill_ready",
     NO_PREFILL_MATCHES: "no_prefill_matches",

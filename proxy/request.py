@@ -10,11 +10,10 @@ from starlette.types import Receive, Scope
 
 from contracts.kv_transfer import FIELD as KV_TRANSFER_PARAMS
 from proxy import headers
+from proxy.endpoints import CHAT, MESSAGES, RESPONSES
 from proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
 from proxy.fields import Fields, JsonKind, is_set, kind_of, split
 
-CHAT: Final = "/v1/chat/completions"
-COMPLETIONS: Final = "/v1/completions"
 DISCARD_S: Final = 5.0
 
 # What a node's connectors read is never the client's to write, neither as a field nor through `vllm_xargs`.
@@ -25,7 +24,7 @@ _NUMBER: Final[frozenset[JsonKind]] = frozenset(("number", "null"))
 _BOOLEAN: Final[frozenset[JsonKind]] = frozenset(("boolean", "null"))
 # Only what we look at or replace, and what everybody gets wrong; the decode node judges the rest.
 _KINDS: Final[dict[str, frozenset[JsonKind]]] = {
-    "model": frozenset(("string",)),
+    "model": frozenset(("string", "null")),
     "messages": frozenset(("array",)),
     "prompt": frozenset(("string", "array", "null")),
     "stream": _BOOLEAN,
@@ -42,18 +41,24 @@ _KINDS: Final[dict[str, frozenset[JsonKind]]] = {
     "priority": _NUMBER,
     _XARGS: frozenset(("object", "null")),
 }
+_KINDS_OF: Final = {  # where the same name means something else
+    RESPONSES: {name: kinds for name, kinds in _KINDS.items() if name != "prompt"}
+    | {"input": frozenset(("string", "array")), "max_output_tokens": _NUMBER, "background": _BOOLEAN},
+}
+_PROMPTS: Final = {CHAT: ("messages",), MESSAGES: ("messages",), RESPONSES: ("input",)}
+_COMPLETION_PROMPTS: Final = ("prompt", "prompt_embeds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRequest:
     """One request as understood; what the client may not say has been removed."""
 
-    endpoint: str  # CHAT or COMPLETIONS
+    endpoint: str  # one of `DATA_ROUTES`
     request_id: str
     headers: headers.RawHeaders  # as they came
     forwarded: bytes  # those for both legs, as lines
     fields: Fields
-    model: str
+    model: str  # "": none is named, the node has one
     prompt: memoryview  # its JSON
 
     @property
@@ -113,20 +118,19 @@ def parse(endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body:
         BadRequestError: the body is not a JSON object, or a field is missing or of the wrong type.
     """
     fields = _split(body)
+    wanted = _KINDS_OF.get(endpoint, _KINDS)
     for name, value in fields.items():
-        kinds = _KINDS.get(name)
+        kinds = wanted.get(name)
         if kinds is not None and kind_of(value) not in kinds:
             expected = " or ".join(sorted(kinds - {"null"}))
             raise BadRequestError(f"'{name}' must be of type {expected}, not {kind_of(value)}", param=name)
-    if not is_set(fields, "model"):
-        raise BadRequestError("you must provide a 'model'", param="model")
     return ClientRequest(
         endpoint=endpoint,
         request_id=request_id,
         headers=raw_headers,
         forwarded=headers.to_forward(raw_headers),
         fields=_without_connector_fields(fields),
-        model=_decode_model(fields["model"]),
+        model=_decode_model(fields["model"]) if is_set(fields, "model") else "",
         prompt=_prompt(endpoint, fields),
     )
 
@@ -149,7 +153,7 @@ def _decode_model(value: msgspec.Raw) -> str:
 
 def _prompt(endpoint: str, fields: Fields) -> memoryview:
     """Return the JSON of the prompt, which has to be there."""
-    names = ("messages",) if endpoint == CHAT else ("prompt", "prompt_embeds")
+    names = _PROMPTS.get(endpoint, _COMPLETION_PROMPTS)
     for name in names:
         if is_set(fields, name):
             return memoryview(fields[name])

@@ -13,6 +13,7 @@ class Prompt(NamedTuple):
     tokens: int
     blocks: int  # scheduler blocks that the prompt fills, the last one perhaps partly
     prompt_hash: bytes
+    cached_tokens: int = 0  # of them, found in our own prefix cache
 
 
 class Push(NamedTuple):

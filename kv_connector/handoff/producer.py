@@ -423,6 +423,7 @@ class Producer:
                 epoch=transfer.epoch,
                 tokens=prompt.tokens,
                 prompt_hash=prompt.prompt_hash,
+                cached_tokens=prompt.cached_tokens,
                 timings_s=counted_from("scheduled", transfer.marks),
                 pushing_s=round(transfer.pushing_s, 6),
                 digests=transfer.digests,

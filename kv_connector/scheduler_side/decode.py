@@ -18,6 +18,7 @@ from kv_connector.handoff.incoming import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from kv_connector.prompt import prompt_hash
 from kv_connector.refusals import Refusals, Refused
+from kv_connector.scheduler_side.billing import bill
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.ledger import ReservationLedger
 from kv_connector.scheduler_side.siblings import Siblings
@@ -43,6 +44,7 @@ class _State(IntEnum):
 
 @dataclass(slots=True)
 class _Tracked:
+    request: "Request"
     transfer_id: str
     named: str  # in the request's parameters: the same, or that of all prompts of one HTTP request
     peer: str
@@ -51,6 +53,7 @@ class _Tracked:
     state: _State = _State.WAITING
     started: bool = False  # P computes the prompt
     external_tokens: int = 0  # reserved for
+    cached_tokens: int = 0  # of the prompt, that P had cached, as far as it said
 
 
 class DecodeScheduler:
@@ -104,7 +107,7 @@ class DecodeScheduler:
             else:
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        tracked = _Tracked(transfer_id, params.transfer_id, params.peer, prompt, time.monotonic())
+        tracked = _Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, time.monotonic())
         self._requests[request.request_id] = tracked
         self._owners[transfer_id] = request.request_id
         self._siblings.own(request.request_id, request.num_prompt_tokens)
@@ -178,12 +181,16 @@ class DecodeScheduler:
         for tracked in self._requests.values() if report.started else ():
             tracked.started = tracked.started or tracked.transfer_id in report.started
         self._timings.ended(report.endings)
+        for request_id, ending in report.endings.items():
+            if ended := self._requests.get(request_id):
+                ended.cached_tokens = ending.cached_tokens
         for request_id, reason in report.failed.items():
             if (failed := self._requests.get(request_id)) and failed.state is not _State.SETTLED:
                 self._recompute(request_id, failed, reason)
         for request_id in finished_receiving:
             if (loaded := self._requests.get(request_id)) and loaded.state is _State.RESERVED:
                 loaded.state = _State.SETTLED
+                bill(loaded.request, loaded.cached_tokens)
                 self._timings.loaded(request_id)
                 self._totals["loaded"] += 1
                 self._totals["tokens_received"] += loaded.external_tokens

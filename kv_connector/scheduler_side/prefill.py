@@ -88,6 +88,7 @@ class PrefillScheduler:
             self._void(request_id, "preempted")
         for new in output.scheduled_new_reqs:
             scheduled = output.num_scheduled_tokens[new.req_id]
+            self._begin(new.req_id, new.num_computed_tokens)
             self._advance(new.req_id, new.block_ids[0], new.num_computed_tokens + scheduled)
         cached = output.scheduled_cached_reqs
         for request_id, blocks, computed in zip(
@@ -149,14 +150,17 @@ class PrefillScheduler:
             "refused": self._refusals.snapshot(),
         }
 
+    def _begin(self, request_id: str, cached_tokens: int) -> None:
+        tracked = self._requests.get(request_id)
+        if tracked is not None and tracked.state is _State.QUEUED:
+            prompt = Prompt(tracked.tokens, tracked.blocks, tracked.prompt_hash, cached_tokens)
+            self._step.started.append(StartedPrompt(tracked.transfer_id, request_id, prompt, tracked.group))
+            tracked.state = _State.RUNNING
+
     def _advance(self, request_id: str, new_blocks: list[int], computed_tokens: int) -> None:
         tracked = self._requests.get(request_id)
         if tracked is None or tracked.state in (_State.VOID, _State.COMPLETE):
             return
-        if tracked.state is _State.QUEUED:
-            prompt = Prompt(tracked.tokens, tracked.blocks, tracked.prompt_hash)
-            self._step.started.append(StartedPrompt(tracked.transfer_id, request_id, prompt, tracked.group))
-            tracked.state = _State.RUNNING
         ready = computed_tokens // self._block_tokens  # a block that is being filled is not pushed
         if computed_tokens >= tracked.tokens:
             ready, tracked.state = tracked.blocks, _State.COMPLETE

@@ -264,6 +264,7 @@ class DecodeWorker:
             committed=commit is not None,
             timings_s=commit.timings_s if commit else {},
             pushing_s=commit.pushing_s if commit else 0.0,
+            cached_tokens=commit.cached_tokens if commit else 0,
         )
         if resolved.reserved:  # vLLM waits for it
             self._finished.add(resolved.request_id)

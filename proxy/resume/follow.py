@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import msgspec
 
+from proxy.endpoints import CHAT, COMPLETIONS
 from proxy.fields import is_on
-from proxy.request import CHAT, COMPLETIONS, ClientRequest
+from proxy.request import ClientRequest
 from proxy.resume.events import DONE, END, Piece, encode, parse
 from proxy.resume.record import Record, TokenRecord
 from proxy.resume.rules import Never, limit

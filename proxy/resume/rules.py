@@ -13,8 +13,9 @@ from typing import Any, Final
 import msgspec
 
 from proxy.classify import has_several_prompts
+from proxy.endpoints import CHAT
 from proxy.fields import Fields, is_set
-from proxy.request import CHAT, ClientRequest
+from proxy.request import ClientRequest
 
 
 class Way(StrEnum):
@@ -38,6 +39,7 @@ class Never(StrEnum):
     DIFFERS = "differs"
     RETRY_DENIED = "retry_denied"
     NO_NODE = "no_node"
+    ENDPOINT = "endpoint"
 
 
 SENTENCES: Final[dict[Never, str]] = {
@@ -52,6 +54,7 @@ SENTENCES: Final[dict[Never, str]] = {
     Never.DIFFERS: "another node answered differently",
     Never.RETRY_DENIED: "no further attempt is allowed",
     Never.NO_NODE: "no other node could go on with it",
+    Never.ENDPOINT: "only chats and completions are",
 }
 
 _COMPLETION_LIMIT: Final = 16  # vLLM's, as OpenAI's, where a completion names none

@@ -5,9 +5,10 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
+from proxy.endpoints import CHAT
 from proxy.errors import StreamBrokenError
 from proxy.fields import is_on
-from proxy.request import CHAT, ClientRequest
+from proxy.request import ClientRequest
 from proxy.resume import follow
 from proxy.resume.follow import CannotFollowError
 from proxy.resume.record import Record, ReplayRecord, TokenRecord

@@ -59,3 +59,13 @@ def _taken(order: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def bench_serve(argv: Sequence[str]) -> None:
+    """`vllm bench serve`."""
+    from vllm.benchmarks.serve import add_cli_args, main
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser()
+    add_cli_args(parser)
+    main(parser.parse_args(list(argv)))

@@ -8,7 +8,8 @@ import httpx
 import msgspec
 import pytest
 
-from proxy.request import CHAT, COMPLETIONS, parse
+from proxy.endpoints import CHAT, COMPLETIONS
+from proxy.request import parse
 from proxy.resume import events
 from proxy.resume.record import Record
 from proxy.resume.rules import Way

@@ -143,6 +143,7 @@ class HostilePrefill(Speaker):
             prompt_hash=f"prompt {name}".encode(),
             shards=self._random.choice((1, 1, 1, 2)),
             timings_s=timings,
+            cached_tokens=self._random.choice((0, BLOCK_TOKENS, 1 << 31)),
             digests=self._random.choice((b"", b"", b"another!" * LAYERS, b"short")),
         )
 

@@ -22,6 +22,7 @@ from contracts.secret import ClusterSecret
 from loadtest.mock_engine.dialects import wrong_in_prefill_leg
 from tests.support.fake_answers import MODEL, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
+from tests.support.fake_typed import MESSAGES, RESPONSES, typed_stream, typed_whole
 from tests.support.serve import Listening
 
 SECRET = ClusterSecret(b"a secret for tests only")
@@ -141,6 +142,8 @@ class FakeVllm:
             layer_sync="event",
             versions={},
         )
+        self.passed: dict[tuple[str, str], tuple[int, bytes, bytes]] = {}  # route → status, kind and body of its answer
+        self.was_passed: list[tuple[str, str, str, dict[str, str], bytes]] = []  # method, path, query, headers, body
         self.operated: list[tuple[str, str, bytes]] = []  # path, query and body of calls to `OPERATED`
         self.cancels: list[list[str]] = []  # transfer ids, call by call
         self.cancel_statuses: list[int] = []  # of the next cancels, instead of 200
@@ -178,7 +181,7 @@ class FakeVllm:
             return await follow_lifespan(receive, send)
         headers = {name.decode(): value.decode("latin-1") for name, value in scope["headers"]}
         if scope["method"] == "GET":
-            return await self._get(scope["path"], headers, send)
+            return await self._get(scope, headers, send)
         body = await read_body(receive)
         if self.fault == "stale" and scope["fake.number"] > 1:
             scope["fake.transport"].abort()
@@ -188,6 +191,8 @@ class FakeVllm:
         if scope["path"] in OPERATED:
             self.operated.append((scope["path"], scope["query_string"].decode(), body))
             return await answer_json(send, 400 if self.fault == "status" else 200, b"Success" if body else {})
+        if ("POST", scope["path"]) in self.passed:
+            return await self._pass(scope, headers, body, send)
         seen = Seen(scope["path"], headers, json.loads(body))
         self.seen.append(seen)
         watcher = asyncio.create_task(_cancel_when_gone(receive, seen, asyncio.current_task()))
@@ -204,16 +209,28 @@ class FakeVllm:
             self._carry(-1, -len(body))
             watcher.cancel()
 
+    async def _pass(self, scope: Any, headers: dict[str, str], body: bytes, send: Any) -> None:
+        """Answer a route of the engine's as a test has said."""
+        method, path = scope["method"], scope["path"]
+        self.was_passed.append((method, path, scope["query_string"].decode(), headers, body))
+        status, kind, answer = self.passed[method, path]
+        head = [(b"content-type", kind), (b"content-length", b"%d" % len(answer)), (b"x-engine", b"yes")]
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": answer})
+
     def _carry(self, requests: int, prompt_bytes: int) -> None:
         self._load = self._load[0] + requests, self._load[1] + prompt_bytes
 
-    async def _get(self, path: str, headers: dict[str, str], send: Any) -> None:
+    async def _get(self, scope: Any, headers: dict[str, str], send: Any) -> None:
+        path = scope["path"]
         if self.late_probes:
             self.late_probes -= 1
             await self._stopping.wait()
         if path == "/health":
             self.probes += 1
             await answer_json(send, 200 if self.healthy else 503, {})
+        elif ("GET", path) in self.passed:
+            await self._pass(scope, headers, b"", send)
         elif path != NODE_PATH or not self.has_node_api:
             await answer_json(send, 404, {"detail": "Not Found"})
         elif headers.get("authorization") != f"Bearer {SECRET.node_token()}":
@@ -260,14 +277,14 @@ class FakeVllm:
             raise _RefusedError(415, "content type")
         if seen.body.get("model") not in self.info.served_models:
             raise _RefusedError(404, "model")
-        if "prompt" not in seen.body and "messages" not in seen.body:
+        if not {"prompt", "messages", "input"} & seen.body.keys():
             raise _RefusedError(400, "no prompt")
         if seen.body.get("max_tokens") == 0:
             raise _RefusedError(400, "max_tokens must be at least 1")
         if seen.body.get("stream_options") and not seen.body.get("stream"):
             raise _RefusedError(400, "stream_options without stream")
         self._check_params(seen)
-        if self.role == "prefill" and (wrong := wrong_in_prefill_leg(seen.body)):
+        if self.role == "prefill" and (wrong := _wrong_in_prefill_leg(seen)):
             raise _RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
 
     def _check_params(self, seen: Seen) -> None:
@@ -292,7 +309,10 @@ class FakeVllm:
             headers += [(b"x-baton-path", b"recomputed"), (b"x-baton-reason", b"the peer went silent")]
         headers.append((b"x-baton-secret", b"not for clients"))
         asked = understand(seen.path, seen.body, self.tokens, self.created, self.drift)
-        parts = list(stream(asked)) if streams else [whole(asked) + b" " * self.padding_bytes]
+        if seen.path in (MESSAGES, RESPONSES):
+            parts = list(typed_stream(seen.path, 3)) if streams else [typed_whole(seen.path, 3)]
+        else:
+            parts = list(stream(asked)) if streams else [whole(asked) + b" " * self.padding_bytes]
         if not streams:
             headers.append((b"content-length", b"%d" % (0 if self.fault == "empty" else len(parts[0]))))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -319,6 +339,20 @@ class FakeVllm:
             self.sent_bytes += len(padded)
             await asyncio.sleep(self.token_delay_s)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _wrong_in_prefill_leg(seen: Seen) -> list[str]:
+    """Name what would make a prefill leg more than that."""
+    body = dict(seen.body)
+    if seen.path == RESPONSES:
+        if body.pop("store", True) or "max_tokens" in body:
+            return ["store", "max_tokens"]
+        body["max_tokens"] = body.pop("max_output_tokens", None)
+    if seen.path in (MESSAGES, RESPONSES):
+        if "n" in body or body.get("temperature") != 0:
+            return ["n", "temperature"]
+        body["n"] = 1
+    return wrong_in_prefill_leg(body)
 
 
 async def _cancel_when_gone(receive: Any, seen: Seen, task: asyncio.Task[Any] | None) -> None:

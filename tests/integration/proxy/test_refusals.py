@@ -12,7 +12,7 @@ from tests.support.cluster import COMPLETION, cluster
     [
         (b"not json", 400),
         (b"[]", 400),
-        (b'{"prompt":"a"}', 400),
+        (b'{"model":"fake-model"}', 400),
         (b'{"model":"fake-model","prompt":7}', 400),
         (b'{"model":"unheard of","prompt":"a"}', 404),
         (b'{"model":"fake-model","prompt":"' + b"a" * 5000 + b'"}', 413),

@@ -16,7 +16,8 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
 from deploy.embedded_model import WEIGHTS
-from proxy.request import CHAT, COMPLETIONS, ClientRequest, parse
+from proxy.endpoints import CHAT, COMPLETIONS
+from proxy.request import ClientRequest, parse
 from proxy.resume import events, follow
 from proxy.resume.record import TokenRecord
 from proxy.resume.seam import TokenSeam

@@ -64,6 +64,7 @@ class FakeRequest:
     lora_request: Any = None
     cache_salt: str | None = None
     prompt_embeds: Any = None
+    prefill_stats: Any = None
 
     @property
     def num_prompt_tokens(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -275,3 +276,42 @@ def test_a_loaded_request_is_timed_until_the_step_that_first_schedules_it(engine
     assert (record["transfer_id"], record["state"], record["peer"]) == ("a" * 32, "loaded", PEER)
     assert set(record["timings_s"]) == {"arrived", "reserved", "reserve_sent", "commit_received", "first_step"}
     assert record["prefill"] == {"timings_s": {"commit": 0.25}, "pushing_s": 0.125}
+
+
+@pytest.mark.parametrize(
+    ("local", "remote", "billed"), [(0, 0, 0), (16, 0, 16), (16, 32, 32), (32, 16, 32), (0, 99, 40)]
+)
+def test_received_tokens_are_not_billed_as_cached(engine: Engine, local: int, remote: int, billed: int) -> None:
+    """Cached is what D or P had in a prefix cache, however much KV came; a peer's number is never believed beyond the prompt."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    engine.admit(req, local_tokens=local)
+    req.prefill_stats = stats = SimpleNamespace(num_local_cached_tokens=local, num_cached_tokens=40)
+    ending = Ending(at_s=1.0, reserve_sent_s=0.5, committed=True, timings_s={}, pushing_s=0.1, cached_tokens=remote)
+
+    engine.side.update(DecodeReport(endings={"r1": ending}), {"r1"})
+
+    assert stats.num_cached_tokens == billed
+
+
+def test_a_failed_receive_leaves_vllms_own_count(engine: Engine) -> None:
+    """The prompt is scheduled anew, and vLLM counts anew; nothing that P said counts."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    engine.admit(req)
+    req.prefill_stats = stats = SimpleNamespace(num_local_cached_tokens=0, num_cached_tokens=7)
+
+    engine.side.update(DecodeReport(failed={"r1": "the prefill node does not answer"}), {"r1"})
+
+    assert stats.num_cached_tokens == 7
+
+
+def test_a_request_without_vllms_count_is_served(engine: Engine) -> None:
+    """An older vLLM has no such count."""
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    engine.admit(req)
+
+    engine.side.update(DecodeReport(), {"r1"})
+
+    assert engine.side.snapshot()["totals"]["loaded"] == 1

@@ -164,3 +164,15 @@ def test_a_prompt_that_stands_twice_in_a_batch_is_transferred_once() -> None:
     assert {started.group for started in step.started} == {"a" * 32}
     assert len({started.transfer_id for started in step.started} | {"a" * 32}) == 3
     assert side.snapshot()["refused"] == {}
+
+
+def test_a_prompt_says_how_much_of_it_was_cached() -> None:
+    """What the prefix cache held when the prompt was first scheduled; later chunks are work that was done."""
+    side = scheduler()
+    side.add_request(request("prefill", 60))
+
+    first = side.take_step(step_output(new=[("r1", [1, 2, 9], 32, 8)]))
+    second = side.take_step(step_output(cached=[("r1", [10], 40, 20)]))
+
+    assert [started.prompt.cached_tokens for started in first.started] == [32]
+    assert second.started == []

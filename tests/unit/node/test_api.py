@@ -300,3 +300,18 @@ async def test_refusals_of_all_parts_are_added_up() -> None:
 
     assert content["refused"] == {"bad_token": 1, "bad_signature": 4, "malformed": 2}
     assert content["worker"]["refused"] == worker["refused"]
+
+
+def test_a_node_says_which_routes_its_server_has() -> None:
+    """Each once, whatever its methods; what has no path is no route."""
+    route, other = SimpleNamespace(path="/tokenize"), SimpleNamespace(path="/v1/embeddings")
+    state = SimpleNamespace(
+        args=SimpleNamespace(served_model_name=["m"], model="m"),
+        vllm_config=SimpleNamespace(
+            parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1),
+            model_config=SimpleNamespace(max_model_len=9),
+        ),
+    )
+    app = SimpleNamespace(state=state, routes=[other, route, route, SimpleNamespace()])
+
+    assert engine_facts({"app": app}).routes == ["/tokenize", "/v1/embeddings"]

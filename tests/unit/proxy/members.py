@@ -5,8 +5,9 @@ from typing import Any, Literal
 import msgspec
 
 from contracts.node_info import Fingerprint, NodeInfo
+from proxy.endpoints import COMPLETIONS
 from proxy.node import Node
-from proxy.request import COMPLETIONS, ClientRequest, parse
+from proxy.request import ClientRequest, parse
 
 MODEL = "m"
 FLOAT32 = Fingerprint(

@@ -5,12 +5,21 @@ import pytest
 
 from contracts.http import LOCAL, RECOMPUTED
 from proxy import classify, plan, reasons
-from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, NoRoomError, UnavailableError, UnknownModelError
+from proxy.endpoints import COMPLETIONS
+from proxy.errors import (
+    BadGatewayError,
+    BadRequestError,
+    Kind,
+    NodeAnsweredError,
+    NoRoomError,
+    UnavailableError,
+    UnknownModelError,
+)
 from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.plan import Planner
 from proxy.plans import Alone, Pair
-from proxy.request import COMPLETIONS, parse
+from proxy.request import parse
 from proxy.retries import History
 from proxy.routing.conditional import Conditional
 from proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
@@ -373,3 +382,14 @@ def test_a_session_is_named_by_a_header_or_by_its_user(
     asked = parse(COMPLETIONS, "id", headers, msgspec.json.encode({"model": "m", "prompt": "x", **body}))
 
     assert plan.key_of(asked, "x-session-id") == key
+
+
+def test_a_request_without_a_model_goes_where_one_model_is_served() -> None:
+    """An adapter beside the model is no second one; with two models the client has to say which."""
+    unnamed = parse(COMPLETIONS, "id", [], b'{"prompt":"x"}')
+    one = planner([node("prefill")], [node("decode"), node("decode", served_models=["m", "adapter"])])
+    two = planner([], [node("decode"), node("decode", served_models=["other"])])
+
+    assert isinstance(one.first(unnamed), Pair)
+    with pytest.raises(BadRequestError, match="must provide a 'model'"):
+        two.first(unnamed)

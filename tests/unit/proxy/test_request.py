@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from proxy.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
-from proxy.request import CHAT, COMPLETIONS, ClientRequest, parse, read_body
+from proxy.request import ClientRequest, parse, read_body
 
 
 def parsed(body: bytes, endpoint: str = COMPLETIONS) -> ClientRequest:
@@ -23,9 +24,7 @@ def parsed(body: bytes, endpoint: str = COMPLETIONS) -> ClientRequest:
         (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "not valid JSON"),
         (b"[1]", "must be a JSON object"),
         (b'"text"', "must be a JSON object"),
-        (b'{"prompt":"a"}', "must provide a 'model'"),
         (b'{"model":7,"prompt":"a"}', "'model' must be of type string, not number"),
-        (b'{"model":null,"prompt":"a"}', "'model' must be of type string, not null"),
         (b'{"model":"\xff","prompt":"a"}', "'model' is not a valid string"),
         (b'{"model":"m"}', "must provide 'prompt'"),
         (b'{"model":"m","prompt":null}', "must provide 'prompt'"),
@@ -97,3 +96,22 @@ def test_a_client_that_leaves_while_sending_is_noticed() -> None:
     """Nobody waits for the rest of the body."""
     with pytest.raises(ClientGoneError):
         asyncio.run(read([{"type": "http.disconnect"}], []))
+
+
+@pytest.mark.parametrize("body", [b'{"prompt":"a"}', b'{"model":null,"prompt":"a"}', b'{"model":"","prompt":"a"}'])
+def test_a_request_may_leave_the_model_to_the_node(body: bytes) -> None:
+    """As with one vLLM server, which has one model."""
+    assert parsed(body).model == ""
+
+
+def test_each_api_has_its_own_prompt() -> None:
+    """Responses have `input`, and a `prompt` there is a stored template; messages are required of messages."""
+    request = parsed(b'{"model":"m","input":"a","prompt":{"id":"p"}}', RESPONSES)
+
+    assert bytes(request.prompt) == b'"a"'
+    with pytest.raises(BadRequestError, match="must provide 'input'"):
+        parsed(b'{"model":"m","prompt":"a"}', RESPONSES)
+    with pytest.raises(BadRequestError, match="'input' must be of type array or string"):
+        parsed(b'{"model":"m","input":7}', RESPONSES)
+    with pytest.raises(BadRequestError, match="must provide 'messages'"):
+        parsed(b'{"model":"m","input":"a"}', MESSAGES)

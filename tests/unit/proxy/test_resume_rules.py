@@ -3,7 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.request import CHAT, COMPLETIONS, ClientRequest, parse
+from proxy.endpoints import CHAT, COMPLETIONS
+from proxy.request import ClientRequest, parse
 from proxy.resume.rules import SENTENCES, Never, Way, judge, limit
 
 GREEDY = {"temperature": 0, "max_tokens": 9, "stream": True}

@@ -56,6 +56,20 @@ def test_commit_follows_the_last_push() -> None:
     assert not pair.p.transfers
 
 
+def test_a_commit_says_how_much_of_the_prompt_was_cached() -> None:
+    """D bills it as cached: neither node computed it."""
+    pair = Pair()
+    pair.reserve()
+    pair.start(prompt=PROMPT._replace(cached_tokens=16))
+    pair.write()
+
+    pair.push()
+
+    commit = outcome(pair)
+    assert isinstance(commit, Commit)
+    assert commit.cached_tokens == 16
+
+
 def test_a_commit_says_how_long_something_was_being_pushed() -> None:
     """Overlapping pushes count once and pauses not at all; the first push is timed from its beginning."""
     pair = reserved()

@@ -1,0 +1,28 @@
+"""What `usage` calls cached: tokens of a prompt that no node had to compute, in D's prefix cache or in P's.
+
+vLLM counts all KV that a connector brought as cached, since D did not compute it. P did, for this very request, but for
+what its own prefix cache held. P names that number with COMMIT, and it takes the place of vLLM's here, before the
+request's first output: `num_cached_tokens` is what becomes `prompt_tokens_details.cached_tokens`. vLLM has a way of its
+own for this (`remote_prefill_cached_tokens`), but wants to know the number before the request begins on D.
+
+The breakdown by source (`vllm:prompt_tokens_by_source_total`) stays as vLLM made it.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+
+def bill(request: "Request", cached_on_prefill_tokens: int) -> None:
+    """Say how many of the prompt's tokens were nobody's work: those that either node had, not both.
+
+    Args:
+        request: its KV has come, and it has not answered yet.
+        cached_on_prefill_tokens: from the prompt's beginning, in P's prefix cache when it began.
+    """
+    stats = getattr(request, "prefill_stats", None)
+    if stats is None:  # an older vLLM counts elsewhere, or the first output has taken the numbers with it
+        return
+    cached = max(stats.num_local_cached_tokens, cached_on_prefill_tokens)
+    stats.num_cached_tokens = min(cached, request.num_prompt_tokens)

@@ -1,0 +1,117 @@
+"""Serves the passed routes: one node is asked, another if that fails before it answered anything."""
+
+import asyncio
+import string
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from contracts.http import LOCAL
+from proxy import headers
+from proxy.client import Client
+from proxy.connections import writer_of
+from proxy.disconnect import WhileConnected
+from proxy.errors import BadGatewayError, Kind, UpstreamError
+from proxy.fields import split
+from proxy.node import Node
+from proxy.nodes import Members
+from proxy.orchestrate import Orchestrator
+from proxy.pass_through.choose import nodes_for
+from proxy.pass_through.holders import holder_of
+from proxy.pass_through.relaying import Passed, asked, relay_stream, relay_whole
+from proxy.pass_through.routes import Route, route_of
+from proxy.request import ClientRequest, read_body
+from proxy.upstream import Upstream
+
+REASON: Final = "one node serves this route"
+_TRIES: Final = 2
+
+
+class PassThrough(Orchestrator):
+    """The same boundary and the same admission as the data routes have."""
+
+    def __init__(
+        self, *shared: Any, members: Members, upstream: Upstream, failed: Callable[[Node, Kind], None]
+    ) -> None:
+        """`shared` are the arguments of an `Orchestrator`; `failed` is told of nodes that do not answer."""
+        super().__init__(*shared)
+        self._members = members
+        self._upstream = upstream
+        self._failed = failed
+
+    def label(self, scope: Scope) -> str:
+        """Return the route, for metrics: as nodes name it, so that ids do not become series."""
+        route = route_of(scope["method"], scope["path"])
+        return route.template if route else ""
+
+    async def answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
+        """Pass one request on."""
+        route = route_of(scope["method"], scope["path"])
+        assert route is not None  # whoever dispatches has looked
+        body = await read_body(scope, receive, self._max_body_bytes)
+        request = _understood(scope, client, body)
+        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope["headers"], deadline):
+            passed = _passed(scope, request, body)
+            nodes = await self._nodes(route, request, passed)
+            client.path, client.reason = LOCAL, REASON
+            await self._try_each(nodes, passed, request, client, deadline)
+
+    async def _nodes(self, route: Route, request: ClientRequest, passed: Passed) -> Sequence[Node]:
+        if route.response_id:
+            return [await holder_of(self._upstream, self._members.decode, route.response_id, passed.headers)]
+        return nodes_for(route.template, request.model, self._members.decode, self._members.prefill)[:_TRIES]
+
+    async def _try_each(
+        self, nodes: Sequence[Node], passed: Passed, request: ClientRequest, client: Client, deadline: asyncio.Timeout
+    ) -> None:
+        problem = ""
+        for node in nodes:
+            is_last = node is nodes[-1]
+            left_s = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
+            try:
+                with node.carrying(request.prompt_bytes):
+                    async with asked(self._upstream, node, passed, left_s) as answer:
+                        if answer.is_stream and answer.status == 200:
+                            return await relay_stream(answer, client)
+                        whole = await answer.read_all()
+                        if answer.status < 500 or is_last:
+                            return await relay_whole(answer, whole, client)
+            except UpstreamError as exc:
+                self._failed(node, exc.kind)
+                problem = str(exc)
+        raise BadGatewayError(f"the node failed: {problem}")
+
+
+def _understood(scope: Scope, client: Client, body: bytes) -> ClientRequest:
+    """Return as much of a request as admission and the choice of a node want; a body that is no JSON is the node's to judge."""
+    try:
+        fields = split(body) if body else {}
+        model = msgspec.json.decode(fields["model"], type=str) if "model" in fields else ""
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        fields, model = {}, ""
+    return ClientRequest(
+        endpoint=scope["path"],
+        request_id=client.request_id,
+        headers=scope["headers"],
+        forwarded=headers.to_forward(scope["headers"]),
+        fields=fields,
+        model=model,
+        prompt=memoryview(body),
+    )
+
+
+def _passed(scope: Scope, request: ClientRequest, body: bytes) -> Passed:
+    """Return what a node is asked: the client's own path, query, kind of body and body."""
+    kind = headers.find(scope["headers"], b"content-type")
+    lines = [b"content-type: %b\r\n" % kind] if kind is not None else []
+    lines += [request.forwarded.partition(b"\r\n")[2], headers.line("x-request-id", request.request_id)]
+    path, query = quote(scope["path"]), quote(scope["query_string"], safe=string.punctuation)
+    return Passed(
+        method=scope["method"],
+        path_and_query=f"{path}?{query}" if query else path,
+        headers=b"".join(lines),
+        body=body,
+    )

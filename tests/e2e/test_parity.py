@@ -1,0 +1,60 @@
+"""Any client of a vLLM server can be one of Baton's: the same requests, the same answers, field by field."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from contracts.http import DISAGGREGATED, PATH_HEADER
+from tests.e2e.parity.allowed import ALLOWED, explained
+from tests.e2e.parity.axes import AXES, cases, request
+from tests.e2e.parity.compare import differences
+from tests.e2e.parity.trio import ParityTrio
+from tests.e2e.stack import Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
+
+
+@pytest.fixture(scope="module")
+def parity(stack: Stack) -> Iterator[ParityTrio]:
+    """Servers of this module alone: what was asked before shows in `cached_tokens`."""
+    made = ParityTrio(stack)
+    yield made
+    made.stop()
+
+
+def test_every_case_is_answered_as_by_one_server(parity: ParityTrio) -> None:
+    """Whatever differs is on the list; each entry of the list is needed, and each route was disaggregated."""
+    problems: list[str] = []
+    needed: set[str] = set()
+    disaggregated: Counter[str] = Counter()
+    with httpx.Client(timeout=60) as client:
+        for serial, (path, case) in enumerate(cases()):
+            asked = request(path, case, parity.model, serial)
+            ours, plain = (
+                client.post(f"{server.url}{path}", json=asked.body) for server in (parity.proxy, parity.plain)
+            )
+            disaggregated[path] += ours.headers.get(PATH_HEADER) == DISAGGREGATED
+            for difference in differences(ours, plain):
+                if allowed := explained(difference, path, case):
+                    needed.add(allowed.name)
+                else:
+                    plainly = {name: value for name, value in case.items() if value != AXES[path][name][0]}
+                    problems.append(f"{path} {json.dumps(plainly)}: {difference}")
+
+    assert problems == []
+    assert all(disaggregated[path] for path in AXES), disaggregated
+    assert {allowed.name for allowed in ALLOWED} == needed
+
+
+def test_the_documentation_lists_what_differs() -> None:
+    """Name and reason, as they stand in the list."""
+    text = " ".join(DOCUMENT.read_text().split())
+
+    assert [allowed.name for allowed in ALLOWED if f"**{allowed.name}**" not in text] == []
+    assert [allowed.name for allowed in ALLOWED if allowed.reason not in text] == []

@@ -1,0 +1,114 @@
+"""Routes that one node serves whole."""
+
+import pytest
+
+from contracts.kv_transfer import FIELD
+from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_answers import MODEL
+
+JSON = b"application/json"
+
+
+async def probed(running: Cluster) -> None:
+    """Wait until the proxy has asked every node what it is, once more."""
+    nodes = (*running.prefill, *running.decode)
+    before = [node.probes for node in nodes]
+    await until_true(lambda: all(node.probes > count + 1 for node, count in zip(nodes, before, strict=True)))
+
+
+async def test_a_passed_request_reaches_a_node_as_it_came() -> None:
+    """Body, kind of body, query and headers; the answer comes back as it is, with a header that says how."""
+    async with cluster() as running:
+        running.decode[0].passed["POST", "/v1/audio/transcriptions"] = 200, b"text/vtt", b"WEBVTT"
+        got = await running.http.post(
+            "/v1/audio/transcriptions?a=1&b=%20",
+            content=b"\x00\x01--x",
+            headers={
+                "content-type": "multipart/form-data; boundary=x",
+                "authorization": "Bearer k",
+                "x-baton-path": "a",
+            },
+        )
+        [(method, path, query, headers, body)] = running.decode[0].was_passed
+
+    assert (method, path, query, body) == ("POST", "/v1/audio/transcriptions", "a=1&b=%20", b"\x00\x01--x")
+    assert headers["content-type"] == "multipart/form-data; boundary=x"
+    assert headers["authorization"] == "Bearer k"
+    assert "x-baton-path" not in headers
+    assert (got.status_code, got.content, got.headers["content-type"]) == (200, b"WEBVTT", "text/vtt")
+    assert got.headers["x-engine"] == "yes"
+    assert got.headers["x-baton-path"] == "local"
+    assert got.headers["x-request-id"] == headers["x-request-id"]
+
+
+async def test_a_route_goes_to_a_node_that_has_it() -> None:
+    """Nodes say which routes they have."""
+    async with cluster(decode=2) as running:
+        embeds = running.decode[1]
+        running.decode[0].change(routes=["/tokenize"])
+        embeds.change(routes=["/tokenize", "/v1/embeddings"])
+        embeds.passed["POST", "/v1/embeddings"] = 200, JSON, b'{"data":[]}'
+        await probed(running)
+        got = [await running.http.post("/v1/embeddings", json={"model": MODEL, "input": "a"}) for _ in range(4)]
+        asked = len(embeds.was_passed)
+
+    assert [answer.json() for answer in got] == [{"data": []}] * 4
+    assert asked == 4
+
+
+async def test_a_route_that_no_node_has_is_not_found() -> None:
+    """In OpenAI's shape, and it says why; another method is refused as such."""
+    async with cluster() as running:
+        for node in (*running.prefill, *running.decode):
+            node.change(routes=["/tokenize"])
+        await probed(running)
+        got = await running.http.post("/v1/embeddings", json={"model": MODEL, "input": "a"})
+        method = await running.http.get("/v1/embeddings")
+
+    assert got.status_code == 404
+    assert "no node of this cluster serves this route" in got.json()["error"]["message"]
+    assert method.status_code == 405
+
+
+@pytest.mark.parametrize("status", [400, 422, 501, 500])
+async def test_a_nodes_error_comes_back_as_it_is(status: int) -> None:
+    """Whatever its shape; a 5xx only if no other node does better."""
+    async with cluster() as running:
+        running.decode[0].passed["POST", "/tokenize"] = status, b"text/plain", b"no"
+        running.decode[0].change(routes=None)
+        got = await running.http.post("/tokenize", json={"model": MODEL, "prompt": "a"})
+
+    assert (got.status_code, got.content) == (status, b"no")
+
+
+async def test_another_node_is_asked_if_one_fails() -> None:
+    """It answered nothing, so that nothing was done twice."""
+    async with cluster(decode=2) as running:
+        for node in running.decode:
+            node.passed["POST", "/tokenize"] = 200, JSON, b"{}"
+        running.decode[0].passed["POST", "/tokenize"] = 500, JSON, b"{}"
+        got = [await running.http.post("/tokenize", json={"model": MODEL, "prompt": "a"}) for _ in range(4)]
+
+    assert {answer.status_code for answer in got} == {200}
+
+
+async def test_operators_routes_are_not_passed() -> None:
+    """A node has more routes than clients may use."""
+    async with cluster() as running:
+        for node in (*running.prefill, *running.decode):
+            node.passed["POST", "/sleep"] = 200, JSON, b"{}"
+        got = await running.http.post("/sleep")
+        assert running.decode[0].was_passed == running.prefill[0].was_passed == []
+
+    assert got.status_code == 404
+
+
+async def test_a_nodes_gate_judges_forged_parameters() -> None:
+    """The body is not changed: a node refuses what is not signed."""
+    async with cluster() as running:
+        running.decode[0].passed["POST", "/inference/v1/generate"] = 403, JSON, b"{}"
+        got = await running.http.post("/inference/v1/generate", json={"token_ids": [1], FIELD: {"baton": {}}})
+        sent = running.decode[0].was_passed[0][4]
+
+    assert got.status_code == 403
+    assert FIELD.encode() in sent

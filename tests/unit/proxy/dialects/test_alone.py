@@ -1,0 +1,49 @@
+import json
+from typing import Any
+
+import pytest
+
+from proxy.dialects.alone import BACKGROUND, PREVIOUS, TOOLS, TRUNCATION, previous_of, reason_alone
+from proxy.endpoints import CHAT, RESPONSES
+from proxy.reasons import LABELS
+from proxy.request import ClientRequest, parse
+
+
+def asked(**fields: Any) -> ClientRequest:
+    """A request for a response."""
+    return parse(RESPONSES, "id", [], json.dumps({"model": "m", "input": "a", **fields}).encode())
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({}, None),
+        ({"store": True, "background": False, "previous_response_id": None, "truncation": "disabled"}, None),
+        ({"tools": [{"type": "function", "name": "f"}]}, None),
+        ({"tools": []}, None),
+        ({"background": True}, BACKGROUND),
+        ({"truncation": "auto"}, TRUNCATION),
+        ({"previous_response_id": "resp_1"}, PREVIOUS),
+        ({"tools": [{"type": "code_interpreter"}]}, TOOLS),
+        ({"tools": ["odd"]}, TOOLS),
+    ],
+)
+def test_what_one_node_has_to_serve(fields: dict[str, Any], reason: str | None) -> None:
+    """State that is on a node, prompts that are made there, and prompts that two nodes would cut differently."""
+    assert reason_alone(asked(**fields)) == reason
+    assert reason is None or LABELS[reason]
+
+
+def test_odd_values_are_the_nodes_to_judge() -> None:
+    """They name no answer, and make no error here."""
+    assert previous_of(asked(previous_response_id=7)) is None
+    assert reason_alone(asked(tools="odd")) is None
+
+
+def test_other_routes_are_not_concerned() -> None:
+    """A chat with such a field is a chat."""
+    body = b'{"model":"m","messages":[],"background":true,"previous_response_id":"a"}'
+    request = parse(CHAT, "id", [], body)
+
+    assert reason_alone(request) is None
+    assert previous_of(request) is None
