@@ -128,6 +128,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
     arguments.api_key = key(arguments.api_key, environ)
     for wrong in conflicts(arguments):
         raise UsageError(wrong)
+    if arguments.secret_file and not arguments.metrics_url:
+        raise UsageError("--secret-file needs --metrics-url, the nodes to be asked")
     return arguments
 
 
@@ -144,7 +146,7 @@ def key(given: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def conflicts(given: argparse.Namespace) -> list[str]:
-    """Return what cannot be meant, in the order of importance."""
+    """Return what cannot be meant of a load, in the order of importance."""
     paced = given.rate is not None or given.rates is not None
     traced = [
         name for name in ("time_scale", "length_scale", "max_input", "max_output") if getattr(given, name) is not None
@@ -161,7 +163,6 @@ def conflicts(given: argparse.Namespace) -> list[str]:
             given.ramp_to is not None and given.requests is None,
             "--ramp-to needs --requests, at whose end it is reached",
         ),
-        (given.secret_file and not given.metrics_url, "--secret-file needs --metrics-url, the nodes to be asked"),
         (given.prompts and given.input_tokens, "--prompts has prompts of its own: --input-tokens does not go with it"),
     )
     return [sentence for broken, sentence in rules if broken]
