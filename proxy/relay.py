@@ -57,6 +57,8 @@ async def _relay_rest(answer: Answer, first: bytes, client: Client) -> None:
 
 async def _pass_rest(answer: Answer, stream: Stream, client: Client) -> None:
     assert stream.passing is not None
+    if stream.broken is not None:  # the first bytes held it
+        raise stream.broken
     passed, broken, write = stream.passing.take, None, client.write
 
     def take(chunk: bytes) -> bool:

@@ -14,10 +14,13 @@ class Resting:
     """Stops processes (SIGSTOP) whenever nothing is asked."""
 
     def __init__(self, subject: Nixl, engines: Sequence[int]) -> None:
-        """`engines` are process ids; they are stopped from now on."""
+        """`engines` are process ids; see `rest`."""
         self._subject = subject
         self._engines = engines
         self._asking = 0
+
+    def rest(self) -> None:
+        """Stop them until the first request."""
         self._signal(signal.SIGSTOP)
 
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
@@ -39,7 +42,7 @@ class Resting:
         finally:
             self._asking -= 1
             if not self._asking:
-                self._signal(signal.SIGSTOP)
+                self.rest()
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._engines:

@@ -99,7 +99,9 @@ class Rig:
         if variant == UPSTREAM:
             return await peers.mooncake_prefill(self._servers, client, name, chunk, self._decodes[variant])
         nixl = await peers.nixl_prefill(self._servers, client, name, chunk, self._decodes[variant])
-        return Resting(nixl, [*self._processes.engines(peers.NIXL_DECODE), *self._processes.engines(name)])
+        resting = Resting(nixl, [*self._processes.engines(peers.NIXL_DECODE), *self._processes.engines(name)])
+        resting.rest()
+        return resting
 
     async def _baton(self, layer_sync: str, chunk: Sequence[str]) -> Baton:
         servers = self._servers
