@@ -1,7 +1,8 @@
 """A listener that answers, a peer that asks it, and raw connections to its port.
 
 `python -m tests.fuzz.channel --connects 10000` opens and closes that many, and says what it cost. With `--listen` it is
-a listener and nothing else until its input ends, for tests that need one in a process of its own.
+a listener and nothing else until its input ends, for tests that need one in a process of its own, and prints how many
+connections it refused.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from typing import Self
 
 from contracts.secret import ClusterSecret
 from kv_connector.side_channel import ControlLoop, PeerKey
+from kv_connector.side_channel_monitor import HANDSHAKE_S
 
 SECRET = ClusterSecret(b"a secret of the cluster")
 PATIENCE_S = 30.0  # a deadline against hanging
@@ -149,6 +151,7 @@ def main() -> int:
     loop.start()
     print(address, flush=True)
     sys.stdin.read()
+    comes_true(lambda: refused(loop) > 0, 2 * HANDSHAKE_S)  # it may be told so late, and a tick after that
     print(refused(loop), flush=True)
     loop.stop()
     return 0
