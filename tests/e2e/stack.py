@@ -15,7 +15,7 @@ import httpx
 from contracts.http import INTEGRITY_PATH, NODE_PATH, TRANSFERS_PATH
 from contracts.secret import generate_secret, read_secret
 from deploy.embedded_model import WEIGHTS
-from deploy.forkserver import Child, ForkServer
+from deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
 
 START_TIMEOUT_S = 90.0
 PORTS = (20_000, 32_000)
@@ -208,10 +208,13 @@ class Stack:
 
 
 @contextmanager
-def running_stack(folder: Path, model: Path = WEIGHTS) -> Iterator[Stack]:
-    """A fork server and a stack on it; everything is stopped at the end."""
+def running_stack(folder: Path, model: Path = WEIGHTS, *, preload: str = VLLM_PRELOAD) -> Iterator[Stack]:
+    """A fork server and a stack on it; everything is stopped at the end.
+
+    With `preload` empty each server imports vLLM by itself, as in production: slower to start, its memory its own.
+    """
     environ = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}  # read at import
-    with ForkServer(log=folder / "zygote.log", environ=environ) as forkserver:
+    with ForkServer(prepare=preload, log=folder / "zygote.log", environ=environ) as forkserver:
         stack = Stack(forkserver, folder, model)
         try:
             yield stack
