@@ -36,7 +36,7 @@ class Acceptor:
         self._sock = sock
         self._state = state
         self._make = make
-        self._most = descriptors.budget(descriptors.limit()).connections
+        self._most = descriptors.budget(descriptors.limit()).from_clients
         self._loop = asyncio.get_running_loop()
         self._joining: set[asyncio.Task[object]] = set()  # accepted, not yet among the connections
         self._timer: asyncio.TimerHandle | None = None

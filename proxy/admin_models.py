@@ -79,7 +79,8 @@ class AdmissionView(BaseModel):
     waiting: int
     max_waiting: int
     expected_wait_s: float = Field(description="of a request that came now and were the last to be let in")
-    most_by_descriptors: int = Field(description="requests, inside or waiting, that the limit of open files allows")
+    connections_to_nodes: int = Field(description="claimed: two for a request, one for an answer that streams")
+    most_connections_to_nodes: int = Field(description="that the limit of open files allows")
 
 
 class WorkerView(BaseModel):

@@ -52,6 +52,7 @@ async def _go_on(stream: Stream, course: Course, client: Client, metrics: Metric
         return True
     if not course.may_go_on():
         raise _ends(broken, Never.RETRY_DENIED, metrics)
+    await client.claim.both_again()
     metrics.resumed(stream.way)
     logger.info("stream resumed", extra={"request_id": client.request_id, "kind": str(broken.how), "way": stream.way})
     return False

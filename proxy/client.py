@@ -6,6 +6,7 @@ from typing import Final
 from starlette.types import Send
 
 from contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
+from proxy.admission.claims import Claim
 from proxy.connections import Writer
 from proxy.dialects.shapes import OPENAI, Shape
 from proxy.errors import ProxyError
@@ -22,10 +23,12 @@ _EVENT_END: Final = b"\n\n"
 class Client:
     """The sending half of one exchange."""
 
-    def __init__(self, send: Send, writer: Writer, request_id: str, shape: Shape = OPENAI) -> None:
+    def __init__(self, send: Send, writer: Writer, claim: Claim, request_id: str, shape: Shape = OPENAI) -> None:
+        """`claim` is told when the answer streams."""
         self._send = send
         self._writer = writer
         self._shape = shape
+        self.claim = claim
         self.request_id = request_id
         self.path = ""  # how the answer was made, as far as is known
         self.reason = ""
@@ -48,6 +51,7 @@ class Client:
         self.status = status
         if streams:
             self.stream_began_s = time.perf_counter()
+            self.claim.streams()
         await self._send({"type": "http.response.start", "status": status, "headers": headers + self._labels()})
         if streams:
             await self.relay(first)

@@ -49,10 +49,11 @@ class Orchestrator:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
-        client = Client(send, writer_of(scope), request_id_of(scope["headers"]), shape_of(scope["path"]))
+        request_id, claim = request_id_of(scope["headers"]), self._admission.claims.claim()
+        client = Client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]))
         with self._metrics.exchange(self.label(scope), client):
             try:
-                with self._admission.arrived():
+                with claim:
                     await self._answer(scope, receive, client)
             except ClientGoneError:
                 self._gone(scope, client)

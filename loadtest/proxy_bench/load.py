@@ -1,8 +1,8 @@
-"""The three loads, and what came back: nothing is a figure unless every byte of it is there."""
+"""The loads, and what came back: nothing is a figure unless every byte of it is there."""
 
 import asyncio
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -24,11 +24,12 @@ T = TypeVar("T")
 class Taken:
     """One answer."""
 
-    __slots__ = ("first_s", "pieces", "status")
+    __slots__ = ("ended", "first_s", "pieces", "status")
 
     def __init__(self) -> None:
         self.status = 0
         self.first_s = 0.0  # when the first bytes of its body came
+        self.ended = False
         self.pieces: list[bytes] = []
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:  # noqa: ARG002
@@ -59,8 +60,9 @@ class Streamed(NamedTuple):
 class Load:
     """Loads one server."""
 
-    def __init__(self, url: str, more: Mapping[str, Any]) -> None:
-        self._client = Client(parse_address(url), {}, TIMEOUT_S)
+    def __init__(self, url: str, more: Mapping[str, Any], timeout_s: float = TIMEOUT_S) -> None:
+        self.url = url
+        self._client = Client(parse_address(url), {}, timeout_s)
         self._more = dict(more)  # fields of each body
 
     def close(self) -> None:
@@ -93,9 +95,20 @@ class Load:
         duration_s = time.perf_counter() - began_s
         return Streamed([answer.first_s - began_s for answer in taken], duration_s)
 
-    async def _ask(self, body: bytes, tokens: int) -> Taken:
-        taken = Taken()
+    async def one_by_one(self, answers: Sequence[Taken], tokens: int, starts_per_s: float) -> None:
+        """Start a stream for each answer, so many a second, and read them to their ends."""
+        body = self._body(tokens)
+
+        async def ask(number: int, taken: Taken) -> None:
+            await asyncio.sleep(number / starts_per_s)
+            await self._ask(body, tokens, taken)
+
+        await _all(*(ask(number, taken) for number, taken in enumerate(answers)))
+
+    async def _ask(self, body: bytes, tokens: int, taken: Taken | None = None) -> Taken:
+        taken = taken or Taken()
         await self._client.ask("POST", COMPLETIONS, body, taken)
+        taken.ended = True
         taken.check(tokens)
         return taken
 

@@ -45,7 +45,7 @@ class Missing:
 
 def subjects(peers_dir: Path) -> tuple[list[Subject], list[Missing]]:
     """Return what can be measured, and what cannot."""
-    found = list(_OURS)
+    found = list(OURS)
     missing = []
     for name, version in PEERS.items():
         if (peers_dir / "bin" / name).exists():
@@ -85,7 +85,7 @@ def _router(name: str, version: str, folder: Path) -> Subject:
     return Subject(name=name, what=what, dialect="vllm", command=command)
 
 
-_OURS: Final = (
+OURS: Final = (
     Subject(
         name=BATON,
         what="`python -m proxy` with its defaults: metrics, breaker, prefix affinity, admission, failover",

@@ -3,15 +3,15 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from contracts.configuration.schema import ProxyConfig
 from proxy.admission import descriptors
 from proxy.admission.asked import priority_of, tenant_of, timeout_s_of
+from proxy.admission.claims import Claims
 from proxy.admission.gate import Gate, Ticket
-from proxy.errors import NoDescriptorsError
 from proxy.headers import RawHeaders
 from proxy.node import SEQUENCE_BYTES
 from proxy.request import ClientRequest
@@ -44,28 +44,7 @@ class Admission:
             max_waiting_per_tenant=config.max_waiting_per_tenant,
             waited=waited,
         )
-        self.here = 0  # requests whose head has come and whose answer has not ended
-
-    @property
-    def most_here(self) -> int:
-        """How many requests the limit of open files allows."""
-        return descriptors.budget(self._limit, self._members()).requests
-
-    @contextmanager
-    def arrived(self) -> Iterator[None]:
-        """Count a request during the block.
-
-        Raises:
-            NoDescriptorsError: its connections might be more than the process may have.
-        """
-        if self.here >= (most := self.most_here):
-            self._say(most)
-            raise NoDescriptorsError
-        self.here += 1
-        try:
-            yield
-        finally:
-            self.here -= 1
+        self.claims = Claims(self._most_connections, self._say)
 
     def timeout_s(self, headers: RawHeaders) -> float:
         """Return how long a request may take.
@@ -102,12 +81,18 @@ class Admission:
             "waiting": self.gate.waiting,
             "max_waiting": self.gate.max_waiting,
             "expected_wait_s": self.gate.expected_wait_s(),
-            "most_by_descriptors": self.most_here,
+            "connections_to_nodes": self.claims.connections,
+            "most_connections_to_nodes": self._most_connections(),
         }
 
-    def _say(self, most: int) -> None:
+    def _most_connections(self) -> int:
+        return descriptors.budget(self._limit, self._members()).to_nodes
+
+    def _say(self) -> None:
         now_s = self._clock()
         if now_s - self._said_s >= _SILENCE_S:
             self._said_s = now_s
-            fields = {"requests": self.here, "most": most, "open_files_limit": self._limit}
+            claims, most = self.claims, self._most_connections()
+            fields = {"requests": claims.requests, "connections_to_nodes": claims.connections, "most": most}
+            fields["open_files_limit"] = self._limit
             logger.warning("requests refused: the limit of open files is reached", extra=fields)

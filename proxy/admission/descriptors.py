@@ -1,32 +1,31 @@
-"""How many files the process may have open, divided among requests and connections. Pure but for asking the limit.
+"""How many files the process may have open, divided among connections. Pure but for asking the limit.
 
-    limit   ├─ own ─┼─ 3 for each request ─┼─ 1 for each connection without one ─┤
+    limit   ├─ own ─┼─ from clients, with a request or without ─┼─ to nodes ─┼─ to nodes, for probes and cancels ─┤
 
-A request costs three at most: the client's connection and one to each node. A request above the budget is refused, a
-connection above it is not accepted for the moment.
+A client's connection and one to each node is what a request costs at most. A request that might need more than there may
+be to nodes is refused (`claims.py`); a client's connection too many is not accepted for the moment.
 """
 
 import resource
 from typing import Final, NamedTuple
 
-OF_A_REQUEST: Final = 3
 _OWN: Final = 48  # listening, logs, event loop, name lookups, calls of operators
 _OF_A_MEMBER: Final = 2  # a probe, and a cancel
+_OF_A_REQUEST: Final = 2  # to nodes
 
 
 class Budget(NamedTuple):
     """What a limit allows."""
 
-    requests: int  # at once, inside or waiting
-    connections: int  # from clients, with a request or without
+    from_clients: int
+    to_nodes: int  # for requests
 
 
 def budget(limit: int, members: int = 0) -> Budget:
-    """Divide a limit; even a hopeless one leaves something to each. Members take from what nodes are asked with."""
-    left = max(limit - _OWN, OF_A_REQUEST + 1)
-    requests = left // (OF_A_REQUEST + 1)
-    connections = left - (OF_A_REQUEST - 1) * requests
-    return Budget(requests=max(1, requests - members * _OF_A_MEMBER // (OF_A_REQUEST - 1)), connections=connections)
+    """Divide a limit in halves; even a hopeless one leaves something to each. Members take from what is to nodes."""
+    left = max(limit - _OWN, 2 * _OF_A_REQUEST)
+    to_nodes = left // 2
+    return Budget(from_clients=left - to_nodes, to_nodes=max(_OF_A_REQUEST, to_nodes - members * _OF_A_MEMBER))
 
 
 def limit() -> int:

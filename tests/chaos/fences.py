@@ -26,7 +26,7 @@ from tests.chaos.crowd import Crowd
 from tests.chaos.exchange import Exchange
 from tests.chaos.ledger import TAG, Watch
 from tests.chaos.matrix import table
-from tests.chaos.memory import descendants, held
+from tests.chaos.memory import descendants, pss_bytes
 from tests.chaos.phases import Phase, phase_of
 from tests.chaos.workload import Reference, body_of
 from tests.e2e.stack import Server, Stack
@@ -194,8 +194,8 @@ class FenceBench:
 
     def _measure_process(self, decode: Server) -> None:
         assert decode.child is not None
-        engine = max(descendants(decode.child.pid), key=lambda pid: held(pid).pss_bytes)
-        self._cost.pss_bytes = held(engine).pss_bytes
+        engine = max(descendants(decode.child.pid), key=pss_bytes)
+        self._cost.pss_bytes = pss_bytes(engine)
         self._cost.threads = len(list(Path(f"/proc/{engine}/task").iterdir()))
 
 

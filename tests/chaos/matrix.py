@@ -104,13 +104,13 @@ def memory_table(ours: Sequence[Growth], plain: Sequence[Growth]) -> str:
     body = [
         (
             growth.process,
-            *(f"{held.anonymous_bytes / 2**20:.1f}" for held in (growth.before, growth.after)),
+            f"{growth.before_bytes / 2**20:.1f}",
+            f"{growth.after_bytes / 2**20:.1f}",
             f"{growth.share:+.2%}",
-            *(f"{held.pss_bytes / 2**20:.1f}" for held in (growth.before, growth.after)),
         )
         for growth in [*ours, *plain]
     ]
-    return table(("process", "anonymous before (MiB)", "after", "growth", "PSS before (MiB)", "after"), body)
+    return table(("process", "PSS before (MiB)", "after", "growth"), body)
 
 
 def results_of(results: Counter[str]) -> str:

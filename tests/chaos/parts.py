@@ -15,12 +15,12 @@ from tests.chaos.cluster import Cluster, Shape
 from tests.chaos.fences import DOMAINS, FenceBench, cost_table
 from tests.chaos.links import missing_tools
 from tests.chaos.matrix import fault_table, memory_table, results_of, storm_summary, storm_table
-from tests.chaos.memory import beyond
+from tests.chaos.memory import FEW_KERNELS, beyond
 from tests.chaos.outcome import Outcome
 from tests.chaos.results import add, read
 from tests.chaos.runs import plain_server, references_from, run_cuts, run_faults, run_measured_storm
 from tests.chaos.workload import Reference
-from tests.e2e.stack import Server, Stack
+from tests.e2e.stack import Server, Stack, running_stack
 
 SHARES: Final = {"aborts": 0.4, "kills": 0.3, "stalls": 0.2, "links": 0.1, "fences": 0.0}  # of the time, in a whole run
 PARTS: Final = tuple(SHARES)
@@ -71,11 +71,14 @@ class Run:
         return f"{report}\n\n{how}load {load:.1f} on {len(os.sched_getaffinity(0))} cores over the last 5 minutes."
 
     def _aborts(self, seconds: float) -> str:
-        cluster = Cluster(self._stack, self._shape)
-        try:
-            tally, plain, memory = run_measured_storm(
+        """On servers whose memory says something; see `memory.py`."""
+        folder = self._stack.folder / "aborts"
+        folder.mkdir()
+        with running_stack(folder, preload="", env=FEW_KERNELS) as stack:
+            plain, cluster = plain_server(stack), Cluster(stack, self._shape)
+            storms = run_measured_storm(
                 cluster,
-                self._plain,
+                plain,
                 self._references,
                 seed=self._seed,
                 aborts=self._amounts.aborts,
@@ -83,9 +86,8 @@ class Run:
                 at_once=AT_ONCE,
             )
             preempted = {node.name: int(node.metrics()["vllm:num_preemptions_total"]) for node in cluster.nodes}
-        finally:
-            cluster.stop()
-        self.problems += [*tally.problems, *plain.problems]
+        tally, plain_tally, memory = storms
+        self.problems += [*tally.problems, *plain_tally.problems]
         if tally.aborts >= STEADY_ABORTS:
             self.problems += beyond(memory.ours, memory.plain)
         text = [storm_summary(tally), f"Preemptions: {results_of(Counter(preempted))}."]

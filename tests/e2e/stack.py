@@ -4,10 +4,11 @@ import os
 import random
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import httpx
@@ -17,7 +18,8 @@ from contracts.secret import generate_secret, read_secret
 from deploy.embedded_model import WEIGHTS
 from deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
 
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
+NOTHING: Mapping[str, str] = MappingProxyType({})
 PORTS = (20_000, 32_000)
 FLOAT32 = ("--dtype", "float32")
 QUIET = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
@@ -208,12 +210,15 @@ class Stack:
 
 
 @contextmanager
-def running_stack(folder: Path, model: Path = WEIGHTS, *, preload: str = VLLM_PRELOAD) -> Iterator[Stack]:
+def running_stack(
+    folder: Path, model: Path = WEIGHTS, *, preload: str = VLLM_PRELOAD, env: Mapping[str, str] = NOTHING
+) -> Iterator[Stack]:
     """A fork server and a stack on it; everything is stopped at the end.
 
-    With `preload` empty each server imports vLLM by itself, as in production: slower to start, its memory its own.
+    With `preload` empty each server imports vLLM by itself, as in production: slower to start, its memory its own. `env`
+    is added to every server's environment.
     """
-    environ = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}  # read at import
+    environ = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "VLLM_LOGGING_LEVEL": "WARNING", **env}  # read at import
     with ForkServer(prepare=preload, log=folder / "zygote.log", environ=environ) as forkserver:
         stack = Stack(forkserver, folder, model)
         try:

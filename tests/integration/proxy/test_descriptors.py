@@ -4,7 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -59,7 +59,7 @@ async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None
 
     A long body is read although nobody wants it: a connection that is closed with unread data is reset.
     """
-    most = budget(LIMIT, members=2).requests
+    most = budget(LIMIT, members=2).to_nodes // 2
     async with limited_proxy(tmp_path) as (port, decode, log), asyncio.timeout(60):
         decode.may_answer.clear()
         prompts = ["x" * 2_000_000 if turn % 8 == 0 else "x" for turn in range(10 * most)]
@@ -74,6 +74,35 @@ async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None
     assert all(b"retry-after: 1\r\n" in answer for status, answer in got if status == 503)
     assert after == 200
     assert said.count(b"the limit of open files is reached") == 1
+
+
+async def test_as_many_streams_may_be_open_as_there_are_connections_to_nodes(tmp_path: Path) -> None:
+    """Twice as many as requests that have not got that far; those who want one more are told to come again."""
+    most = budget(LIMIT, members=2).to_nodes
+    async with limited_proxy(tmp_path) as (port, decode, log), asyncio.timeout(60), AsyncExitStack() as stack:
+        decode.token_delay_s = 1000
+        for _ in range(most - 1):  # the last connection is not enough for both legs
+            status = await begin_stream(port, stack)
+            assert status == 200
+        refused = await ask(port)
+        said = log.read_bytes()
+
+    assert refused[0] == 503
+    assert b"retry-after: 1\r\n" in refused[1]
+    assert said.count(b"the limit of open files is reached") == 1
+    assert b"Too many open files" not in said
+
+
+async def begin_stream(port: int, stack: AsyncExitStack) -> int:
+    """Open a stream for as long as the stack lasts, and read its first bytes; return the status."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    stack.callback(writer.close)
+    body = json.dumps({**COMPLETION, "stream": True}).encode()
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    head = await reader.readuntil(b"\r\n\r\n")
+    if b"text/event-stream" in head:
+        await reader.readuntil(b"data: ")
+    return int(head.split(b" ", 2)[1])
 
 
 async def test_idle_connections_make_room_for_requests(tmp_path: Path) -> None:

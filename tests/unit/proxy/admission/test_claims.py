@@ -1,0 +1,87 @@
+"""What requests claim of the connections that there may be."""
+
+import asyncio
+
+import pytest
+
+from proxy.admission.claims import Claims
+from proxy.errors import NoDescriptorsError
+
+
+def claims(most: int) -> tuple[Claims, list[None]]:
+    """Claims on so many connections, and what they told of refusals."""
+    told: list[None] = []
+    return Claims(lambda: most, lambda: told.append(None)), told
+
+
+def test_a_request_too_many_is_refused_and_told() -> None:
+    """Two connections each."""
+    all_, told = claims(5)
+    with all_.claim(), all_.claim():
+        with pytest.raises(NoDescriptorsError), all_.claim():
+            pass
+        assert (all_.requests, all_.connections, len(told)) == (2, 4, 1)
+    assert (all_.requests, all_.connections) == (0, 0)
+
+
+def test_streams_make_room_for_others() -> None:
+    """Each needs one connection from then on; said twice, it counts once."""
+    all_, _ = claims(4)
+    first, second, third = all_.claim(), all_.claim(), all_.claim()
+    with first, second:
+        first.streams()
+        first.streams()
+        with pytest.raises(NoDescriptorsError), third:
+            pass
+        second.streams()
+        with third:
+            assert all_.connections == 4
+    assert (all_.requests, all_.connections) == (0, 0)
+
+
+async def test_a_stream_that_broke_waits_until_there_is_a_connection_for_its_other_leg() -> None:
+    """Those that wait get it in their order, before any new request."""
+    all_, _ = claims(4)
+    first, second, third = all_.claim(), all_.claim(), all_.claim()
+    with first, second:
+        first.streams()
+        second.streams()
+        with third:
+            waiting = [asyncio.create_task(claim.both_again()) for claim in (first, second)]
+            await asyncio.sleep(0)
+            assert not waiting[0].done()
+            third.streams()
+            await waiting[0]
+            assert not waiting[1].done()
+        await waiting[1]
+        assert all_.connections == 4
+    assert all_.connections == 0
+
+
+async def test_a_claim_that_gives_up_waiting_takes_nothing() -> None:
+    """Cancelled before its turn, or in the moment of it."""
+    all_, _ = claims(2)
+    first, second = all_.claim(), all_.claim()
+    with first:
+        first.streams()
+        with pytest.raises(NoDescriptorsError), second:
+            pass
+        all_.connections += 1  # somebody else's
+        waiting = [asyncio.create_task(first.both_again()) for _ in range(2)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        all_.give_back(1)
+        waiting[1].cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert all_.connections == 1
+    assert (all_.requests, all_.connections) == (0, 0)
+
+
+async def test_a_request_that_never_streamed_claims_no_more_for_its_next_attempt() -> None:
+    """It has both legs already."""
+    all_, _ = claims(2)
+    claim = all_.claim()
+    with claim:
+        await claim.both_again()
+        assert all_.connections == 2
