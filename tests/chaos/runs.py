@@ -24,7 +24,7 @@ from tests.e2e.stack import FLOAT32, Server, Stack
 
 SERVICE_S: Final = 15.0  # until a full house is answered by what is left, on two cores
 PLAIN_BLOCKS: Final = 256
-WARM_UP_SHARE: Final = 0.1  # of a storm, before memory is measured
+WARM_UP_SHARE: Final = 0.3  # of a storm, before memory is measured
 
 
 @dataclass(slots=True, kw_only=True)
