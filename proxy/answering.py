@@ -47,7 +47,7 @@ async def _go_on(stream: Stream, course: Course, client: Client, metrics: Metric
         raise _ends(broken, exc.reason, metrics) from exc
     if missing is not None:
         await client.relay(missing)
-        await client.end()
+        client.end()
         metrics.resumed("closed")
         return True
     if not course.may_go_on():

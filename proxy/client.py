@@ -49,25 +49,25 @@ class Client:
     async def start(self, status: int, headers: RawHeaderList, first: bytes, *, streams: bool) -> None:
         """Send the head with the first bytes of a stream, or with the whole body."""
         self.status = status
+        headers += self._labels()
         if streams:
             self.stream_began_s = time.perf_counter()
             self.claim.streams()
-        await self._send({"type": "http.response.start", "status": status, "headers": headers + self._labels()})
-        if streams:
-            await self.relay(first)
+            self._last = first
+            if not self._writer.begin(status, headers, first):
+                await self.drained()
         else:
             self._ended = True
+            await self._send({"type": "http.response.start", "status": status, "headers": headers})
             await self._send({"type": "http.response.body", "body": first})
 
     async def relay(self, chunk: bytes) -> None:
-        """Send a chunk as it came; nothing if it is empty."""
-        if not chunk:
-            return
-        self._last = chunk
-        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        """Send a chunk of a stream as it came, and wait for a client that is slow."""
+        if not self.write(chunk):
+            await self.drained()
 
     def write(self, chunk: bytes) -> bool:
-        """Send a chunk of a stream at once; return whether the client keeps up. See `drained`."""
+        """Send a chunk of a stream at once, unless it is empty; return whether the client keeps up. See `drained`."""
         if not chunk:
             return True
         self._last = chunk
@@ -77,10 +77,10 @@ class Client:
         """Wait until the client has read enough of what was written."""
         await self._writer.drained()
 
-    async def end(self) -> None:
+    def end(self) -> None:
         """End a stream."""
         self._ended = True
-        await self._send({"type": "http.response.body", "body": b""})
+        self._writer.end()
 
     async def fail(self, error: ProxyError) -> None:
         """Answer with an error, or end a stream that has begun with an error event: never with a silent end."""
@@ -94,7 +94,7 @@ class Client:
             self.broken = True
             opening = b"" if self._last.endswith(_EVENT_END) else _EVENT_END  # close the event that was cut
             await self.relay(opening + self._shape.event(error) + _EVENT_END)
-            await self.end()
+            self.end()
 
     def _labels(self) -> RawHeaderList:
         labels = [(REQUEST_ID, self.request_id.encode("ascii"))]

@@ -4,12 +4,13 @@ Those without a request are known in order, so that `accept.py` can close the ol
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from contracts.configuration.schema import ProxyConfig
 from proxy.joined_head import HeadJoiner
@@ -17,21 +18,24 @@ from proxy.stalled import STALLED, ReadWatch
 
 HEAD_TIMEOUT_S: Final = 60.0  # for a request's head to arrive
 LAST_REQUEST_S: Final = 0.2  # likewise, when the proxy stops
+_LAST_CHUNK: Final = b"0\r\n\r\n"
 _WRITER: Final = "baton.writer"  # among the extensions of a request's scope
 _waiting: Final[WeakKeyDictionary[Any, dict["ClientProtocol", float]]] = WeakKeyDictionary()
 
 
 class Writer:
-    """What a request knows of its client's connection beside ASGI: a chunk's way through that costs more than its write."""
+    """What a request knows of its client's connection beside ASGI: a stream's way through that costs more than its write.
 
-    __slots__ = ("_cycle", "_flow", "_gone", "_joiner", "_protocol", "_transport")
+    What is written here uvicorn's own state of the request is told, so that everything else goes on as after ASGI's `send`.
+    """
 
-    def __init__(self, protocol: "ClientProtocol", joiner: HeadJoiner, transport: asyncio.WriteTransport) -> None:
-        """The request is the one that the protocol has just read the head of; `joiner` writes to the same transport."""
+    __slots__ = ("_cycle", "_flow", "_gone", "_protocol", "_transport")
+
+    def __init__(self, protocol: "ClientProtocol", transport: asyncio.WriteTransport) -> None:
+        """The request is the one that the protocol has just read the head of; `transport` is the protocol's, bare."""
         self._protocol = protocol
         self._cycle = protocol.cycle
         self._flow = protocol.flow
-        self._joiner = joiner
         self._transport = transport
         self._gone: Callable[[], None] | None = None
 
@@ -52,16 +56,47 @@ class Writer:
         if self._gone is not None:
             self._gone()
 
+    def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]], first: bytes) -> bool:
+        """Write the head of a chunked response with its first chunk, if there is one yet; see `write`."""
+        cycle = self._cycle
+        cycle.response_started = cycle.chunked_encoding = True
+        cycle.waiting_for_100_continue = False
+        lines = [STATUS_LINE[status], *(b"%b: %b\r\n" % pair for pair in chain(cycle.default_headers, headers))]
+        if not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"transfer-encoding: chunked\r\n\r\n")
+        if first:
+            lines.append(_chunk(first))
+        return self._write(b"".join(lines))
+
     def write(self, chunk: bytes) -> bool:
-        """Write a chunk behind the response's first one; return whether the client keeps up."""
-        if not self._transport.is_closing():  # uvloop would raise
-            self._joiner.flush()
-            self._transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-        return not self._flow.write_paused
+        """Write a chunk, which is not empty; return whether the client keeps up."""
+        return self._write(_chunk(chunk))
+
+    def end(self) -> None:
+        """End a chunked response; the connection waits for the next request, or is closed."""
+        cycle = self._cycle
+        if cycle.disconnected or cycle.response_complete:
+            return
+        self._write(_LAST_CHUNK)
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
 
     async def drained(self) -> None:
         """Wait until the client has read enough, or left."""
         await self._flow.drain()
+
+    def _write(self, data: bytes) -> bool:
+        if not self._transport.is_closing():  # uvloop would raise
+            self._transport.write(data)
+        return not self._flow.write_paused
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def writer_of(scope: Scope) -> Writer:
@@ -75,7 +110,6 @@ class ClientProtocol(HttpToolsProtocol):
 
     stall_timeout_s = 60.0
     _watch: ReadWatch
-    _joiner: HeadJoiner
     _direct: asyncio.Transport
     answering: Writer | None = None  # of the request that is being answered
     _head_timer: asyncio.TimerHandle | None = None
@@ -85,8 +119,8 @@ class ClientProtocol(HttpToolsProtocol):
         """Begin a connection."""
         self._watch = ReadWatch(transport, self.stall_timeout_s, self._drop)
         self._direct = transport
-        self._joiner = HeadJoiner(transport, self._watch)
-        super().connection_made(cast("asyncio.Transport", self._joiner))
+        joiner = HeadJoiner(transport, self._watch)
+        super().connection_made(cast("asyncio.Transport", joiner))
         self._idle = waiting_at(self.server_state)
         self._expect_head()
 
@@ -101,7 +135,7 @@ class ClientProtocol(HttpToolsProtocol):
         scope = cast("Scope", self.scope)
         scope["extensions"] = extensions = {}
         super().on_headers_complete()
-        extensions[_WRITER] = Writer(self, self._joiner, self._direct)
+        extensions[_WRITER] = Writer(self, self._direct)
         if self._is_stopping and self.cycle is not None:
             self.cycle.keep_alive = False
 

@@ -36,7 +36,7 @@ async def relay(opened: Opened, client: Client, stream: Stream) -> None:
         await client.start(answer.status, head, first, streams=answer.is_stream)
     if answer.is_stream:
         await (_relay_rest(answer, first, client) if passing is None else _pass_rest(answer, stream, client))
-        await client.end()
+        client.end()
 
 
 async def _relay_rest(answer: Answer, first: bytes, client: Client) -> None:

@@ -53,7 +53,7 @@ async def relay_stream(answer: Answer, client: Client) -> None:
         await answer.pour(client.write, client.drained)
     except UpstreamError as exc:
         raise StreamBrokenError(exc.kind, str(exc)) from exc
-    await client.end()
+    client.end()
 
 
 async def relay_whole(answer: Answer, body: bytes, client: Client) -> None:

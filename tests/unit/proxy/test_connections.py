@@ -144,21 +144,76 @@ async def test_a_stopping_proxy_lets_every_connection_ask_once_more(
     assert bool(transport.unread_bytes) == asks
 
 
-async def test_a_chunk_that_goes_past_asgi_never_overtakes_its_head(transport: Transport) -> None:
-    """The head is held back for the first bytes; here there are none, and the next chunk is there at once."""
+@pytest.mark.parametrize("first", [b"first", b""])
+async def test_a_stream_goes_past_asgi_and_its_connection_serves_the_next_request(
+    transport: Transport, first: bytes
+) -> None:
+    """Its head and first chunk are one write, or the head alone; uvicorn takes it for answered and goes on."""
+    writes: list[bytes] = []
 
-    async def app(scope: Scope, _receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        assert writer_of(scope).write(b"chunk")
-        await send({"type": "http.response.body", "body": b""})
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        writer, before = writer_of(scope), len(transport.written)
+        assert writer.begin(200, [(b"x-of", b"ours")], first)
+        writes.append(transport.written[before:])
+        assert writer.write(b"second chunk")
+        writer.end()
+
+    made = connected(app, transport)
+    for _ in range(2):
+        made.data_received(REQUEST)
+        await asyncio.sleep(0.01)
+
+    chunk = b"5\r\nfirst\r\n" if first else b""
+    head, _, rest = writes[0].partition(b"\r\n\r\n")
+    lines = head.split(b"\r\n")
+    assert lines[0] == b"HTTP/1.1 200 OK"
+    assert {b"x-of: ours", b"transfer-encoding: chunked"} < set(lines)
+    assert b"connection: close" not in lines
+    assert rest == chunk
+    assert writes[1].endswith(b"\r\n\r\n" + chunk)
+    assert transport.written.count(b"c\r\nsecond chunk\r\n0\r\n\r\n") == 2
+    assert list(waiting_at(made.server_state)) == [made]
+    assert not transport.closing
+
+
+async def test_a_stream_to_who_wants_no_more_closes_its_connection(transport: Transport) -> None:
+    """It says so in its head."""
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        writer_of(scope).begin(200, [], b"all")
+        writer_of(scope).end()
+
+    made = connected(app, transport)
+    made.data_received(REQUEST.replace(b"host: x", b"host: x\r\nconnection: close"))
+    await asyncio.sleep(0.01)
+
+    assert b"\r\nconnection: close\r\n" in transport.written
+    assert transport.written.endswith(b"3\r\nall\r\n0\r\n\r\n")
+    assert transport.closing
+
+
+async def test_nothing_is_written_to_who_has_left(transport: Transport) -> None:
+    """Not even an end; whoever answers need not look."""
+    left = asyncio.Event()
+    ended = asyncio.Event()
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        await left.wait()
+        writer = writer_of(scope)
+        assert writer.begin(200, [], b"first")
+        assert writer.write(b"second")
+        writer.end()
+        ended.set()
 
     made = connected(app, transport)
     made.data_received(REQUEST)
-    await asyncio.sleep(0.01)
+    transport.closing = True
+    made.connection_lost(None)
+    left.set()
+    async with asyncio.timeout(5):
+        await ended.wait()
 
-    head, _, body = transport.written.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 OK")
-    assert body == b"5\r\nchunk\r\n0\r\n\r\n"
+    assert transport.written == b""
 
 
 async def test_a_client_that_leaves_is_noticed_whichever_of_its_requests_is_answered(
