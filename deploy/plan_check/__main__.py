@@ -1,4 +1,8 @@
-"""`python -m deploy.plan_check`: calibrate a pair of nodes in CPU quotas, then compare shapes with their simulation. Root only."""
+"""`python -m deploy.plan_check`: calibrate a pair of nodes in CPU quotas, then compare shapes with their simulation. Root only.
+
+A machine's speed drifts, by more than what is asked of the planner where others share it. So a pair is calibrated before each
+shape's runs and after them, and what counts is the mean of the two simulations.
+"""
 
 import argparse
 import asyncio
@@ -21,7 +25,7 @@ from deploy.environment import zygote_environment
 from deploy.forkserver import ForkServer, ForkServerError
 from deploy.overlap.cpu import OtherCpu
 from deploy.overlap.processes import Processes, RigError
-from deploy.plan_check.figures import Comparison, compare
+from deploy.plan_check.figures import Comparison, Runs, compare
 from deploy.plan_check.report import as_plain, comparison_table, markdown
 from deploy.plan_check.rig import BATCHED_TOKENS, Rig, Running
 from loadtest.errors import LoadtestError, RunError
@@ -77,16 +81,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             _make_model(given.model_dir)
             environ = zygote_environment(os.environ, offline=True)
             forkserver = stack.enter_context(ForkServer(log=folder / "zygote.log", environ=environ))
-            found, calibration, about = asyncio.run(check(given, forkserver, folder))
+            found, calibrations, about = asyncio.run(check(given, forkserver, folder))
     except (RigError, QuotaError, ForkServerError, LoadtestError) as exc:
         print(f"plan_check: {exc}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    text = markdown(found, calibration, about)
+    text = markdown(found, calibrations, about)
     print(text)
     if given.json:
-        given.json.write_text(json.dumps(as_plain(found, calibration, about), indent=1) + "\n")
+        given.json.write_text(json.dumps(as_plain(found, calibrations, about), indent=1) + "\n")
     if given.markdown:
         given.markdown.write_text(text + "\n")
     return 0 if all(one.right for one in found) else 1
@@ -94,23 +98,23 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def check(
     given: argparse.Namespace, forkserver: ForkServer, folder: Path
-) -> tuple[list[Comparison], Calibration, dict[str, Any]]:
-    """Calibrate, then take every shape; each is shown as it comes."""
+) -> tuple[list[Comparison], list[Calibration], dict[str, Any]]:
+    """Calibrate before and after each shape; each is shown as it comes."""
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as http:
         processes = Processes(forkserver, folder, http)
         rig = Rig(processes, folder, given.model_dir, cores=given.cores, period_us=given.period_us)
         try:
-            if given.calibration:
-                calibration = read_calibration(given.calibration)
-            else:
-                calibration = await _calibrate(await rig.start(Shape(1, 1)), given)
-            if given.keep_calibration:
-                write_calibration(calibration, given.keep_calibration)
-            rate, found = rate_per_s(given, calibration), []
+            calibrations = [await _calibration(given, rig)]
+            rate, found = rate_per_s(given, calibrations[0]), []
             for shape in given.shapes:
-                found.append(await _shape_checked(given, rig, shape, rate, calibration))
+                runs = await _runs(given, rig, shape, rate)
+                calibrations.append(await _calibration(given, rig))
+                simulated = [simulate(load(given, rate), one, shape) for one in calibrations[-2:]]
+                found.append(compare(shape, simulated, runs))
                 print(table_text(comparison_table(found[-1:])), flush=True)
+            if given.keep_calibration:
+                write_calibration(calibrations[-1], given.keep_calibration)
         finally:
             rig.stop()
     load = f"{rate:.2f} requests/s for {given.seconds:g} s, {given.input_tokens} + {given.max_tokens} tokens"
@@ -121,11 +125,14 @@ async def check(
         "cores of each node": given.cores,
         "period of the quotas (µs)": given.period_us,
     }
-    return found, calibration, about
+    return found, calibrations, about
 
 
-async def _calibrate(running: Running, given: argparse.Namespace) -> Calibration:
-    """Measure with lengths and loads that are not those of the runs."""
+async def _calibration(given: argparse.Namespace, rig: Rig) -> Calibration:
+    """Measure a pair, with lengths and loads that are not those of the runs."""
+    if given.calibration:
+        return read_calibration(given.calibration)
+    running = await rig.start(Shape(1, 1))
     argv = ["--url", running.proxy, "--out", os.devnull, "--seed", str(given.seed + 1)]
     argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "96,256,512,768", "--samples", "9"]
     argv += ["--users", "1,3,6,9", "--answer-tokens", "48"]
@@ -133,21 +140,18 @@ async def _calibrate(running: Running, given: argparse.Namespace) -> Calibration
     return await calibrate_command.calibrate(calibrate_command.parser().parse_args(argv))
 
 
-async def _shape_checked(
-    given: argparse.Namespace, rig: Rig, shape: Shape, rate: float, calibration: Calibration
-) -> Comparison:
+async def _runs(given: argparse.Namespace, rig: Rig, shape: Shape, rate: float) -> Runs:
+    """Load a shape, several times."""
     running = await rig.start(shape)
-    simulated = simulate(load(given, rate), calibration, shape)
     meter, other_cores = OtherCpu(os.getpid()), 0.0
-    runs: list[StageResult] = []
+    taken: list[StageResult] = []
     for _ in range(given.runs):
         meter.restart()
-        runs.append(await _run(given, running, rate, shape))
+        taken.append(await _run(given, running, rate, shape))
         other_cores = max(other_cores, meter.other_cores())
     throttled = ", ".join(f"{share:.0%}" for share in rig.throttled())
     print(f"{shape.prefill}:{shape.decode}: quotas were used up in {throttled} of the periods", file=sys.stderr)
-    late_s = max(one.client.lag_p99_s for one in runs)
-    return compare(shape, simulated, [one.records for one in runs], other_cores=other_cores, client_late_s=late_s)
+    return Runs([one.records for one in taken], other_cores, max(one.client.lag_p99_s for one in taken))
 
 
 async def _run(given: argparse.Namespace, running: Running, rate: float, shape: Shape) -> StageResult:

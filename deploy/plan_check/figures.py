@@ -25,16 +25,29 @@ class Means(NamedTuple):
         )
 
 
+class Runs(NamedTuple):
+    """The runs of one shape."""
+
+    records: Sequence[Sequence[Record]]  # run by run
+    other_cores: float  # CPU that other processes used meanwhile, most of all runs
+    client_late_s: float  # P99 of the client's event loop, most of all runs
+
+
 class Comparison(NamedTuple):
     """One shape."""
 
     shape: Shape
-    simulated: Means
+    simulations: tuple[Means, ...]  # one for each calibration
     runs: tuple[Means, ...]
     prefill_busy: float  # simulated
     decode_busy: float
-    other_cores: float  # CPU that other processes used meanwhile, most of all runs
-    client_late_s: float  # P99 of the client's event loop, most of all runs
+    other_cores: float  # as of the runs
+    client_late_s: float
+
+    @property
+    def simulated(self) -> Means:
+        """The mean over the calibrations."""
+        return Means(fmean(one.ttft_s for one in self.simulations), fmean(one.tpot_s for one in self.simulations))
 
     @property
     def measured(self) -> Means:
@@ -53,16 +66,14 @@ class Comparison(NamedTuple):
         return all(abs(off) <= ALLOWED for off in self.deviation)
 
 
-def compare(
-    shape: Shape, simulated: Outcome, runs: Sequence[Sequence[Record]], *, other_cores: float, client_late_s: float
-) -> Comparison:
-    """Compare the runs of one shape with its simulation."""
+def compare(shape: Shape, simulated: Sequence[Outcome], runs: Runs) -> Comparison:
+    """Compare the runs of one shape with its simulations, one for each calibration."""
     return Comparison(
         shape,
-        Means.of(simulated.records),
-        tuple(Means.of(records) for records in runs),
-        simulated.prefill_busy,
-        simulated.decode_busy,
-        other_cores,
-        client_late_s,
+        tuple(Means.of(one.records) for one in simulated),
+        tuple(Means.of(records) for records in runs.records),
+        fmean(one.prefill_busy for one in simulated),
+        fmean(one.decode_busy for one in simulated),
+        runs.other_cores,
+        runs.client_late_s,
     )

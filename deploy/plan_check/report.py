@@ -12,12 +12,20 @@ from loadtest.report.markdown import table_markdown
 from loadtest.report.tables import Table
 
 
-def markdown(found: Sequence[Comparison], calibration: Calibration, about: Mapping[str, Any]) -> str:
+def markdown(found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]) -> str:
     """Return all tables."""
     was = Table("What was run", ("", ""), [(name, str(value)) for name, value in about.items()])
-    return "\n\n".join(
-        table_markdown(table) for table in (comparison_table(found), calibration_table(calibration), was)
-    )
+    tables = (comparison_table(found), calibrations_table(calibrations), was)
+    return "\n\n".join(table_markdown(table) for table in tables)
+
+
+def calibrations_table(calibrations: Sequence[Calibration]) -> Table:
+    """Return a column for each calibration, in the order in which they were made."""
+    tables = [calibration_table(one) for one in calibrations]
+    names = [row[0] for row in tables[0].rows]
+    values = zip(*([row[1] for row in table.rows] for table in tables), strict=True)
+    headings = ("", *(f"calibration {number}" for number in range(1, len(tables) + 1)))
+    return Table("Calibrations", headings, [(name, *found) for name, found in zip(names, values, strict=True)])
 
 
 def comparison_table(found: Sequence[Comparison]) -> Table:
@@ -30,6 +38,7 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
                 (
                     f"{one.shape.prefill}P{one.shape.decode}D mean {name} (ms)",
                     f"{one.simulated[at] * 1000:.1f}",
+                    " and ".join(f"{simulated[at] * 1000:.1f}" for simulated in one.simulations),
                     f"{one.measured[at] * 1000:.1f}",
                     f"{runs[0]:.1f} to {runs[-1]:.1f}",
                     f"{one.deviation[at]:+.1%}",
@@ -40,6 +49,7 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
     headings = (
         "",
         "simulated",
+        "by calibration",
         "median of the runs",
         "the runs",
         "deviation",
@@ -51,13 +61,16 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
     return Table("Simulated beside measured", headings, rows, note)
 
 
-def as_plain(found: Sequence[Comparison], calibration: Calibration, about: Mapping[str, Any]) -> dict[str, Any]:
+def as_plain(
+    found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return everything for scripts."""
     shapes = [
         {
             "prefill": one.shape.prefill,
             "decode": one.shape.decode,
             "simulated": one.simulated._asdict(),
+            "simulations": [simulated._asdict() for simulated in one.simulations],
             "measured": one.measured._asdict(),
             "runs": [run._asdict() for run in one.runs],
             "deviation": dict(zip(("ttft", "tpot"), one.deviation, strict=True)),
@@ -68,4 +81,4 @@ def as_plain(found: Sequence[Comparison], calibration: Calibration, about: Mappi
         }
         for one in found
     ]
-    return {"about": dict(about), "calibration": msgspec.to_builtins(calibration), "shapes": shapes}
+    return {"about": dict(about), "calibrations": msgspec.to_builtins(calibrations), "shapes": shapes}
