@@ -3,13 +3,18 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from proxy.admin_models import NodeView
-from proxy.node import State
+from proxy.node import Node, State
 from proxy.nodes import ROLES
 
 OPENINGS: Final = "baton_breaker_openings"
+LEGS: Final = "baton_leg_seconds"
+HANDOVER: Final = "baton_handover_seconds"
+GAPS: Final = "baton_inter_token_latency_seconds"
+_NODE: Final = ("role", "url")
+PER_NODE: Final = frozenset((OPENINGS, LEGS, HANDOVER, GAPS))  # what is added up over workers, and goes with its node
 
 
 def states(nodes: Sequence[NodeView]) -> Iterator[Metric]:
@@ -31,6 +36,28 @@ def openings(nodes: Sequence[NodeView]) -> Metric:
     for node in nodes:
         found.add_metric((node.role, node.url), node.breaker_openings)
     return found
+
+
+def times(nodes: Sequence[Node]) -> Iterator[Metric]:
+    """Return how long things took on them."""
+    legs = HistogramMetricFamily(
+        LEGS,
+        "From sending a leg that succeeded to: the whole answer (answered), a stream's first bytes (first_bytes), "
+        "the last byte handed on (ended)",
+        labels=("role", "url", "until"),
+    )
+    handover = HistogramMetricFamily(
+        HANDOVER, "From the prefill node's answer to a stream's first bytes; 0 if these came first", labels=_NODE
+    )
+    gaps = HistogramMetricFamily(GAPS, "Between two chunks of a stream, as they are written", labels=_NODE)
+    for node in nodes:
+        seen, name = node.times, (node.role, node.url)
+        seen.answered.add_to(legs, (*name, "answered"))
+        seen.first_bytes.add_to(legs, (*name, "first_bytes"))
+        seen.ended.add_to(legs, (*name, "ended"))
+        seen.handover.add_to(handover, name)
+        seen.gaps.add_to(gaps, name)
+    yield from (legs, handover, gaps)
 
 
 def _each(nodes: Sequence[NodeView]) -> Iterator[Metric]:

@@ -13,9 +13,7 @@ T = TypeVar("T")
 class Background(Generic[T]):
     """Handles what it is offered, batch by batch."""
 
-    def __init__(
-        self, name: str, handle: Callable[[list[T]], bool], *, most: int, batch: int, gather_s: float
-    ) -> None:
+    def __init__(self, name: str, handle: Callable[[list[T]], bool], *, most: int, batch: int, gather_s: float) -> None:
         """`handle` returns whether it could; `gather_s` is how long it waits for more before a batch."""
         self._handle = handle
         self._most = most
@@ -45,13 +43,14 @@ class Background(Generic[T]):
 
     def stop(self, timeout_s: float) -> None:
         """Handle what waits, for so long at most; idempotent."""
+        if self._abandoned:
+            return
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         self._abandoned = True
         self.dropped += len(self._queue)
-        self._queue.clear()
 
     def _run(self) -> None:
         while not self._abandoned:
@@ -70,7 +69,7 @@ class Background(Generic[T]):
         try:
             handled = self._handle(batch)
         except Exception:
-            logger.exception("a batch could not be handled", extra={"thread": self._thread.name})
+            logger.exception("a batch could not be handled", extra={"queue": self._thread.name})
             handled = False
         if handled:
             self.done += len(batch)

@@ -6,6 +6,7 @@ With one worker there is no seat, no file and no socket, and the answer is its o
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -42,6 +43,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[dict[str, Any]] = []
     leaving: list[dict[str, Any]] = []
     admission: dict[str, Any] | None = None
+    uptime_s: float = 0.0
+    in_flight: int = 0
+    retries_left: int = 0
 
     def views(self) -> list[NodeView]:
         """What it sees of the members."""
@@ -55,8 +59,19 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Crew:
     """One worker among all."""
 
-    def __init__(self, members: Members, counted: Metrics, admission: Admission, seat: Seat | None = None) -> None:
+    def __init__(
+        self,
+        members: Members,
+        counted: Metrics,
+        admission: Admission,
+        seat: Seat | None = None,
+        *,
+        retries_left: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`retries_left` is what this worker's requests may still repeat."""
         self._members = members
+        self._retries_left = retries_left
+        self._made_s = time.monotonic()
         self._admission = admission
         self._counted = counted
         self._seat = seat
@@ -106,6 +121,7 @@ class Crew:
         reports = await self._reports()
         return {
             **self._members.state(),
+            "uptime_s": max(report.uptime_s for report in reports),
             "workers": [_worker_view(report) for report in reports],
             "nodes": views.joined(report.views() for report in reports),
             "leaving": views.leaving(report.leavers() for report in reports),
@@ -174,6 +190,9 @@ class Crew:
             nodes=[views.view(node).model_dump(mode="json") for node in self._members.all()],
             leaving=self._members.state()["leaving"],
             admission=self._admission.state(),
+            uptime_s=time.monotonic() - self._made_s,
+            in_flight=self._admission.claims.requests,
+            retries_left=self._retries_left(),
         )
 
     async def _run(self) -> None:
@@ -222,7 +241,9 @@ class Crew:
     # --- what was counted ---
 
     def _families(self) -> list[Family]:
-        own = [*self._counted.collect(), member_metrics.openings([views.view(node) for node in self._members.all()])]
+        nodes = self._members.all()
+        own = [*self._counted.collect(), member_metrics.openings([views.view(node) for node in nodes])]
+        own += member_metrics.times(nodes)
         if self._seat is not None:
             own += _crew_metrics(self._seat)
         return added_up((self._carried, families(own)))
@@ -256,7 +277,7 @@ def _read_counters(seat: Seat, number: int) -> list[Family]:
 
 
 def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Family]:
-    """Leave out the breakers of nodes that have left."""
+    """Leave out what was counted of nodes that have left."""
     names = {(node.role, node.url) for node in nodes}
     return [
         Family(
@@ -265,7 +286,7 @@ def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Fami
             each.kind,
             [line for line in each.samples if (line.labels["role"], line.labels["url"]) in names],
         )
-        if each.name == member_metrics.OPENINGS
+        if each.name in member_metrics.PER_NODE
         else each
         for each in found
     ]
@@ -283,4 +304,12 @@ def _crew_metrics(seat: Seat) -> list[Metric]:
 def _worker_view(report: Report) -> WorkerView:
     requests = [node.requests for node in report.views()] + [node.requests for node in report.leavers()]
     admission = AdmissionView.model_validate(report.admission) if report.admission else None
-    return WorkerView(worker=report.worker, pid=report.pid, requests=sum(requests), admission=admission)
+    return WorkerView(
+        worker=report.worker,
+        pid=report.pid,
+        uptime_s=report.uptime_s,
+        in_flight=report.in_flight,
+        requests=sum(requests),
+        retries_left=report.retries_left,
+        admission=admission,
+    )
