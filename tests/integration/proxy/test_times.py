@@ -57,7 +57,7 @@ async def test_the_times_are_those_that_nodes_took() -> None:
     gaps = found['baton_inter_token_latency_seconds_sum{role="decode",url="D0"}']
     assert found['baton_leg_seconds_sum{role="prefill",until="answered",url="P0"}'] >= 0.2
     assert first >= 0.3
-    assert 0.1 <= handover <= first - 0.2
+    assert 0.1 <= handover <= first
     assert gaps >= (TOKENS - 2) * 0.05  # the last event and the end of the stream may be one chunk
     assert found['baton_leg_seconds_sum{role="decode",until="ended",url="D0"}'] >= first + gaps
 
