@@ -150,7 +150,7 @@ class Attempt:
         "_began_s",
         "_decode",
         "_end",
-        "_leg",
+        "_legs",
         "_outcome",
         "_plan",
         "_prefill",
@@ -168,7 +168,7 @@ class Attempt:
         self._decode: asyncio.Task[DecodeOutcome] | None = None
         self._prefill: asyncio.Task[PrefillOutcome] | None = None
         self._end: Callable[..., None] | None = None
-        self._leg: Leg | None = None  # of the decode node
+        self._legs: list[Leg] = []  # the decode node's first
         self._began_s = 0.0
 
     async def __aenter__(self) -> Outcome:
@@ -197,17 +197,17 @@ class Attempt:
     async def _alone(self, plan: Alone) -> Outcome:
         with plan.decode.computing(plan.own_bytes):  # until its first bytes
             call = _call(plan.decode, self._request, decode_body(self._request.fields, None))
-            self._leg = call.leg
+            self._legs = [call.leg]
             return await self._shared.decode(call)
 
     async def _pair(self, plan: Pair) -> Outcome:
         shared, request = self._shared, self._request
-        self._prefill = asyncio.create_task(shared.prefill(shared.prefill_call(plan, request)))
+        prefill, decode = shared.prefill_call(plan, request), shared.decode_call(plan, request)
+        self._legs = [decode.leg, prefill.leg]
+        self._prefill = asyncio.create_task(shared.prefill(prefill))
         # Counted at once: the next choice sees it.
         self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-        call = shared.decode_call(plan, request)
-        self._leg = call.leg
-        self._decode = asyncio.create_task(shared.decode(call))
+        self._decode = asyncio.create_task(shared.decode(decode))
         outcome = await first_to_count(self._decode, self._prefill)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
@@ -221,13 +221,14 @@ class Attempt:
         outcome = prefill.result()
         return perf_counter() - outcome.answered_s if isinstance(outcome, PrefillDone) else 0.0
 
-    def _end_leg(self, problem: str = "") -> None:
-        if self._leg is not None:
-            self._leg.end(problem)
+    def _end_leg(self, problem: str = "", *, prefill_too: bool = False) -> None:
+        """Note the decode leg's end; a leg that has ended stays as it did."""
+        for leg in self._legs if prefill_too else self._legs[:1]:
+            leg.end(problem)
 
     def _shut(self, *, answered: bool) -> None:
         """Close what is open; `answered`: to the end."""
-        self._end_leg(CUT)  # unless it has ended
+        self._end_leg(CUT, prefill_too=not answered)
         if self._outcome is not None:
             _close(self._outcome)
         if self._decode is not None:

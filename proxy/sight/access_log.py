@@ -18,7 +18,7 @@ Which = Literal["off", "errors", "all"]
 MOST: Final = 8192  # lines that wait
 BATCH: Final = 32
 GATHER_S: Final = 0.05
-STOP_S: Final = 1.0
+STOP_S: Final = 0.5
 _LOGGER: Final = "proxy.access"
 _MESSAGE: Final = "request"
 

@@ -20,7 +20,7 @@ MOST: Final = 4096  # spans that wait
 BATCH: Final = 32  # encoding more would hold the interpreter, and with it all streams, for more than a few milliseconds
 GATHER_S: Final = 0.5
 POST_TIMEOUT_S: Final = 5.0
-STOP_S: Final = 2.0
+STOP_S: Final = 1.0
 _PATH: Final = "/v1/traces"
 _SILENCE_S: Final = 60.0  # between two log lines about a collector that does not take them
 _SERVICE: Final = "baton-proxy"
@@ -76,5 +76,6 @@ def _with_path(endpoint: str) -> str:
 
 
 def _hush() -> None:
-    """OpenTelemetry writes a line for each try; ours is one a minute, and a counter."""
-    logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+    """OpenTelemetry writes a line for each try, and its client one with the whole URL; ours is one a minute."""
+    for name in ("opentelemetry", "urllib3"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -15,7 +15,7 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from proxy import member_metrics
-from proxy.admin_models import AdmissionView, LeavingView, NodeView, WorkerView
+from proxy.admin_models import NodeView
 from proxy.admission.admission import Admission
 from proxy.metrics import Metrics, render
 from proxy.nodes import Members
@@ -25,6 +25,7 @@ from proxy.workers.book import BookError, OrderBook
 from proxy.workers.channel import Channel, NoAnswerError, ask
 from proxy.workers.families import Family, added_up, families, lasting, metrics
 from proxy.workers.files import replace_file
+from proxy.workers.report import Report
 from proxy.workers.seat import Seat
 
 logger = logging.getLogger(__name__)
@@ -32,28 +33,6 @@ logger = logging.getLogger(__name__)
 TICK_S: Final = 1.0  # what has been counted is written down so often, and orders that were not heard are read
 REPORT, ADOPT, PROBE = "report", "adopt", "probe"
 T = TypeVar("T")
-
-
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says about itself."""
-
-    worker: int
-    pid: int | None
-    families: list[Family]
-    nodes: list[dict[str, Any]] = []
-    leaving: list[dict[str, Any]] = []
-    admission: dict[str, Any] | None = None
-    uptime_s: float = 0.0
-    in_flight: int = 0
-    retries_left: int = 0
-
-    def views(self) -> list[NodeView]:
-        """What it sees of the members."""
-        return [NodeView.model_validate(node) for node in self.nodes]
-
-    def leavers(self) -> list[LeavingView]:
-        """The nodes that left and still carry requests of this worker."""
-        return [LeavingView.model_validate(node) for node in self.leaving]
 
 
 class Crew:
@@ -122,7 +101,7 @@ class Crew:
         return {
             **self._members.state(),
             "uptime_s": max(report.uptime_s for report in reports),
-            "workers": [_worker_view(report) for report in reports],
+            "workers": [report.worker_view() for report in reports],
             "nodes": views.joined(report.views() for report in reports),
             "leaving": views.leaving(report.leavers() for report in reports),
         }
@@ -299,17 +278,3 @@ def _crew_metrics(seat: Seat) -> list[Metric]:
     answering = GaugeMetricFamily("baton_workers", "Workers that answered this scrape")
     answering.add_metric((), 1)
     return [restarts, answering]
-
-
-def _worker_view(report: Report) -> WorkerView:
-    requests = [node.requests for node in report.views()] + [node.requests for node in report.leavers()]
-    admission = AdmissionView.model_validate(report.admission) if report.admission else None
-    return WorkerView(
-        worker=report.worker,
-        pid=report.pid,
-        uptime_s=report.uptime_s,
-        in_flight=report.in_flight,
-        requests=sum(requests),
-        retries_left=report.retries_left,
-        admission=admission,
-    )

@@ -41,7 +41,7 @@ class Receiver:
 
     def take(self, path: str, body: bytes) -> int:
         """Keep the spans of one request; return the status of its answer."""
-        if path != "/v1/traces":
+        if path.partition("?")[0] != "/v1/traces":
             return 404
         self.bodies.append(body)
         if self.status == 200:
