@@ -35,6 +35,7 @@ class Client:
         claim: Claim,
         request_id: str,
         shape: Shape = OPENAI,
+        *,
         trace: Trace = UNTRACED,
     ) -> None:
         """`claim` is told when the answer streams."""
