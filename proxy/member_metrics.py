@@ -1,20 +1,17 @@
 """The series about members, made from what is seen of them at the moment of the scrape: who left shows no more."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from proxy.admin_models import NodeView
-from proxy.node import Node, State
+from proxy.node import State
 from proxy.nodes import ROLES
+from proxy.sight.times import GAP_BOUNDS_S, LEG_BOUNDS_S, Tally
 
 OPENINGS: Final = "baton_breaker_openings"
-LEGS: Final = "baton_leg_seconds"
-HANDOVER: Final = "baton_handover_seconds"
-GAPS: Final = "baton_inter_token_latency_seconds"
 _NODE: Final = ("role", "url")
-PER_NODE: Final = frozenset((OPENINGS, LEGS, HANDOVER, GAPS))  # what is added up over workers, and goes with its node
 
 
 def states(nodes: Sequence[NodeView]) -> Iterator[Metric]:
@@ -38,25 +35,27 @@ def openings(nodes: Sequence[NodeView]) -> Metric:
     return found
 
 
-def times(nodes: Sequence[Node]) -> Iterator[Metric]:
-    """Return how long things took on them."""
+def times(tallies: Iterable[Tally]) -> Iterator[Metric]:
+    """Return how long things took on nodes."""
     legs = HistogramMetricFamily(
-        LEGS,
+        "baton_leg_seconds",
         "From sending a leg that succeeded to: the whole answer (answered), a stream's first bytes (first_bytes), "
         "the last byte handed on (ended)",
-        labels=("role", "url", "until"),
+        labels=(*_NODE, "until"),
     )
     handover = HistogramMetricFamily(
-        HANDOVER, "From the prefill node's answer to a stream's first bytes; 0 if these came first", labels=_NODE
+        "baton_handover_seconds",
+        "From the prefill node's answer to a stream's first bytes; 0 if these came first",
+        labels=_NODE,
     )
-    gaps = HistogramMetricFamily(GAPS, "Between two chunks of a stream, as they are written", labels=_NODE)
-    for node in nodes:
-        seen, name = node.times, (node.role, node.url)
-        seen.answered.add_to(legs, (*name, "answered"))
-        seen.first_bytes.add_to(legs, (*name, "first_bytes"))
-        seen.ended.add_to(legs, (*name, "ended"))
-        seen.handover.add_to(handover, name)
-        seen.gaps.add_to(gaps, name)
+    gaps = HistogramMetricFamily(
+        "baton_inter_token_latency_seconds", "Between two chunks of a stream, as they are written", labels=_NODE
+    )
+    for each in tallies:
+        for until in ("answered", "first_bytes", "ended"):
+            each.add_to(legs, until, LEG_BOUNDS_S, until)
+        each.add_to(handover, "handover", LEG_BOUNDS_S)
+        each.add_to(gaps, "gaps", GAP_BOUNDS_S)
     yield from (legs, handover, gaps)
 
 

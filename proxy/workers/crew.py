@@ -20,12 +20,13 @@ from proxy.admission.admission import Admission
 from proxy.metrics import Metrics, render
 from proxy.nodes import Members
 from proxy.orders import Orders
+from proxy.sight.times import tallied, tally
 from proxy.workers import views
 from proxy.workers.book import BookError, OrderBook
 from proxy.workers.channel import Channel, NoAnswerError, ask
 from proxy.workers.families import Family, added_up, families, lasting, metrics
 from proxy.workers.files import replace_file
-from proxy.workers.report import Report
+from proxy.workers.report import Counted, Report
 from proxy.workers.seat import Seat
 
 logger = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Crew:
         self._book = OrderBook(seat.orders) if seat else None
         self._channel = Channel(seat.channel_of(seat.number), self._answer) if seat else None
         self._version = 0
-        self._carried: list[Family] = []  # counted by former workers in this seat
+        self._carried = Counted()  # counted by former workers in this seat
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, probes_timeout_s: float) -> None:
@@ -65,7 +66,7 @@ class Crew:
         if self._seat is None or self._book is None or self._channel is None:
             return
         self._carried = _read_counters(self._seat, self._seat.number)
-        self._write_counters(self._families())  # that it was started is known even if it ends at once
+        self._write_counters(self._count())  # that it was started is known even if it ends at once
         self._members.on_forgotten = self._forgotten
         self._adopt(self._book)
         await self._channel.start()
@@ -79,7 +80,7 @@ class Crew:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._write_counters(self._families())
+        self._write_counters(self._count())
         await self._channel.stop()
 
     # --- asked ---
@@ -88,8 +89,11 @@ class Crew:
         """Return the series of all workers in Prometheus' text format."""
         reports = await self._reports()
         nodes = views.joined(report.views() for report in reports)
-        summed = _of_members(added_up(report.families for report in reports), nodes)
-        return render([*metrics(summed), *member_metrics.states(nodes)])
+        summed = _of_members(added_up(report.counted.families for report in reports), nodes)
+        names = {(node.role, node.url) for node in nodes}
+        times = tallied(report.counted.times for report in reports)
+        timed = member_metrics.times(each for each in times if (each.role, each.url) in names)
+        return render([*metrics(summed), *timed, *member_metrics.states(nodes)])
 
     async def nodes(self) -> list[NodeView]:
         """Return the members as all workers see them together."""
@@ -159,13 +163,13 @@ class Crew:
 
     def _report(self) -> Report:
         """Say where this worker stands. What it says that it has counted it has written down: nobody sees it shrink."""
-        found = self._families()
+        found = self._count()
         if self._seat is not None:
             self._write_counters(found)
         return Report(
             worker=self._seat.number if self._seat else 0,
             pid=os.getpid(),
-            families=found,
+            counted=found,
             nodes=[views.view(node).model_dump(mode="json") for node in self._members.all()],
             leaving=self._members.state()["leaving"],
             admission=self._admission.state(),
@@ -180,7 +184,7 @@ class Crew:
         while True:
             self._seat.beat()
             await asyncio.sleep(TICK_S)
-            self._write_counters(self._families())
+            self._write_counters(self._count())
             self._catch_up(self._book)
 
     # --- what operators ordered ---
@@ -219,18 +223,19 @@ class Crew:
 
     # --- what was counted ---
 
-    def _families(self) -> list[Family]:
+    def _count(self) -> Counted:
         nodes = self._members.all()
         own = [*self._counted.collect(), member_metrics.openings([views.view(node) for node in nodes])]
-        own += member_metrics.times(nodes)
         if self._seat is not None:
             own += _crew_metrics(self._seat)
-        return added_up((self._carried, families(own)))
+        times = tallied((self._carried.times, (tally(node.role, node.url, node.times) for node in nodes)))
+        return Counted(added_up((self._carried.families, families(own))), times)
 
-    def _write_counters(self, found: list[Family]) -> None:
+    def _write_counters(self, found: Counted) -> None:
         assert self._seat is not None
+        kept = Counted(lasting(found.families), found.times)
         try:
-            replace_file(self._seat.counters_of(self._seat.number), msgspec.json.encode(lasting(found)))
+            replace_file(self._seat.counters_of(self._seat.number), msgspec.json.encode(kept))
         except OSError as exc:  # a full disk: worse counters after a crash, and nothing else
             logger.warning("counters could not be written down", extra={"reason": exc.strerror})
 
@@ -245,18 +250,18 @@ async def _report_of(seat: Seat, number: int) -> Report:
     try:
         return msgspec.json.decode(await ask(seat.channel_of(number), REPORT), type=Report)
     except (NoAnswerError, msgspec.DecodeError):
-        return Report(worker=number, pid=None, families=_read_counters(seat, number))
+        return Report(worker=number, pid=None, counted=_read_counters(seat, number))
 
 
-def _read_counters(seat: Seat, number: int) -> list[Family]:
+def _read_counters(seat: Seat, number: int) -> Counted:
     try:
-        return msgspec.json.decode(seat.counters_of(number).read_bytes(), type=list[Family])
+        return msgspec.json.decode(seat.counters_of(number).read_bytes(), type=Counted)
     except FileNotFoundError:
-        return []
+        return Counted()
 
 
 def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Family]:
-    """Leave out what was counted of nodes that have left."""
+    """Leave out the breakers of nodes that have left."""
     names = {(node.role, node.url) for node in nodes}
     return [
         Family(
@@ -265,7 +270,7 @@ def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Fami
             each.kind,
             [line for line in each.samples if (line.labels["role"], line.labels["url"]) in names],
         )
-        if each.name in member_metrics.PER_NODE
+        if each.name == member_metrics.OPENINGS
         else each
         for each in found
     ]

@@ -5,7 +5,15 @@ from typing import Any
 import msgspec
 
 from proxy.admin_models import AdmissionView, LeavingView, NodeView, WorkerView
+from proxy.sight.times import Tally
 from proxy.workers.families import Family
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What has been counted, and what outlives a worker of it."""
+
+    families: list[Family] = []
+    times: list[Tally] = []
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,7 +21,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: int
     pid: int | None
-    families: list[Family]
+    counted: Counted
     nodes: list[dict[str, Any]] = []
     leaving: list[dict[str, Any]] = []
     admission: dict[str, Any] | None = None

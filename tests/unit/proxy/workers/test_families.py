@@ -1,9 +1,7 @@
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from proxy.member_metrics import times
 from proxy.metrics import render
-from proxy.node import Node
 from proxy.workers.families import Family, added_up, families, lasting, metrics
 
 
@@ -62,33 +60,3 @@ def test_alone_the_text_is_as_prometheus_client_writes_it() -> None:
     Counter("ended", "Requests\nof all", ("status",), registry=registry).labels('a"b').inc()
 
     assert render(metrics(families(registry.collect()))) == render(registry.collect())
-
-
-def test_times_of_a_node_add_up_over_workers() -> None:
-    """Bucket by bucket, and what nobody saw yet is no series."""
-
-    def seen(gap_s: float, *, leg_s: float | None = None) -> list[Family]:
-        node = Node(url="http://d", role="decode")
-        node.times.gaps.observe(gap_s)
-        if leg_s is not None:
-            node.times.ended.observe(leg_s)
-        return msgspec.json.decode(msgspec.json.encode(families(times([node]))), type=list[Family])
-
-    found = lines(added_up((seen(0.004), seen(0.5, leg_s=1.0), seen(99.0))))
-
-    gaps, of = "baton_inter_token_latency_seconds", 'role="decode",url="http://d"'
-    buckets = [found[f'{gaps}_bucket{{le="{le}",{of}}}'] for le in ("0.0025", "0.005", "0.2", "0.5", "5.0", "+Inf")]
-    assert buckets == [0, 1, 1, 2, 2, 3]
-    assert (found[f"{gaps}_count{{{of}}}"], found[f"{gaps}_sum{{{of}}}"]) == (3, 99.504)
-    assert [line for line in found if "leg_seconds_count" in line] == [
-        'baton_leg_seconds_count{role="decode",until="ended",url="http://d"}'
-    ]
-    assert not any("handover" in line for line in found)
-
-
-def test_what_a_worker_leaves_behind_holds_its_times() -> None:
-    """They are histograms like any other."""
-    node = Node(url="http://p", role="prefill")
-    node.times.answered.observe(0.1)
-
-    assert [family.name for family in lasting(families(times([node]))) if family.samples] == ["baton_leg_seconds"]
