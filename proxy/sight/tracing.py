@@ -86,6 +86,8 @@ def tracing_of(config: ProxyConfig) -> Tracing:
         if config.trace_share:
             raise TracingError("proxy.trace_share is set, and proxy.otlp_endpoint does not say where traces go")
         return Tracing()
+    if not config.otlp_endpoint.startswith(("http://", "https://")):
+        raise TracingError("proxy.otlp_endpoint is no URL of a collector, such as http://collector:4318")
     try:
         return SomeTraced(config.trace_share, config.otlp_endpoint)
     except ImportError as exc:

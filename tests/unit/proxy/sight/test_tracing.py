@@ -89,6 +89,14 @@ def test_a_share_without_an_endpoint_is_refused() -> None:
         tracing_of(ProxyConfig(trace_share=0.1))
 
 
+def test_an_endpoint_that_is_no_url_is_refused() -> None:
+    """At the start, and not span by span; what stands there is not repeated, since it may hold a key."""
+    with pytest.raises(TracingError, match=r"proxy\.otlp_endpoint is no URL") as caught:
+        tracing_of(ProxyConfig(otlp_endpoint="collector:4317"))
+
+    assert "4317" not in str(caught.value)
+
+
 def run(code: str) -> str:
     """What some code prints, in a process that has imported nothing."""
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
