@@ -56,6 +56,7 @@ class Client:
         self.transfer_id = ""
         self.status = 0  # of the head, once it was sent
         self.broken = False  # an error was sent after the head
+        self.left = False  # the client did not wait for the end
         self.stream_began_s: float | None = None
         self._sent_s = 0.0  # a stream's last chunk
         self._gaps = _NOBODYS

@@ -107,6 +107,7 @@ class Orchestrator:
         await answer(stream_of(request, self._resume), self._failover.course(deadline), client, self._metrics)
 
     def _gone(self, scope: Scope, client: Client) -> None:
+        client.left = True
         if STALLED in scope:
             self._metrics.client_dropped()
         else:

@@ -34,6 +34,7 @@ class Entry(NamedTuple):
     reason: str
     status: int  # 0: the client left before the head
     broken: bool  # the stream ended with an error event
+    left: bool  # the client did not wait for the end
     prefill: str  # the last nodes that were asked
     decode: str
     attempts: int

@@ -63,6 +63,7 @@ class Sight:
             reason=client.reason,
             status=int(client.status),
             broken=client.broken,
+            left=client.left,
             prefill=client.prefill_url,
             decode=client.decode_url,
             attempts=client.attempts,

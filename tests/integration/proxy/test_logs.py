@@ -98,6 +98,7 @@ async def test_the_access_log_says_what_happened_to_each_request(tmp_path: Path)
         "reason": "",
         "status": 200,
         "broken": False,
+        "left": False,
         "prefill": running.prefill.url,
         "decode": running.decode.url,
         "attempts": 1,
@@ -107,6 +108,19 @@ async def test_the_access_log_says_what_happened_to_each_request(tmp_path: Path)
     assert 0 <= times["wait_s"] <= times["ttft_s"] <= times["duration_s"]
     assert (whole.status_code, second["status"], second["attempts"], second["decode"]) == (400, 400, 0, "")
     assert second["ttft_s"] is None
+
+
+async def test_a_client_that_left_is_named(tmp_path: Path) -> None:
+    """Before the head it has no status either."""
+    async with logging_proxy(tmp_path, "--log-format", "json", "--access-log", "errors") as running:
+        running.prefill.first_token_delay_s = 60.0
+        asked = asyncio.create_task(ask(running))
+        await until_true(lambda: running.decode.seen, timeout_s=PATIENCE_S)
+        asked.cancel()
+        await until_true(lambda: running.decode.seen[0].cancelled, timeout_s=PATIENCE_S)
+
+    [line] = running.access()
+    assert (line["left"], line["status"], line["decode"]) == (True, 0, running.decode.url)
 
 
 async def test_errors_alone_may_be_logged(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ ENTRY = Entry(
     reason="",
     status=200,
     broken=False,
+    left=False,
     prefill="http://p:1",
     decode="http://d:1",
     attempts=1,
@@ -43,7 +44,7 @@ def test_a_line_of_text_leaves_out_what_is_not_known() -> None:
     [line] = written("text", ENTRY)
 
     assert line == (
-        "INFO:proxy.access:request request_id=r1 route=/v1/completions path=disaggregated status=200 broken=False "
+        "INFO:proxy.access:request request_id=r1 route=/v1/completions path=disaggregated status=200 broken=False left=False "
         "prefill=http://p:1 decode=http://d:1 attempts=1 wait_s=0.0 ttft_s=0.012346 duration_s=1.5 sent_bytes=42"
     )
 
