@@ -164,6 +164,20 @@ async def test_a_client_that_leaves_cuts_the_legs(collector: Receiver, *, stream
     assert "http.response.status_code" not in root.attributes
 
 
+async def test_a_client_that_leaves_in_the_middle_of_a_stream_cuts_its_leg(collector: Receiver) -> None:
+    """The span has what was there."""
+    async with cluster(otlp_endpoint=collector.url, trace_share=1.0) as running:
+        running.decode[0].token_delay_s = 20.0
+        reader, writer = await leaver(running, stream=True)
+        await reader.readuntil(b"\n\n")
+        writer.close()
+        await until_complete(collector, 4)
+        await writer.wait_closed()
+
+    [leg] = collector.named("decode leg")
+    assert ([name for name, _ in leg.events], leg.problem) == (["first bytes"], "cut")
+
+
 async def test_a_collector_that_refuses_costs_spans_and_no_request(collector: Receiver) -> None:
     """They are counted."""
     collector.status = 400
