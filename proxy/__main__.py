@@ -36,6 +36,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--decode", dest="proxy.decode", nargs="*", metavar="URL", help="decode nodes")
     parser.add_argument("--when-no-prefill", dest="proxy.when_no_prefill", choices=("decode_local", "refuse"))
     parser.add_argument("--log-level", dest="proxy.log_level", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--log-format", dest="proxy.log_format", choices=("text", "json"))
+    parser.add_argument("--access-log", dest="proxy.access_log", choices=("off", "errors", "all"), help="of requests")
+    parser.add_argument("--otlp-endpoint", dest="proxy.otlp_endpoint", metavar="URL", help="collector of traces")
+    parser.add_argument("--trace-share", dest="proxy.trace_share", type=float, help="of the requests, 0 to 1")
     parser.add_argument("--secret-file", dest="cluster.secret_file", help="file with the cluster secret")
     parser.add_argument("--admin-token-file", dest="proxy.admin_token_file", help="file with the admin API's token")
     return parser

@@ -40,10 +40,12 @@ T = TypeVar("T")
 _bearer: Final = HTTPBearer(auto_error=False, description="The token in `proxy.admin_token_file`")
 
 
-def admin_router(members: Members, crew: Crew, upstream: Upstream, token: AdminToken | None) -> APIRouter:
-    """Return the routes."""
+def admin_router(
+    members: Members, crew: Crew, upstream: Upstream, token: AdminToken | None, about: dict[str, Any]
+) -> APIRouter:
+    """Return the routes; `about` is what never changes of the state."""
     router = APIRouter(tags=["admin"], route_class=_guarded_by(token), dependencies=[Depends(_bearer)])
-    _add_member_routes(router, members, crew)
+    _add_member_routes(router, members, crew, about)
     _add_fan_out_routes(router, members, crew, upstream)
     return router
 
@@ -70,7 +72,7 @@ def _guarded_by(token: AdminToken | None) -> type[APIRoute]:
     return GuardedRoute
 
 
-def _add_member_routes(router: APIRouter, members: Members, crew: Crew) -> None:
+def _add_member_routes(router: APIRouter, members: Members, crew: Crew, about: dict[str, Any]) -> None:
     @router.get("/admin/nodes")
     async def nodes() -> NodeList:
         """List all members."""
@@ -78,8 +80,8 @@ def _add_member_routes(router: APIRouter, members: Members, crew: Crew) -> None:
 
     @router.get("/admin/state")
     async def state() -> AdminState:
-        """Say who is a member, why, and who is on the way out."""
-        return AdminState(**await crew.state())
+        """Say who is a member, why, who is on the way out, and how this proxy is set and doing."""
+        return AdminState(**about, **await crew.state())
 
     @router.post("/admin/nodes", status_code=201, responses={200: {"model": NodeView}})
     async def add(address: NodeAddress, response: Response) -> NodeView:

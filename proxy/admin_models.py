@@ -88,13 +88,19 @@ class WorkerView(BaseModel):
 
     worker: int
     pid: int | None = Field(description="null: it did not answer")
+    uptime_s: float = 0.0
+    in_flight: int = Field(0, description="requests whose answer has not ended, those that wait included")
     requests: int = Field(description="in flight through it, once per node")
+    retries_left: int = Field(0, description="that it may make now, over all requests; see retry_share, retry_burst")
     admission: AdmissionView | None = Field(None, description="null: it did not answer")
 
 
 class AdminState(BaseModel):
     """Everything about membership and admission; of several workers, all together."""
 
+    version: str
+    uptime_s: float = Field(description="of the worker that has run for longest")
+    settings: dict[str, Any] = Field(description="section `proxy` of the configuration in force, without secrets")
     workers: list[WorkerView]
     nodes: list[NodeView]
     sources: list[SourceView]

@@ -54,6 +54,7 @@ async def _go_on(stream: Stream, course: Course, client: Client, metrics: Metric
         raise _ends(broken, Never.RETRY_DENIED, metrics)
     await client.claim.both_again()
     metrics.resumed(stream.way)
+    client.trace.event("resume", kind=str(broken.how), way=str(stream.way))
     logger.info("stream resumed", extra={"request_id": client.request_id, "kind": str(broken.how), "way": stream.way})
     return False
 

@@ -4,6 +4,7 @@ FastAPI and its middleware cost about 50 µs a request and wrap every `send`; da
 `/docs` through `document/`. What both sides share is the error body.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from contracts.configuration.schema import BatonConfig, ProxyConfig
 from contracts.http import error_body
 from contracts.secret import ClusterSecret
-from proxy import metrics, readiness
+from proxy import about, metrics, readiness
 from proxy.admin import admin_router
 from proxy.admin_token import AdminToken
 from proxy.admission.admission import Admission
@@ -39,6 +40,8 @@ from proxy.retry_budget import RetryBudget
 from proxy.routing.conditional import Conditional
 from proxy.routing.policies import POLICIES
 from proxy.routing.router import Router
+from proxy.sight.exchange import Sight
+from proxy.sight.tracing import tracing_of
 from proxy.upstream import Upstream
 from proxy.workers.crew import Crew
 from proxy.workers.seat import Seat
@@ -78,15 +81,18 @@ def create_app(
 
     Raises:
         SourceError: the configuration names members in a way that nobody can follow.
+        TracingError: it wants traces, and they cannot be had like that.
     """
     upstream = Upstream(connect_timeout_s=config.proxy.connect_timeout_s)
     members = Members(config.proxy, secret, upstream)
     counted = metrics.Metrics()
+    sight = Sight(config.proxy, counted, tracing_of(config.proxy))
     admission = Admission(
         config.proxy, members=lambda: len(members.prefill) + len(members.decode), waited=counted.waited
     )
     counted.watch_gate(admission.gate)
-    crew = Crew(members, counted, admission, seat)
+    budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
+    crew = Crew(members, counted, admission, seat, retries_left=lambda: budget.left)
     cancels = Cancels(secret, upstream, counted)
     attempts = Attempts(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
     planner = Planner(
@@ -101,6 +107,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        sight.start()
         await members.start()
         try:
             await crew.start(config.proxy.probe_timeout_s)
@@ -111,17 +118,18 @@ def create_app(
             await attempts.stop()
             await cancels.stop()
             await upstream.stop()
+            await asyncio.to_thread(sight.stop)
 
     api = FastAPI(title="Baton", lifespan=lifespan, openapi_url=None)  # `document/` has its own
     describe_data_routes(api)
     add_document(api, EngineDocument(members, upstream))
     _add_routes(api, members, crew, needs_prefill=config.proxy.when_no_prefill == "refuse")
-    api.include_router(admin_router(members, crew, upstream, admin_token))
+    unchanging = {"version": about.running_version(), "settings": about.settings(config.proxy)}
+    api.include_router(admin_router(members, crew, upstream, admin_token, unchanging))
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(RequestValidationError, _invalid)
-    budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
     failover = Failover(planner, attempts, Retries(budget, max_attempts=config.proxy.max_attempts), counted)
-    shared = (config, admission, failover, counted)
+    shared = (config, admission, failover, sight)
     return FrontDoor(
         Orchestrator(*shared),
         Conversations(*shared, members=members, upstream=upstream, attempts=attempts),

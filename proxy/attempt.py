@@ -7,6 +7,7 @@ request; so the prefill node is told as well (`cancels.py`), unless the decode n
 
 import asyncio
 from collections.abc import Callable
+from time import perf_counter
 from typing import Final
 
 from contracts.configuration.schema import BatonConfig
@@ -33,8 +34,10 @@ from proxy.outcome import (
 )
 from proxy.plans import Alone, Pair, Plan
 from proxy.request import ClientRequest
+from proxy.sight.traces import Leg
 from proxy.upstream import Upstream
 
+CUT: Final = "cut"  # the problem of a leg that nobody wanted any more, in its span
 # How long a prefill leg may outlive its request, so that a good answer on its way is not turned into an abort.
 PREFILL_GRACE_S: Final = 1.0
 
@@ -74,20 +77,39 @@ class Attempts:
 
     async def decode(self, call: Call) -> DecodeOutcome:
         """Run a decode leg until it could be relayed."""
-        outcome = await open_decode(self._upstream, call)
+        began_s = perf_counter()
+        try:
+            outcome = await open_decode(self._upstream, call)
+        except BaseException:
+            call.leg.end(CUT)
+            raise
         if isinstance(outcome, DecodeFailed):
             self.note("decode", call.node, outcome.kind)
-        else:
-            self._members.succeeded(call.node)
+            call.leg.end(outcome.kind)
+            return outcome
+        self._members.succeeded(call.node)
+        if not isinstance(outcome, Opened):
+            call.leg.end("refused")
+        elif outcome.answer.is_stream:
+            call.leg.event("first bytes")
+            call.node.times.first_bytes.observe(perf_counter() - began_s)
         return outcome
 
     async def prefill(self, call: Call) -> PrefillOutcome:
         """Run a prefill leg to its end."""
-        outcome = await run_prefill(self._upstream, call, timeout_s=self._prefill_timeout_s)
+        began_s = perf_counter()
+        try:
+            outcome = await run_prefill(self._upstream, call, timeout_s=self._prefill_timeout_s)
+        except BaseException:
+            call.leg.end(CUT)
+            raise
         if not isinstance(outcome, PrefillDone):
             self.note("prefill", call.node, outcome.kind)
-        else:
-            self._members.succeeded(call.node)
+            call.leg.end(outcome.kind)
+            return outcome
+        self._members.succeeded(call.node)
+        call.leg.end()
+        call.node.times.answered.observe(outcome.answered_s - began_s)
         return outcome
 
     def note(self, role: str, node: Node, kind: Kind) -> None:
@@ -124,7 +146,18 @@ class Attempts:
 class Attempt:
     """One plan at work, for the length of a block."""
 
-    __slots__ = ("_decode", "_end", "_outcome", "_plan", "_prefill", "_request", "_shared", "_taken")
+    __slots__ = (
+        "_began_s",
+        "_decode",
+        "_end",
+        "_legs",
+        "_outcome",
+        "_plan",
+        "_prefill",
+        "_request",
+        "_shared",
+        "_taken",
+    )
 
     def __init__(self, shared: Attempts, plan: Plan, request: ClientRequest) -> None:
         self._shared = shared
@@ -135,10 +168,13 @@ class Attempt:
         self._decode: asyncio.Task[DecodeOutcome] | None = None
         self._prefill: asyncio.Task[PrefillOutcome] | None = None
         self._end: Callable[..., None] | None = None
+        self._legs: list[Leg] = []  # the decode node's first
+        self._began_s = 0.0
 
     async def __aenter__(self) -> Outcome:
         """Run the legs until an outcome counts."""
         self._end = self._plan.decode.begin(self._request.prompt_bytes)
+        self._began_s = perf_counter()
         try:
             plan = self._plan
             self._outcome = await (self._alone(plan) if isinstance(plan, Alone) else self._pair(plan))
@@ -151,24 +187,48 @@ class Attempt:
         """End the legs."""
         if isinstance(exc, StreamBrokenError):
             self._shared.note("decode", self._plan.decode, exc.how)
-        self._shut(answered=exc is None and isinstance(self._outcome, Opened))
+            self._end_leg(exc.how)
+        answered = exc is None and isinstance(self._outcome, Opened)
+        if answered:
+            self._plan.decode.times.ended.observe(perf_counter() - self._began_s)
+            self._end_leg()
+        self._shut(answered=answered)
 
     async def _alone(self, plan: Alone) -> Outcome:
         with plan.decode.computing(plan.own_bytes):  # until its first bytes
-            return await self._shared.decode(_call(plan.decode, self._request, decode_body(self._request.fields, None)))
+            call = _call(plan.decode, self._request, decode_body(self._request.fields, None))
+            self._legs = [call.leg]
+            return await self._shared.decode(call)
 
     async def _pair(self, plan: Pair) -> Outcome:
         shared, request = self._shared, self._request
-        self._prefill = asyncio.create_task(shared.prefill(shared.prefill_call(plan, request)))
+        prefill, decode = shared.prefill_call(plan, request), shared.decode_call(plan, request)
+        self._legs = [decode.leg, prefill.leg]
+        self._prefill = asyncio.create_task(shared.prefill(prefill))
         # Counted at once: the next choice sees it.
         self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-        self._decode = asyncio.create_task(shared.decode(shared.decode_call(plan, request)))
+        self._decode = asyncio.create_task(shared.decode(decode))
         outcome = await first_to_count(self._decode, self._prefill)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
+        if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
+            plan.decode.times.handover.observe(self._since_prefill_s(self._prefill))
         return outcome
+
+    def _since_prefill_s(self, prefill: asyncio.Task[PrefillOutcome]) -> float:
+        """Return how long ago the prefill node answered; 0 if it has not yet."""
+        if not prefill.done() or prefill.cancelled() or prefill.exception() is not None:
+            return 0.0
+        outcome = prefill.result()
+        return perf_counter() - outcome.answered_s if isinstance(outcome, PrefillDone) else 0.0
+
+    def _end_leg(self, problem: str = "", *, prefill_too: bool = False) -> None:
+        """Note the decode leg's end; a leg that has ended stays as it did."""
+        for leg in self._legs if prefill_too else self._legs[:1]:
+            leg.end(problem)
 
     def _shut(self, *, answered: bool) -> None:
         """Close what is open; `answered`: to the end."""
+        self._end_leg(CUT, prefill_too=not answered)
         if self._outcome is not None:
             _close(self._outcome)
         if self._decode is not None:
@@ -187,8 +247,10 @@ class Attempt:
 
 
 def _call(node: Node, request: ClientRequest, body: bytes, *, id_suffix: str = "", more_headers: bytes = b"") -> Call:
-    headers = b"".join((request.forwarded, line("x-request-id", request.request_id + id_suffix), more_headers))
-    return Call(node=node, endpoint=request.endpoint, headers=headers, body=body)
+    leg = request.trace.leg(node.role, node.url)
+    own = line("x-request-id", request.request_id + id_suffix)
+    headers = b"".join((request.forwarded, own, more_headers, leg.line))
+    return Call(node=node, endpoint=request.endpoint, headers=headers, body=body, leg=leg)
 
 
 def _close(outcome: Outcome) -> None:

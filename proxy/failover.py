@@ -128,6 +128,7 @@ class Course:
             metrics.retried(leg, "another_node")
         fields = {"request_id": request.request_id, "url": node.url, "kind": str(failure.kind), "path": plan.path}
         logger.info("attempt failed", extra=fields)
+        request.trace.event("retry", leg=leg, kind=fields["kind"], path=plan.path)
         return plan
 
     def _pay(self) -> Denied | None:

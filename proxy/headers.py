@@ -38,6 +38,7 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | {
     b"host",
     REQUEST_ID,
 }
+_NOT_FORWARDED_TRACED: Final = _NOT_FORWARDED | {b"traceparent", b"tracestate"}
 _NOT_RELAYED: Final = _HOP_BY_HOP | {b"content-length", b"date", b"server", REQUEST_ID}
 _INTERNAL: Final = (INTERNAL_HEADER_PREFIX.encode(), b"x-data-parallel-")
 _REQUEST_ID_FORM: Final = re.compile(rb"[\x21-\x7e]{1,200}")
@@ -51,12 +52,18 @@ def request_id_of(headers: RawHeaders) -> str:
     return secrets.token_hex(16)
 
 
-def to_forward(headers: RawHeaders) -> bytes:
-    """Return the client's headers that both nodes get, as lines. Names are lower-case, as ASGI gives them."""
+def to_forward(headers: RawHeaders, trace: bytes | None = None) -> bytes:
+    """Return the client's headers that both nodes get, as lines. Names are lower-case, as ASGI gives them.
+
+    Args:
+        headers: the client's.
+        trace: lines that take the place of those about its trace, which pass as they came if this is None.
+    """
+    left = _NOT_FORWARDED if trace is None else _NOT_FORWARDED_TRACED
     kept = [b"content-type: application/json\r\n"]
-    kept += [
-        b"%b: %b\r\n" % pair for pair in headers if pair[0] not in _NOT_FORWARDED and not pair[0].startswith(_INTERNAL)
-    ]
+    kept += [b"%b: %b\r\n" % pair for pair in headers if pair[0] not in left and not pair[0].startswith(_INTERNAL)]
+    if trace:
+        kept.append(trace)
     return b"".join(kept)
 
 

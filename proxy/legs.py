@@ -7,6 +7,7 @@ before ends the decode leg, which would wait in vain.
 
 import asyncio
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Final
 
 import msgspec
@@ -25,6 +26,7 @@ from proxy.outcome import (
     PrefillRefused,
 )
 from proxy.resume.events import ERROR
+from proxy.sight.traces import Leg
 from proxy.upstream import Upstream
 
 # A decode node that will refuse too has the same request before it and says so at once.
@@ -41,6 +43,7 @@ class Call:
     endpoint: str
     headers: bytes  # as lines
     body: bytes
+    leg: Leg
 
 
 async def open_decode(upstream: Upstream, call: Call) -> DecodeOutcome:
@@ -74,7 +77,7 @@ async def run_prefill(upstream: Upstream, call: Call, *, timeout_s: float) -> Pr
         if answer is not None:
             answer.close()
     if answer.status == 200:
-        return PrefillDone()
+        return PrefillDone(perf_counter())
     if answer.status in _BUSY:
         return PrefillFailed(Kind.BUSY, f"it answered {answer.status}")
     if 400 <= answer.status < 500:

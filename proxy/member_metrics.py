@@ -1,15 +1,17 @@
 """The series about members, made from what is seen of them at the moment of the scrape: who left shows no more."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from proxy.admin_models import NodeView
 from proxy.node import State
 from proxy.nodes import ROLES
+from proxy.sight.times import GAP_BOUNDS_S, LEG_BOUNDS_S, Tally
 
 OPENINGS: Final = "baton_breaker_openings"
+_NODE: Final = ("role", "url")
 
 
 def states(nodes: Sequence[NodeView]) -> Iterator[Metric]:
@@ -31,6 +33,30 @@ def openings(nodes: Sequence[NodeView]) -> Metric:
     for node in nodes:
         found.add_metric((node.role, node.url), node.breaker_openings)
     return found
+
+
+def times(tallies: Iterable[Tally]) -> Iterator[Metric]:
+    """Return how long things took on nodes."""
+    legs = HistogramMetricFamily(
+        "baton_leg_seconds",
+        "From sending a leg that succeeded to: the whole answer (answered), a stream's first bytes (first_bytes), "
+        "the last byte handed on (ended)",
+        labels=(*_NODE, "until"),
+    )
+    handover = HistogramMetricFamily(
+        "baton_handover_seconds",
+        "From the prefill node's answer to a stream's first bytes; 0 if these came first",
+        labels=_NODE,
+    )
+    gaps = HistogramMetricFamily(
+        "baton_inter_token_latency_seconds", "Between two chunks of a stream, as they are written", labels=_NODE
+    )
+    for each in tallies:
+        for until in ("answered", "first_bytes", "ended"):
+            each.add_to(legs, until, LEG_BOUNDS_S, until)
+        each.add_to(handover, "handover", LEG_BOUNDS_S)
+        each.add_to(gaps, "gaps", GAP_BOUNDS_S)
+    yield from (legs, handover, gaps)
 
 
 def _each(nodes: Sequence[NodeView]) -> Iterator[Metric]:

@@ -1,8 +1,6 @@
 """What the proxy counts, in Prometheus' terms. Every instance has a registry of its own."""
 
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import cache
 from typing import Final, Literal
 
@@ -21,6 +19,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_LEFT: Final = "client_left"  # the status of a request whose client left before the response's head
 _WAIT_BUCKETS_S: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _TTFT_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_DURATION_BUCKETS_S: Final = (0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class Metrics:
@@ -39,6 +38,13 @@ class Metrics:
             "From a streaming request's arrival to the first bytes of its answer",
             ("path",),
             buckets=_TTFT_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._durations = Histogram(
+            "baton_request_seconds",
+            "From a request's arrival to its end",
+            ("path",),
+            buckets=_DURATION_BUCKETS_S,
             registry=self._registry,
         )
         self._in_flight = Gauge("baton_requests_in_flight", "Requests being served", registry=self._registry)
@@ -97,6 +103,7 @@ class Metrics:
         # What every request counts: finding a series by its labels costs more than counting.
         self._requests_of = cache(self._requests.labels)
         self._first_byte_of = cache(self._first_byte.labels)
+        self._duration_of = cache(self._durations.labels)
         self._decisions_of = cache(self._decisions.labels)
 
     def watch_gate(self, gate: Gate) -> None:
@@ -146,21 +153,24 @@ class Metrics:
         """Count transfers whose prefill node was told that nobody wants them, or could not be."""
         self._cancels.labels(result).inc(transfers)
 
-    @contextmanager
-    def exchange(self, endpoint: str, client: Client) -> Iterator[None]:
-        """Count one request, from its head to its end."""
+    def also(self, collector: Collector) -> None:
+        """Show somebody else's series too."""
+        self._registry.register(collector)
+
+    def began(self) -> None:
+        """Count a request as in flight."""
         self._in_flight.inc()
-        arrived_s = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._in_flight.dec()
-            status = str(int(client.status)) if client.status else CLIENT_LEFT
-            self._requests_of(endpoint, client.path, status).inc()
-            if client.stream_began_s is not None:
-                self._first_byte_of(client.path).observe(client.stream_began_s - arrived_s)
-            if client.broken:
-                self._broken.inc()
+
+    def ended(self, endpoint: str, client: Client, duration_s: float) -> None:
+        """Count a request that is in flight no more."""
+        self._in_flight.dec()
+        status = str(int(client.status)) if client.status else CLIENT_LEFT
+        self._requests_of(endpoint, client.path, status).inc()
+        self._duration_of(client.path).observe(duration_s)
+        if client.ttft_s is not None:
+            self._first_byte_of(client.path).observe(client.ttft_s)
+        if client.broken:
+            self._broken.inc()
 
     def collect(self) -> list[Metric]:
         """Return all series that this process has counted."""

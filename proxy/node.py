@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, differences
 from proxy.breaker import Breaker
 from proxy.others import Others
+from proxy.sight.times import NodeTimes
 
 Role = Literal["prefill", "decode"]
 
@@ -41,6 +42,7 @@ class Node:
     requests: int = 0  # in flight through this proxy
     prompt_bytes: int = 0  # of those requests
     others: Others = field(default_factory=Others)  # what it has from others, as of the last probe
+    times: NodeTimes = field(default_factory=NodeTimes)
     own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
     load: float = (
         0.0  # work that it has, in bytes of prompt; written where it changes, as a choice reads it of all nodes

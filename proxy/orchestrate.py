@@ -8,6 +8,7 @@ Every wait is bounded by the request's deadline.
 
 import asyncio
 import logging
+from time import perf_counter
 
 from starlette.types import Receive, Scope, Send
 
@@ -30,8 +31,8 @@ from proxy.errors import (
 )
 from proxy.failover import Failover
 from proxy.headers import request_id_of
-from proxy.metrics import Metrics
 from proxy.request import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
+from proxy.sight.exchange import Sight
 from proxy.stalled import STALLED
 
 logger = logging.getLogger(__name__)
@@ -40,18 +41,21 @@ logger = logging.getLogger(__name__)
 class Orchestrator:
     """Serves the data routes, as a plain ASGI application."""
 
-    def __init__(self, config: BatonConfig, admission: Admission, failover: Failover, metrics: Metrics) -> None:
+    def __init__(self, config: BatonConfig, admission: Admission, failover: Failover, sight: Sight) -> None:
         self._max_body_bytes = config.proxy.max_body_bytes
         self._resume = config.proxy.resume
         self._admission = admission
         self._failover = failover
-        self._metrics = metrics
+        self._metrics = sight.metrics
+        self._sight = sight
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
-        request_id, claim = request_id_of(scope["headers"]), self._admission.claims.claim()
-        client = Client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]))
-        with self._metrics.exchange(self.label(scope), client):
+        route, request_id = self.label(scope), request_id_of(scope["headers"])
+        claim = self._admission.claims.claim()
+        trace = self._sight.tracing.begin(scope["headers"], scope["method"], route, request_id)
+        client = Client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]), trace=trace)
+        with self._sight.exchange(route, scope, client):
             try:
                 with claim:
                     await self._answer(scope, receive, client)
@@ -92,8 +96,10 @@ class Orchestrator:
     async def answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
         """Answer one request before its deadline."""
         body = await read_body(scope, receive, self._max_body_bytes)
-        request = parse(scope["path"], client.request_id, scope["headers"], body)
+        request = parse(scope["path"], client.request_id, scope["headers"], body, client.trace)
+        asked_s = perf_counter()
         async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope["headers"], deadline):
+            client.let_in(asked_s)
             await self.serve(request, deadline, client)
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: Client) -> None:
@@ -101,6 +107,7 @@ class Orchestrator:
         await answer(stream_of(request, self._resume), self._failover.course(deadline), client, self._metrics)
 
     def _gone(self, scope: Scope, client: Client) -> None:
+        client.left = True
         if STALLED in scope:
             self._metrics.client_dropped()
         else:

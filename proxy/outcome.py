@@ -46,6 +46,8 @@ class DecodeFailed:
 class PrefillDone:
     """The prefill node computed the prompt; whether the KV arrived is between the nodes."""
 
+    answered_s: float = 0.0  # time.perf_counter()
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillRefused:

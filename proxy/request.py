@@ -13,6 +13,7 @@ from proxy import headers
 from proxy.endpoints import CHAT, MESSAGES, RESPONSES
 from proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
 from proxy.fields import Fields, JsonKind, is_set, kind_of, split
+from proxy.sight.traces import UNTRACED, Trace
 
 DISCARD_S: Final = 5.0
 
@@ -60,6 +61,7 @@ class ClientRequest:
     fields: Fields
     model: str  # "": none is named, the node has one
     prompt: memoryview  # its JSON
+    trace: Trace = UNTRACED
 
     @property
     def prompt_bytes(self) -> int:
@@ -111,7 +113,9 @@ def is_reset_unless_read(scope: Scope) -> bool:
     return scope["http_version"] == "1.0" or b"close" in said.lower()
 
 
-def parse(endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body: bytes) -> ClientRequest:
+def parse(
+    endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body: bytes, trace: Trace = UNTRACED
+) -> ClientRequest:
     """Understand a request.
 
     Raises:
@@ -128,10 +132,11 @@ def parse(endpoint: str, request_id: str, raw_headers: headers.RawHeaders, body:
         endpoint=endpoint,
         request_id=request_id,
         headers=raw_headers,
-        forwarded=headers.to_forward(raw_headers),
+        forwarded=headers.to_forward(raw_headers, trace.line),
         fields=_without_connector_fields(fields),
         model=_decode_model(fields["model"]) if is_set(fields, "model") else "",
         prompt=_prompt(endpoint, fields),
+        trace=trace,
     )
 
 

@@ -1,6 +1,5 @@
 """Runs the proxy: uvicorn on uvloop and httptools until SIGTERM or Ctrl-C, then streams are allowed to end."""
 
-import logging
 import os
 import signal
 import socket
@@ -20,6 +19,8 @@ from proxy.accept import BoundedServer
 from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
 from proxy.app import FrontDoor, create_app
 from proxy.connections import protocol
+from proxy.sight.log_format import configure
+from proxy.sight.tracing import TracingError
 from proxy.sources import SourceError
 from proxy.workers.listen import listen_on
 from proxy.workers.seat import Seat
@@ -41,7 +42,7 @@ def run(config: BatonConfig) -> None:
     """
     secret, token = _secret(config), _admin_token(config)
     app = _app(config, secret, token)
-    logging.basicConfig(level=config.proxy.log_level.upper())
+    configure(config.proxy.log_level, config.proxy.log_format)
     if config.proxy.workers == 1:
         _serve(config, app)
         return
@@ -67,7 +68,7 @@ def _supervise(config: BatonConfig, serve: Serve, directory: Path) -> None:
 def _app(config: BatonConfig, secret: ClusterSecret, token: AdminToken | None) -> FrontDoor:
     try:
         return create_app(config, secret, token)
-    except SourceError as exc:
+    except (SourceError, TracingError) as exc:
         raise StartError(str(exc)) from exc
 
 
@@ -84,6 +85,7 @@ def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket] | N
         server_header=False,
         proxy_headers=False,
         log_level=config.proxy.log_level,
+        log_config=None,  # its lines look like ours
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=_drain_s(config),
     )

@@ -59,6 +59,10 @@ class ProxyConfig:
     resume: Literal["off", "token_ids", "all"] = "all"  # which streams that break go on elsewhere; see failover.md
     max_body_bytes: AtLeastOne = 64 * 1024 * 1024
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"  # of every line
+    access_log: Literal["off", "errors", "all"] = "off"  # a line for each request, or for each that failed
+    otlp_endpoint: str = ""  # collector that traces go to, such as http://collector:4318; empty: no traces
+    trace_share: Share = 0.0  # of the requests whose client says nothing of traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,8 @@
 import asyncio
 import string
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -53,7 +55,9 @@ class PassThrough(Orchestrator):
         assert route is not None  # whoever dispatches has looked
         body = await read_body(scope, receive, self._max_body_bytes)
         request = _understood(scope, client, body)
+        asked_s = perf_counter()
         async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope["headers"], deadline):
+            client.let_in(asked_s)
             passed = _passed(scope, request, body)
             nodes = await self._nodes(route, request, passed)
             client.path, client.reason = LOCAL, REASON
@@ -71,9 +75,12 @@ class PassThrough(Orchestrator):
         for node in nodes:
             is_last = node is nodes[-1]
             left_s = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
+            client.asks(*((node, None) if node.role == "decode" else (None, node)))
+            leg = request.trace.leg(node.role, node.url)
+            traced = replace(passed, headers=passed.headers + leg.line)
             try:
                 with node.carrying(request.prompt_bytes):
-                    async with asked(self._upstream, node, passed, left_s) as answer:
+                    async with asked(self._upstream, node, traced, left_s) as answer:
                         if answer.is_stream and answer.status == 200:
                             return await relay_stream(answer, client)
                         whole = await answer.read_all()
@@ -82,6 +89,9 @@ class PassThrough(Orchestrator):
             except UpstreamError as exc:
                 self._failed(node, exc.kind)
                 problem = str(exc)
+                leg.end(exc.kind)
+            finally:
+                leg.end()
         raise BadGatewayError(f"the node failed: {problem}")
 
 
@@ -96,10 +106,11 @@ def _understood(scope: Scope, client: Client, body: bytes) -> ClientRequest:
         endpoint=scope["path"],
         request_id=client.request_id,
         headers=scope["headers"],
-        forwarded=headers.to_forward(scope["headers"]),
+        forwarded=headers.to_forward(scope["headers"], client.trace.line),
         fields=fields,
         model=model,
         prompt=memoryview(body),
+        trace=client.trace,
     )
 
 

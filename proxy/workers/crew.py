@@ -6,6 +6,7 @@ With one worker there is no seat, no file and no socket, and the answer is its o
 import asyncio
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -14,16 +15,18 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from proxy import member_metrics
-from proxy.admin_models import AdmissionView, LeavingView, NodeView, WorkerView
+from proxy.admin_models import NodeView
 from proxy.admission.admission import Admission
 from proxy.metrics import Metrics, render
 from proxy.nodes import Members
 from proxy.orders import Orders
+from proxy.sight.times import tallied, tally
 from proxy.workers import views
 from proxy.workers.book import BookError, OrderBook
 from proxy.workers.channel import Channel, NoAnswerError, ask
 from proxy.workers.families import Family, added_up, families, lasting, metrics
 from proxy.workers.files import replace_file
+from proxy.workers.report import Counted, Report
 from proxy.workers.seat import Seat
 
 logger = logging.getLogger(__name__)
@@ -33,37 +36,29 @@ REPORT, ADOPT, PROBE = "report", "adopt", "probe"
 T = TypeVar("T")
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says about itself."""
-
-    worker: int
-    pid: int | None
-    families: list[Family]
-    nodes: list[dict[str, Any]] = []
-    leaving: list[dict[str, Any]] = []
-    admission: dict[str, Any] | None = None
-
-    def views(self) -> list[NodeView]:
-        """What it sees of the members."""
-        return [NodeView.model_validate(node) for node in self.nodes]
-
-    def leavers(self) -> list[LeavingView]:
-        """The nodes that left and still carry requests of this worker."""
-        return [LeavingView.model_validate(node) for node in self.leaving]
-
-
 class Crew:
     """One worker among all."""
 
-    def __init__(self, members: Members, counted: Metrics, admission: Admission, seat: Seat | None = None) -> None:
+    def __init__(
+        self,
+        members: Members,
+        counted: Metrics,
+        admission: Admission,
+        seat: Seat | None = None,
+        *,
+        retries_left: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`retries_left` is what this worker's requests may still repeat."""
         self._members = members
+        self._retries_left = retries_left
+        self._made_s = time.monotonic()
         self._admission = admission
         self._counted = counted
         self._seat = seat
         self._book = OrderBook(seat.orders) if seat else None
         self._channel = Channel(seat.channel_of(seat.number), self._answer) if seat else None
         self._version = 0
-        self._carried: list[Family] = []  # counted by former workers in this seat
+        self._carried = Counted()  # counted by former workers in this seat
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, probes_timeout_s: float) -> None:
@@ -71,7 +66,7 @@ class Crew:
         if self._seat is None or self._book is None or self._channel is None:
             return
         self._carried = _read_counters(self._seat, self._seat.number)
-        self._write_counters(self._families())  # that it was started is known even if it ends at once
+        self._write_counters(self._count())  # that it was started is known even if it ends at once
         self._members.on_forgotten = self._forgotten
         self._adopt(self._book)
         await self._channel.start()
@@ -85,7 +80,7 @@ class Crew:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._write_counters(self._families())
+        self._write_counters(self._count())
         await self._channel.stop()
 
     # --- asked ---
@@ -94,8 +89,11 @@ class Crew:
         """Return the series of all workers in Prometheus' text format."""
         reports = await self._reports()
         nodes = views.joined(report.views() for report in reports)
-        summed = _of_members(added_up(report.families for report in reports), nodes)
-        return render([*metrics(summed), *member_metrics.states(nodes)])
+        summed = _of_members(added_up(report.counted.families for report in reports), nodes)
+        names = {(node.role, node.url) for node in nodes}
+        times = tallied(report.counted.times for report in reports)
+        timed = member_metrics.times(each for each in times if (each.role, each.url) in names)
+        return render([*metrics(summed), *timed, *member_metrics.states(nodes)])
 
     async def nodes(self) -> list[NodeView]:
         """Return the members as all workers see them together."""
@@ -106,7 +104,8 @@ class Crew:
         reports = await self._reports()
         return {
             **self._members.state(),
-            "workers": [_worker_view(report) for report in reports],
+            "uptime_s": max(report.uptime_s for report in reports),
+            "workers": [report.worker_view() for report in reports],
             "nodes": views.joined(report.views() for report in reports),
             "leaving": views.leaving(report.leavers() for report in reports),
         }
@@ -164,16 +163,19 @@ class Crew:
 
     def _report(self) -> Report:
         """Say where this worker stands. What it says that it has counted it has written down: nobody sees it shrink."""
-        found = self._families()
+        found = self._count()
         if self._seat is not None:
             self._write_counters(found)
         return Report(
             worker=self._seat.number if self._seat else 0,
             pid=os.getpid(),
-            families=found,
+            counted=found,
             nodes=[views.view(node).model_dump(mode="json") for node in self._members.all()],
             leaving=self._members.state()["leaving"],
             admission=self._admission.state(),
+            uptime_s=time.monotonic() - self._made_s,
+            in_flight=self._admission.claims.requests,
+            retries_left=self._retries_left(),
         )
 
     async def _run(self) -> None:
@@ -182,7 +184,7 @@ class Crew:
         while True:
             self._seat.beat()
             await asyncio.sleep(TICK_S)
-            self._write_counters(self._families())
+            self._write_counters(self._count())
             self._catch_up(self._book)
 
     # --- what operators ordered ---
@@ -221,16 +223,19 @@ class Crew:
 
     # --- what was counted ---
 
-    def _families(self) -> list[Family]:
-        own = [*self._counted.collect(), member_metrics.openings([views.view(node) for node in self._members.all()])]
+    def _count(self) -> Counted:
+        nodes = self._members.all()
+        own = [*self._counted.collect(), member_metrics.openings([views.view(node) for node in nodes])]
         if self._seat is not None:
             own += _crew_metrics(self._seat)
-        return added_up((self._carried, families(own)))
+        times = tallied((self._carried.times, (tally(node.role, node.url, node.times) for node in nodes)))
+        return Counted(added_up((self._carried.families, families(own))), times)
 
-    def _write_counters(self, found: list[Family]) -> None:
+    def _write_counters(self, found: Counted) -> None:
         assert self._seat is not None
+        kept = Counted(lasting(found.families), found.times)
         try:
-            replace_file(self._seat.counters_of(self._seat.number), msgspec.json.encode(lasting(found)))
+            replace_file(self._seat.counters_of(self._seat.number), msgspec.json.encode(kept))
         except OSError as exc:  # a full disk: worse counters after a crash, and nothing else
             logger.warning("counters could not be written down", extra={"reason": exc.strerror})
 
@@ -245,14 +250,14 @@ async def _report_of(seat: Seat, number: int) -> Report:
     try:
         return msgspec.json.decode(await ask(seat.channel_of(number), REPORT), type=Report)
     except (NoAnswerError, msgspec.DecodeError):
-        return Report(worker=number, pid=None, families=_read_counters(seat, number))
+        return Report(worker=number, pid=None, counted=_read_counters(seat, number))
 
 
-def _read_counters(seat: Seat, number: int) -> list[Family]:
+def _read_counters(seat: Seat, number: int) -> Counted:
     try:
-        return msgspec.json.decode(seat.counters_of(number).read_bytes(), type=list[Family])
+        return msgspec.json.decode(seat.counters_of(number).read_bytes(), type=Counted)
     except FileNotFoundError:
-        return []
+        return Counted()
 
 
 def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Family]:
@@ -278,9 +283,3 @@ def _crew_metrics(seat: Seat) -> list[Metric]:
     answering = GaugeMetricFamily("baton_workers", "Workers that answered this scrape")
     answering.add_metric((), 1)
     return [restarts, answering]
-
-
-def _worker_view(report: Report) -> WorkerView:
-    requests = [node.requests for node in report.views()] + [node.requests for node in report.leavers()]
-    admission = AdmissionView.model_validate(report.admission) if report.admission else None
-    return WorkerView(worker=report.worker, pid=report.pid, requests=sum(requests), admission=admission)

@@ -294,3 +294,21 @@ async def _known(running: Cluster, node: FakeVllm) -> bool:
 
 async def _unknown(running: Cluster, node: FakeVllm) -> bool:
     return not await _known(running, node)
+
+
+async def test_the_state_says_how_the_proxy_is_set_and_doing() -> None:
+    """Version, settings without secrets, requests in flight, what may still be repeated, and for how long it runs."""
+    async with cluster(max_requests=77, retry_burst=9, decode=1) as running:
+        running.decode[0].may_answer.clear()
+        asked = asyncio.create_task(running.complete())
+        await until_true(lambda: running.decode[0].seen)
+        state = (await running.admin("GET", "/admin/state")).json()
+        running.decode[0].may_answer.set()
+        await asked
+
+    [worker] = state["workers"]
+    assert state["version"]
+    assert state["settings"]["max_requests"] == 77
+    assert state["settings"]["decode"] == [running.decode[0].url]
+    assert (worker["in_flight"], worker["requests"], worker["retries_left"]) == (1, 2, 9)
+    assert 0 < worker["uptime_s"] == state["uptime_s"]

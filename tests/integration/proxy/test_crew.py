@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from contracts.configuration.schema import ProxyConfig
@@ -14,10 +15,12 @@ from proxy.admission.admission import Admission
 from proxy.metrics import Metrics
 from proxy.nodes import Members
 from proxy.orders import Orders
+from proxy.sight.times import Tally
 from proxy.upstream import Upstream
 from proxy.workers import book, crew
 from proxy.workers.book import BookError, OrderBook
 from proxy.workers.crew import Crew
+from proxy.workers.report import Counted
 from proxy.workers.seat import Seat
 from tests.support.fake_vllm import SECRET
 
@@ -41,6 +44,21 @@ async def worker(directory: Path, pulse: int | None = None, starts: int = 1) -> 
         await made.stop()
         await members.stop()
         await upstream.stop()
+
+
+async def test_times_that_a_former_worker_left_go_with_their_node(tmp_path: Path) -> None:
+    """A node that is no member any more has no series; one that is has what was timed before."""
+    left, here = "http://127.0.0.1:2", NODE
+    tallies = [Tally("decode", url, {"ended": [1] * 13}, {"ended": 1.0}) for url in (left, here)]
+    seat = Seat(number=0, workers=2, directory=tmp_path, pulse=None, starts=1)
+    seat.counters_of(0).write_bytes(msgspec.json.encode(Counted(times=tallies)))
+
+    async with worker(tmp_path) as (made, members):
+        members.add("decode", here)
+        text = (await made.metrics()).decode()
+
+    assert f'baton_leg_seconds_count{{role="decode",until="ended",url="{here}"}} 13.0' in text
+    assert left not in text
 
 
 async def test_a_worker_that_cannot_read_the_orders_lives_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

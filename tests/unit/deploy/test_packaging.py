@@ -49,7 +49,7 @@ def test_every_direct_dependency_is_pinned() -> None:
         if "==" in line and not line.startswith("#")
     }
     extras = PROJECT["project"]["optional-dependencies"]
-    wanted = [*PROJECT["project"]["dependencies"], *extras["cpu"], *extras["dev"]]
+    wanted = [*PROJECT["project"]["dependencies"], *extras["cpu"], *extras["tracing"], *extras["dev"]]
 
     assert {name.partition(">")[0].partition("=")[0] for name in wanted} <= pinned
     assert not pinned & set(KEPT_OUT)

@@ -1,3 +1,5 @@
+import pytest
+
 from proxy import headers
 
 
@@ -23,6 +25,16 @@ def test_internal_and_connection_headers_are_not_forwarded() -> None:
         b"traceparent: 00-1",
         b"",
     ]
+
+
+@pytest.mark.parametrize("own", [b"", b"traceparent: 00-2\r\n"])
+def test_the_proxys_own_trace_takes_the_place_of_the_clients(own: bytes) -> None:
+    """Also where each leg has lines of its own: an engine reads the first of two headers."""
+    sent = [(b"traceparent", b"00-1"), (b"tracestate", b"a=1"), (b"x-other", b"1")]
+
+    lines = headers.to_forward(sent, own)
+
+    assert lines == b"content-type: application/json\r\nx-other: 1\r\n" + own
 
 
 def test_only_what_is_about_the_answer_is_relayed() -> None:

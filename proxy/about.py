@@ -1,0 +1,37 @@
+"""What does not change while the proxy runs, for `/admin/state`: its version and its settings, without secrets."""
+
+import re
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from contracts.configuration.schema import ProxyConfig
+
+DISTRIBUTION: Final = "baton-serve"
+MASK: Final = "***"
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@]*(?=@)")
+_QUERY: Final = re.compile(r"(?<=\?).+")
+
+
+def running_version() -> str:
+    """Return the version that is installed; "" where the tree runs uninstalled."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return ""
+
+
+def settings(config: ProxyConfig) -> dict[str, Any]:
+    """Return the settings in force. Of secrets there are files' names alone; what a URL may hold of them is masked."""
+    return {name: _shown(value) for name, value in asdict(config).items()}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, tuple):
+        return [_shown(each) for each in value]
+    if isinstance(value, str) and "://" in value:
+        return _QUERY.sub(MASK, _CREDENTIALS.sub(MASK, value))
+    return value

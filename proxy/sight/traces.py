@@ -1,0 +1,49 @@
+"""What the main path knows of tracing. These do nothing; `sampled.py` has those of a request that is traced."""
+
+
+class Leg:
+    """One request to one node."""
+
+    __slots__ = ()
+    line = b""  # header to send
+
+    def event(self, name: str) -> None:
+        """Note that something happened."""
+
+    def end(self, problem: str = "") -> None:
+        """Note its end; only the first one counts."""
+
+
+class Trace:
+    """One request."""
+
+    __slots__ = ()
+    line: bytes | None = None  # replaces the client's own trace headers; None: they pass as they came
+    trace_id = ""
+
+    def waited(self, wait_s: float) -> None:
+        """It was let in just now."""
+
+    def leg(self, role: str, url: str) -> Leg:
+        """Begin a leg."""
+        del role, url
+        return _NO_LEG
+
+    def event(self, name: str, **fields: str) -> None:
+        """Note that something happened."""
+
+    def end(self, status: int, *, failed: bool, **fields: str | int) -> None:
+        """Note its end. `status` is 0 if the client got no head."""
+
+
+class Untold(Trace):
+    """A request that nobody traces, and that says so to the nodes: they would begin a trace of their own."""
+
+    __slots__ = ("line",)
+
+    def __init__(self, line: bytes) -> None:
+        self.line = line
+
+
+_NO_LEG = Leg()
+UNTRACED = Trace()

@@ -1,0 +1,75 @@
+"""OpenTelemetry on the real stack: one trace holds the proxy's spans and those of vLLM on both nodes."""
+
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from contracts.http import DISAGGREGATED, PATH_HEADER
+from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.support.otlp_receiver import Receiver, Span, receiver
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+ENGINES: dict[str, str | None] = {
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",  # vLLM's default is gRPC
+    "OTEL_BSP_SCHEDULE_DELAY": "200",  # ms; 5 s by default
+}
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+PATIENCE_S = 60.0
+PROMPT = "The harbour of Port Amber lies at the mouth of the river, and every evening the boats come home."
+
+
+@pytest.fixture
+def collector() -> Iterator[Receiver]:
+    """Where all three send their spans."""
+    with receiver() as received:
+        yield received
+
+
+@pytest.fixture
+def proxy(stack: Stack, collector: Receiver) -> Iterator[Server]:
+    """A proxy in front of one prefill and one decode node, all traced."""
+    flags = (*FLOAT32, "--otlp-traces-endpoint", f"{collector.url}/v1/traces")
+    nodes = [stack.node(role, *flags, name=f"traced {role}", env=ENGINES) for role in ("prefill", "decode")]
+    for node in nodes:
+        node.wait_ready()
+    front = stack.proxy(nodes[:1], nodes[1:], "--otlp-endpoint", collector.url, name="traced proxy")
+    front.wait_ready()
+    yield front
+    for server in (front, *nodes):
+        server.stop()
+
+
+def ask(stack: Stack, proxy: Server, headers: dict[str, str]) -> None:
+    """Complete a prompt on both nodes."""
+    body = {"model": stack.model, "prompt": PROMPT, "max_tokens": 4, "temperature": 0, "stream": True}
+    got = httpx.post(f"{proxy.url}/v1/completions", json=body, headers=headers, timeout=PATIENCE_S)
+    assert got.headers[PATH_HEADER] == DISAGGREGATED
+
+
+def engines(collector: Receiver) -> list[Span]:
+    """VLLM's spans of requests, once both are there."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while len(found := collector.named("llm_request")) < 2 or not collector.named("POST /v1/completions"):
+        assert time.monotonic() < deadline_s, [span.name for span in collector.spans]
+        time.sleep(0.05)
+    return found
+
+
+def test_vllms_spans_lie_below_the_proxys_legs(stack: Stack, proxy: Server, collector: Receiver) -> None:
+    """A client's trace goes through all three; a request that nobody traces leaves no span anywhere."""
+    ask(stack, proxy, {})
+    ask(stack, proxy, {"traceparent": f"00-{TRACE}-{SPAN}-01", "x-request-id": "traced"})
+    found = engines(collector)
+
+    [root] = collector.named("POST /v1/completions")
+    legs = {name: collector.named(name)[0] for name in ("prefill leg", "decode leg")}
+    assert (root.trace_id, root.parent_id) == (TRACE, SPAN)
+    assert {leg.parent_id for leg in legs.values()} == {root.span_id}
+    assert {span.trace_id for span in found} == {TRACE}
+    assert sorted(span.parent_id for span in found) == sorted(leg.span_id for leg in legs.values())
+    tokens = {span.parent_id: span.attributes["gen_ai.usage.completion_tokens"] for span in found}
+    assert (tokens[legs["prefill leg"].span_id], tokens[legs["decode leg"].span_id]) == (1, 4)
+    assert not any(PROMPT[:11].encode() in body for body in collector.bodies)

@@ -1,0 +1,71 @@
+from itertools import pairwise
+
+import msgspec
+
+from proxy.member_metrics import times
+from proxy.metrics import render
+from proxy.sight.times import GAP_BOUNDS_S, LEG_BOUNDS_S, NodeTimes, Tally, tallied, tally
+
+OF = 'role="decode",url="http://d"'
+GAPS = "baton_inter_token_latency_seconds"
+
+
+def seen(*gaps_s: float, leg_s: float | None = None) -> Tally:
+    """What one worker has timed of a decode node, as it arrives at another one."""
+    timed = NodeTimes()
+    for gap_s in gaps_s:
+        timed.gaps.observe(gap_s)
+    if leg_s is not None:
+        timed.ended.observe(leg_s)
+    return msgspec.json.decode(msgspec.json.encode(tally("decode", "http://d", timed)), type=Tally)
+
+
+def rendered(*tallies: Tally) -> dict[str, float]:
+    """Samples by the text before their value."""
+    lines = [line.rpartition(" ") for line in render(times(tallies)).decode().splitlines() if line[0] != "#"]
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_a_histogram_reads_as_prometheus_wants_it() -> None:
+    """Buckets count what is below them too, a bound belongs to its bucket, and what is beyond all of them is in +Inf."""
+    found = rendered(seen(0.0025, 0.003, 0.5, 99.0))
+
+    buckets = [found[f'{GAPS}_bucket{{le="{le}",{OF}}}'] for le in ("0.001", "0.0025", "0.005", "0.5", "5.0", "+Inf")]
+    assert buckets == [0, 1, 2, 3, 3, 4]
+    assert (found[f"{GAPS}_count{{{OF}}}"], found[f"{GAPS}_sum{{{OF}}}"]) == (4, 99.5055)
+
+
+def test_what_was_never_timed_shows_no_series() -> None:
+    """A node has a dozen lines for each kind of time: those that say nothing are left out."""
+    assert rendered(seen()) == {}
+    assert {name.partition("_bucket")[0] for name in rendered(seen(0.1)) if "_bucket" in name} == {GAPS}
+
+
+def test_what_several_workers_timed_adds_up() -> None:
+    """Node by node and bucket by bucket, whoever has seen what."""
+    other = Tally("prefill", "http://d", {"answered": [0] * 12 + [2]}, {"answered": 400.0})
+
+    found = rendered(*tallied([[seen(0.004)], [seen(0.5, leg_s=1.0), other], [seen(99.0)], [seen()]]))
+
+    assert [found[f'{GAPS}_bucket{{le="{le}",{OF}}}'] for le in ("0.0025", "0.005", "0.5", "+Inf")] == [0, 1, 2, 3]
+    assert (found[f"{GAPS}_count{{{OF}}}"], found[f"{GAPS}_sum{{{OF}}}"]) == (3, 99.504)
+    assert {name: value for name, value in found.items() if name.startswith("baton_leg_seconds_count")} == {
+        'baton_leg_seconds_count{role="decode",until="ended",url="http://d"}': 1,
+        'baton_leg_seconds_count{role="prefill",until="answered",url="http://d"}': 2,
+    }
+
+
+def test_a_tally_is_of_its_moment() -> None:
+    """What is timed later is not in it."""
+    timed = NodeTimes()
+    timed.gaps.observe(0.1)
+    before = tally("decode", "http://d", timed)
+    timed.gaps.observe(0.1)
+
+    assert (sum(before.counts["gaps"]), before.sums_s["gaps"]) == (1, 0.1)
+
+
+def test_bounds_rise() -> None:
+    """A bisection needs that."""
+    for bounds_s in (GAP_BOUNDS_S, LEG_BOUNDS_S):
+        assert all(one < next_one for one, next_one in pairwise(bounds_s))

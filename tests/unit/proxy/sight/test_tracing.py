@@ -1,0 +1,125 @@
+"""Which requests are traced, without a collector."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from contracts.configuration.schema import ProxyConfig
+from proxy.sight.traceparent import parent_of
+from proxy.sight.traces import UNTRACED, Trace
+from proxy.sight.tracing import Tracing, TracingError, tracing_of
+
+ENDPOINT = "http://127.0.0.1:9"
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+def client_says(sampled: bool) -> list[tuple[bytes, bytes]]:
+    """Headers of a client that traces, or does not."""
+    return [(b"traceparent", f"00-{TRACE}-{SPAN}-0{int(sampled)}".encode()), (b"tracestate", b"a=1,b=2")]
+
+
+@pytest.fixture
+def made() -> Iterator[list[Tracing]]:
+    """What a test made; it is stopped."""
+    found: list[Tracing] = []
+    yield found
+    for each in found:
+        each.start()
+        each.stop()
+
+
+def begin(made: list[Tracing], share: float, headers: list[tuple[bytes, bytes]]) -> Trace:
+    """The trace of a request."""
+    tracing = tracing_of(ProxyConfig(otlp_endpoint=ENDPOINT, trace_share=share))
+    made.append(tracing)
+    return tracing.begin(headers, "POST", "/v1/completions", "r1")
+
+
+def test_off_a_clients_headers_pass() -> None:
+    """Nothing is looked at, and nothing replaced."""
+    trace = tracing_of(ProxyConfig()).begin(client_says(sampled=True), "POST", "/v1/completions", "r1")
+
+    assert trace is UNTRACED
+    assert trace.line is None
+    assert trace.leg("decode", "http://d").line == b""
+
+
+def test_a_sampled_client_is_followed(made: list[Tracing]) -> None:
+    """Also where the share is 0: the legs' spans belong to its trace, each with an id of its own, and its state goes on."""
+    trace = begin(made, 0.0, client_says(sampled=True))
+    lines = [trace.leg(role, "http://n").line for role in ("prefill", "decode")]
+
+    assert trace.trace_id == TRACE
+    assert trace.line == b""
+    parents = [parent_of([tuple(line.split(b"\r\n")[0].split(b": "))]) for line in lines]  # type: ignore[list-item]
+    assert [parent is not None and parent[::2] for parent in parents] == [(int(TRACE, 16), True)] * 2
+    assert len({parent.span_id for parent in parents if parent} | {int(SPAN, 16)}) == 3
+    assert all(line.endswith(b"\r\ntracestate: a=1,b=2\r\n") for line in lines)
+
+
+def test_a_client_that_is_not_sampled_is_followed_too(made: list[Tracing]) -> None:
+    """Whatever the share is; its own headers tell the nodes."""
+    assert begin(made, 1.0, client_says(sampled=False)) is UNTRACED
+
+
+def test_the_share_counts_where_the_client_says_nothing(made: list[Tracing]) -> None:
+    """A request that is not traced says so to the nodes, which would begin a trace of their own."""
+    traced, untold = begin(made, 1.0, []), begin(made, 0.0, [])
+
+    assert len(traced.trace_id) == 32
+    assert untold.trace_id == ""
+    assert untold.line is not None
+    name, _, value = untold.line.strip().partition(b": ")
+    parent = parent_of([(name, value)])
+    assert parent is not None
+    assert not parent.sampled
+    assert untold.leg("decode", "http://d").line == b""
+
+
+def test_a_header_that_nobody_understands_is_as_none(made: list[Tracing]) -> None:
+    """It is replaced, since vLLM would not understand it either."""
+    assert begin(made, 0.0, [(b"traceparent", b"nonsense")]).line
+
+
+def test_a_share_without_an_endpoint_is_refused() -> None:
+    """The sentence names both settings."""
+    with pytest.raises(TracingError, match=r"proxy\.trace_share is set, and proxy\.otlp_endpoint"):
+        tracing_of(ProxyConfig(trace_share=0.1))
+
+
+def test_an_endpoint_that_is_no_url_is_refused() -> None:
+    """At the start, and not span by span; what stands there is not repeated, since it may hold a key."""
+    with pytest.raises(TracingError, match=r"proxy\.otlp_endpoint is no URL") as caught:
+        tracing_of(ProxyConfig(otlp_endpoint="collector:4317"))
+
+    assert "4317" not in str(caught.value)
+
+
+def run(code: str) -> str:
+    """What some code prints, in a process that has imported nothing."""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout.strip()
+
+
+def test_without_the_packages_the_sentence_says_what_to_install() -> None:
+    """They are an extra."""
+    said = run(f"""
+import sys
+sys.modules["opentelemetry"] = None
+from contracts.configuration.schema import ProxyConfig
+from proxy.sight.tracing import TracingError, tracing_of
+try:
+    tracing_of(ProxyConfig(otlp_endpoint="{ENDPOINT}"))
+except TracingError as exc:
+    print(exc)
+""")
+
+    assert said.startswith("proxy.otlp_endpoint is set, and opentelemetry")
+    assert said.endswith("is missing: pip install 'baton-serve[tracing]'")
+
+
+def test_off_nothing_of_opentelemetry_is_imported() -> None:
+    """The proxy's image need not have it."""
+    assert run("import sys, proxy.app; print('opentelemetry' in str(list(sys.modules)))") == "False"
