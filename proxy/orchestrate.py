@@ -12,6 +12,7 @@ import logging
 from starlette.types import Receive, Scope, Send
 
 from contracts.configuration.schema import BatonConfig
+from proxy.access.caller import check_model
 from proxy.admission.admission import Admission
 from proxy.answering import answer
 from proxy.client import Client
@@ -93,7 +94,8 @@ class Orchestrator:
         """Answer one request before its deadline."""
         body = await read_body(scope, receive, self._max_body_bytes)
         request = parse(scope["path"], client.request_id, scope["headers"], body)
-        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope["headers"], deadline):
+        check_model(scope, request.model)
+        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope, deadline):
             await self.serve(request, deadline, client)
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: Client) -> None:
