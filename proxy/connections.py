@@ -114,8 +114,9 @@ class ClientProtocol(HeadProtocol):
         super().on_response_complete()
         if not self._is_answering():  # no pipelined request has begun
             self._idle[self] = self.loop.time()
-            self._stop_timer()
-            self._head_timer = self.loop.call_later(self.timeout_keep_alive + HEAD_TIMEOUT_S, self._head_is_late)
+            if self._head_timer is None:  # no part of a head has come
+                late_s = self.timeout_keep_alive + HEAD_TIMEOUT_S
+                self._head_timer = self.loop.call_later(late_s, self._head_is_late)
 
     def shutdown(self) -> None:
         """Serve no further request than the one that is under way, or is on its way now."""
@@ -162,9 +163,6 @@ class ClientProtocol(HeadProtocol):
 
     def _head_came(self) -> None:
         self._idle.pop(self, None)
-        self._stop_timer()
-
-    def _stop_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None

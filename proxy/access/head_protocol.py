@@ -49,7 +49,7 @@ class HeadProtocol(HttpToolsProtocol):
         if problem is None:
             super().on_headers_complete()
         else:
-            served, self.app = self.app, _refusing(problem)  # type: ignore[assignment]  # uvicorn's own types of ASGI
+            served, self.app = self.app, _refusing(problem)
             try:
                 super().on_headers_complete()
             finally:
