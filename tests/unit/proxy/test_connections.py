@@ -127,7 +127,7 @@ async def test_a_head_that_comes_slowly_does_not_end_the_answer_before_it(
 async def test_empty_lines_do_not_keep_a_connection_for_ever(
     made: ClientProtocol, app: App, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """uvicorn's own timer between two requests ends with the first byte, and a line without a request begins none."""
+    """Uvicorn's own timer between two requests ends with the first byte, and a line without a request begins none."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.05)
     made.timeout_keep_alive = 0.1
     app.go.set()
