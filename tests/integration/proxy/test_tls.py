@@ -188,6 +188,35 @@ async def test_a_connection_without_a_handshake_is_no_trouble(tmp_path: Path) ->
     assert (got.status_code, status) == (200, 0)
 
 
+async def test_a_client_that_does_not_say_goodbye_is_let_go(tmp_path: Path) -> None:
+    """Its answer has been read and its connection was to be closed; TLS waits for a word of its own."""
+    async with proxy(tmp_path, settings="proxy: {client_stall_timeout_s: 1}") as running:
+        body = json.dumps(COMPLETION).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", running.port)) as plain:
+            raw = plain.dup()
+            ends = await asyncio.to_thread(_read_to_the_end, running, plain, raw, head % len(body) + body)
+
+    assert ends
+
+
+def _read_to_the_end(running: Proxy, plain: socket.socket, raw: socket.socket, request: bytes) -> bool:
+    """Ask, read the answer, and then watch the TCP connection without a word; return whether it ended."""
+    raw.settimeout(20)
+    with raw, running.context().wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
+        encrypted.sendall(request)
+        while encrypted.recv(65536):
+            pass
+        try:
+            while raw.recv(65536):
+                pass
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+    return True
+
+
 async def test_with_authorities_a_client_needs_a_certificate_of_theirs(tmp_path: Path) -> None:
     """None, and one of somebody else's, do not get in."""
     stranger = tmp_path / "stranger"

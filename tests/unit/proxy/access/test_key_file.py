@@ -33,7 +33,7 @@ def test_an_entry_has_a_name_a_key_and_limits() -> None:
 
     assert (full.name, full.digests) == ("team-a", (bytes.fromhex(DIGEST),))
     assert (full.requests_at_once, full.requests_per_minute) == (4, 60)
-    assert full.models == {"one", "two"}
+    assert full.models == frozenset(("one", "two"))
     assert full.expires_at_s == datetime(2027, 1, 31, tzinfo=UTC).timestamp()
     assert (short.name, short.digests) == ("team-b", (digest_of(PLAIN.encode()),))
     assert (short.requests_at_once, short.requests_per_minute, short.models, short.expires_at_s) == (None,) * 4
