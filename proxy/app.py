@@ -102,7 +102,7 @@ def create_app(
     )
     counted.watch_gate(admission.gate)
     keys_file = config.proxy.api_keys_file
-    doors = Doors(keys_file, counted, seat) if keys_file is not None else None
+    doors = Doors(keys_file, counted, admission.claims, seat) if keys_file is not None else None
     crew = Crew(members, counted, admission, seat)
     cancels = Cancels(secret, upstream, counted)
     attempts = Attempts(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)

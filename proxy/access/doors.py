@@ -15,6 +15,7 @@ from proxy.access.guard import Guard, ReadingGuard
 from proxy.access.key_file import Key
 from proxy.access.keyring import Keyring
 from proxy.access.metrics import AccessMetrics
+from proxy.admission.claims import Claims
 from proxy.metrics import Metrics
 from proxy.workers.seat import Seat
 
@@ -26,9 +27,10 @@ MOST_NAMED: Final = 20  # in one log line
 class Doors:
     """All doors of one proxy that asks for keys."""
 
-    def __init__(self, path: Path, metrics: Metrics, seat: Seat | None) -> None:
+    def __init__(self, path: Path, metrics: Metrics, claims: Claims, seat: Seat | None) -> None:
         """Raises `KeyFileError`: the file cannot be used."""
         self._metrics = metrics
+        self._claims = claims
         self._counted = AccessMetrics(metrics.registry)
         self._keyring = Keyring(counts_of(seat))
         self._follower = Follower(
@@ -49,11 +51,11 @@ class Doors:
 
     def guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> Guard:
         """Return a guard before an application that serves requests."""
-        return Guard(app, label, self._keyring, self._counted, self._metrics)
+        return Guard(app, label, self._keyring, self._counted, metrics=self._metrics, claims=self._claims)
 
     def reading_guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> ReadingGuard:
         """Return a guard before one that only tells something."""
-        return ReadingGuard(app, label, self._keyring, self._counted, self._metrics)
+        return ReadingGuard(app, label, self._keyring, self._counted, metrics=self._metrics, claims=self._claims)
 
     def _take(self, keys: tuple[Key, ...]) -> None:
         changes = self._keyring.adopt(keys)

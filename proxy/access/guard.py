@@ -8,6 +8,7 @@ from proxy.access.caller import CALLER, Caller
 from proxy.access.errors import AccessError
 from proxy.access.keyring import Keyring, without_credentials
 from proxy.access.metrics import AccessMetrics
+from proxy.admission.claims import Claims
 from proxy.client import Client
 from proxy.connections import writer_of
 from proxy.dialects.shapes import shape_of
@@ -20,14 +21,22 @@ class Guard:
     """Before one application."""
 
     def __init__(
-        self, app: ASGIApp, label: Callable[[Scope], str], keyring: Keyring, counted: AccessMetrics, metrics: Metrics
+        self,
+        app: ASGIApp,
+        label: Callable[[Scope], str],
+        keyring: Keyring,
+        counted: AccessMetrics,
+        *,
+        metrics: Metrics,
+        claims: Claims,
     ) -> None:
-        """`label` names a request's endpoint, for metrics."""
+        """`label` names a request's endpoint, for metrics; nothing is claimed here."""
         self._app = app
         self._label = label
         self._keyring = keyring
         self._counted = counted
         self._metrics = metrics
+        self._claims = claims
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request whose key allows it."""
@@ -47,7 +56,8 @@ class Guard:
 
     async def _refuse(self, error: AccessError, scope: Scope, receive: Receive, send: Send) -> None:
         self._counted.refused(error.name, error.denial)
-        client = Client(send, writer_of(scope), request_id_of(scope["headers"]), shape_of(scope["path"]))
+        request_id, claim = request_id_of(scope["headers"]), self._claims.claim()
+        client = Client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]))
         with self._metrics.exchange(self._label(scope), client):
             if is_reset_unless_read(scope):
                 await discard_body(receive)

@@ -18,7 +18,7 @@ from proxy.connections import ClientProtocol, protocol
 from tests.support.certificates import Authority
 from tests.support.cluster import until_true
 
-LIMIT = 60
+LIMIT = 80
 
 
 async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
@@ -41,7 +41,7 @@ async def test_connections_without_a_handshake_make_room(tmp_path: Path, monkeyp
         made: ClientProtocol = http(config=config, server_state=state, app_state={})
         return made
 
-    most = descriptors.budget(LIMIT).connections
+    most = descriptors.budget(LIMIT).from_clients
     with socket.create_server(("127.0.0.1", 0)) as listening:
         acceptor = Acceptor(listening, state, make, tls=Tls(TlsFiles(certificate=certificate, key=key)))
         acceptor.start()

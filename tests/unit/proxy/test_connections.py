@@ -129,7 +129,7 @@ async def test_empty_lines_do_not_keep_a_connection_for_ever(
 ) -> None:
     """Uvicorn's own timer between two requests ends with the first byte, and a line without a request begins none."""
     monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.05)
-    made.timeout_keep_alive = 0.1
+    made.timeout_keep_alive = 0.1  # type: ignore[assignment]  # seconds, of which uvicorn has whole ones
     app.go.set()
     made.data_received(REQUEST)
     await asyncio.sleep(0.01)
