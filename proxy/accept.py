@@ -134,7 +134,8 @@ class Acceptor:
         oldest = next(iter(unused), None)
         if oldest is not None and self._loop.time() - unused[oldest] >= UNUSED_S:
             del unused[oldest]
-            oldest.transport.close()
+            # TLS would wait for the client's goodbye, and the descriptor is wanted now.
+            (oldest.transport.close if oldest.transport.get_write_buffer_size() else oldest.transport.abort)()
             return True
         slowest = next(iter(self._joining), None)
         if slowest is None or self._loop.time() - self._joining[slowest] < UNUSED_S:

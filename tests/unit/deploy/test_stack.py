@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_the_file_and_further_flags_reach_every_node() -> None:
         ({"tls_cert_file": Path("cert"), "tls_client_ca_file": Path("ca")}, "https://127.0.0.1:8000", ""),
     ],
 )
-def test_a_proxy_behind_tls_is_asked_as_far_as_it_lets_us(settings: dict[str, Path], url: str, ready_path: str) -> None:
+def test_a_proxy_behind_tls_is_asked_as_far_as_it_lets_us(settings: dict[str, Any], url: str, ready_path: str) -> None:
     """The launcher has no certificate to show to a proxy that wants one from its clients."""
     proxy = planned(proxy=ProxyConfig(**settings)).proxy
 

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -27,42 +28,87 @@ async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def test_connections_without_a_handshake_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as there may be keep nobody out for as long as a handshake may take; their sockets are closed."""
-    monkeypatch.setattr(accept, "HANDSHAKE_S", 3600.0)
-    monkeypatch.setattr(descriptors, "limit", lambda: LIMIT)
-    authority = Authority(tmp_path)
-    certificate, key = authority.sign("proxy")
-    config = uvicorn.Config(answer, log_config=None, lifespan="off", ws="none")
-    config.load()
-    http, state = protocol(ProxyConfig()), uvicorn.server.ServerState()
+class Served:
+    """An acceptor of encrypted connections, as many as `LIMIT` allows."""
 
-    def make() -> ClientProtocol:
-        made: ClientProtocol = http(config=config, server_state=state, app_state={})
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder)
+        certificate, key = authority.sign("proxy")
+        self.state = uvicorn.server.ServerState()
+        self._config = uvicorn.Config(answer, log_config=None, lifespan="off", ws="none")
+        self._config.load()
+        self._http = protocol(ProxyConfig())
+        self.context = ssl.create_default_context(cafile=str(authority.path))
+        self.most = descriptors.budget(LIMIT).from_clients
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = self._listening.getsockname()
+        self.acceptor = Acceptor(
+            self._listening, self.state, self._make, tls=Tls(TlsFiles(certificate=certificate, key=key))
+        )
+        self.acceptor.start()
+
+    def _make(self) -> ClientProtocol:
+        made: ClientProtocol = self._http(config=self._config, server_state=self.state, app_state={})
         return made
 
-    most = descriptors.budget(LIMIT).from_clients
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        acceptor = Acceptor(listening, state, make, tls=Tls(TlsFiles(certificate=certificate, key=key)))
-        acceptor.start()
-        address = listening.getsockname()
-        flood = [socket.create_connection(address) for _ in range(most)]
-        context = ssl.create_default_context(cafile=str(authority.path))
+    async def ask(self) -> bytes:
+        """Connect and ask; return the answer's head."""
         async with asyncio.timeout(60):
-            reader, writer = await asyncio.open_connection(*address, ssl=context, server_hostname="127.0.0.1")
+            reader, writer = await asyncio.open_connection(*self.address, ssl=self.context, server_hostname="127.0.0.1")
             writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
             got = await reader.readuntil(b"\r\n\r\n")
-        flood[0].settimeout(0)
-        await until_true(lambda: _has_ended(flood[0]))
-        acceptor.close()
-        await acceptor.joined()
-        await until_true(lambda: _has_ended(flood[-1]))  # who is late when the proxy stops
         writer.transport.abort()
-        for sock in flood:
-            sock.close()
-        await until_true(lambda: not state.connections)
+        return got
+
+    async def stop(self) -> None:
+        """Accept no more, and wait until everybody has gone."""
+        self.acceptor.close()
+        await self.acceptor.joined()
+        for connection in list(self.state.connections):
+            connection.transport.abort()
+        await until_true(lambda: not self.state.connections)
+
+
+@pytest.fixture
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    """An acceptor that waits for handshakes for as long as it must."""
+    monkeypatch.setattr(accept, "HANDSHAKE_S", 3600.0)
+    monkeypatch.setattr(descriptors, "limit", lambda: LIMIT)
+    made = Served(tmp_path)
+    yield made
+    await made.stop()
+
+
+async def test_connections_without_a_handshake_make_room(served: Served) -> None:
+    """As many as there may be keep nobody out for as long as a handshake may take; their sockets are closed."""
+    flood = [socket.create_connection(served.address) for _ in range(served.most)]
+    got = await served.ask()
+    await until_true(lambda: _has_ended(flood[0]))
+    served.acceptor.close()
+    await served.acceptor.joined()
+    await until_true(lambda: _has_ended(flood[-1]))  # who is late when the proxy stops
+    for sock in flood:
+        sock.close()
 
     assert got.startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_a_connection_that_makes_room_is_gone_at_once(served: Served) -> None:
+    """TLS would wait for the goodbye of a client that says nothing, while another one has its place already."""
+
+    def connect() -> ssl.SSLSocket:
+        sock = socket.create_connection(served.address)
+        return served.context.wrap_socket(sock, server_hostname="127.0.0.1")
+
+    silent = [await asyncio.to_thread(connect) for _ in range(served.most)]
+    await until_true(lambda: len(served.state.connections) == served.most)
+    got = await served.ask()
+    there = len(served.state.connections)
+    for sock in silent:
+        sock.close()
+
+    assert got.startswith(b"HTTP/1.1 200 OK")
+    assert there <= served.most
 
 
 def _has_ended(sock: socket.socket) -> bool:
