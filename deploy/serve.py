@@ -33,14 +33,17 @@ MODEL_KEYS = ("prefill_node.model", "decode_node.model")
 WELCOME = """
 Serving {model} at {url}/v1, prompts and tokens on separate nodes. Ctrl-C stops it.
 
-  curl {url}/v1/completions -H 'Content-Type: application/json' \\
+  curl {url}/v1/completions -H 'Content-Type: application/json' \\{key_line}
     -d '{{"model": {model_json}, "prompt": "The tide", "max_tokens": 32}}'
 
   from openai import OpenAI
-  client = OpenAI(base_url="{url}/v1", api_key="none")
+  client = OpenAI(base_url="{url}/v1", api_key="{key}")
   answer = client.completions.create(model={model_json}, prompt="The tide", max_tokens=32)
   print(answer.choices[0].text)
 """
+
+KEY_LINE = """
+    -H 'Authorization: Bearer YOUR-KEY' \\"""
 
 
 class RefusedError(Exception):
@@ -116,9 +119,10 @@ def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:
     return path
 
 
-def welcome(url: str, model: str) -> str:
+def welcome(url: str, model: str, *, needs_key: bool = False) -> str:
     """Return what a person needs for a first request."""
-    return WELCOME.format(url=url, model=model, model_json=json.dumps(model))
+    key, key_line = ("YOUR-KEY", KEY_LINE) if needs_key else ("none", "")
+    return WELCOME.format(url=url, model=model, model_json=json.dumps(model), key=key, key_line=key_line)
 
 
 def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Path) -> int:
@@ -138,7 +142,8 @@ def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Pat
     log_dir = options.log_dir or Path(tempfile.mkdtemp(prefix="baton-logs-"))
     log_dir.mkdir(parents=True, exist_ok=True)
     settings = _settings(config, options, stack, device=device, runtime_dir=runtime_dir, log_dir=log_dir)
-    return _run(stack, settings, keep_logs=options.log_dir is not None)
+    needs_key = config.proxy.api_keys_file is not None
+    return _run(stack, settings, keep_logs=options.log_dir is not None, needs_key=needs_key)
 
 
 def _settings(
@@ -162,9 +167,9 @@ def _settings(
     )
 
 
-def _run(stack: Stack, settings: Settings, *, keep_logs: bool) -> int:
+def _run(stack: Stack, settings: Settings, *, keep_logs: bool, needs_key: bool) -> int:
     def announce() -> None:
-        _say(welcome(stack.proxy.url, _served_model(stack.proxy.url)))
+        _say(welcome(stack.proxy.url, _served_model(stack.proxy.url), needs_key=needs_key))
 
     try:
         Launcher(stack, settings, _say).run(announce)

@@ -35,7 +35,8 @@ class Member:
     module: str  # run as `python -m module argv…`, or forked into `module.__main__:main(argv)`
     argv: tuple[str, ...]
     listeners: tuple[Listener, ...]  # the first one answers `ready_path`
-    ready_path: str
+    ready_path: str  # empty: it is ready when its port accepts connections
+    is_encrypted: bool = False
     cpus: tuple[int, ...] = ()  # cores that it is pinned to; empty for any
 
     @property
@@ -43,7 +44,8 @@ class Member:
         """Base URL at which processes of this machine reach it."""
         first = self.listeners[0]
         host = "127.0.0.1" if first.host in ANY_HOST else first.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{first.port}"
+        scheme = "https" if self.is_encrypted else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{first.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,8 @@ def _proxy(config: BatonConfig, around: Surroundings, prefill: Sequence[Member],
             *("--decode", *(node.url for node in decode)),
         ),
         listeners=(listener,),
-        ready_path="/ready",
+        ready_path="" if config.proxy.tls_client_ca_file else "/ready",  # we have no certificate to show
+        is_encrypted=config.proxy.tls_cert_file is not None,
     )
 
 

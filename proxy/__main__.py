@@ -42,6 +42,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trace-share", dest="proxy.trace_share", type=float, help="of the requests, 0 to 1")
     parser.add_argument("--secret-file", dest="cluster.secret_file", help="file with the cluster secret")
     parser.add_argument("--admin-token-file", dest="proxy.admin_token_file", help="file with the admin API's token")
+    parser.add_argument("--api-keys-file", dest="proxy.api_keys_file", help="file with the clients' API keys")
+    parser.add_argument(
+        "--tls-cert-file", dest="proxy.tls_cert_file", help="serve over TLS with this certificate chain"
+    )
+    parser.add_argument("--tls-key-file", dest="proxy.tls_key_file", help="its private key")
+    parser.add_argument(
+        "--tls-client-ca-file", dest="proxy.tls_client_ca_file", help="clients need a certificate of these"
+    )
     return parser
 
 

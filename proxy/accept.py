@@ -9,11 +9,13 @@ import asyncio
 import gc
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Final
 
 import uvicorn
 
+from proxy.access.tls import Tls
 from proxy.admission import descriptors
 from proxy.connections import ClientProtocol, waiting_at
 
@@ -22,7 +24,8 @@ logger = logging.getLogger(__name__)
 UNUSED_S: Final = 1.0  # so long a connection may be without a request although others want in
 PAUSE_S: Final = 0.02  # while there are too many
 PER_TURN: Final = 64  # connections, of the event loop
-JOIN_S: Final = 1.0  # for what takes two turns of the loop
+JOIN_S: Final = 1.0  # for what takes two turns of the loop, or a TLS handshake
+HANDSHAKE_S: Final = 10.0
 _SILENCE_S: Final = 5.0  # between two log lines
 
 
@@ -30,15 +33,31 @@ class Acceptor:
     """One listening socket; as much of asyncio's `Server` as uvicorn uses."""
 
     def __init__(
-        self, sock: socket.socket, state: uvicorn.server.ServerState, make: Callable[[], ClientProtocol]
+        self,
+        sock: socket.socket,
+        state: uvicorn.server.ServerState,
+        make: Callable[[], ClientProtocol],
+        *,
+        tls: Tls | None = None,
+        farewell_s: float = 30.0,
     ) -> None:
-        """`state` holds the server's connections, `make` makes a protocol."""
+        """Bind nothing yet.
+
+        Args:
+            sock: listens.
+            state: holds the server's connections.
+            make: makes a protocol.
+            tls: connections are encrypted with.
+            farewell_s: how long one of them may take for its last bytes and TLS's own goodbye.
+        """
         self._sock = sock
         self._state = state
         self._make = make
         self._most = descriptors.budget(descriptors.limit()).from_clients
         self._loop = asyncio.get_running_loop()
-        self._joining: set[asyncio.Task[object]] = set()  # accepted, not yet among the connections
+        self._tls = tls
+        self._farewell_s = farewell_s
+        self._joining: dict[asyncio.Task[None], float] = {}  # accepted, not yet among the connections; since when
         self._timer: asyncio.TimerHandle | None = None
         self._said_s = -_SILENCE_S
 
@@ -58,9 +77,11 @@ class Acceptor:
             self._sock.close()
 
     async def joined(self) -> None:
-        """Wait until all that were accepted are among the server's connections."""
+        """Wait until all that were accepted are among the server's connections; who takes too long is not wanted."""
         if self._joining:
-            await asyncio.wait(self._joining, timeout=JOIN_S)
+            _, late = await asyncio.wait(self._joining, timeout=JOIN_S)
+            for task in late:
+                task.cancel()
 
     async def wait_closed(self) -> None:
         """Nothing is left to be waited for."""
@@ -78,26 +99,49 @@ class Acceptor:
                 logger.log(self._level(), "no connection can be accepted", extra={"problem": exc.strerror})
                 return self._pause()
             task = self._loop.create_task(self._join(connection))
-            self._joining.add(task)
-            task.add_done_callback(self._joining.discard)
+            self._joining[task] = self._loop.time()
+            task.add_done_callback(self._joined)
         return True
+
+    def _joined(self, task: asyncio.Task[None]) -> None:
+        self._joining.pop(task, None)  # it may have had to make room
 
     async def _join(self, connection: socket.socket) -> None:
         try:
             connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await self._loop.connect_accepted_socket(self._make, connection)
-        except OSError:  # it has gone already
+            if self._tls is None:
+                await self._loop.connect_accepted_socket(self._make, connection)
+            else:
+                await self._encrypt(connection, self._tls.context)
+        except OSError as exc:  # it has gone already, or there was no handshake
             connection.close()
+            if self._tls is not None:
+                logger.log(self._level(), "a client's TLS handshake failed", extra={"problem": str(exc)})
+
+    async def _encrypt(self, connection: socket.socket, context: ssl.SSLContext) -> None:
+        await self._loop.connect_accepted_socket(
+            self._make,
+            connection,
+            ssl=context,
+            ssl_handshake_timeout=HANDSHAKE_S,
+            ssl_shutdown_timeout=self._farewell_s,
+        )
 
     def _make_room(self) -> bool:
-        """Close the connection that was not used for longest; say whether there was one."""
+        """Close the connection that was not used for longest, or whose handshake takes longest; say whether there was one."""
         unused = waiting_at(self._state)
         oldest = next(iter(unused), None)
-        if oldest is None or self._loop.time() - unused[oldest] < UNUSED_S:
+        if oldest is not None and self._loop.time() - unused[oldest] >= UNUSED_S:
+            del unused[oldest]
+            # TLS would wait for the client's goodbye, and the descriptor is wanted now.
+            (oldest.transport.close if oldest.transport.get_write_buffer_size() else oldest.transport.abort)()
+            return True
+        slowest = next(iter(self._joining), None)
+        if slowest is None or self._loop.time() - self._joining[slowest] < UNUSED_S:
             return False
-        del unused[oldest]
-        oldest.transport.close()
+        del self._joining[slowest]
+        slowest.cancel()
         return True
 
     def _pause(self) -> bool:
@@ -121,15 +165,23 @@ class Acceptor:
 class BoundedServer(uvicorn.Server):
     """uvicorn's server, with our way of accepting."""
 
+    def __init__(self, config: uvicorn.Config, tls: Tls | None = None, *, farewell_s: float = 30.0) -> None:
+        """See `Acceptor`."""
+        super().__init__(config)
+        self._tls = tls
+        self._farewell_s = farewell_s
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, then accept."""
         listening = [self.config.bind_socket()] if sockets is None else sockets
         await super().startup(sockets=[])
         for sock in listening:
             sock.listen(self.config.backlog)
-            acceptor = Acceptor(sock, self.server_state, self._protocol)
+            acceptor = Acceptor(sock, self.server_state, self._protocol, tls=self._tls, farewell_s=self._farewell_s)
             acceptor.start()
             self.servers.append(acceptor)  # type: ignore[arg-type]
+        if self._tls is not None:
+            self._tls.start()
         _spare_what_stays()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -139,6 +191,8 @@ class BoundedServer(uvicorn.Server):
             acceptor.close()
         for acceptor in acceptors:
             await acceptor.joined()
+        if self._tls is not None:
+            await self._tls.stop()
         await super().shutdown(sockets)
 
     def _protocol(self) -> ClientProtocol:

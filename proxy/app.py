@@ -20,6 +20,8 @@ from contracts.configuration.schema import BatonConfig, ProxyConfig
 from contracts.http import error_body
 from contracts.secret import ClusterSecret
 from proxy import about, metrics, readiness
+from proxy.access.caller import caller_of
+from proxy.access.doors import Doors
 from proxy.admin import admin_router
 from proxy.admin_token import AdminToken
 from proxy.admission.admission import Admission
@@ -46,15 +48,21 @@ from proxy.upstream import Upstream
 from proxy.workers.crew import Crew
 from proxy.workers.seat import Seat
 
+MODELS: Final = "/v1/models"
 _KINDS: Final = {401: "authentication_error", 403: "permission_error"}
 
 
 class FrontDoor:
     """Sends data requests one way and the rest the other."""
 
-    def __init__(self, data: ASGIApp, responses: ASGIApp, passed: ASGIApp, api: ASGIApp) -> None:
-        self._data = {path: responses if path == RESPONSES else data for path in DATA_ROUTES}
-        self._passed = passed
+    def __init__(
+        self, data: Orchestrator, responses: Orchestrator, passed: Orchestrator, api: ASGIApp, doors: Doors | None
+    ) -> None:
+        """With `doors` all but health, metrics and documents need an API key; the admin API has a token of its own."""
+        data_routes, passed_routes = (self._guarded(each, doors) for each in (data, passed))
+        self._data = dict.fromkeys(DATA_ROUTES, data_routes) | {RESPONSES: self._guarded(responses, doors)}
+        self._passed = passed_routes
+        self._models = doors.reading_guard(api, lambda _: MODELS) if doors else api
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,9 +71,15 @@ class FrontDoor:
             app = self._api
         elif scope["method"] == "POST" and (data := self._data.get(scope["path"])) is not None:
             app = data
+        elif route_of(scope["method"], scope["path"]):
+            app = self._passed
         else:
-            app = self._passed if route_of(scope["method"], scope["path"]) else self._api
+            app = self._models if scope["path"].startswith(MODELS) else self._api
         await app(scope, receive, send)
+
+    @staticmethod
+    def _guarded(app: Orchestrator, doors: Doors | None) -> ASGIApp:
+        return doors.guard(app, app.label) if doors else app
 
 
 def create_app(
@@ -81,6 +95,7 @@ def create_app(
 
     Raises:
         SourceError: the configuration names members in a way that nobody can follow.
+        KeyFileError: the API keys cannot be used.
         TracingError: it wants traces, and they cannot be had like that.
     """
     upstream = Upstream(connect_timeout_s=config.proxy.connect_timeout_s)
@@ -91,6 +106,8 @@ def create_app(
         config.proxy, members=lambda: len(members.prefill) + len(members.decode), waited=counted.waited
     )
     counted.watch_gate(admission.gate)
+    keys_file = config.proxy.api_keys_file
+    doors = Doors(keys_file, sight, admission.claims, seat) if keys_file is not None else None
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
     crew = Crew(members, counted, admission, seat, retries_left=lambda: budget.left)
     cancels = Cancels(secret, upstream, counted)
@@ -111,8 +128,12 @@ def create_app(
         await members.start()
         try:
             await crew.start(config.proxy.probe_timeout_s)
+            if doors is not None:
+                doors.start()
             yield
         finally:
+            if doors is not None:
+                await doors.stop()
             await crew.stop()
             await members.stop()
             await attempts.stop()
@@ -135,6 +156,7 @@ def create_app(
         Conversations(*shared, members=members, upstream=upstream, attempts=attempts),
         PassThrough(*shared, members=members, upstream=upstream, failed=members.report),
         api,
+        doors,
     )
 
 
@@ -169,20 +191,27 @@ def _add_routes(api: FastAPI, members: Members, crew: Crew, *, needs_prefill: bo
         return Response(await crew.metrics(), media_type=metrics.CONTENT_TYPE)
 
     @api.get("/v1/models")
-    async def models() -> JSONResponse:
-        """List the models that ready decode nodes serve."""
+    async def models(request: Request) -> JSONResponse:
+        """List the models that ready decode nodes serve, and the caller may use."""
         found = readiness.models(members.decode)
         if not found:
             return _error(503, "no decode node is ready", "service_unavailable_error")
-        return JSONResponse({"object": "list", "data": found})
+        return JSONResponse({"object": "list", "data": [entry for entry in found if _may_use(request, entry["id"])]})
 
     @api.get("/v1/models/{model:path}")
-    async def model(model: str) -> JSONResponse:
+    async def model(request: Request, model: str) -> JSONResponse:
         """Describe one model."""
-        found = [entry for entry in readiness.models(members.decode) if entry["id"] == model]
+        found = [
+            entry for entry in readiness.models(members.decode) if entry["id"] == model and _may_use(request, model)
+        ]
         return (
             JSONResponse(found[0]) if found else _error(404, f"the model '{model}' does not exist", "not_found_error")
         )
+
+
+def _may_use(request: Request, model: str) -> bool:
+    caller = caller_of(request.scope)
+    return caller is None or caller.may_use(model)
 
 
 async def _http_error(request: Request, exc: Exception) -> JSONResponse:

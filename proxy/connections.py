@@ -10,13 +10,16 @@ from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
 
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from contracts.configuration.schema import ProxyConfig
+from proxy.access.head_protocol import HeadProtocol
+from proxy.access.heads import HeadLimits
 from proxy.joined_head import HeadJoiner
 from proxy.stalled import STALLED, ReadWatch
 
 HEAD_TIMEOUT_S: Final = 60.0  # for a request's head to arrive
+TLS_BUFFER_BYTES: Final = 64 * 1024  # as without TLS, where the usual bound is 512 KiB
 LAST_REQUEST_S: Final = 0.2  # likewise, when the proxy stops
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _WRITER: Final = "baton.writer"  # among the extensions of a request's scope
@@ -105,7 +108,7 @@ def writer_of(scope: Scope) -> Writer:
     return writer
 
 
-class ClientProtocol(HttpToolsProtocol):
+class ClientProtocol(HeadProtocol):
     """uvicorn's HTTP protocol, bounded, and with a response's head and first bytes in one write."""
 
     stall_timeout_s = 60.0
@@ -119,6 +122,8 @@ class ClientProtocol(HttpToolsProtocol):
         """Begin a connection."""
         self._watch = ReadWatch(transport, self.stall_timeout_s, self._drop)
         self._direct = transport
+        if transport.get_extra_info("sslcontext") is not None:
+            transport.set_write_buffer_limits(high=TLS_BUFFER_BYTES)
         joiner = HeadJoiner(transport, self._watch)
         super().connection_made(cast("asyncio.Transport", joiner))
         self._idle = waiting_at(self.server_state)
@@ -140,10 +145,13 @@ class ClientProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
-        """Wait for the next request."""
+        """Wait for the next request. uvicorn's own timer ends with the first byte that comes, be it an empty line."""
         super().on_response_complete()
         if not self._is_answering():  # no pipelined request has begun
             self._idle[self] = self.loop.time()
+            if self._head_timer is None:  # no part of a head has come
+                late_s = self.timeout_keep_alive + HEAD_TIMEOUT_S
+                self._head_timer = self.loop.call_later(late_s, self._head_is_late)
 
     def shutdown(self) -> None:
         """Serve no further request than the one that is under way, or is on its way now."""
@@ -188,10 +196,6 @@ class ClientProtocol(HttpToolsProtocol):
         if not self._is_answering():
             self.transport.close()
 
-    def _is_answering(self) -> bool:
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
-        return cycle is not None and not cycle.response_complete
-
     def _head_came(self) -> None:
         self._idle.pop(self, None)
         if self._head_timer is not None:
@@ -210,4 +214,7 @@ def waiting_at(server: Any) -> dict[ClientProtocol, float]:
 
 def protocol(config: ProxyConfig) -> type[ClientProtocol]:
     """Return what uvicorn's `http` setting takes."""
-    return type("Protocol", (ClientProtocol,), {"stall_timeout_s": config.client_stall_timeout_s})
+    limits = HeadLimits(max_bytes=config.max_header_bytes, max_headers=config.max_headers)
+    return type(
+        "Protocol", (ClientProtocol,), {"stall_timeout_s": config.client_stall_timeout_s, "head_limits": limits}
+    )

@@ -19,6 +19,7 @@ class ProxyError(Exception):
 
     status: int = HTTPStatus.INTERNAL_SERVER_ERROR
     kind = "internal_server_error"
+    code: str | None = None  # OpenAI's word for it; without one, the status
     headers: tuple[tuple[bytes, bytes], ...] = ()  # sent with the answer
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
@@ -28,7 +29,9 @@ class ProxyError(Exception):
 
     def body(self) -> bytes:
         """Return the response body in OpenAI's shape."""
-        return msgspec.json.encode(error_body(self.message, kind=self.kind, code=int(self.status), param=self.param))
+        return msgspec.json.encode(
+            error_body(self.message, kind=self.kind, code=self.code or int(self.status), param=self.param)
+        )
 
 
 class BadRequestError(ProxyError):

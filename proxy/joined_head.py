@@ -35,10 +35,10 @@ class HeadJoiner:
         self._transport.write(data)
 
     def close(self) -> None:
-        """Close after what is held was written, and read, or not read for too long."""
+        """Close after what is held was written, and read, or not read for too long; with TLS the client has to say goodbye."""
         self.flush()
         self._transport.close()
-        if self._transport.get_write_buffer_size():
+        if self._transport.get_write_buffer_size() or self._transport.get_extra_info("sslcontext") is not None:
             self._watch.start()
 
     def flush(self) -> None:

@@ -106,6 +106,11 @@ class Metrics:
         self._duration_of = cache(self._durations.labels)
         self._decisions_of = cache(self._decisions.labels)
 
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Where others add series of their own."""
+        return self._registry
+
     def watch_gate(self, gate: Gate) -> None:
         """Show how many requests are inside and how many wait."""
         inside = Gauge("baton_admission_inside", "Requests that were let in", registry=self._registry)

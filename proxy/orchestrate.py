@@ -13,6 +13,7 @@ from time import perf_counter
 from starlette.types import Receive, Scope, Send
 
 from contracts.configuration.schema import BatonConfig
+from proxy.access.caller import check_model
 from proxy.admission.admission import Admission
 from proxy.answering import answer
 from proxy.client import Client
@@ -97,8 +98,9 @@ class Orchestrator:
         """Answer one request before its deadline."""
         body = await read_body(scope, receive, self._max_body_bytes)
         request = parse(scope["path"], client.request_id, scope["headers"], body, client.trace)
+        check_model(scope, request.model)
         asked_s = perf_counter()
-        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope["headers"], deadline):
+        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope, deadline):
             client.let_in(asked_s)
             await self.serve(request, deadline, client)
 

@@ -16,6 +16,8 @@ import uvicorn
 from contracts.configuration.schema import BatonConfig
 from contracts.secret import ClusterSecret, SecretError, read_secret
 from proxy.accept import BoundedServer
+from proxy.access.key_file import KeyFileError
+from proxy.access.tls import Tls, TlsError, files_of
 from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
 from proxy.app import FrontDoor, create_app
 from proxy.connections import protocol
@@ -41,7 +43,7 @@ def run(config: BatonConfig) -> None:
         StartError: the configuration cannot be served.
     """
     secret, token = _secret(config), _admin_token(config)
-    app = _app(config, secret, token)
+    app, _ = _app(config, secret, token), _tls(config)
     configure(config.proxy.log_level, config.proxy.log_format)
     if config.proxy.workers == 1:
         _serve(config, app)
@@ -68,7 +70,15 @@ def _supervise(config: BatonConfig, serve: Serve, directory: Path) -> None:
 def _app(config: BatonConfig, secret: ClusterSecret, token: AdminToken | None) -> FrontDoor:
     try:
         return create_app(config, secret, token)
-    except (SourceError, TracingError) as exc:
+    except (SourceError, KeyFileError, TracingError) as exc:
+        raise StartError(str(exc)) from exc
+
+
+def _tls(config: BatonConfig) -> Tls | None:
+    try:
+        files = files_of(config.proxy)
+        return Tls(files) if files is not None else None
+    except TlsError as exc:
         raise StartError(str(exc)) from exc
 
 
@@ -92,7 +102,7 @@ def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket] | N
     # uvicorn raises the signal again after its clean stop: end then with 0, not as if killed.
     signal.signal(signal.SIGTERM, _exit)
     with suppress(KeyboardInterrupt):
-        BoundedServer(settings).run(sockets)
+        BoundedServer(settings, _tls(config), farewell_s=config.proxy.request_timeout_s).run(sockets)
 
 
 def _secret(config: BatonConfig) -> ClusterSecret:

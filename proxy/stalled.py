@@ -46,7 +46,7 @@ class ReadWatch:
 
     def _look(self) -> None:
         self._timer = None
-        if not self._transport.get_write_buffer_size():
+        if not self._transport.get_write_buffer_size() and not self._transport.is_closing():
             return
         if self._unread_bytes() < self._left_bytes:
             self._again()

@@ -10,8 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import yaml
-
+from contracts.configuration import strict_yaml
 from contracts.configuration.schema import BatonConfig
 from contracts.configuration.values import convert
 
@@ -97,17 +96,6 @@ def _hints() -> dict[str, Any]:
     }
 
 
-class _StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML ships no types
-    """Plain YAML, in which a key that is written twice is a mistake and not an override."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        written = [key.value for key, _ in node.value]
-        twice = next((key for key in written if written.count(key) > 1), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} is written twice", node.start_mark)
-        return super().construct_mapping(node, deep)  # type: ignore[no-any-return]  # PyYAML ships no types
-
-
 HINTS = _hints()
 SECTIONS = tuple(section.name for section in fields(BatonConfig))
 _KEY_OF_VARIABLE = {environment_name(key): key for key in HINTS}
@@ -115,12 +103,11 @@ _KEY_OF_VARIABLE = {environment_name(key): key for key in HINTS}
 
 def _from_file(file: Path, problems: list[str]) -> list[_Setting]:
     try:
-        with file.open(encoding="utf-8") as stream:
-            document = yaml.load(stream, Loader=_StrictLoader)  # noqa: S506  # derived from SafeLoader
+        document = strict_yaml.parse(file.read_text(encoding="utf-8"))
     except OSError as exc:
         problems.append(f"cannot read {file}: {exc.strerror}")
         return []
-    except (yaml.YAMLError, UnicodeDecodeError) as exc:
+    except (strict_yaml.YamlError, UnicodeDecodeError) as exc:
         problems.append(f"{file} is not valid YAML: {exc}")
         return []
     return list(_settings_of(document, str(file), problems))

@@ -32,6 +32,12 @@ class ProxyConfig:
     decode: tuple[str, ...] = ()  # likewise of decode nodes
     dns_interval_s: Seconds = 5.0  # how often such names are resolved
     admin_token_file: Path | None = None  # file with the token of the admin API, which is off without it
+    api_keys_file: Path | None = None  # who may ask, and how much; see security.md. Unset: everybody
+    tls_cert_file: Path | None = None  # certificate chain (PEM): clients are served over TLS then
+    tls_key_file: Path | None = None  # its private key (PEM); unset: it stands in the same file
+    tls_client_ca_file: Path | None = None  # clients need a certificate of one of these authorities (PEM)
+    max_header_bytes: AtLeastOne = 32 * 1024  # of one request's line and headers
+    max_headers: AtLeastOne = 128  # of one request
     when_no_prefill: Literal["decode_local", "refuse"] = "decode_local"  # no healthy prefill node
     prefill_policy: RoutingPolicy = "prefix_affinity"  # which prefill node gets a prompt; see operations.md
     decode_policy: RoutingPolicy = "least_load"

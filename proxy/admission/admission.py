@@ -7,7 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
+from starlette.types import Scope
+
 from contracts.configuration.schema import ProxyConfig
+from proxy.access.caller import caller_of
 from proxy.admission import descriptors
 from proxy.admission.asked import priority_of, tenant_of, timeout_s_of
 from proxy.admission.claims import Claims
@@ -55,7 +58,7 @@ class Admission:
         return timeout_s_of(headers, self._config.timeout_header.lower(), self._config.request_timeout_s)
 
     def inside(
-        self, request: ClientRequest, headers: RawHeaders, deadline: asyncio.Timeout
+        self, request: ClientRequest, scope: Scope, deadline: asyncio.Timeout
     ) -> AbstractAsyncContextManager[None]:
         """Wait for the request's turn, and hold its place for the block.
 
@@ -65,8 +68,9 @@ class Admission:
         """
         when_s = deadline.when()
         assert when_s is not None
+        headers, caller = scope["headers"], caller_of(scope)
         ticket = Ticket(
-            tenant=tenant_of(headers, self._config.tenant_header.lower()),
+            tenant=tenant_of(headers, self._config.tenant_header.lower(), caller.name if caller else ""),
             priority=priority_of(headers, request.fields, self._config.priority_header.lower()),
             cost=request.prompt_bytes + SEQUENCE_BYTES,
             patience_s=when_s - asyncio.get_running_loop().time(),

@@ -14,12 +14,15 @@ _KEY: Final = secrets.token_bytes(16)  # tenants' names mean something within th
 _MOST: Final = 1 << 31
 
 
-def tenant_of(headers: RawHeaders, header: str) -> str:
-    """Return a name for who asks: that header's value, else the API key; "" if there is neither.
+def tenant_of(headers: RawHeaders, header: str, name: str = "") -> str:
+    """Return a name for who asks: that header's value, else the name of the API key, else what stands where it would be.
 
-    It is a keyed hash: short, and nobody can tell the key from it.
+    "" if there is none of these. But for a key's name it is a keyed hash: short, and nobody can tell the key from it.
     """
-    said = (header and find(headers, header.encode())) or find(headers, b"authorization")
+    said = header and find(headers, header.encode())
+    if not said and name:
+        return name
+    said = said or find(headers, b"authorization")
     return blake2b(said, digest_size=8, key=_KEY).hexdigest() if said else ""
 
 

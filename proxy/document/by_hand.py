@@ -34,9 +34,12 @@ _ANY: Final = {"requestBody": {"content": {"application/json": {"schema": {"type
 ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
     200: {"description": "The answer; `text/event-stream` if `stream` is true"},
     400: {"description": "The request is malformed"},
+    401: {"description": "The proxy asks for API keys, and this is none"},
     404: {"description": "No node serves the model, or this route"},
     413: {"description": "The body is too large"},
-    429: {"description": "Too many requests of this tenant wait; `Retry-After` says when to come again"},
+    429: {
+        "description": "Too many requests of this tenant wait, or its API key asks for too much; `Retry-After` says when to come again"
+    },
     502: {"description": "A node failed and no other could take over"},
     503: {"description": "No node is ready, or there is too much to do; `Retry-After` says when to come again"},
     504: {"description": "The request's deadline passed"},

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope
 
 from contracts.http import LOCAL
 from proxy import headers
+from proxy.access.caller import check_model
 from proxy.client import Client
 from proxy.connections import writer_of
 from proxy.disconnect import WhileConnected
@@ -55,8 +56,10 @@ class PassThrough(Orchestrator):
         assert route is not None  # whoever dispatches has looked
         body = await read_body(scope, receive, self._max_body_bytes)
         request = _understood(scope, client, body)
+        if not route.response_id:  # such a request names no model, and computes nothing
+            check_model(scope, request.model)
         asked_s = perf_counter()
-        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope["headers"], deadline):
+        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope, deadline):
             client.let_in(asked_s)
             passed = _passed(scope, request, body)
             nodes = await self._nodes(route, request, passed)

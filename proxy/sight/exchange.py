@@ -5,6 +5,7 @@ import time
 from starlette.types import Scope
 
 from contracts.configuration.schema import ProxyConfig
+from proxy.access.caller import caller_of
 from proxy.admission.asked import tenant_of
 from proxy.client import Client
 from proxy.metrics import Metrics
@@ -54,10 +55,12 @@ class Sight:
             self.access_log.add(self._entry(route, scope, client, duration_s))
 
     def _entry(self, route: str, scope: Scope, client: Client, duration_s: float) -> Entry:
+        caller = caller_of(scope)
+        name = caller.name if caller is not None else ""
         return Entry(
             time_s=time.time(),
             request_id=client.request_id,
-            tenant=tenant_of(scope["headers"], self._tenant_header),
+            tenant=tenant_of(scope["headers"], self._tenant_header, name),
             route=route,
             path=client.path,
             reason=client.reason,

@@ -110,3 +110,12 @@ def test_the_welcome_can_be_pasted() -> None:
     assert "curl http://127.0.0.1:9000/v1/completions" in text
     assert 'base_url="http://127.0.0.1:9000/v1"' in text
     assert r'"model": "a \"b\""' in text
+
+
+def test_the_welcome_names_a_key_where_one_is_needed() -> None:
+    """In both examples, and only there."""
+    text = serve.welcome("https://127.0.0.1:9000", "m", needs_key=True)
+
+    assert text.count("YOUR-KEY") == 2
+    assert "-H 'Authorization: Bearer YOUR-KEY' \\\n" in text
+    assert "YOUR-KEY" not in serve.welcome("http://127.0.0.1:9000", "m")

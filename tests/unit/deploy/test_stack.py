@@ -1,9 +1,10 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from contracts.configuration.schema import BatonConfig, NodeConfig, ServeConfig
+from contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig, ServeConfig
 from deploy.embedded_model import WEIGHTS
 from deploy.stack import Member, Stack, Surroundings, clashes, model_of, plan, share_cores, split_cores
 
@@ -40,6 +41,21 @@ def test_the_file_and_further_flags_reach_every_node() -> None:
     assert all(words_after(stack, member.name, "--config") == ["/etc/baton.yaml"] for member in stack.members)
     assert all(node.argv[-2:] == ("--dtype", "float32") for node in stack.nodes)
     assert "--dtype" not in stack.proxy.argv
+
+
+@pytest.mark.parametrize(
+    ("settings", "url", "ready_path"),
+    [
+        ({}, "http://127.0.0.1:8000", "/ready"),
+        ({"tls_cert_file": Path("cert")}, "https://127.0.0.1:8000", "/ready"),
+        ({"tls_cert_file": Path("cert"), "tls_client_ca_file": Path("ca")}, "https://127.0.0.1:8000", ""),
+    ],
+)
+def test_a_proxy_behind_tls_is_asked_as_far_as_it_lets_us(settings: dict[str, Any], url: str, ready_path: str) -> None:
+    """The launcher has no certificate to show to a proxy that wants one from its clients."""
+    proxy = planned(proxy=ProxyConfig(**settings)).proxy
+
+    assert (proxy.url, proxy.ready_path) == (url, ready_path)
 
 
 @pytest.mark.parametrize(

@@ -124,6 +124,22 @@ async def test_a_head_that_comes_slowly_does_not_end_the_answer_before_it(
     assert transport.closing
 
 
+async def test_empty_lines_do_not_keep_a_connection_for_ever(
+    made: ClientProtocol, app: App, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Uvicorn's own timer between two requests ends with the first byte, and a line without a request begins none."""
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.05)
+    made.timeout_keep_alive = 0.1  # type: ignore[assignment]  # seconds, of which uvicorn has whole ones
+    app.go.set()
+    made.data_received(REQUEST)
+    await asyncio.sleep(0.01)
+    made.data_received(b"\r\n")
+    await asyncio.sleep(0.4)
+
+    assert b"200 OK" in transport.written
+    assert transport.closing
+
+
 @pytest.mark.parametrize("asks", [True, False])
 async def test_a_stopping_proxy_lets_every_connection_ask_once_more(
     made: ClientProtocol, app: App, transport: Transport, monkeypatch: pytest.MonkeyPatch, *, asks: bool

@@ -1,0 +1,96 @@
+"""Following files that an operator replaces while we run: looked at once a second, read in a thread when they have changed.
+
+Looking costs some microseconds a second and no request waits for it; a signal would have to reach every worker, and
+nothing that replaces a Kubernetes secret or a certificate sends one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Generic, TypeVar
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+T = TypeVar("T")
+_Stamp = tuple[int, int, int, int] | None
+
+
+class Follower(Generic[T]):
+    """One thing that files hold, taken again whenever one of them has changed."""
+
+    def __init__(
+        self,
+        what: str,
+        paths: Sequence[Path],
+        *,
+        read: Callable[[], T],
+        take: Callable[[T], None],
+        failed: Callable[[bool], None] = lambda _: None,
+        look_s: float = LOOK_S,
+    ) -> None:
+        """Read the files for the first time.
+
+        Args:
+            what: they hold, for the log.
+            paths: of the files.
+            read: reads all of them, in a thread; raises ValueError with a sentence if they cannot be used.
+            take: takes what was read, in the event loop.
+            failed: told after each reading whether the files cannot be used, so that what was there before stays.
+            look_s: how often to look.
+
+        Raises:
+            ValueError: they cannot be used.
+        """
+        self._what = what
+        self._paths = paths
+        self._read = read
+        self._take = take
+        self._failed = failed
+        self._look_s = look_s
+        self._stamps = self._now()
+        self._task: asyncio.Task[None] | None = None
+        take(read())
+
+    def start(self) -> None:
+        """Follow from now on."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Follow no more; idempotent."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s)
+            if (stamps := self._now()) != self._stamps:
+                self._stamps = stamps  # before it is read: what is written meanwhile will differ
+                await self._again()
+
+    async def _again(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._read)
+        except ValueError as exc:
+            self._failed(True)
+            logger.error("%s cannot be used any more, what was read last stays: %s", self._what, exc)
+            return
+        self._failed(False)
+        self._take(found)
+
+    def _now(self) -> list[_Stamp]:
+        return [_stamp(path) for path in self._paths]
+
+
+def _stamp(path: Path) -> _Stamp:
+    """Return what differs when a file has been written, replaced or made readable; None if it is not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino

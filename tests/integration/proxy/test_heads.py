@@ -1,0 +1,128 @@
+"""Requests whose heads, or trailers, are larger than they may be; on real sockets."""
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.support.cluster import COMPLETION, Cluster, cluster
+
+BODY = json.dumps(COMPLETION).encode()
+LINE = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
+WHOLE = LINE + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+MIB = 1 << 20
+
+
+@contextmanager
+def connected(running: Cluster) -> Iterator[socket.socket]:
+    """A raw connection."""
+    with socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1]))) as sock:
+        sock.setblocking(False)
+        yield sock
+
+
+async def exchange(sock: socket.socket, sent: bytes, *, ends: bool = True) -> bytes:
+    """Send, and read until the connection ends, or one answer is whole; a reset ends it too."""
+    loop, got = asyncio.get_running_loop(), b""
+    sending = asyncio.create_task(loop.sock_sendall(sock, sent))
+    async with asyncio.timeout(20):
+        try:
+            while part := await loop.sock_recv(sock, 65536):
+                got += part
+                if not ends and b'"choices"' in got:
+                    break
+        except ConnectionError:
+            pass
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    return got
+
+
+def status(got: bytes) -> int:
+    """The first answer's."""
+    return int(got.split(b" ", 2)[1])
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (LINE + b"x: %b\r\n\r\n" % (b"a" * 5000), 431),
+        (LINE + b"x: %b" % (b"a" * 5000), 431),
+        (LINE + b"x: %b" % (b"a" * MIB), 431),
+        (LINE + b"%b: x\r\n\r\n" % (b"a" * 5000), 431),
+        (LINE + b"x: y\r\n" * 20 + b"\r\n", 431),
+        (b"GET /%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"a" * 9000), 414),
+        (b"GET /%b" % (b"a" * 9000), 414),
+        (b"GET /health?%b HTTP/1.1\r\nhost: x\r\n\r\n" % (b"a" * 5000), 431),
+    ],
+    ids=["long", "endless", "a MiB of it", "long name", "many", "long line", "endless line", "long query"],
+)
+async def test_a_head_beyond_its_bounds_is_refused_in_openais_shape(sent: bytes, expected: int) -> None:
+    """And the connection ends, whether the head has an end or not."""
+    async with cluster(max_header_bytes=4000, max_headers=10) as running:
+        with connected(running) as sock:
+            got = await exchange(sock, sent)
+        fine = await running.complete()
+        seen = len(running.decode[0].seen)
+
+    assert status(got) == expected
+    error = json.loads(got.partition(b"\r\n\r\n")[2])["error"]
+    assert (error["code"], error["type"]) == (expected, "invalid_request_error")
+    assert (fine.status_code, seen) == (200, 1)
+
+
+async def test_a_large_body_is_no_large_head() -> None:
+    """In one piece or in small chunks, on a connection that is used again."""
+    prompt = "word " * 4000
+    body = json.dumps({**COMPLETION, "prompt": prompt}).encode()
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(body[at : at + 7]), body[at : at + 7]) for at in range(0, len(body), 7))
+    async with cluster(max_header_bytes=4000) as running:
+        with connected(running) as sock:
+            got = [
+                await exchange(sock, LINE + b"content-length: %d\r\n\r\n" % len(body) + body, ends=False),
+                await exchange(sock, LINE + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n", ends=False),
+                await exchange(sock, WHOLE, ends=False),
+            ]
+
+    assert [status(each) for each in got] == [200] * 3
+
+
+@pytest.mark.parametrize("sent", [b"0\r\nx: " + b"a" * MIB, b"5;" + b"a" * MIB], ids=["trailer", "chunk extension"])
+async def test_trailers_without_end_are_not_kept(sent: bytes) -> None:
+    """The parser would hold all of a trailer; the connection is closed."""
+    async with cluster(max_header_bytes=4000) as running:
+        with connected(running) as sock:
+            await exchange(sock, LINE + b"transfer-encoding: chunked\r\n\r\n" + sent)
+        fine = await running.complete()
+        seen = len(running.decode[0].seen)
+
+    assert (fine.status_code, seen) == (200, 1)
+
+
+async def test_trailers_are_no_headers() -> None:
+    """They come when the request is under way; nodes must not see them as the client's headers."""
+    chunked = b"%x\r\n%b\r\n0\r\nx-late: yes\r\n\r\n" % (len(BODY), BODY)
+    async with cluster() as running:
+        with connected(running) as sock:
+            got = await exchange(sock, LINE + b"transfer-encoding: chunked\r\n\r\n" + chunked, ends=False)
+
+        assert "x-late" not in running.decode[0].seen[0].headers
+    assert status(got) == 200
+
+
+async def test_a_large_head_behind_a_request_does_not_spoil_its_answer() -> None:
+    """The first one's answer is whole, and the last of the connection."""
+    async with cluster(max_header_bytes=4000) as running:
+        running.decode[0].first_token_delay_s = 0.3
+        with connected(running) as sock:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(sock, WHOLE)
+            await asyncio.sleep(0.1)
+            got = await exchange(sock, LINE + b"x: " + b"a" * 100_000)
+
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert status(got) == 200
+    assert got.rstrip().endswith(b"}")

@@ -1,0 +1,280 @@
+"""The proxy behind TLS, as a process: whole answers, streams, clients that leave or do not read, certificates that change."""
+
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.certificates import Authority
+from tests.support.cluster import COMPLETION, until_true
+from tests.support.fake_answers import events
+from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
+from tests.support.proxy_process import free_port, spawn
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """What a test talks to."""
+
+    process: asyncio.subprocess.Process
+    port: int
+    authority: Authority
+    decode: FakeVllm
+
+    @property
+    def url(self) -> str:
+        """The base URL."""
+        return f"https://127.0.0.1:{self.port}"
+
+    def context(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+        """Trust the authority; show a certificate, if one is given."""
+        context = ssl.create_default_context(cafile=str(self.authority.path))
+        if certificate:
+            context.load_cert_chain(*certificate)
+        return context
+
+    def client(self, certificate: tuple[Path, Path] | None = None) -> httpx.AsyncClient:
+        """Ask over TLS."""
+        return httpx.AsyncClient(base_url=self.url, verify=self.context(certificate), timeout=20)
+
+    async def is_ready(self, certificate: tuple[Path, Path] | None) -> bool:
+        """Whether all nodes are in use."""
+        try:
+            async with self.client(certificate) as http:
+                return all(node["state"] == "ready" for node in (await http.get("/ready")).json()["nodes"])
+        except httpx.HTTPError:
+            return False
+
+
+@asynccontextmanager
+async def proxy(tmp_path: Path, *, mutual: bool = False, settings: str = "") -> AsyncIterator[Proxy]:
+    """Run a proxy process with TLS in front of two fake nodes."""
+    authority, fabric = Authority(tmp_path), Fabric()
+    certificate, key = authority.sign("proxy")
+    nodes = [FakeVllm("prefill", fabric), FakeVllm("decode", fabric)]
+    for node in nodes:
+        await node.start()
+    secret, config, port = tmp_path / "secret", tmp_path / "baton.yaml", free_port()
+    secret.write_bytes(SECRET.values[0])
+    config.write_text(settings)
+    more = ("--tls-client-ca-file", str(authority.path)) if mutual else ()
+    process = await spawn(
+        *("--config", str(config), "--port", str(port), "--secret-file", str(secret)),
+        *("--prefill", nodes[0].url, "--decode", nodes[1].url),
+        *("--tls-cert-file", str(certificate), "--tls-key-file", str(key), *more),
+    )
+    try:
+        running = Proxy(process, port, authority, nodes[1])
+        shown = authority.sign("tester") if mutual else None
+        await until_true(lambda: running.is_ready(shown), timeout_s=30)
+        yield running
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+        await asyncio.gather(*(node.stop() for node in nodes))
+
+
+@asynccontextmanager
+async def asked(
+    running: Proxy, *, close: bool = False, **changes: Any
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Ask for a stream on a raw connection with small buffers."""
+    body = json.dumps({**COMPLETION, "stream": True, **changes}).encode()
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    sock.connect(("127.0.0.1", running.port))
+    reader, writer = await asyncio.open_connection(
+        sock=sock, ssl=running.context(), server_hostname="127.0.0.1", limit=4096
+    )
+    try:
+        how = b"connection: close\r\n" if close else b""
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n" % (how, len(body))
+        writer.write(head + body)
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+async def test_answers_and_streams_come_over_tls(tmp_path: Path) -> None:
+    """Byte for byte, on one connection; SIGTERM lets an open stream end, and the status is 0."""
+    async with proxy(tmp_path) as running, running.client() as http:
+        whole = await http.post("/v1/completions", json=COMPLETION)
+        many = await asyncio.gather(
+            *(http.post("/v1/completions", json={**COMPLETION, "stream": True}) for _ in range(8))
+        )
+        running.decode.token_delay_s = 0.3
+        seen = len(running.decode.seen)
+        last = asyncio.create_task(http.post("/v1/completions", json={**COMPLETION, "stream": True}))
+        await until_true(lambda: len(running.decode.seen) > seen)
+        running.process.send_signal(signal.SIGTERM)
+        streams = [*many, await last]
+        status = await asyncio.wait_for(running.process.wait(), 10)
+
+    assert whole.status_code == 200
+    assert [each.content for each in streams] == [b"".join(events("/v1/completions", 3))] * 9
+    assert status == 0
+
+
+async def test_a_client_that_leaves_is_noticed_over_tls(tmp_path: Path) -> None:
+    """Be it with TLS's goodbye or without; the decode leg ends."""
+    async with proxy(tmp_path) as running:
+        running.decode.fault = "hang"
+        async with asked(running) as (_, writer):
+            await until_true(lambda: running.decode.seen)
+            writer.close()
+            await until_true(lambda: running.decode.seen[0].cancelled)
+        async with asked(running):
+            await until_true(lambda: len(running.decode.seen) == 2)
+        await until_true(lambda: running.decode.seen[1].cancelled)
+
+
+async def test_a_client_that_does_not_read_over_tls_is_held_back_and_dropped(tmp_path: Path) -> None:
+    """The decode node is not read on; after the time that a client may stall, both nodes are told."""
+    async with proxy(tmp_path, settings="proxy: {client_stall_timeout_s: 1}") as running:
+        running.decode.padding_bytes = 64 * 1024
+        async with asked(running, max_tokens=800) as (_, writer):
+            writer.transport.pause_reading()  # type: ignore[attr-defined]  # it can
+            await until_true(lambda: running.decode.seen and running.decode.seen[0].cancelled, timeout_s=30)
+            sent = running.decode.sent_bytes
+        async with running.client() as http:
+            series = (await http.get("/metrics")).text
+
+    assert sent < 800 * 64 * 1024 * 0.8
+    assert "baton_clients_dropped_total 1.0" in series
+
+
+async def test_a_slow_reader_gets_all_of_its_last_answer_over_tls(tmp_path: Path) -> None:
+    """Although the connection is to be closed behind it, and its goodbye takes longer than a stall may."""
+    async with proxy(tmp_path, settings="proxy: {client_stall_timeout_s: 2}") as running:
+        running.decode.padding_bytes = 12 * MIB
+        async with asked(running, close=True, stream=False) as (reader, _):
+            first = await reader.readuntil(b"\r\n\r\n")
+            length, got = int(first.partition(b"content-length: ")[2].split(b"\r\n")[0]), 0
+            for _ in range(50):
+                await asyncio.sleep(0.1)
+                got += len(await reader.read(MIB))
+            async with asyncio.timeout(60):
+                while part := await reader.read(MIB):
+                    got += len(part)
+
+    assert got == length
+
+
+async def test_a_connection_without_a_handshake_is_no_trouble(tmp_path: Path) -> None:
+    """Plain HTTP, or nothing at all: others are served, and the proxy stops in time."""
+    async with proxy(tmp_path) as running:
+        with socket.create_connection(("127.0.0.1", running.port)):
+            async with httpx.AsyncClient(timeout=20) as plain:
+                with pytest.raises(httpx.HTTPError):
+                    await plain.get(f"http://127.0.0.1:{running.port}/health")
+            async with running.client() as http:
+                got = await http.post("/v1/completions", json=COMPLETION)
+            running.process.send_signal(signal.SIGTERM)
+            status = await asyncio.wait_for(running.process.wait(), 10)
+
+    assert (got.status_code, status) == (200, 0)
+
+
+async def test_a_client_that_does_not_say_goodbye_is_let_go(tmp_path: Path) -> None:
+    """Its answer has been read and its connection was to be closed; TLS waits for a word of its own."""
+    async with proxy(tmp_path, settings="proxy: {client_stall_timeout_s: 1}") as running:
+        body = json.dumps(COMPLETION).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", running.port)) as plain:
+            raw = plain.dup()
+            ends = await asyncio.to_thread(_read_to_the_end, running, plain, raw, head % len(body) + body)
+
+    assert ends
+
+
+def _read_to_the_end(running: Proxy, plain: socket.socket, raw: socket.socket, request: bytes) -> bool:
+    """Ask, read the answer, and then watch the TCP connection without a word; return whether it ended."""
+    raw.settimeout(20)
+    with raw, running.context().wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
+        encrypted.sendall(request)
+        while encrypted.recv(65536):
+            pass
+        try:
+            while raw.recv(65536):
+                pass
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+    return True
+
+
+async def test_with_authorities_a_client_needs_a_certificate_of_theirs(tmp_path: Path) -> None:
+    """None, and one of somebody else's, do not get in."""
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    async with proxy(tmp_path, mutual=True) as running:
+        for certificate in (None, Authority(stranger).sign("client")):
+            async with running.client(certificate) as http:
+                with pytest.raises(httpx.HTTPError):
+                    await http.get("/health")
+        async with running.client(running.authority.sign("client")) as http:
+            got = await http.post("/v1/completions", json=COMPLETION)
+
+    assert got.status_code == 200
+
+
+async def test_a_new_certificate_is_shown_to_new_connections(tmp_path: Path) -> None:
+    """Without a restart; a connection that is open goes on."""
+    async with proxy(tmp_path) as running, running.client() as before:
+        await before.get("/health")
+        new = running.authority.sign("new")
+
+        async def shown() -> bytes:
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", running.port, ssl=running.context(), server_hostname="127.0.0.1"
+            )
+            certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            writer.close()
+            return certificate
+
+        old = await shown()
+        for path, name in zip(new, ("proxy.pem", "proxy.key"), strict=True):
+            shutil.copy(path, tmp_path / name)
+
+        async def is_new() -> bool:
+            return await shown() != old
+
+        await until_true(is_new, timeout_s=20)
+        still = await before.get("/health")
+
+    assert still.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--tls-cert-file", "/nowhere"), b"cannot read the TLS file /nowhere: No such file"),
+        (("--tls-key-file", "/nowhere"), b"proxy.tls_key_file is set and proxy.tls_cert_file is not"),
+        (("--api-keys-file", "/nowhere"), b"cannot read the API keys from /nowhere: No such file"),
+    ],
+)
+async def test_files_that_cannot_be_used_refuse_to_start(
+    arguments: tuple[str, ...], words: bytes, tmp_path: Path
+) -> None:
+    """One sentence on standard error, and status 2."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET.values[0])
+    process = await spawn("--port", str(free_port()), "--secret-file", str(secret), *arguments)
+    _, stderr = await process.communicate()
+
+    assert process.returncode == 2
+    assert words in stderr

@@ -1,0 +1,121 @@
+"""One key's limits, on clocks that the test moves."""
+
+from dataclasses import replace
+
+import pytest
+
+from proxy.access.account import Account
+from proxy.access.counts import Counts
+from proxy.access.errors import Denial, InvalidKeyError, KeyLimitError, ModelNotAllowedError
+from proxy.access.key_file import Key
+
+KEY = Key(name="a", digests=(b"",))
+
+
+class Clock:
+    """Both clocks."""
+
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        """Tell the time."""
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock."""
+    return Clock()
+
+
+def account(key: Key, clock: Clock) -> Account:
+    """A fresh account."""
+    return Account(key, Counts([0.0, 0.0]), clock=clock, wall_clock=clock)
+
+
+def refused(asked: Account) -> tuple[Denial, bytes]:
+    """Ask once too often; return why not, and when to come again."""
+    with pytest.raises(KeyLimitError) as caught:
+        asked.enter()
+    return caught.value.denial, dict(caught.value.headers)[b"retry-after"]
+
+
+def test_so_many_at_once_and_no_more(clock: Clock) -> None:
+    """A place that becomes free is another one's."""
+    asked = account(replace(KEY, requests_at_once=2), clock)
+    asked.enter()
+    asked.enter()
+
+    assert refused(asked) == (Denial.AT_ONCE, b"1")
+    asked.leave()
+    asked.enter()
+    assert asked.is_used
+
+
+def test_a_minutes_worth_at_once_then_evenly(clock: Clock) -> None:
+    """Retry-After is when the next one will be let in."""
+    asked = account(replace(KEY, requests_per_minute=6), clock)
+    for _ in range(6):
+        asked.enter()
+        asked.leave()
+
+    assert refused(asked) == (Denial.PER_MINUTE, b"10")
+    clock.now_s += 4.5
+    assert refused(asked) == (Denial.PER_MINUTE, b"6")
+    clock.now_s += 5.5
+    asked.enter()
+    assert refused(asked) == (Denial.PER_MINUTE, b"10")
+    clock.now_s += 600
+    for _ in range(6):
+        asked.enter()
+    assert refused(asked)[0] is Denial.PER_MINUTE
+
+
+def test_what_is_refused_is_not_counted(clock: Clock) -> None:
+    """Whoever asks in vain does not wait longer for it."""
+    asked = account(replace(KEY, requests_at_once=1, requests_per_minute=2), clock)
+    asked.enter()
+    for _ in range(5):
+        assert refused(asked)[0] is Denial.AT_ONCE
+    asked.leave()
+    asked.enter()
+    asked.leave()
+
+    assert refused(asked) == (Denial.PER_MINUTE, b"30")
+
+
+def test_a_changed_limit_counts_at_once_and_what_was_counted_stays(clock: Clock) -> None:
+    """A key that stays in the file begins nothing anew."""
+    asked = account(replace(KEY, requests_at_once=3, requests_per_minute=60), clock)
+    asked.enter()
+    asked.enter()
+    asked.key = replace(KEY, requests_at_once=2, requests_per_minute=60)
+
+    assert refused(asked)[0] is Denial.AT_ONCE
+    asked.key = replace(KEY, requests_per_minute=60)
+    for _ in range(58):
+        asked.enter()
+    assert refused(asked) == (Denial.PER_MINUTE, b"1")
+
+
+def test_a_key_expires_at_its_second(clock: Clock) -> None:
+    """Not before."""
+    asked = account(replace(KEY, expires_at_s=clock.now_s + 1), clock)
+    asked.check_valid()
+    clock.now_s += 1
+
+    with pytest.raises(InvalidKeyError, match="expired") as caught:
+        asked.check_valid()
+    assert caught.value.denial is Denial.EXPIRED
+
+
+def test_a_key_may_be_for_some_models_only(clock: Clock) -> None:
+    """A request that names none is refused too: nobody would know which it gets."""
+    asked, free = account(replace(KEY, models=frozenset(("m",))), clock), account(KEY, clock)
+    asked.check_model("m")
+    free.check_model("")
+    free.check_model("n")
+
+    for model, words in (("n", "'n' does not exist, or"), ("", "must name one")):
+        with pytest.raises(ModelNotAllowedError, match=words):
+            asked.check_model(model)

@@ -1,0 +1,44 @@
+"""What workers count together."""
+
+from pathlib import Path
+
+from proxy.access.counts import counts_of
+from proxy.workers.seat import Seat
+
+
+def seat(directory: Path, number: int) -> Seat:
+    """One of three."""
+    return Seat(number=number, workers=3, directory=directory)
+
+
+def test_workers_see_each_others_requests(tmp_path: Path) -> None:
+    """Of the same key, and of no other."""
+    first, second = (counts_of(seat(tmp_path, number))("a") for number in (0, 2))
+    other = counts_of(seat(tmp_path, 1))("b")
+    first.add(2)
+    second.add(1)
+    first.until_s = 12.5
+
+    assert (first.inside, second.inside, other.inside) == (3, 3, 0)
+    assert (first.own, second.own) == (2, 1)
+    assert (second.until_s, other.until_s) == (12.5, 0.0)
+
+
+def test_a_worker_that_died_leaves_no_requests_behind(tmp_path: Path) -> None:
+    """Its successor begins with none; those of others, and what the minute has seen, stay."""
+    died, other = (counts_of(seat(tmp_path, number))("a") for number in (0, 1))
+    died.add(5)
+    other.add(1)
+    other.until_s = 3.0
+    successor = counts_of(seat(tmp_path, 0))("a")
+
+    assert (successor.inside, successor.own, successor.until_s) == (1, 0, 3.0)
+
+
+def test_alone_nothing_is_shared() -> None:
+    """Two names, two counts."""
+    make = counts_of(None)
+    first, second = make("a"), make("b")
+    first.add(1)
+
+    assert (first.inside, second.inside) == (1, 0)

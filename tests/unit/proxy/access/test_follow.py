@@ -1,0 +1,93 @@
+"""Files that change while we look."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from proxy.access.follow import Follower
+from tests.support.cluster import until_true
+
+
+class Seen:
+    """What a follower has told."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.taken: list[str] = []
+        self.failures: list[bool] = []
+
+    def read(self) -> str:
+        """Read the file, unless it is broken."""
+        try:
+            text = self.path.read_text()
+        except OSError as exc:
+            raise ValueError("it is not there") from exc
+        if text == "broken":
+            raise ValueError("it is broken")
+        return text
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Seen:
+    """A file."""
+    path = tmp_path / "file"
+    path.write_text("first")
+    return Seen(path)
+
+
+@asynccontextmanager
+async def following(seen: Seen) -> AsyncIterator[None]:
+    """Follow the file."""
+    follower = Follower(
+        "the file", [seen.path], read=seen.read, take=seen.taken.append, failed=seen.failures.append, look_s=0.01
+    )
+    follower.start()
+    try:
+        yield
+    finally:
+        await follower.stop()
+        await follower.stop()
+
+
+async def test_a_file_is_taken_at_first_and_when_it_has_changed(seen: Seen) -> None:
+    """And not when it has not."""
+    async with following(seen):
+        await asyncio.sleep(0.1)
+        before = list(seen.taken)
+        replacement = seen.path.with_suffix(".new")
+        replacement.write_text("fresh")  # of the same length
+        replacement.rename(seen.path)
+        await until_true(lambda: len(seen.taken) > 1)
+        await asyncio.sleep(0.1)
+
+    assert (before, seen.taken) == (["first"], ["first", "fresh"])
+
+
+async def test_a_broken_file_changes_nothing_and_is_told_once(seen: Seen, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor does one that is gone; a good one ends it."""
+    async with following(seen):
+        seen.path.write_text("broken")
+        await until_true(lambda: len(seen.failures) == 1)
+        seen.path.unlink()
+        await until_true(lambda: len(seen.failures) == 2)
+        await asyncio.sleep(0.1)
+        seen.path.write_text("second")
+        await until_true(lambda: len(seen.taken) == 2)
+
+    assert seen.failures == [True, True, False]
+    assert seen.taken == ["first", "second"]
+    told = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert ["it is broken" in told[0].message, "it is not there" in told[1].message] == [True, True]
+    assert len(told) == 2
+
+
+def test_a_broken_file_at_the_start_is_an_error(seen: Seen) -> None:
+    """There is nothing yet that could stay."""
+    seen.path.write_text("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        Follower("the file", [seen.path], read=seen.read, take=seen.taken.append)

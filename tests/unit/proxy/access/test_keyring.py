@@ -1,0 +1,106 @@
+"""Which account a request's key opens, before and after the file has changed."""
+
+import pytest
+
+from proxy.access.counts import counts_of
+from proxy.access.errors import Denial, InvalidKeyError
+from proxy.access.key_file import Key, digest_of
+from proxy.access.keyring import Changes, Keyring, without_credentials
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def key(name: str, *shown: bytes, at_once: int | None = None, expires_at_s: float | None = None) -> Key:
+    """A key that opens for each of what may be shown."""
+    return Key(name=name, digests=tuple(map(digest_of, shown)), requests_at_once=at_once, expires_at_s=expires_at_s)
+
+
+def bearer(shown: bytes) -> Headers:
+    """Headers with a key."""
+    return [(b"host", b"x"), (b"authorization", b"Bearer " + shown)]
+
+
+@pytest.fixture
+def ring() -> Keyring:
+    """Two keys."""
+    made = Keyring(counts_of(None))
+    made.adopt([key("a", b"one", b"uno"), key("b", b"two")])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("headers", "name"),
+    [
+        (bearer(b"one"), "a"),
+        (bearer(b"uno"), "a"),
+        ([(b"authorization", b"bearer two")], "b"),
+        ([(b"authorization", b"BEARER  two ")], "b"),
+        ([(b"x-api-key", b"one")], "a"),
+        ([(b"x-api-key", b"one"), (b"authorization", b"Bearer two")], "b"),
+        ([(b"authorization", b"Basic xyz"), (b"x-api-key", b"one")], "a"),
+    ],
+)
+def test_a_key_opens_its_account(ring: Keyring, headers: Headers, name: str) -> None:
+    """As OpenAI's clients show it, or as Anthropic's do."""
+    assert ring.account_of(headers).name == name
+
+
+@pytest.mark.parametrize(
+    ("headers", "denial"),
+    [
+        ([], Denial.MISSING),
+        ([(b"authorization", b"Basic xyz")], Denial.MISSING),
+        ([(b"authorization", b"one")], Denial.MISSING),
+        (bearer(b""), Denial.UNKNOWN),
+        (bearer(b"on"), Denial.UNKNOWN),
+        (bearer(b"ONE"), Denial.UNKNOWN),
+        ([(b"x-api-key", b"three")], Denial.UNKNOWN),
+    ],
+)
+def test_anything_else_opens_none(ring: Keyring, headers: Headers, denial: Denial) -> None:
+    """And the answer does not repeat it."""
+    with pytest.raises(InvalidKeyError) as caught:
+        ring.account_of(headers)
+
+    assert caught.value.denial is denial
+    assert caught.value.name == ""
+
+
+def test_an_expired_key_is_known_by_name(ring: Keyring) -> None:
+    """So that its owner can be told."""
+    ring.adopt([key("a", b"one", expires_at_s=1.0)])
+
+    with pytest.raises(InvalidKeyError) as caught:
+        ring.account_of(bearer(b"one"))
+    assert (caught.value.denial, caught.value.name) == (Denial.EXPIRED, "a")
+
+
+def test_a_new_file_keeps_what_was_counted_of_keys_that_stay(ring: Keyring) -> None:
+    """A key that was replaced under the same name is the same account; what went is known no more."""
+    ring.account_of(bearer(b"one")).enter()
+    changes = ring.adopt([key("a", b"new", at_once=1), key("c", b"three")])
+
+    assert changes == Changes(added=["c"], removed=["b"], changed=["a"])
+    assert ring.account_of(bearer(b"new")).is_used
+    assert len(ring) == 2
+    for gone in (b"one", b"two"):
+        with pytest.raises(InvalidKeyError):
+            ring.account_of(bearer(gone))
+
+
+def test_a_key_that_comes_back_while_its_requests_go_on_finds_them_counted(ring: Keyring) -> None:
+    """Taken out and put back is no way around a limit."""
+    before = ring.account_of(bearer(b"one"))
+    before.enter()
+    ring.adopt([])
+    ring.adopt([])
+    ring.adopt([key("a", b"one")])
+
+    assert ring.account_of(bearer(b"one")) is before
+
+
+def test_nodes_see_no_credentials() -> None:
+    """Whichever way they were shown, and both."""
+    headers = [(b"authorization", b"Bearer x"), (b"x-api-key", b"y"), (b"traceparent", b"z")]
+
+    assert without_credentials(headers) == [(b"traceparent", b"z")]

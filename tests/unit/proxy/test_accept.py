@@ -1,0 +1,121 @@
+"""Accepting connections that are to be encrypted, on real sockets; how a process does it is in `tests/integration`."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from contracts.configuration.schema import ProxyConfig
+from proxy import accept
+from proxy.accept import Acceptor
+from proxy.access.tls import Tls, TlsFiles
+from proxy.admission import descriptors
+from proxy.connections import ClientProtocol, protocol
+from tests.support.certificates import Authority
+from tests.support.cluster import until_true
+
+LIMIT = 80
+
+
+async def answer(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Answer."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+class Served:
+    """An acceptor of encrypted connections, as many as `LIMIT` allows."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder)
+        certificate, key = authority.sign("proxy")
+        self.state = uvicorn.server.ServerState()
+        self._config = uvicorn.Config(answer, log_config=None, lifespan="off", ws="none")
+        self._config.load()
+        self._http = protocol(ProxyConfig())
+        self.context = ssl.create_default_context(cafile=str(authority.path))
+        self.most = descriptors.budget(LIMIT).from_clients
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = self._listening.getsockname()
+        self.acceptor = Acceptor(
+            self._listening, self.state, self._make, tls=Tls(TlsFiles(certificate=certificate, key=key))
+        )
+        self.acceptor.start()
+
+    def _make(self) -> ClientProtocol:
+        made: ClientProtocol = self._http(config=self._config, server_state=self.state, app_state={})
+        return made
+
+    async def ask(self) -> bytes:
+        """Connect and ask; return the answer's head."""
+        async with asyncio.timeout(60):
+            reader, writer = await asyncio.open_connection(*self.address, ssl=self.context, server_hostname="127.0.0.1")
+            writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+            got = await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+        return got
+
+    async def stop(self) -> None:
+        """Accept no more, and wait until everybody has gone."""
+        self.acceptor.close()
+        await self.acceptor.joined()
+        for connection in list(self.state.connections):
+            connection.transport.abort()
+        await until_true(lambda: not self.state.connections)
+
+
+@pytest.fixture
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
+    """An acceptor that waits for handshakes for as long as it must."""
+    monkeypatch.setattr(accept, "HANDSHAKE_S", 3600.0)
+    monkeypatch.setattr(descriptors, "limit", lambda: LIMIT)
+    made = Served(tmp_path)
+    yield made
+    await made.stop()
+
+
+async def test_connections_without_a_handshake_make_room(served: Served) -> None:
+    """As many as there may be keep nobody out for as long as a handshake may take; their sockets are closed."""
+    flood = [socket.create_connection(served.address) for _ in range(served.most)]
+    got = await served.ask()
+    await until_true(lambda: _has_ended(flood[0]))
+    served.acceptor.close()
+    await served.acceptor.joined()
+    await until_true(lambda: _has_ended(flood[-1]))  # who is late when the proxy stops
+    for sock in flood:
+        sock.close()
+
+    assert got.startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_a_connection_that_makes_room_is_gone_at_once(served: Served) -> None:
+    """TLS would wait for the goodbye of a client that says nothing, while another one has its place already."""
+
+    def connect() -> ssl.SSLSocket:
+        sock = socket.create_connection(served.address)
+        return served.context.wrap_socket(sock, server_hostname="127.0.0.1")
+
+    silent = [await asyncio.to_thread(connect) for _ in range(served.most)]
+    await until_true(lambda: len(served.state.connections) == served.most)
+    got = await served.ask()
+    there = len(served.state.connections)
+    for sock in silent:
+        sock.close()
+
+    assert got.startswith(b"HTTP/1.1 200 OK")
+    assert there <= served.most
+
+
+def _has_ended(sock: socket.socket) -> bool:
+    sock.settimeout(0)
+    try:
+        return sock.recv(1) == b""
+    except ConnectionError:
+        return True
+    except BlockingIOError:
+        return False
