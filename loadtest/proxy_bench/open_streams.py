@@ -24,6 +24,7 @@ from loadtest import words
 from loadtest.client.wire import WireError
 from loadtest.errors import LoadtestError, RunError, UsageError
 from loadtest.proxy_bench import proc
+from loadtest.proxy_bench.collector import collector
 from loadtest.proxy_bench.load import Load, Taken
 from loadtest.proxy_bench.processes import Cores
 from loadtest.proxy_bench.stage import Plan, Running, Stage, expect
@@ -79,7 +80,11 @@ async def run(given: argparse.Namespace, folder: Path) -> Found:
     plan = Plan(itl_ms=given.itl_s * 1000, streams=1)
     subject = replace(OURS[0], command=lambda place: [*OURS[0].command(place), "--workers", str(given.workers)])
     stage = Stage(plan, folder, cores)
-    async with stage.mocks("baton") as pair, stage.start(subject, {"baton": pair}) as one:
+    async with (
+        collector() as traces,
+        stage.mocks("baton") as pair,
+        stage.start(subject, {"baton": pair}, traces) as one,
+    ):
         load = Load(one.load.url, {}, timeout_s=given.timeout_s)
         try:
             await load.together(min(WARM_UP, given.streams), 1)

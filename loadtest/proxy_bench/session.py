@@ -9,12 +9,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+from loadtest.errors import RunError
 from loadtest.proxy_bench import proc
+from loadtest.proxy_bench.collector import collector
 from loadtest.proxy_bench.figures import Sample
 from loadtest.proxy_bench.load import Load
 from loadtest.proxy_bench.processes import Cores
 from loadtest.proxy_bench.stage import Plan, Running, Stage, expect
-from loadtest.proxy_bench.subjects import Subject
+from loadtest.proxy_bench.subjects import TRACED, Subject
 
 T = TypeVar("T")
 
@@ -48,7 +50,8 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
     async with AsyncExitStack() as stack:
         stage = Stage(plan, folder, cores)
         pairs = {dialect: await stack.enter_async_context(stage.mocks(dialect)) for dialect in stage.dialects}
-        running = [await stack.enter_async_context(stage.start(subject, pairs)) for subject in subjects]
+        traces = await stack.enter_async_context(collector())
+        running = [await stack.enter_async_context(stage.start(subject, pairs, traces)) for subject in subjects]
         direct = Load(pairs["vllm"].decode_url, {})
         stack.callback(direct.close)
         noise = Noise(os.getloadavg()[0])
@@ -64,6 +67,9 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
             noise.other_cores.append(others_s / (time.perf_counter() - began_s))
         noise.load_after = os.getloadavg()[0]
         memory = {one.subject.name: proc.memory(one.pid) for one in running}
+        enough = plan.rounds * plan.short_requests * TRACED > 10
+        if enough and not traces.batches and any(subject.dialect == "baton" for subject in subjects):
+            raise RunError("no trace has come: Baton was not measured as is said")
     return Result(samples=samples, memory=memory, noise=noise)
 
 

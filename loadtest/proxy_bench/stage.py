@@ -14,6 +14,7 @@ from contracts.secret import generate_secret
 from loadtest.client.wire import WireError
 from loadtest.errors import RunError
 from loadtest.mock_engine.settings import Counts
+from loadtest.proxy_bench.collector import Collector
 from loadtest.proxy_bench.load import Load, read_counts
 from loadtest.proxy_bench.processes import Cores, first_line, free_port, spawn, stop
 from loadtest.proxy_bench.subjects import Place, Subject
@@ -98,7 +99,7 @@ class Stage:
             yield Pair(*urls)
 
     @asynccontextmanager
-    async def start(self, subject: Subject, pairs: Mapping[Dialect, Pair]) -> AsyncIterator[Running]:
+    async def start(self, subject: Subject, pairs: Mapping[Dialect, Pair], traces: Collector) -> AsyncIterator[Running]:
         """Start a subject and wait until it hands over; then open its connections once."""
         mocks = pairs[subject.dialect]
         place = Place(
@@ -107,6 +108,7 @@ class Stage:
             prefill_url=mocks.prefill_url,
             decode_url=mocks.decode_url,
             secret_file=self._secret_file,
+            collector_url=traces.url,
         )
         with self._cores.on(self._cores.proxy):
             log = self._folder / f"{subject.name}.log"

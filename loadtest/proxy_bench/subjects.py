@@ -11,6 +11,7 @@ from loadtest.proxy_bench.figures import ASGI, BATON, HTTPX, VLLM_ROUTER
 PEERS: Final = {"vllm-router": "0.1.17", "sglang-router": "0.3.2"}
 DEFAULT_PEERS_DIR: Final = Path.home() / ".cache" / "baton" / "peers"
 GREEDY: Final = "baton, greedy"
+TRACED: Final = 0.01  # of Baton's requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,7 @@ class Place:
     prefill_url: str
     decode_url: str
     secret_file: Path
+    collector_url: str  # of traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,8 @@ def subjects(peers_dir: Path) -> tuple[list[Subject], list[Missing]]:
 def _baton(place: Place) -> list[str]:
     urls = ("--prefill", place.prefill_url, "--decode", place.decode_url)
     listening = ("--host", "127.0.0.1", "--port", str(place.port))
-    return [sys.executable, "-m", "proxy", *listening, *urls, "--secret-file", str(place.secret_file)]
+    traces = ("--otlp-endpoint", place.collector_url, "--trace-share", str(TRACED))
+    return [sys.executable, "-m", "proxy", *listening, *urls, *traces, "--secret-file", str(place.secret_file)]
 
 
 def _relay(module: str) -> Callable[[Place], list[str]]:
@@ -88,7 +91,7 @@ def _router(name: str, version: str, folder: Path) -> Subject:
 OURS: Final = (
     Subject(
         name=BATON,
-        what="`python -m proxy` with its defaults: metrics, breaker, prefix affinity, admission, failover",
+        what="`python -m proxy` with its defaults (metrics, breaker, prefix affinity, admission, failover) and 1 % traces",
         dialect="baton",
         command=_baton,
     ),
