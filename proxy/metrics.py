@@ -158,10 +158,6 @@ class Metrics:
         """Count transfers whose prefill node was told that nobody wants them, or could not be."""
         self._cancels.labels(result).inc(transfers)
 
-    def also(self, collector: Collector) -> None:
-        """Show somebody else's series too."""
-        self._registry.register(collector)
-
     def began(self) -> None:
         """Count a request as in flight."""
         self._in_flight.inc()

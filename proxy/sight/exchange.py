@@ -21,8 +21,8 @@ class Sight:
         self.tracing = tracing
         self.access_log = AccessLog(config.access_log, config.log_format)
         self._tenant_header = config.tenant_header.lower()
-        metrics.also(tracing)
-        metrics.also(self.access_log)
+        metrics.registry.register(tracing)
+        metrics.registry.register(self.access_log)
 
     def start(self) -> None:
         """Begin to export and to write."""
