@@ -66,7 +66,14 @@ def test_peers_that_are_not_installed_are_named_with_the_reason(tmp_path: Path) 
 
     assert "vllm-router" in [subject.name for subject in found]
     assert [one.name for one in missing] == ["sglang-router"]
-    place = Place(port=1, spare_port=2, prefill_url="http://p", decode_url="http://d", secret_file=tmp_path / "secret")
+    place = Place(
+        port=1,
+        spare_port=2,
+        prefill_url="http://p",
+        decode_url="http://d",
+        secret_file=tmp_path / "secret",
+        collector_url="http://c",
+    )
     assert all("http://p" in subject.command(place) and "http://d" in subject.command(place) for subject in found)
 
 
