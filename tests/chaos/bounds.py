@@ -53,7 +53,12 @@ class Bounds:
                 return self.transfer.peer_timeout_s
 
     def later_s(self, fault: Fault) -> float:
-        """The same for clients that come during the fault: they are served by what is left."""
+        """The same for clients that come during the fault: they are served by what is left.
+
+        A proxy that is stopped reads their requests when it goes on, and their time begins then.
+        """
+        if isinstance(fault, Stall) and fault.victim == "proxy":
+            return fault.lasts_s + min(self.served_s, self.request_timeout_s + self.step_s)
         return max(self.answer_s(fault), self.served_s)
 
     def given_back_s(self, fault: Fault) -> float:
