@@ -49,3 +49,9 @@ def test_nobody_answers_while_the_proxy_is_stopped() -> None:
     """Its time-outs stand still too; they count when it goes on."""
     assert BOUNDS.answer_s(stall("proxy", 8.0)) == 8.0 + 4.0
     assert BOUNDS.answer_s(stall("proxy", 60.0)) == 61.0
+
+
+def test_who_comes_while_the_proxy_is_stopped_is_read_when_it_goes_on() -> None:
+    """And has all of its time from then on, however long that was."""
+    assert BOUNDS.later_s(stall("proxy", 8.0)) == 8.0 + 4.0
+    assert BOUNDS.later_s(stall("proxy", 60.0)) == 60.0 + 4.0
