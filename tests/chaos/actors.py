@@ -9,7 +9,8 @@ from typing import Final, Protocol
 from tests.chaos.cluster import Cluster, send_signal
 from tests.chaos.memory import processes_of
 from tests.chaos.schedule import Kill, Stall
-from tests.e2e.stack import Server, free_port
+from tests.e2e.stack import Server
+from tests.support.ports import free_port
 
 ENDS_WITHIN_S: Final = 15.0  # a node whose engine was killed
 CONTROL_PORT: Final = "--control-port"

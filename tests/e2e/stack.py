@@ -1,8 +1,6 @@
 """Starts and stops real servers: plain vLLM, prefill and decode nodes, the proxy. One fork server feeds them all."""
 
 import os
-import random
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,22 +15,12 @@ from contracts.http import INTEGRITY_PATH, NODE_PATH, TRANSFERS_PATH
 from contracts.secret import generate_secret, read_secret
 from deploy.embedded_model import WEIGHTS
 from deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
+from tests.support.ports import free_port
 
 START_TIMEOUT_S = 180.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
-PORTS = (20_000, 32_000)
 FLOAT32 = ("--dtype", "float32")
 QUIET = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
-
-
-def free_port() -> int:
-    """A port that nobody listens on, neither of those that Mooncake draws nor of those that connections are made from.
-
-    The kernel's own choice would be one of the latter: taken by somebody's connection before, or between two starts.
-    """
-    while True:
-        with suppress(OSError), socket.create_server(("127.0.0.1", random.randrange(*PORTS))) as sock:
-            return int(sock.getsockname()[1])
 
 
 @dataclass

@@ -2,16 +2,9 @@
 
 import asyncio
 import os
-import socket
 import sys
 
 import httpx
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 async def spawn(*arguments: str) -> asyncio.subprocess.Process:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.secret import generate_secret
-from tests.support.proxy_process import free_port, is_ready, spawn
+from tests.support.ports import free_port
+from tests.support.proxy_process import is_ready, spawn
 
 START_S = 60.0
 

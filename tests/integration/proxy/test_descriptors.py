@@ -12,7 +12,8 @@ import httpx
 from proxy.admission.descriptors import budget
 from tests.support.cluster import COMPLETION, until_true
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
-from tests.support.proxy_process import free_port, is_ready
+from tests.support.ports import free_port
+from tests.support.proxy_process import is_ready
 
 LIMIT = 160
 

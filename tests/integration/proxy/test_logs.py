@@ -14,7 +14,8 @@ import pytest
 from tests.support.cluster import ADMIN_TOKEN, COMPLETION, until_true
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.otlp_receiver import receiver
-from tests.support.proxy_process import free_port, is_ready, spawn
+from tests.support.ports import free_port
+from tests.support.proxy_process import is_ready, spawn
 
 PATIENCE_S = 60.0
 MARKER = "MARKERofThisTest"

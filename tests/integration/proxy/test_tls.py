@@ -19,7 +19,8 @@ from tests.support.certificates import Authority
 from tests.support.cluster import COMPLETION, until_true
 from tests.support.fake_answers import events
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
-from tests.support.proxy_process import free_port, spawn
+from tests.support.ports import free_port
+from tests.support.proxy_process import spawn
 
 MIB = 1 << 20
 

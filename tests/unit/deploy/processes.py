@@ -1,6 +1,5 @@
 """Helpers of the tests that watch processes."""
 
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,10 +32,3 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

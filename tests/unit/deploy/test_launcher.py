@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from deploy.forkserver import ROOT
-from tests.unit.deploy.processes import eventually, free_port, processes_naming
+from tests.support.ports import free_port
+from tests.unit.deploy.processes import eventually, processes_naming
 
 PROGRAM = """
 import json, sys

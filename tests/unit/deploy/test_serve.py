@@ -10,7 +10,7 @@ from contracts.secret import SecretError, read_secret
 from deploy import serve
 from deploy.ports import taken
 from deploy.stack import Surroundings, plan
-from tests.unit.deploy.processes import free_port
+from tests.support.ports import free_port
 
 
 def test_flags_are_split_between_the_launcher_and_the_nodes() -> None:
