@@ -75,13 +75,12 @@ class Follower(Generic[T]):
 
     async def _again(self) -> None:
         try:
-            found = await asyncio.to_thread(self._read)
-        except ValueError as exc:
+            self._take(await asyncio.to_thread(self._read))
+        except (ValueError, OSError) as exc:
             self._failed(True)
             logger.error("%s cannot be used any more, what was read last stays: %s", self._what, exc)
-            return
-        self._failed(False)
-        self._take(found)
+        else:
+            self._failed(False)
 
     def _now(self) -> list[_Stamp]:
         return [_stamp(path) for path in self._paths]

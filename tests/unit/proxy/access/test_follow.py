@@ -91,3 +91,22 @@ def test_a_broken_file_at_the_start_is_an_error(seen: Seen) -> None:
 
     with pytest.raises(ValueError, match="broken"):
         Follower("the file", [seen.path], read=seen.read, take=seen.taken.append)
+
+
+async def test_what_cannot_be_taken_is_told_and_the_next_one_is(seen: Seen) -> None:
+    """A disk that is full, for instance: the file is followed on."""
+
+    def take(text: str) -> None:
+        if text == "too much":
+            raise OSError("no space left")
+        seen.taken.append(text)
+
+    follower = Follower("the file", [seen.path], read=seen.read, take=take, failed=seen.failures.append, look_s=0.01)
+    follower.start()
+    seen.path.write_text("too much")
+    await until_true(lambda: seen.failures == [True])
+    seen.path.write_text("last")
+    await until_true(lambda: seen.taken == ["first", "last"])
+    await follower.stop()
+
+    assert seen.failures == [True, False]
