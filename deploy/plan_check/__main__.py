@@ -117,11 +117,11 @@ async def check(
                 write_calibration(calibrations[-1], given.keep_calibration)
         finally:
             rig.stop()
-    load = f"{rate:.2f} requests/s for {given.seconds:g} s, {given.input_tokens} + {given.max_tokens} tokens"
+    sent = f"{rate:.2f} requests/s for {given.seconds:g} s, {given.input_tokens} + {given.max_tokens} tokens"
     about = {
         "when": now(),
         **environment(),
-        "load": f"{load} × (1 ± {given.length_spread:g}), Poisson, seed {given.seed}, {given.runs} runs",
+        "load": f"{sent} × (1 ± {given.length_spread:g}), Poisson, seed {given.seed}, {given.runs} runs",
         "cores of each node": given.cores,
         "period of the quotas (µs)": given.period_us,
     }
