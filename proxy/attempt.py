@@ -35,7 +35,7 @@ from proxy.outcome import (
 from proxy.plans import Alone, Pair, Plan
 from proxy.request import ClientRequest
 from proxy.sight.traces import Leg
-from proxy.upstream import Upstream
+from proxy.upstream import Sent, Upstream
 
 CUT: Final = "cut"  # the problem of a leg that nobody wanted any more, in its span
 # How long a prefill leg may outlive its request, so that a good answer on its way is not turned into an abort.
@@ -77,9 +77,9 @@ class Attempts:
 
     async def decode(self, call: Call) -> DecodeOutcome:
         """Run a decode leg until it could be relayed."""
-        began_s = perf_counter()
+        sent = call.send(self._upstream)
         try:
-            outcome = await open_decode(self._upstream, call)
+            outcome = await open_decode(sent)
         except BaseException:
             call.leg.end(CUT)
             raise
@@ -92,14 +92,17 @@ class Attempts:
             call.leg.end("refused")
         elif outcome.answer.is_stream:
             call.leg.event("first bytes")
-            call.node.times.first_bytes.observe(perf_counter() - began_s)
+            call.node.times.first_bytes.observe(perf_counter() - sent.at_s)
         return outcome
 
-    async def prefill(self, call: Call) -> PrefillOutcome:
-        """Run a prefill leg to its end."""
-        began_s = perf_counter()
+    def send(self, call: Call) -> Sent:
+        """Send a leg, before anything else is done."""
+        return call.send(self._upstream)
+
+    async def prefill(self, call: Call, sent: Sent) -> PrefillOutcome:
+        """Run a prefill leg that was sent to its end."""
         try:
-            outcome = await run_prefill(self._upstream, call, timeout_s=self._prefill_timeout_s)
+            outcome = await run_prefill(sent, timeout_s=self._prefill_timeout_s)
         except BaseException:
             call.leg.end(CUT)
             raise
@@ -109,7 +112,7 @@ class Attempts:
             return outcome
         self._members.succeeded(call.node)
         call.leg.end()
-        call.node.times.answered.observe(outcome.answered_s - began_s)
+        call.node.times.answered.observe(outcome.answered_s - sent.at_s)
         return outcome
 
     def note(self, role: str, node: Node, kind: Kind) -> None:
@@ -148,13 +151,13 @@ class Attempt:
 
     __slots__ = (
         "_began_s",
-        "_decode",
         "_end",
         "_legs",
         "_outcome",
         "_plan",
         "_prefill",
         "_request",
+        "_sent",
         "_shared",
         "_taken",
     )
@@ -165,7 +168,7 @@ class Attempt:
         self._request = request
         self._outcome: Outcome | None = None
         self._taken = False  # the decode node has answered with the prompt's KV
-        self._decode: asyncio.Task[DecodeOutcome] | None = None
+        self._sent: Sent | None = None  # to the prefill node
         self._prefill: asyncio.Task[PrefillOutcome] | None = None
         self._end: Callable[..., None] | None = None
         self._legs: list[Leg] = []  # the decode node's first
@@ -202,13 +205,14 @@ class Attempt:
 
     async def _pair(self, plan: Pair) -> Outcome:
         shared, request = self._shared, self._request
-        prefill, decode = shared.prefill_call(plan, request), shared.decode_call(plan, request)
-        self._legs = [decode.leg, prefill.leg]
-        self._prefill = asyncio.create_task(shared.prefill(prefill))
+        prefill = shared.prefill_call(plan, request)
+        self._sent = shared.send(prefill)  # everything else waits for it
+        self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent))
         # Counted at once: the next choice sees it.
         self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-        self._decode = asyncio.create_task(shared.decode(decode))
-        outcome = await first_to_count(self._decode, self._prefill)
+        decode = shared.decode_call(plan, request)
+        self._legs = [decode.leg, prefill.leg]
+        outcome = await first_to_count(shared.decode(decode), self._prefill)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(self._prefill))
@@ -231,15 +235,12 @@ class Attempt:
         self._end_leg(CUT, prefill_too=not answered)
         if self._outcome is not None:
             _close(self._outcome)
-        if self._decode is not None:
-            self._decode.cancel()
-            if self._decode.done() and not self._decode.cancelled():
-                _close(self._decode.result())
-        if self._prefill is not None and not self._prefill.done():
+        if self._prefill is not None and self._sent is not None and not self._prefill.done():
             if answered:
                 self._shared.outlive(self._prefill)
             else:
                 self._prefill.cancel()
+                self._sent.close()  # it may not have begun
         if isinstance(self._plan, Pair) and not self._taken:
             self._shared.unwanted(self._plan)
         if self._end is not None:

@@ -6,6 +6,7 @@ before ends the decode leg, which would wait in vain.
 """
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
@@ -27,7 +28,7 @@ from proxy.outcome import (
 )
 from proxy.resume.events import ERROR
 from proxy.sight.traces import Leg
-from proxy.upstream import Upstream
+from proxy.upstream import Sent, Upstream
 
 # A decode node that will refuse too has the same request before it and says so at once.
 REFUSAL_GRACE_S: Final = 1.0
@@ -45,13 +46,17 @@ class Call:
     body: bytes
     leg: Leg
 
+    def send(self, upstream: Upstream) -> Sent:
+        """Send it."""
+        return upstream.send(self.node.url, self.endpoint, self.headers, self.body)
 
-async def open_decode(upstream: Upstream, call: Call) -> DecodeOutcome:
-    """Send the decode leg and wait for the first bytes that could be relayed."""
+
+async def open_decode(sent: Sent) -> DecodeOutcome:
+    """Wait for the first bytes of a decode leg that could be relayed."""
     answer: Answer | None = None
     outcome: DecodeOutcome | None = None
     try:
-        answer = await upstream.post(call.node.url, call.endpoint, call.headers, call.body)
+        answer = await sent.answer()
         streams = answer.is_stream and answer.status == 200
         outcome = _judge(answer, await (answer.read_event() if streams else answer.read_all()))
     except UpstreamError as exc:
@@ -62,12 +67,12 @@ async def open_decode(upstream: Upstream, call: Call) -> DecodeOutcome:
     return outcome
 
 
-async def run_prefill(upstream: Upstream, call: Call, *, timeout_s: float) -> PrefillOutcome:
-    """Send the prefill leg and wait for its end."""
+async def run_prefill(sent: Sent, *, timeout_s: float) -> PrefillOutcome:
+    """Wait for the end of a prefill leg."""
     answer: Answer | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            answer = await upstream.post(call.node.url, call.endpoint, call.headers, call.body)
+            answer = await sent.answer()
             body = await answer.read_all()
     except UpstreamError as exc:
         return PrefillFailed(exc.kind, str(exc))
@@ -86,17 +91,51 @@ async def run_prefill(upstream: Upstream, call: Call, *, timeout_s: float) -> Pr
 
 
 async def first_to_count(
-    decode: asyncio.Task[DecodeOutcome], prefill: asyncio.Task[PrefillOutcome]
+    decode: Awaitable[DecodeOutcome], prefill: asyncio.Task[PrefillOutcome]
 ) -> DecodeOutcome | PrefillFailed | PrefillRefused:
-    """Wait until the decode leg has an outcome, or the prefill leg has one that makes waiting pointless."""
-    await asyncio.wait((decode, prefill), return_when=asyncio.FIRST_COMPLETED)
-    if decode.done():
-        return decode.result()
+    """Run the decode leg, in the caller's own task, unless the prefill leg ends in a way that makes waiting pointless."""
+    with _WhileHopeful(prefill):
+        return await decode
     outcome = prefill.result()
-    if isinstance(outcome, PrefillFailed):
-        return outcome
-    await asyncio.wait((decode,), timeout=REFUSAL_GRACE_S if isinstance(outcome, PrefillRefused) else None)
-    return decode.result() if decode.done() or isinstance(outcome, PrefillDone) else outcome
+    assert not isinstance(outcome, PrefillDone)
+    return outcome
+
+
+class _WhileHopeful:
+    """Runs a block until the prefill leg has failed; it is cancelled then, as by `asyncio.timeout`, and left."""
+
+    __slots__ = ("_cancelling", "_is_pointless", "_prefill", "_task", "_timer")
+
+    def __init__(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._prefill = prefill
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_pointless = False
+
+    def __enter__(self) -> None:
+        """Begin to look at it."""
+        self._prefill.add_done_callback(self._look)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        """End here what is ours."""
+        self._prefill.remove_done_callback(self._look)
+        if self._timer is not None:
+            self._timer.cancel()
+        return self._is_pointless and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
+
+    def _look(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
+        fault = not prefill.cancelled() and prefill.exception() is not None  # ours; `result` will raise it
+        if fault or prefill.cancelled() or isinstance(prefill.result(), PrefillFailed):
+            self._give_up()
+        elif isinstance(prefill.result(), PrefillRefused):
+            self._timer = asyncio.get_running_loop().call_later(REFUSAL_GRACE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._is_pointless = True
+        self._task.cancel()
 
 
 def _judge(answer: Answer, first: bytes) -> DecodeOutcome:

@@ -35,27 +35,37 @@ class Connection(asyncio.Protocol):
         self.is_open = True
         self.idle_since_s = 0.0
 
-    async def ask(self, request: bytes) -> Answer:
-        """Send a request and wait for the head of its answer.
+    def send(self, request: bytes) -> asyncio.Future[Answer]:
+        """Send a request; what is returned gets the head of its answer.
 
-        Raises:
-            UnusedError: nothing of an answer came.
-            UpstreamError: what came is no HTTP, or broke off inside its head.
+        It gets an `UnusedError` if nothing of an answer came, an `UpstreamError` if what came is no HTTP, or broke off
+        inside its head. `forget` it if nobody waits for it any more.
         """
-        if not self._is_alive():
-            raise UnusedError
-        assert self._transport is not None
         head: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._head = head
-        self._transport.write(request)
+        if self._is_alive():
+            assert self._transport is not None
+            self._head = head
+            self._transport.write(request)
+        else:
+            head.set_exception(UnusedError())
+        return head
+
+    async def ask(self, request: bytes) -> Answer:
+        """Send a request and wait for the head of its answer; see `send` for what it raises."""
+        head = self.send(request)
         try:
             return await head
         except asyncio.CancelledError:
-            if head.cancelled():
-                self.abandon()
-            elif head.exception() is None:  # it has come; the connection may be another request's by now
-                head.result().close()
+            self.forget(head)
             raise
+
+    def forget(self, head: asyncio.Future[Answer]) -> None:
+        """Close the connection under a request that nobody waits for; by its answer's end it may be another request's."""
+        if head.cancelled() or not head.done():
+            head.cancel()
+            self.abandon()
+        elif head.exception() is None:
+            head.result().close()
 
     def abandon(self) -> None:
         """Close it now."""

@@ -264,6 +264,23 @@ async def test_whoever_stops_waiting_closes_the_connection() -> None:
             await server.closed.wait()
 
 
+async def test_a_request_that_is_given_up_before_anybody_waits_for_it_closes_its_connection() -> None:
+    """It was sent at once on a kept connection; whoever was to wait for the answer never began to."""
+
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(OK)
+        await request_of(reader)
+
+    async with serving(once) as (server, upstream):
+        await (await post(upstream, server)).read_all()
+        upstream.send(server.url, "/v1/x", b"", b"{}").close()
+
+        async with asyncio.timeout(5):
+            await server.closed.wait()
+        assert server.connections == 1
+
+
 async def test_whoever_leaves_as_the_answer_comes_leaves_the_connection_to_others() -> None:
     """The answer was complete, so another request has its connection already: it is not closed under that."""
     connection = Connection(lambda _: None, lambda _: None)

@@ -73,7 +73,8 @@ async def test_a_traced_request_has_spans_that_the_nodes_can_join(collector: Rec
         "baton.path": "disaggregated",
         "baton.attempts": 1,
     }
-    assert all(root.began_ns <= span.began_ns <= span.ended_ns <= root.ended_ns for span in legs)
+    assert all(root.began_ns <= span.began_ns <= span.ended_ns for span in legs)
+    assert legs[1].ended_ns <= root.ended_ns  # the prefill node's answer may be the last to come
     assert not any(span.problem for span in collector.spans)
 
 

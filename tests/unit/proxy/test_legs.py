@@ -1,0 +1,112 @@
+"""Which leg's outcome counts."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from proxy import legs
+from proxy.errors import Kind
+from proxy.legs import first_to_count
+from proxy.outcome import DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome, PrefillRefused
+
+OPENED = Opened(cast("Any", None), b"first")
+FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
+REFUSED = PrefillRefused(cast("Any", None))
+
+
+class Decode:
+    """A decode leg that ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.was_cut = False
+
+    async def run(self) -> DecodeOutcome:
+        """Run it."""
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.was_cut = True
+            raise
+        return OPENED
+
+
+def ending(outcome: PrefillOutcome) -> asyncio.Task[PrefillOutcome]:
+    """A prefill leg that ends at once."""
+
+    async def run() -> PrefillOutcome:
+        return outcome
+
+    return asyncio.create_task(run())
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_a_prefill_leg_that_failed_ends_the_decode_leg() -> None:
+    """It would wait in vain; the task itself is not cancelled."""
+    decode = Decode()
+
+    assert await first_to_count(decode.run(), ending(FAILED)) is FAILED
+    assert decode.was_cut
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
+
+
+async def test_a_decode_leg_goes_on_behind_a_prefill_leg_that_is_done() -> None:
+    """Its KV is on the way."""
+    decode = Decode()
+    counting = asyncio.create_task(first_to_count(decode.run(), ending(PrefillDone())))
+    await settle()
+    decode.may_end.set()
+
+    assert await counting is OPENED
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_a_refused_prefill_leg_leaves_the_decode_leg_a_moment(
+    monkeypatch: pytest.MonkeyPatch, *, answers: bool
+) -> None:
+    """It has the same request before it, and may say better what is wrong."""
+    monkeypatch.setattr(legs, "REFUSAL_GRACE_S", 30.0 if answers else 0.01)
+    decode = Decode()
+    counting = asyncio.create_task(first_to_count(decode.run(), ending(REFUSED)))
+    await settle()
+    if answers:
+        decode.may_end.set()
+
+    async with asyncio.timeout(10):
+        assert await counting is (OPENED if answers else REFUSED)
+
+
+async def test_who_is_cancelled_while_the_prefill_leg_fails_stays_cancelled() -> None:
+    """The client left in the same moment: that is not taken for the end of the leg."""
+    decode, may_fail = Decode(), asyncio.Event()
+
+    async def fail() -> PrefillOutcome:
+        await may_fail.wait()
+        return FAILED
+
+    counting = asyncio.create_task(first_to_count(decode.run(), asyncio.create_task(fail())))
+    await settle()
+    may_fail.set()
+    await asyncio.sleep(0)  # it has ended, and nobody has been told
+    counting.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await counting
+
+
+async def test_a_fault_of_ours_in_the_prefill_leg_is_raised() -> None:
+    """It is not waited for what cannot come."""
+
+    async def fail() -> PrefillOutcome:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await first_to_count(Decode().run(), asyncio.create_task(fail()))
