@@ -89,8 +89,10 @@ class Client:
         self.path, self.reason = plan.path, plan.reason
         self.transfer_id = plan.transfer_id if isinstance(plan, Pair) else ""
 
-    async def start(self, status: int, headers: RawHeaderList, first: bytes, *, streams: bool) -> None:
-        """Send the head with the first bytes of a stream, or with the whole body."""
+    async def start(
+        self, status: int, headers: RawHeaderList, first: bytes, *, streams: bool, ends: bool = False
+    ) -> None:
+        """Send the head with the first bytes of a stream, which are all of it if it `ends`, or with the whole body."""
         self.status = status
         head = [*headers, *self._labels()]
         if streams:
@@ -98,7 +100,8 @@ class Client:
             self.claim.streams()
             self._last = first
             self.sent_bytes += len(first)
-            if not self._writer.begin(status, head, first):
+            self._ended = ends
+            if not self._writer.begin(status, head, first, ends=ends):
                 await self.drained()
         else:
             self._ended = True

@@ -59,8 +59,11 @@ class Writer:
         if self._gone is not None:
             self._gone()
 
-    def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]], first: bytes) -> bool:
-        """Write the head of a chunked response with its first chunk, if there is one yet; see `write`."""
+    def begin(self, status: int, headers: Sequence[tuple[bytes, bytes]], first: bytes, *, ends: bool = False) -> bool:
+        """Write the head of a chunked response with its first chunk, if there is one yet; with its end too if it `ends`.
+
+        See `write` for what is returned.
+        """
         cycle = self._cycle
         cycle.response_started = cycle.chunked_encoding = True
         cycle.waiting_for_100_continue = False
@@ -70,7 +73,12 @@ class Writer:
         lines.append(b"transfer-encoding: chunked\r\n\r\n")
         if first:
             lines.append(_chunk(first))
-        return self._write(b"".join(lines))
+        if not ends:
+            return self._write(b"".join(lines))
+        lines.append(_LAST_CHUNK)
+        keeps_up = self._write(b"".join(lines))
+        self._complete()
+        return keeps_up
 
     def write(self, chunk: bytes) -> bool:
         """Write a chunk, which is not empty; return whether the client keeps up."""
@@ -82,6 +90,12 @@ class Writer:
         if cycle.disconnected or cycle.response_complete:
             return
         self._write(_LAST_CHUNK)
+        self._complete()
+
+    def _complete(self) -> None:
+        cycle = self._cycle
+        if cycle.disconnected:
+            return
         cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:
@@ -115,7 +129,10 @@ class ClientProtocol(HeadProtocol):
     _watch: ReadWatch
     _direct: asyncio.Transport
     answering: Writer | None = None  # of the request that is being answered
-    _head_timer: asyncio.TimerHandle | None = None
+    _head_due_s: float | None = None  # by when a head must have come; None: there is a request
+    _head_timer: asyncio.TimerHandle | None = (
+        None  # looks whether that is over; never far ahead, so that it need not be set anew
+    )
     _is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -149,9 +166,8 @@ class ClientProtocol(HeadProtocol):
         super().on_response_complete()
         if not self._is_answering():  # no pipelined request has begun
             self._idle[self] = self.loop.time()
-            if self._head_timer is None:  # no part of a head has come
-                late_s = self.timeout_keep_alive + HEAD_TIMEOUT_S
-                self._head_timer = self.loop.call_later(late_s, self._head_is_late)
+            if self._head_due_s is None:  # no part of a head has come
+                self._expect_head_within(self.timeout_keep_alive + HEAD_TIMEOUT_S)
 
     def shutdown(self) -> None:
         """Serve no further request than the one that is under way, or is on its way now."""
@@ -176,6 +192,9 @@ class ClientProtocol(HeadProtocol):
         """End it."""
         self._watch.stop()
         self._head_came()
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
         super().connection_lost(exc)
         if self.answering is not None:
             self.answering.lost()
@@ -184,10 +203,22 @@ class ClientProtocol(HeadProtocol):
         self._head_came()
         if not self._is_answering():
             self._idle[self] = self.loop.time()
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_is_late)
+        self._expect_head_within(HEAD_TIMEOUT_S)
 
-    def _head_is_late(self) -> None:
-        if self._is_answering():  # part of a pipelined request has come; it is not read while there is one before it
+    def _expect_head_within(self, time_s: float) -> None:
+        self._head_due_s = self.loop.time() + time_s
+        if self._head_timer is None:
+            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._look_for_head)
+
+    def _look_for_head(self) -> None:
+        """See whether a head is late. No time is set that is nearer than the next look, so each is seen when it is over."""
+        self._head_timer = None
+        if self._head_due_s is None:
+            return
+        left_s = self._head_due_s - self.loop.time()
+        if left_s > 0:
+            self._head_timer = self.loop.call_later(min(left_s, HEAD_TIMEOUT_S), self._look_for_head)
+        elif self._is_answering():  # part of a pipelined request has come; it is not read while there is one before it
             self._expect_head()
         else:
             self.transport.close()
@@ -198,9 +229,7 @@ class ClientProtocol(HeadProtocol):
 
     def _head_came(self) -> None:
         self._idle.pop(self, None)
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        self._head_due_s = None
 
     def _drop(self) -> None:
         if self.scope is not None:

@@ -33,10 +33,20 @@ async def relay(opened: Opened, client: Client, stream: Stream) -> None:
         head = headers.to_relay(answer.headers)
         if not answer.is_stream:
             head.append((b"content-length", b"%d" % len(first)))
-        await client.start(answer.status, head, first, streams=answer.is_stream)
+        whole = answer.is_stream and _is_whole(opened, stream)
+        await client.start(answer.status, head, first, streams=answer.is_stream, ends=whole)
+        if whole:
+            return
     if answer.is_stream:
         await (_relay_rest(answer, first, client) if passing is None else _pass_rest(answer, stream, client))
         client.end()
+
+
+def _is_whole(opened: Opened, stream: Stream) -> bool:
+    """Whether nothing will follow the first bytes, which have passed: a short stream's come together with its end."""
+    if not opened.answer.is_over or stream.broken is not None:
+        return False
+    return stream.ended if stream.passing is not None else opened.first.rstrip().endswith(END_OF_STREAM)
 
 
 async def _relay_rest(answer: Answer, first: bytes, client: Client) -> None:

@@ -54,6 +54,11 @@ class Answer:
         self._sink: Sink | None = None
         self._waiter: asyncio.Future[None] | None = None
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has come to a good end, and all of it has been read."""
+        return self._ended and self._error is None and not self._parts
+
     async def read_some(self) -> bytes:
         """Return what has arrived, at least one byte; nothing at the end.
 

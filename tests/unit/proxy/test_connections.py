@@ -66,6 +66,12 @@ class App:
 
 
 @pytest.fixture
+def _short_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A head may take but a moment, on connections that are made from here on."""
+    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.05)
+
+
+@pytest.fixture
 def app() -> App:
     """An application."""
     return App()
@@ -105,11 +111,11 @@ async def test_a_closing_connection_is_watched_to_its_end(made: ClientProtocol, 
     assert transport.aborted
 
 
+@pytest.mark.usefixtures("_short_heads")
 async def test_a_head_that_comes_slowly_does_not_end_the_answer_before_it(
-    made: ClientProtocol, app: App, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    made: ClientProtocol, app: App, transport: Transport
 ) -> None:
     """Part of a pipelined request: until the one before it is answered, this connection waits for nothing."""
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.05)
     made.data_received(REQUEST)
     made.data_received(REQUEST[:5])
     await asyncio.sleep(0.2)
@@ -124,11 +130,11 @@ async def test_a_head_that_comes_slowly_does_not_end_the_answer_before_it(
     assert transport.closing
 
 
+@pytest.mark.usefixtures("_short_heads")
 async def test_empty_lines_do_not_keep_a_connection_for_ever(
-    made: ClientProtocol, app: App, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    made: ClientProtocol, app: App, transport: Transport
 ) -> None:
     """Uvicorn's own timer between two requests ends with the first byte, and a line without a request begins none."""
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.05)
     made.timeout_keep_alive = 0.1  # type: ignore[assignment]  # seconds, of which uvicorn has whole ones
     app.go.set()
     made.data_received(REQUEST)
@@ -190,6 +196,26 @@ async def test_a_stream_goes_past_asgi_and_its_connection_serves_the_next_reques
     assert transport.written.count(b"c\r\nsecond chunk\r\n0\r\n\r\n") == 2
     assert list(waiting_at(made.server_state)) == [made]
     assert not transport.closing
+
+
+async def test_a_stream_that_has_come_whole_is_one_write(transport: Transport) -> None:
+    """Head, bytes and end together; the connection waits for the next request."""
+    writes: list[bytes] = []
+
+    async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
+        before = len(transport.written)
+        assert writer_of(scope).begin(200, [], b"all", ends=True)
+        writes.append(transport.written[before:])
+        writer_of(scope).end()  # again, which is nothing
+
+    made = connected(app, transport)
+    for _ in range(2):
+        made.data_received(REQUEST)
+        await asyncio.sleep(0.01)
+
+    assert [each.endswith(b"\r\n\r\n3\r\nall\r\n0\r\n\r\n") for each in writes] == [True, True]
+    assert transport.written.count(b"0\r\n\r\n") == 2
+    assert list(waiting_at(made.server_state)) == [made]
 
 
 async def test_a_stream_to_who_wants_no_more_closes_its_connection(transport: Transport) -> None:

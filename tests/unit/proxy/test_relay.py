@@ -17,14 +17,15 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
     told = StreamBrokenError(Kind.STATUS, "the engine failed")
     sent: list[bytes] = []
 
-    async def start(_status: int, _head: Any, first: bytes, *, streams: bool) -> None:
+    async def start(_status: int, _head: Any, first: bytes, *, streams: bool, ends: bool) -> None:
         assert streams
+        assert not ends
         sent.append(first)
 
     async def pour(*_: Any) -> None:
         """The stream ends."""
 
-    answer = SimpleNamespace(is_stream=True, status=200, headers=[], pour=pour)
+    answer = SimpleNamespace(is_stream=True, status=200, headers=[], pour=pour, is_over=True)
     client = SimpleNamespace(status=0, path="", start=start, write=sent.append, drained=None)
     stream = SimpleNamespace(passing=SimpleNamespace(take=lambda first: first[:6]), broken=told, ended=False)
 
