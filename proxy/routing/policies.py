@@ -162,6 +162,8 @@ class PrefixAffinity:
 
     def seen_bytes(self, work: Work, node: Candidate) -> int:
         """Whole chunks that it was given before."""
+        if not work.prefixes:
+            return 0
         return CHUNK_BYTES * depth_of(self._index.matches(work.prefixes, 1 << node.slot), node.slot)
 
     def given(self, work: Work, node: Candidate) -> None:

@@ -36,9 +36,12 @@ class Router:
 
     def choice(self, work: Work, nodes: Sequence[Node]) -> Choice:
         """Likewise, with how much of the prompt is new to it."""
-        self._turn += len(nodes) > 1  # where there is no choice, nobody loses a turn
-        work = work._replace(turn=self._turn)
-        node = self._policy.choose(work, self._in_order(tuple(nodes)))
+        if len(nodes) > 1:
+            self._turn += 1
+            work = work._replace(turn=self._turn)
+            node = self._policy.choose(work, self._in_order(tuple(nodes)))
+        else:
+            node = nodes[0]
         seen_bytes = self._policy.seen_bytes(work, node)
         self._policy.given(work, node)
         return Choice(node, work.prompt_bytes - seen_bytes)
