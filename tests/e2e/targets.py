@@ -60,7 +60,7 @@ def offloading_node(argv: Sequence[str], role: Role, store_after_s: float, load_
     from node.command import main
     from tests.support.host_copies import copy_late
 
-    beside.DEVICES = ("cpu",)  # type: ignore[assignment]
+    beside.DEVICES = ("cpu",)
     copy_late(store_after_s=store_after_s, load_after_s=load_after_s)
     main(role, argv)
 

@@ -30,7 +30,9 @@ class _Copy(NamedTuple):
 class LateCopies(OffloadingWorker):
     """Copies whole blocks between vLLM's KV cache and a buffer of the same shape, a while after they were asked for."""
 
-    def __init__(self, kv_caches: "CanonicalKVCaches", chunks: int, *, store_after_s: float, load_after_s: float) -> None:
+    def __init__(
+        self, kv_caches: "CanonicalKVCaches", chunks: int, *, store_after_s: float, load_after_s: float
+    ) -> None:
         self._device = [cache.tensor for cache in kv_caches.tensors]
         self._host = [torch.zeros((chunks, tensor.shape[1]), dtype=torch.int8) for tensor in self._device]
         self._store_after_s, self._load_after_s = store_after_s, load_after_s
@@ -99,10 +101,10 @@ def copy_late(*, store_after_s: float, load_after_s: float) -> None:
     def get_worker(spec: CPUOffloadingSpec, kv_caches: "CanonicalKVCaches") -> LateCopies:
         return LateCopies(kv_caches, spec.num_chunks, store_after_s=store_after_s, load_after_s=load_after_s)
 
-    CPUOffloadingSpec.get_worker = get_worker  # type: ignore[method-assign,assignment]
+    CPUOffloadingSpec.get_worker = get_worker
 
 
 def _rows(device: GPULoadStoreSpec, host: "LoadStoreSpec | CPULoadStoreSpec") -> tuple[torch.Tensor, torch.Tensor]:
-    chunks = host.block_ids  # type: ignore[union-attr]  # of the CPU's own kind, with one block a chunk
+    chunks = host.block_ids  # of the CPU's own kind, with one block a chunk
     assert len(device.block_ids) == len(chunks)
     return torch.from_numpy(device.block_ids.astype(np.int64)), torch.from_numpy(chunks.astype(np.int64))
