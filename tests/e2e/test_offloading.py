@@ -4,6 +4,7 @@ The connectors, vLLM's MultiConnector and its schedulers are the real ones. Only
 not: vLLM makes them on CUDA alone, so `LateCopies` makes them here, later than a device would.
 """
 
+import asyncio
 import json
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ import pytest
 from contracts.http import DISAGGREGATED
 from tests.e2e.client import body_for, difference
 from tests.e2e.conftest import Trio
-from tests.e2e.fidelity import answers
+from tests.e2e.fidelity import answers, ask_all
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
@@ -129,6 +130,16 @@ def test_a_client_that_leaves_while_the_prefill_node_loads_costs_nothing(pair: O
     for server in (pair.prefill, pair.decode):
         settle(server, GIVEN_BACK_WITHIN_S)
     pair.through_the_proxy(0)
+
+
+def test_many_at_once_are_exact_and_never_lock(pair: Offloading, trio: Trio) -> None:
+    """Twenty prompts queue for two small pools, are preempted, stored and loaded: twice, so that much of it is on the hosts."""
+    for _ in range(2):
+        found = asyncio.run(ask_all(pair.proxy.url, pair.model, trio.prompts, at_once=16))
+
+        for wanted, got in zip(trio.reference, found, strict=True):
+            assert not isinstance(got, httpx.HTTPError), got
+            assert difference(wanted, got) == ""
 
 
 def test_every_block_comes_back_and_every_transfer_was_verified(pair: Offloading) -> None:
