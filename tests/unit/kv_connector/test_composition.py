@@ -50,7 +50,7 @@ class Engine:
 
     def admit(self, req: Any) -> int | None:
         """Match and allocate as vLLM does; returns the tokens to load."""
-        tokens, _ = self.multi.get_num_new_matched_tokens(req, 0)
+        tokens: int | None = self.multi.get_num_new_matched_tokens(req, 0)[0]
         if tokens is not None:
             blocks: Any = SimpleNamespace(blocks=(self.pool.allocate(BLOCKS),))
             self.multi.update_state_after_alloc(req, blocks, tokens)
