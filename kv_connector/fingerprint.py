@@ -49,9 +49,10 @@ def rope_digest(hf_config: Any) -> str:
 
 
 def attention_of(vllm_config: "VllmConfig") -> str:
-    """Name the attention backends of this worker's layers; on a CPU with the kernel's instruction set.
+    """Name the attention backends of this worker's layers, with the order in which they keep a block.
 
     CPU kernels pack K and V as their instruction set likes it, so an AMX node cannot read the blocks of an AVX node.
+    Elsewhere heads or tokens come first, as backends prefer and connectors ask; both are equally long.
 
     Raises:
         ConfigError: no layer has told vLLM of itself, as in a process without a model.
@@ -66,7 +67,8 @@ def attention_of(vllm_config: "VllmConfig") -> str:
 def _backend_of(layer: Any, vllm_config: "VllmConfig") -> str:
     name = str(layer.get_attn_backend().get_name())
     if name != "CPU_ATTN":
-        return name
+        layout = getattr(vllm_config.cache_config, "kv_cache_layout", None) or ""  # such as "LBHNC"; older vLLMs: none
+        return "/".join(filter(None, (name, layout.replace("L", "").replace("B", ""))))
     isa = getattr(layer, "isa", None)  # left there by `CPUAttentionMetadataBuilder._set_isa_to_layers`
     return f"{name}/{isa or _cpu_isa(layer, vllm_config)}"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from contracts.configuration.schema import NodeConfig, TransferConfig
 from node.addresses import Addresses
+from node.beside import with_neighbours
 from node.flags import given
 from node.roles import RoleTraits
 
@@ -57,13 +58,14 @@ def control_port(node: NodeConfig) -> int:
 
 def kv_transfer_config(launch: Launch) -> dict[str, Any]:
     """Return the value of `--kv-transfer-config`."""
-    return {
+    baton = {
         "kv_connector": "BatonConnector",
         "kv_connector_module_path": launch.connector_module,
         "kv_role": launch.traits.kv_role,
         "kv_load_failure_policy": "recompute",  # vLLM's own default fails the request
         "kv_connector_extra_config": _connector_settings(launch),
     }
+    return with_neighbours(baton, launch.node.beside, launch.traits.role)
 
 
 def _connector_settings(launch: Launch) -> dict[str, Any]:

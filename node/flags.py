@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from node.errors import StartRefusedError
 
+_BESIDE = "offloading is a KV connector of its own: name it in `beside` in the node's configuration instead"
 _SETTING = "set it in the node's configuration instead"
 OWNED: Mapping[str, str] = MappingProxyType(
     {
@@ -21,8 +22,8 @@ OWNED: Mapping[str, str] = MappingProxyType(
         "--config": "vLLM's flags belong into `vllm_args` of baton.yaml or onto the command line",
         "--headless": "a node serves HTTP",
         "--kv-transfer-config": "the node sets the connector itself; its settings are in section `transfer`",
-        "--kv-offloading-size": "offloading brings a KV connector of its own, and vLLM has room for one",
-        "--kv-offloading-backend": "offloading brings a KV connector of its own, and vLLM has room for one",
+        "--kv-offloading-size": _BESIDE,
+        "--kv-offloading-backend": _BESIDE,
         "--worker-cls": "the node brings a worker class of its own",
         "--enable-dbo": "dual-batch overlap runs the layers' hooks out of order, and KV could leave before it is written",
         "--enable-dual-batch-overlap": "dual-batch overlap runs the layers' hooks out of order, "

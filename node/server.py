@@ -18,10 +18,12 @@ from model_runner import choose
 from node import checks, environment, kv_cache, weights
 from node.addresses import Addresses, resolve
 from node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
+from node.beside import refuse_unproven
 from node.errors import StartRefusedError
 from node.flags import refuse_owned, value_of
 from node.middleware import GateSettings, configure
 from node.roles import TRAITS, RoleTraits, node_config
+from node.versions import versions
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
@@ -80,6 +82,7 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
     """Decide vLLM's arguments, then set what else vLLM reads: the environment, and the gate's settings."""
     device, worker = _device()
     node, theirs = plan.node, plan.node.vllm_args
+    refuse_unproven(node.beside, theirs, device, versions().get("vllm", "none"))
     directory = weights.model_directory(node.model, value_of(theirs, "--revision"))
     model_config = weights.read_model_config(directory)
     arguments = vllm_arguments(

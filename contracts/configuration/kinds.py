@@ -1,8 +1,9 @@
 """Kinds of settings: a type and the values of it that make sense, for `schema.py` to name and `values.py` to check."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class ShellWords:
     """Mark of a list whose text form is split as a shell splits words, not at commas."""
 
 
+class Mappings:
+    """Mark of a list of mappings, whose text form is a JSON list."""
+
+
 Port = Annotated[int, Range(0, 65535)]
 Seconds = Annotated[float, Range(0, above=True)]
 Share = Annotated[float, Range(0, 1)]
@@ -46,3 +51,4 @@ AtLeastOne = Annotated[int, Range(1)]
 Number = Annotated[int, Range(0)]
 Words = Annotated[tuple[str, ...], ShellWords]
 Verify = Annotated[str, Form(r"off|full|sample:[1-9][0-9]*", "off, full or sample:N (every N-th transfer)")]
+Objects = Annotated[tuple[Mapping[str, Any], ...], Mappings]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from contracts.configuration.kinds import AtLeastOne, Number, Port, Seconds, Share, Verify, Words
+from contracts.configuration.kinds import AtLeastOne, Number, Objects, Port, Seconds, Share, Verify, Words
 
 RoutingPolicy = Literal["least_load", "power_of_two", "round_robin", "consistent_hash", "prefix_affinity"]
 
@@ -102,6 +102,7 @@ class NodeConfig:
     advertise_host: str = ""  # address that peers reach this node at; empty: `host`, or its first non-loopback one
     control_port: Port = 0  # ZMQ port of a prefill node; 0: `port` + 1000
     drain_timeout_s: Seconds = 20.0  # after SIGTERM, for running requests and pushes to end; then vLLM is stopped
+    beside: Objects = ()  # KV connectors of vLLM beside Baton's, with kv_connector and settings; see composition.md
     vllm_args: Words = ()  # any further flag of vLLM's OpenAI server
 
 

@@ -45,7 +45,7 @@ def _lines(config: BatonConfig, notes: dict[str, str]) -> Iterator[str]:
 
 def _yaml(value: Any) -> str:
     """Return `value` on one line of YAML (JSON is YAML)."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and all(isinstance(word, str) for word in value):
         value = _masked(value)
     return json.dumps(str(value) if isinstance(value, Path) else value, ensure_ascii=False)
 

@@ -4,6 +4,7 @@
 value, or raises `ValueError` with what was expected ("an integer between 0 and 65535").
 """
 
+import json
 import math
 import shlex
 import types
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from contracts.configuration.kinds import Form, Range, ShellWords
+from contracts.configuration.kinds import Form, Mappings, Range, ShellWords
 
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")
@@ -23,8 +24,8 @@ def convert(value: object, hint: Any) -> object:
     Args:
         value: what a YAML file holds; a string may also be the text of an environment variable or flag, so a
             number or list that is written as text is read as one.
-        hint: a type of the schema: int, float, bool, str, Path, a `Literal`, `tuple[str, ...]`, one of these or
-            None, and `Annotated` forms of them.
+        hint: a type of the schema: int, float, bool, str, Path, a `Literal`, `tuple[str, ...]`, `Objects`, one of these
+            or None, and `Annotated` forms of them.
 
     Raises:
         ValueError: the value is of another type or out of range; the message says what was expected.
@@ -38,6 +39,8 @@ def convert(value: object, hint: Any) -> object:
         hint = next(kind for kind in get_args(hint) if kind is not types.NoneType)
     if get_origin(hint) is Literal:
         return _choice(value, get_args(hint))
+    if Mappings in marks:
+        return _mappings(value)
     if get_origin(hint) is tuple:
         return _words(value, by_shell=ShellWords in marks)
     if hint in (int, float):
@@ -59,6 +62,18 @@ def _words(value: object, *, by_shell: bool) -> tuple[str, ...]:
     if isinstance(value, list | tuple) and not any(isinstance(word, dict | list | type(None)) for word in value):
         return tuple(map(str, value))
     raise ValueError("a list of texts")
+
+
+def _mappings(value: object) -> tuple[dict[str, object], ...]:
+    expected = "a list of mappings, as text in JSON"
+    if isinstance(value, str):
+        try:
+            value = json.loads(value or "[]")
+        except ValueError:
+            raise ValueError(expected) from None
+    if not isinstance(value, list | tuple) or not all(isinstance(item, dict) for item in value):
+        raise ValueError(expected)
+    return tuple(value)
 
 
 def _shell_words(text: str) -> tuple[str, ...]:

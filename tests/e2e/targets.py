@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from contracts.kv_transfer import Role
+
 FLIP_FILE = "FLIP_FILE"  # environment: while this file exists, the next push damages one byte, and removes it
 LEAK_FILE = "LEAK_FILE"  # environment: while this file exists, the next reservation keeps one block, and removes it
 
@@ -50,6 +52,17 @@ def leaking_decode_node(argv: Sequence[str]) -> None:
 
     ReservationLedger.release = release  # type: ignore[method-assign]  # in this process and those that it forks
     main(argv)
+
+
+def offloading_node(argv: Sequence[str], role: Role, store_after_s: float, load_after_s: float) -> None:
+    """A node that may offload, though it runs on a CPU: only the copies themselves are not vLLM's."""
+    from node import beside
+    from node.command import main
+    from tests.support.host_copies import copy_late
+
+    beside.DEVICES = ("cpu",)
+    copy_late(store_after_s=store_after_s, load_after_s=load_after_s)
+    main(role, argv)
 
 
 def _taken(order: Path) -> bool:

@@ -1,5 +1,6 @@
 import dataclasses
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def test_a_whole_configuration_survives_a_round_trip(tmp_path: Path) -> None:
     wanted = BatonConfig(
         cluster=dataclasses.replace(BatonConfig().cluster, secret_file=Path("/run/secret")),
         proxy=dataclasses.replace(BatonConfig().proxy, prefill=("http://a:1", "http://b:2"), when_no_prefill="refuse"),
+        prefill_node=dataclasses.replace(BatonConfig().prefill_node, beside=({"kv_connector": "X", "n": [1, {}]},)),
         decode_node=dataclasses.replace(BatonConfig().decode_node, vllm_args=("--dtype", "float32")),
         serve=dataclasses.replace(BatonConfig().serve, pin_cores=False, start_timeout_s=0.5),
     )
@@ -120,6 +122,9 @@ def test_an_unknown_section_names_the_nearest_right_one(tmp_path: Path) -> None:
         ("serve.pin_cores", "maybe", "true or false"),
         ("serve.pin_cores", 1, "true or false"),
         ("cluster.secret_file", 5, "a path"),
+        ("decode_node.beside", {"kv_connector": "X"}, "a list of mappings, as text in JSON"),
+        ("decode_node.beside", ["X"], "a list of mappings, as text in JSON"),
+        ("decode_node.beside", "[{", "a list of mappings, as text in JSON"),
         ("prefill_node.vllm_args", "--a 'open", "words as a shell reads them (No closing quotation)"),
     ],
 )
@@ -251,5 +256,8 @@ def as_text(config: BatonConfig) -> Iterator[tuple[str, str]]:
     for key in HINTS:
         section, _, name = key.partition(".")
         value = getattr(getattr(config, section), name)
+        if name == "beside":
+            yield key, json.dumps(value)
+            continue
         separator = " " if name == "vllm_args" else ","
         yield key, separator.join(value) if isinstance(value, tuple) else "" if value is None else str(value)

@@ -52,3 +52,14 @@ def test_secrets_among_vllms_flags_are_masked(given: list[str], shown: str) -> N
 
     assert f"vllm_args: {shown}" in text
     assert "abc" not in text or "abc" in shown
+
+
+def test_mappings_are_shown_as_they_are_written(tmp_path: Path) -> None:
+    """A list of mappings survives being shown and read again."""
+    beside = '[{"kv_connector": "X", "kv_connector_extra_config": {"n": 1}}]'
+    file = tmp_path / "baton.yaml"
+    file.write_text(effective(load({"decode_node.beside": beside}, {}, None)))
+
+    assert load({}, {}, file).config.decode_node.beside == (
+        {"kv_connector": "X", "kv_connector_extra_config": {"n": 1}},
+    )

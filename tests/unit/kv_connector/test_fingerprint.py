@@ -73,6 +73,17 @@ def test_what_changes_the_bytes_changes_the_fingerprint(changed: dict[str, Any],
     assert any(line.startswith(f"{field}:") for line in found)
 
 
+def test_the_order_inside_a_block_is_told_apart() -> None:
+    """Heads before tokens and tokens before heads are equally long; where layers and blocks lie is each node's own."""
+    found = {}
+    for layout in ("LBHNC", "BLHNC", "LBNHC", None):
+        described = config(Layer("FLASH_ATTN"))
+        described.cache_config.kv_cache_layout = layout
+        found[layout] = fingerprint_of(described, "abc").attention
+
+    assert list(found.values()) == ["FLASH_ATTN/HNC", "FLASH_ATTN/HNC", "FLASH_ATTN/NHC", "FLASH_ATTN"]
+
+
 def test_instruction_sets_are_told_apart() -> None:
     """An AMX node packs its blocks in another way than an AVX node."""
     mine = fingerprint_of(config(CPU_LAYER), "abc")

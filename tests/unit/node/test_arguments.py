@@ -91,6 +91,20 @@ def test_the_connector_settings_are_what_the_connector_reads() -> None:
         assert config.from_extra(json.loads(json.dumps(extra))).data_host == "10.0.0.5"
 
 
+def test_connectors_beside_batons_stand_in_one_that_asks_all() -> None:
+    """What stands in `beside` is written into vLLM's MultiConnector."""
+    node = NodeConfig(model="/models/m", port=8100, beside=({"kv_connector": "X", "kv_connector_extra_config": {}},))
+
+    config = json.loads(value_after(vllm_arguments(launch(DECODE, node=node)), "--kv-transfer-config"))
+
+    children = config["kv_connector_extra_config"]["connectors"]
+    assert (config["kv_connector"], [child["kv_connector"] for child in children]) == (
+        "MultiConnector",
+        ["BatonConnector", "X"],
+    )
+    assert children[0]["kv_role"] == "kv_consumer"
+
+
 def test_the_control_port_can_be_set() -> None:
     """A set port is taken as it is."""
     assert control_port(NodeConfig(port=8100, control_port=7000)) == 7000

@@ -76,6 +76,7 @@ def test_the_secret_itself_is_in_no_argument(config: BatonConfig, vllm: list[lis
         ({"advertise_host": "203.0.113.7"}, "203.0.113.7"),
         ({"host": "0.0.0.0", "advertise_host": "127.0.0.1"}, "other machines cannot reach"),
         ({"port": 0}, "port 0"),
+        ({"beside": ({"kv_connector": "NixlConnector"},)}, "NixlConnector cannot stand in `beside`"),
     ],
 )
 @pytest.mark.usefixtures("vllm")
