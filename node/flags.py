@@ -28,8 +28,27 @@ OWNED: Mapping[str, str] = MappingProxyType(
         "--enable-dbo": "dual-batch overlap runs the layers' hooks out of order, and KV could leave before it is written",
         "--enable-dual-batch-overlap": "dual-batch overlap runs the layers' hooks out of order, "
         "and KV could leave before it is written",
+        **dict.fromkeys(
+            (
+                "--data-parallel-rank",
+                "--data-parallel-start-rank",
+                "--data-parallel-size-local",
+                "--data-parallel-external-lb",
+                "--data-parallel-hybrid-lb",
+            ),
+            "a node has all of its data-parallel engines on its own host, behind one port; run a node per host",
+        ),
+        "--decode-context-parallel-size": "ranks that divide a prompt's tokens cannot hand its KV off yet",
+        "--prefill-context-parallel-size": "ranks that divide a prompt's tokens cannot hand its KV off yet",
         "--disable-log-stats": "the proxy routes by the statistics",
     }
+)
+
+
+_SIZES = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--data-parallel-size", "-dp"),
 )
 
 
@@ -78,6 +97,16 @@ def count_of(arguments: Sequence[str], *names: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise StartRefusedError(f"{names[0]} must be a whole number of at least 1, not {text!r}")
     return int(text)
+
+
+def ranks_of(arguments: Sequence[str]) -> tuple[int, int]:
+    """Return how many ranks an engine has, and how many data-parallel engines there are.
+
+    Raises:
+        StartRefusedError: a size is not a whole number of at least 1.
+    """
+    tp, pp, engines = (count_of(arguments, *names) for names in _SIZES)
+    return tp * pp, engines
 
 
 def _canonical(argument: str) -> str:

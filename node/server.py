@@ -20,7 +20,7 @@ from node.addresses import Addresses, resolve
 from node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
 from node.beside import refuse_unproven
 from node.errors import StartRefusedError
-from node.flags import refuse_owned, value_of
+from node.flags import ranks_of, refuse_owned, value_of
 from node.middleware import GateSettings, configure
 from node.roles import TRAITS, RoleTraits, node_config
 from node.versions import versions
@@ -73,7 +73,9 @@ def _check(role: Role, config: BatonConfig, runtime_dir: Path) -> _Plan:
     addresses = resolve(node)
     checks.check_port(addresses.listen_host, node.port, "HTTP")
     if traits.binds_control:
-        checks.check_port(addresses.listen_host, control_port(node), "control")
+        ranks, engines = ranks_of(node.vllm_args)
+        for port in range(control_port(node), control_port(node) + ranks * engines):
+            checks.check_port(addresses.listen_host, port, "control")
     checks.check_transfer_engine()
     return _Plan(traits=traits, node=node, secret_file=secret_file, runtime_dir=runtime_dir, addresses=addresses)
 

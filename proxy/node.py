@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal
 
+from contracts.kv_transfer import Grid
 from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, differences
 from proxy.breaker import Breaker
 from proxy.others import Others
@@ -79,6 +80,11 @@ class Node:
     def fingerprint(self) -> Fingerprint | None:
         """What KV it makes or takes, as far as it said."""
         return self.info.fingerprint if self.info else None
+
+    @property
+    def grid(self) -> Grid:
+        """The ranks of each of its engines, as far as it said."""
+        return Grid(self.info.tensor_parallel_size, self.info.pipeline_parallel_size) if self.info else Grid()
 
     @property
     def incarnation(self) -> str:

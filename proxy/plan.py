@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from contracts.http import LOCAL
 from contracts.kv_transfer import new_transfer_id
+from contracts.node_info import compatible
 from proxy.classify import reason_for_local
 from proxy.dialects.alone import reason_alone
 from proxy.errors import BadRequestError, NoRoomError, ProxyError, UnavailableError, UnknownModelError
@@ -84,8 +85,7 @@ class Planner:
         if reason is not None:
             return self._own.first(work, decode, reason, nowhere_else=True)
         prefill = self._usable_prefill(request.model, history)
-        made = {node.fingerprint for node in prefill} - {None}
-        matching = [node for node in decode if node.fingerprint in made]
+        matching = _that_fit(decode, prefill)
         if not matching:
             return self._without_prefill(work, decode, any_ready=bool(prefill), others_wait=others_wait)
         taker, new_bytes = self._decode_router.choice(work, matching)
@@ -117,8 +117,7 @@ class Planner:
         takers = [failed.decode] if self._is_kept(failed.decode) or not others else others
         if may_retry and isinstance(failure, PrefillFailed):
             usable = self._usable_prefill(request.model, history)
-            made = {node.fingerprint for node in usable} - {None}
-            if matching := [node for node in takers if node.fingerprint in made]:
+            if matching := _that_fit(takers, usable):
                 taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
                 return self._pair(work, usable, taker)
         if self._refuses:
@@ -191,13 +190,24 @@ class Planner:
     def _pair(
         self, work: Work, prefill: Sequence[Node], taker: Node, keep: Pair | None = None, label: str = ""
     ) -> Pair:
-        makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
+        makers = _that_fit(prefill, [taker])
         if keep is not None and keep.prefill in makers and keep.rank < keep.ranks:
             return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label)
         maker = self._prefill_router.choose(work, makers)
         assert maker.info is not None
         rank = work.turn % len(maker.info.control_addresses)
         return Pair(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label)
+
+
+def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
+    """Return the nodes that may exchange KV with one of the others."""
+    theirs = {node.fingerprint for node in others} - {None}
+    fits = {
+        mine: any(compatible(mine, other) for other in theirs if other)
+        for mine in {n.fingerprint for n in nodes}
+        if mine
+    }
+    return [node for node in nodes if node.fingerprint and fits[node.fingerprint]]
 
 
 def key_of(request: ClientRequest, header: str) -> str:

@@ -46,7 +46,7 @@ def test_a_new_request_is_watched_at_its_prefill_node(engine: Engine) -> None:
 
     (watched,) = engine.side.take_step(step_output()).watched
 
-    assert (watched.transfer_id, watched.request_id, watched.peer) == ("a" * 32, "r1", PEER)
+    assert (watched.transfer_id, watched.request_id, watched.peers) == ("a" * 32, "r1", [PEER])
 
 
 def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:
