@@ -13,7 +13,7 @@ Name = Annotated[str, msgspec.Meta(max_length=256)]
 Word = Annotated[str, msgspec.Meta(max_length=512)]
 
 
-class RegionInfo(msgspec.Struct, frozen=True, kw_only=True):
+class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block.
 
     The last four say how a block may be divided; see `kv_connector.layout.Region`.

@@ -221,6 +221,11 @@ class BatonConnector(KVConnectorBase_V1):
         return isinstance(self._scheduler, DecodeScheduler) and self._scheduler.has_open_reservations()
 
     @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
+        """Each head's tokens together, so that ranks of other tensor-parallel sizes can take their heads."""
+        return None if vllm_config.model_config is None or vllm_config.model_config.use_mla else "HND"
+
+    @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
         """Hooks do not run inside captured full graphs; only the prefill node sets `layerwise`."""
         return bool(extra_config.get("layerwise", False))

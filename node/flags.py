@@ -30,21 +30,24 @@ OWNED: Mapping[str, str] = MappingProxyType(
         "and KV could leave before it is written",
         **dict.fromkeys(
             (
-                "--data-parallel-rank",
-                "--data-parallel-start-rank",
-                "--data-parallel-size-local",
-                "--data-parallel-external-lb",
-                "--data-parallel-hybrid-lb",
+                *("--data-parallel-rank", "-dpn"),
+                *("--data-parallel-start-rank", "-dpr"),
+                *("--data-parallel-size-local", "-dpl"),
+                *("--data-parallel-external-lb", "-dpe"),
+                *("--data-parallel-hybrid-lb", "-dph"),
             ),
             "a node has all of its data-parallel engines on its own host, behind one port; run a node per host",
         ),
-        "--decode-context-parallel-size": "ranks that divide a prompt's tokens cannot hand its KV off yet",
-        "--prefill-context-parallel-size": "ranks that divide a prompt's tokens cannot hand its KV off yet",
+        **dict.fromkeys(
+            ("--decode-context-parallel-size", "-dcp", "--prefill-context-parallel-size", "-pcp"),
+            "ranks that divide a prompt's tokens cannot hand its KV off yet",
+        ),
         "--disable-log-stats": "the proxy routes by the statistics",
     }
 )
 
 
+_WHOLE = ("--data-parallel-size",)  # flags in their own right, though another one begins with them
 _SIZES = (
     ("--tensor-parallel-size", "-tp"),
     ("--pipeline-parallel-size", "-pp"),
@@ -62,7 +65,7 @@ def refuse_owned(arguments: Sequence[str]) -> None:
         raise StartRefusedError(f"{arguments[0]!r} is neither a flag nor the value of one")
     for argument in arguments:
         for flag, reason in OWNED.items():
-            if argument.startswith("--") and _means(argument, flag):
+            if _means(argument, flag):
                 raise StartRefusedError(f"the flag {argument.split('=')[0]} cannot be passed on to vLLM: {reason}")
 
 
@@ -118,4 +121,6 @@ def _canonical(argument: str) -> str:
 
 def _means(argument: str, flag: str) -> bool:
     name = _canonical(argument)
-    return name != "--" and flag.startswith(name)
+    if not name.startswith("--"):
+        return name == flag
+    return name not in ("--", *_WHOLE) and flag.startswith(name)

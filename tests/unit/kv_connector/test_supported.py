@@ -40,9 +40,7 @@ def groups(*specs: Any) -> Any:
 def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     """The common cases raise nothing."""
     check_supported(engine(), groups(spec))
-    check_supported(
-        engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec)
-    )
+    check_supported(engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec))
 
 
 @pytest.mark.parametrize(

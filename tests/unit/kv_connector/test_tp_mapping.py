@@ -56,9 +56,7 @@ def test_both_sides_find_the_same_flows() -> None:
         flows = {(p, d) for d in range(decode) for p in sources(heads, *grids, d)}
         assert flows == {(p, d) for p in range(prefill) for d in readers(heads, *grids, p)}
         assert flows == {
-            (p, d)
-            for p, d in product(range(prefill), range(decode))
-            if heads_between(heads, (prefill, p), (decode, d))
+            (p, d) for p, d in product(range(prefill), range(decode)) if heads_between(heads, (prefill, p), (decode, d))
         }
 
 

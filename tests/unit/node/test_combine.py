@@ -1,0 +1,44 @@
+"""One snapshot of several engines and ranks."""
+
+from typing import Any
+
+from node import combine
+
+RANK: dict[str, Any] = {
+    "incarnation": "a",
+    "num_blocks": 9,
+    "transfers": [{"transfer_id": "t", "flow": "0-0"}],
+    "open_transfers": 1,
+    "totals": {"committed": 2},
+    "refused": {"malformed": 1},
+    "histograms": {"hidden_share": {"bounds": [0.5], "counts": [1, 2], "sum": 1.5}},
+}
+
+
+def test_one_rank_stays_as_it_is() -> None:
+    """The common case changes nothing."""
+    assert combine.ranks([RANK]) == RANK
+
+
+def test_counts_are_added_up_and_the_rest_is_the_first_ranks() -> None:
+    """A kind that one rank never counted counts as none there."""
+    other = {**RANK, "incarnation": "b", "totals": {"committed": 1, "dirty": 4}, "refused": {}}
+
+    both = combine.ranks([RANK, other])
+
+    assert both["totals"] == {"committed": 3, "dirty": 4}
+    assert both["refused"] == {"malformed": 1}
+    assert (both["incarnation"], both["num_blocks"], both["open_transfers"]) == ("a", 9, 2)
+    assert len(both["transfers"]) == 2
+    assert both["histograms"]["hidden_share"] == {"bounds": [0.5], "counts": [2, 4], "sum": 3.0}
+
+
+def test_engines_have_pools_and_addresses_of_their_own() -> None:
+    """Blocks add up; the addresses of an engine's ranks are one entry, in the engines' order."""
+    engine = {"num_blocks": 10, "free_blocks": 4, "totals": {}, "control_addresses": ["tcp://h:1", "tcp://h:2"]}
+    other = {**engine, "free_blocks": 3, "control_addresses": ["tcp://h:3", "tcp://h:4"]}
+
+    both = combine.engines([engine, other])
+
+    assert (both["engines"], both["num_blocks"], both["free_blocks"]) == (2, 20, 7)
+    assert both["control_addresses"] == ["tcp://h:1,tcp://h:2", "tcp://h:3,tcp://h:4"]
