@@ -30,8 +30,11 @@ class FanOut:
         """The prompt is scheduled for the first time; `flows`: their ids, each with its `Prompt.shards`."""
         parts = {request_id if len(flows) == 1 else f"{request_id}/{i}": flow for i, flow in enumerate(flows)}
         self._flows[request_id] = {part: flow_id for part, (flow_id, _) in parts.items()}
+        cancelled = transfer_id in self._producer.tombstones  # before its flows had names
         for part, (flow_id, shards) in parts.items():
             self._request_of[part] = request_id
+            if cancelled:
+                self._producer.cancel(flow_id, now)
             self._producer.start(flow_id, part, prompt._replace(shards=shards), now)
             if flow_id in self._producer.transfers:  # else it has ended already
                 self._open.setdefault(transfer_id, set()).add(flow_id)

@@ -1,15 +1,16 @@
 """One D rank whose request comes from two P ranks, and one P rank that feeds two D ranks: flows, joined."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from kv_connector.handoff.consumer import CANCELLED
 from kv_connector.handoff.fan_out import FanOut
 from kv_connector.handoff.gather import Flow, Gather
-from kv_connector.handoff.pushing import Terms
 from kv_connector.handoff.producer import Producer
+from kv_connector.handoff.pushing import Terms
 from kv_connector.protocol import Message, Revoke
 from tests.unit.kv_connector.handoff.machines import PROMPT, SETTINGS, WISH, hello, make_consumer, make_producer
 
@@ -92,7 +93,7 @@ class Trio:
         self.talk()
 
 
-def reserved(**more: tuple[int, int]) -> Trio:
+def reserved(**more: Any) -> Trio:
     """A trio that has got as far as RESERVE with both P ranks."""
     trio = Trio(**more)
     trio.watch()
@@ -174,11 +175,11 @@ def test_stages_without_a_common_layer_end_at_once() -> None:
 
     trio.start(1)
 
-    assert [flow for flow in trio.consumer.transfers] == ["t/0-0"]
+    assert list(trio.consumer.transfers) == ["t/0-0"]
 
 
 def test_a_request_that_failed_before_its_blocks_were_allocated_is_told_so() -> None:
-    """vLLM waits for what it has just allocated, so it hears of the failure, once."""
+    """VLLM waits for what it has just allocated, so it hears of the failure, once."""
     trio = Trio()
     trio.watch()
     trio.producers[0].abandon("t/0-0", "aborted before it was scheduled", trio.now)
@@ -219,43 +220,50 @@ def test_whatever_happens_a_request_ends_once_and_never_half(seed: int) -> None:
     """Random failures, departures and restarts of either rank, in any order, 50 times each."""
     rng = random.Random(seed)
     for _ in range(50):
-        trio = Trio()
-        trio.watch()
-        committed = [False, False]
-        steps = [trio.prepare, *(lambda rank=rank: trio.start(rank) for rank in range(2))]
+        live_through(Trio(), rng)
 
-        def push(rank: int, trio: Trio = trio, committed: list[bool] = committed) -> None:
-            trio.push(rank, ok=rng.random() < 0.9)
-            committed[rank] = FLOWS[rank].flow_id not in trio.producers[rank].transfers
 
-        events = [*steps, lambda: push(0), lambda: push(1)] * 2
-        events += [lambda: trio.gather.cancel("d", trio.now)] * (rng.random() < 0.3)
-        events += [lambda: trio.producers[1].void("p", "preempted", trio.now)] * (rng.random() < 0.3)
-        rng.shuffle(events)
-        prepared = False
-        for event in events:
-            if event == trio.prepare:
-                if prepared:
-                    continue
-                prepared = True
-            event()
-            trio.talk()
-        for _ in range(400):  # until every bound has passed
-            trio.now += 0.5
-            trio.consumer.tick(trio.now)
-            for producer in trio.producers:
-                producer.tick(trio.now)
-            for engine in [*trio.consumer.fences]:
-                trio.consumer.fences.remove(engine)
-                trio.consumer.fenced(engine)
-                trio.consumer.engine_added(0, f"{engine}+")
-            trio.talk()
-        waited = [one for one in trio.finished if one[2]]
-        assert len(waited) == prepared
-        assert trio.closed == ["d"] * prepared
-        assert not trio.consumer.transfers
-        if prepared and not waited[0][1]:
-            assert committed == [True, True]
+def live_through(trio: Trio, rng: random.Random) -> None:
+    """Both ranks get ready and push, twice and in any order, while this and that goes wrong."""
+    trio.watch()
+    committed = [False, False]
+    prepared: list[bool] = []
+
+    def prepare() -> None:
+        if not prepared:
+            prepared.append(True)
+            trio.prepare()
+
+    def push(rank: int) -> None:
+        ok = rng.random() < 0.9
+        trio.push(rank, ok=ok)
+        committed[rank] |= ok and FLOWS[rank].flow_id not in trio.producers[rank].transfers
+
+    events: list[Callable[[], None]] = [
+        *[prepare, lambda: trio.start(0), lambda: trio.start(1), lambda: push(0), lambda: push(1)] * 2,
+        *[lambda: trio.gather.cancel("d", trio.now)] * (rng.random() < 0.3),
+        *[lambda: trio.producers[1].void("p", "preempted", trio.now)] * (rng.random() < 0.3),
+    ]
+    rng.shuffle(events)
+    for event in events:
+        event()
+        trio.talk()
+    for _ in range(400):  # until every bound has passed
+        trio.now += 0.5
+        trio.consumer.tick(trio.now)
+        for producer in trio.producers:
+            producer.tick(trio.now)
+        for engine in [*trio.consumer.fences]:
+            trio.consumer.fences.remove(engine)
+            trio.consumer.fenced(engine)
+            trio.consumer.engine_added(0, f"{engine}+")
+        trio.talk()
+    waited = [one for one in trio.finished if one[2]]
+    assert len(waited) == len(prepared) == 1
+    assert trio.closed == ["d"]
+    assert not trio.consumer.transfers
+    if not waited[0][1]:
+        assert committed == [True, True]
 
 
 # --- P's side ---
