@@ -18,4 +18,4 @@ def transfer(environ: Mapping[str, str]) -> Transfer:
     asked = environ.get(VARIABLE) or "async"
     if asked not in get_args(Transfer):
         raise ValueError(f"{VARIABLE} is {asked!r}; it can be {', '.join(get_args(Transfer))}")
-    return cast(Transfer, asked)
+    return cast("Transfer", asked)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch.distributed
 
 from model_runner.pipeline.choose import Transfer
-from model_runner.pipeline.handles import Handle, Posted, Tensors, wait_for
+from model_runner.pipeline.handles import RECEIVING, SENDING, Handle, Posted, Tensors, told_as, wait_for
 from model_runner.pipeline.receive_ahead import ReceiveAhead
 from model_runner.pipeline.send_window import SendWindow
 
@@ -68,12 +68,15 @@ def _gloo_lane(group: Any) -> Any:
 
 def _wait_at_once(group: Any, lane: Any, timeout_s: float) -> None:
     def send(tensors: Tensors, **how: Any) -> list[Handle]:
-        wait_for(lane.isend_tensor_dict(tensors, **how), timeout_s, "sending to the next pipeline stage")
+        with told_as(SENDING):
+            handles = lane.isend_tensor_dict(tensors, **how)
+        wait_for(handles, timeout_s, SENDING)
         return []
 
     def receive(**how: Any) -> Posted:
-        tensors, handles, postprocess = lane.irecv_tensor_dict(**how)
-        wait_for(handles, timeout_s, "receiving from the previous pipeline stage")
+        with told_as(RECEIVING):
+            tensors, handles, postprocess = lane.irecv_tensor_dict(**how)
+        wait_for(handles, timeout_s, RECEIVING)
         for finish in postprocess:
             finish()
         return Posted(tensors, [], [])

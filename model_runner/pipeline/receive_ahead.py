@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from model_runner.pipeline.handles import Handle, PipelineError, Posted, Tensors, wait_for
+from model_runner.pipeline.handles import RECEIVING, PipelineError, Posted, Tensors, told_as, wait_for
 
 AHEAD = 1
 
@@ -89,7 +89,7 @@ class ReceiveAhead:
                 self.taken += 1
                 return message
             self._failure = message  # whatever comes later belongs to another step
-        raise PipelineError("receiving from the previous pipeline stage failed") from self._failure
+        raise PipelineError(f"the step has no input: {self._failure}") from self._failure
 
     def _run(self) -> None:
         while True:
@@ -102,8 +102,9 @@ class ReceiveAhead:
 
     @torch.inference_mode()  # it counts per thread, and the tensors are used under it
     def _receive_one(self) -> _Message:
-        tensors, handles, postprocess = self._post(**self._how)
-        wait_for(handles, self._timeout_s, "receiving from the previous pipeline stage")
+        with told_as(RECEIVING):
+            tensors, handles, postprocess = self._post(**self._how)
+        wait_for(handles, self._timeout_s, RECEIVING)
         assert tensors is not None  # a group of several stages
         return _Message(tensors, postprocess)
 

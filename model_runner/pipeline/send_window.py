@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from model_runner.pipeline.handles import Handle, Tensors, wait_for
+from model_runner.pipeline.handles import SENDING, Handle, Tensors, told_as, wait_for
 
 SLOTS = 2
 
@@ -43,11 +43,12 @@ class SendWindow:
             Nothing: there is nothing that the caller must wait for before it computes again.
 
         Raises:
-            PipelineError: an earlier send failed, or took too long.
+            PipelineError: this or an earlier send failed, or that one took too long.
         """
         slot = self._slots[self.sent % len(self._slots)]
-        wait_for(slot.take_handles(), self._timeout_s, "sending to the next pipeline stage")
-        slot.handles = self._post(slot.copy(tensors), **how)
+        wait_for(slot.take_handles(), self._timeout_s, SENDING)
+        with told_as(SENDING):
+            slot.handles = self._post(slot.copy(tensors), **how)
         self.sent += 1
         self.handles += len(slot.handles)
         return []

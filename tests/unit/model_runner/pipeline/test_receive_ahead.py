@@ -122,9 +122,8 @@ def test_a_stage_that_is_gone_is_an_error_now_and_later() -> None:
     stage.say(RuntimeError("Connection closed by peer"))
 
     for _ in range(2):
-        with pytest.raises(PipelineError, match=r"receiving from the previous pipeline stage failed") as caught:
+        with pytest.raises(PipelineError, match=r"previous pipeline stage failed: Connection closed by peer$"):
             value_of(receives.receive())
-        assert "Connection closed by peer" in str(caught.value.__cause__)
 
 
 def test_a_stage_that_is_silent_is_an_error_in_time() -> None:
@@ -132,9 +131,8 @@ def test_a_stage_that_is_silent_is_an_error_in_time() -> None:
     stage = Stage()
     receives = ReceiveAhead(stage.post, timeout_s=0.05)
 
-    with pytest.raises(PipelineError) as caught:
+    with pytest.raises(PipelineError, match=r"has sent nothing for 0\.05 s$"):
         value_of(receives.receive())
-    assert "has sent nothing for 0.05 s" in str(caught.value.__cause__)
 
     stage.say(0)
     stage.say(1)

@@ -85,7 +85,7 @@ def test_a_send_is_waited_for_only_when_its_slot_is_needed() -> None:
 
 
 def test_each_handle_is_waited_for_once() -> None:
-    """gloo's second wait for the same message never returns."""
+    """A second wait for the same message never returns from gloo."""
     transport = LateTransport()
 
     compute(SendWindow(transport.post, timeout_s=1), 9)
@@ -94,7 +94,7 @@ def test_each_handle_is_waited_for_once() -> None:
 
 
 def test_the_caller_gets_no_handle() -> None:
-    """vLLM's worker would wait for it before its next forward pass."""
+    """The worker would wait for it before its next forward pass."""
     window = SendWindow(LateTransport().post, timeout_s=1)
 
     assert window.send({"hidden_states": torch.zeros(1)}) == []

@@ -24,7 +24,7 @@ def log() -> Log:
 
 
 def worker(log: Log, monkeypatch: pytest.MonkeyPatch, *, first: bool) -> Any:
-    """vLLM's worker with a model and a pipeline group that tell what is asked of them."""
+    """A worker of vLLM's, with a model and a pipeline group that tell what is asked of them."""
 
     def execute(_: object, received: Any) -> IntermediateTensors:
         log.append("prepare")
