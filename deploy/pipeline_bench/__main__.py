@@ -81,7 +81,9 @@ async def measure(arguments: argparse.Namespace, network: Network, forkserver: F
     """Start the servers, let each pass once, and take the cells."""
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
     draw = prompts(int.from_bytes(os.urandom(8), "big") if arguments.seed is None else arguments.seed)
-    async with aiohttp.ClientSession(timeout=timeout) as http:
+    # Each request has a connection of its own: a kept one may be closed by a server that waited for its turn.
+    connector = aiohttp.TCPConnector(force_close=True)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:
         processes = Processes(forkserver, folder, http)
         try:
             flags = ("--max-num-batched-tokens", str(arguments.chunk))
