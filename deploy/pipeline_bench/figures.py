@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -26,7 +25,7 @@ class Round(NamedTuple):
 
     tokens_per_s: float  # prompts and answers
     ttft_s: float  # median over the requests
-    itl_s: float  # median over all gaps between tokens; 0 if there was none
+    itl_s: float  # median over the requests of their mean gap between tokens; 0 if there was none
 
 
 class Spread(NamedTuple):
@@ -52,7 +51,9 @@ class Cell:
 def round_of(load: Load, answers: Sequence[Answer]) -> Round:
     """Return the figures of requests that began together."""
     took_s = max(answer.times[-1] for answer in answers) - min(answer.began for answer in answers)
-    gaps = [later - earlier for answer in answers for earlier, later in pairwise(answer.times)]
+    gaps = [
+        (answer.times[-1] - answer.times[0]) / (len(answer.times) - 1) for answer in answers if len(answer.times) > 1
+    ]
     tokens = load.requests * (load.prompt_tokens + load.answer_tokens)
     return Round(tokens / took_s, median(answer.ttft_s for answer in answers), median(gaps) if gaps else 0.0)
 
