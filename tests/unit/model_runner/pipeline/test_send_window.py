@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from model_runner.pipeline.handles import PipelineError, Tensors
+from model_runner.pipeline.handles import Handle, PipelineError, Tensors
 from model_runner.pipeline.send_window import SendWindow
 
 
@@ -14,7 +14,7 @@ class LateTransport:
         self.honest = honest  # otherwise its handles end before it has read
         self.posted: list[Message] = []
 
-    def post(self, tensors: Tensors, **_: object) -> "list[Message]":
+    def post(self, tensors: Tensors, **_: object) -> list[Handle]:
         self.posted.append(Message(tensors, self.honest))
         return [self.posted[-1]]
 
@@ -105,7 +105,7 @@ def test_a_slot_takes_messages_of_any_size() -> None:
     """Steps differ in tokens, and a larger one gets new memory."""
     seen: list[Tensors] = []
 
-    def post(tensors: Tensors) -> list[Message]:
+    def post(tensors: Tensors) -> list[Handle]:
         seen.append({name: value.clone() for name, value in tensors.items()})
         return []
 
@@ -121,7 +121,12 @@ def test_a_slot_takes_messages_of_any_size() -> None:
 def test_what_is_no_tensor_is_sent_as_it_is() -> None:
     """A model may add a number to what it hands on."""
     seen: list[Tensors] = []
-    window = SendWindow(lambda tensors: seen.append(tensors) or [], timeout_s=1)  # type: ignore[func-returns-value]
+
+    def post(tensors: Tensors) -> list[Handle]:
+        seen.append(tensors)
+        return []
+
+    window = SendWindow(post, timeout_s=1)
 
     window.send({"layers": 4})
 
