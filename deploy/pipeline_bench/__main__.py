@@ -31,6 +31,9 @@ LOADS: Final = (
     Load("prompts", requests=4, prompt_tokens=1024, answer_tokens=1),
     Load("streams", requests=8, prompt_tokens=64, answer_tokens=48),
 )
+SPIN_S: Final = (
+    1.3  # vLLM's processes spin for 1 s after their last message (`SpinCondition`), which disturbs the next way
+)
 REQUEST_TIMEOUT_S: Final = 120.0
 MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
 
@@ -53,7 +56,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def ask(server: Plain, load: Load, draw: Draw) -> Round:
-    """Put a load on a server; every prompt is new."""
+    """Put a load on a server, once those of the last one rest; every prompt is new."""
+    await asyncio.sleep(SPIN_S)
     drawn = [draw(load.prompt_tokens) for _ in range(load.requests)]
     return round_of(load, await asyncio.gather(*(server.ask(prompt, load.answer_tokens) for prompt in drawn)))
 
