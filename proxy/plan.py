@@ -20,7 +20,7 @@ from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.own import OwnPrompts
 from proxy.plans import Alone, Pair, Plan
-from proxy.reasons import LABELS, NO_PREFILL_CONFIGURED, NO_PREFILL_MATCHES, NO_PREFILL_READY, SHORT
+from proxy.reasons import LABELS, NO_PREFILL_CONFIGURED, NO_PREFILL_MATCHES, NO_PREFILL_READY, NO_PREFILL_SPEAKS, SHORT
 from proxy.request import ClientRequest
 from proxy.retries import History
 from proxy.routing.conditional import Conditional, Verdict
@@ -84,10 +84,10 @@ class Planner:
         if reason is not None:
             return self._own.first(work, decode, reason, nowhere_else=True)
         prefill = self._usable_prefill(request.model, history)
-        made = {node.fingerprint for node in prefill} - {None}
-        matching = [node for node in decode if node.fingerprint in made]
+        made = {node.pairing for node in prefill} - {None}
+        matching = [node for node in decode if node.pairing in made]
         if not matching:
-            return self._without_prefill(work, decode, any_ready=bool(prefill), others_wait=others_wait)
+            return self._without_prefill(work, prefill, decode, others_wait=others_wait)
         taker, new_bytes = self._decode_router.choice(work, matching)
         verdict = self._conditional.judge(new_bytes, taker)
         if verdict is Verdict.LOCAL:
@@ -117,8 +117,8 @@ class Planner:
         takers = [failed.decode] if self._is_kept(failed.decode) or not others else others
         if may_retry and isinstance(failure, PrefillFailed):
             usable = self._usable_prefill(request.model, history)
-            made = {node.fingerprint for node in usable} - {None}
-            if matching := [node for node in takers if node.fingerprint in made]:
+            made = {node.pairing for node in usable} - {None}
+            if matching := [node for node in takers if node.pairing in made]:
                 taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
                 return self._pair(work, usable, taker)
         if self._refuses:
@@ -180,18 +180,26 @@ class Planner:
         """Whether a decode node that a request was to go to still takes work; its breaker does not matter."""
         return taker.probed is State.READY and not taker.draining and taker in self._decode
 
-    def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool, others_wait: bool) -> Alone:
-        reason = NO_PREFILL_MATCHES if any_ready else NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
+    def _without_prefill(
+        self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], *, others_wait: bool
+    ) -> Alone:
+        reason = self._no_prefill_because(prefill, decode)
         if self._refuses:
             raise UnavailableError(reason)
         if others_wait:
             raise NoRoomError
         return self._own.first(work, decode, reason)
 
+    def _no_prefill_because(self, prefill: Sequence[Node], decode: Sequence[Node]) -> str:
+        if not prefill:
+            return NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
+        makes = {node.fingerprint for node in prefill} - {None}
+        return NO_PREFILL_SPEAKS if any(node.fingerprint in makes for node in decode) else NO_PREFILL_MATCHES
+
     def _pair(
         self, work: Work, prefill: Sequence[Node], taker: Node, keep: Pair | None = None, label: str = ""
     ) -> Pair:
-        makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
+        makers = [node for node in prefill if node.pairing == taker.pairing]
         if keep is not None and keep.prefill in makers and keep.rank < keep.ranks:
             return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label)
         maker = self._prefill_router.choose(work, makers)

@@ -89,6 +89,26 @@ async def test_nodes_whose_kv_differs_are_never_paired() -> None:
     assert "'bfloat16' here, 'float32' there" in unpairable[0]["reason"]
 
 
+async def test_nodes_of_another_protocol_are_paired_around() -> None:
+    """One of two decode nodes has been upgraded: its requests go to the other, and `/ready` says why."""
+    async with cluster(decode=2) as running:
+        upgraded = running.decode[0]
+        upgraded.change(versions={"protocol": "2"})
+
+        async def unpairable() -> Any:
+            return (await running.http.get("/ready")).json()["unpairable"]
+
+        await until_true(unpairable)
+        before = len(upgraded.seen)
+        got = [await running.complete() for _ in range(4)]
+        seen = len(upgraded.seen) - before
+        why = (await unpairable())[0]["reason"]
+
+    assert [each.headers["x-baton-path"] for each in got] == ["disaggregated"] * 4
+    assert seen == 0
+    assert why == "the prefill node speaks protocol 1, the decode node 2"
+
+
 async def test_a_server_without_the_node_api_is_not_used() -> None:
     """A plain vLLM behind one of the URLs is found out."""
     async with cluster() as running:

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from contracts.kv_transfer import PROTOCOL_VERSION
 from proxy.breaker import Breaker, BreakerSettings
 from proxy.node import Node, State, unpairable_because
 from proxy.readiness import models, readiness
@@ -83,6 +84,32 @@ def test_nodes_that_differ_are_not_paired() -> None:
     reason = unpairable_because(node("prefill"), node("decode", fingerprint=BFLOAT16))
 
     assert reason == "dtype: 'float32' here, 'bfloat16' there"
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "reason"),
+    [
+        ("1", "2", "the prefill node speaks protocol 1, the decode node 2"),
+        ("2", "1", "the prefill node speaks protocol 2, the decode node 1"),
+        ("2", "2", "both speak protocol 2, this proxy 1"),
+        ("1", "1", None),
+    ],
+)
+def test_nodes_of_other_protocols_are_not_paired(prefill: str, decode: str, reason: str | None) -> None:
+    """Nor two that understand each other and not this proxy, whose parameters they would refuse."""
+    assert PROTOCOL_VERSION == 1  # else write other numbers above
+    maker, taker = node("prefill", versions={"protocol": prefill}), node("decode", versions={"protocol": decode})
+
+    assert unpairable_because(maker, taker) == reason
+    assert (maker.pairing is not None and maker.pairing == taker.pairing) == (reason is None)
+
+
+def test_a_node_that_names_no_protocol_is_taken_to_speak_ours() -> None:
+    """Its peer refuses it if that is wrong."""
+    maker, taker = node("prefill"), node("decode", versions={"protocol": str(PROTOCOL_VERSION)})
+
+    assert unpairable_because(maker, taker) is None
+    assert maker.pairing == taker.pairing
 
 
 def test_what_is_in_flight_is_counted_and_given_back() -> None:
