@@ -150,10 +150,11 @@ def _hand_over(arguments: list[str]) -> None:
     except ImportError as exc:
         if not (exc.name or "").startswith("vllm.entrypoints.launchers"):
             raise
-        # Before vLLM 0.29 the server is a script.
-        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
-    else:
+        entry = None
+    if entry is not None:
         entry.main()
+    else:  # Before vLLM 0.29 the server is a script.
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
 
 
 def _keep_quiet_on_the_way_out() -> None:
