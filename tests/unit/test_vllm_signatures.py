@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.vllm_signatures.__main__ import installed
-from tests.support.vllm_signatures.facts import Facts, known, overrides, read
+from tests.support.vllm_signatures.facts import Facts, installed, known, overrides, read
 from tests.support.vllm_signatures.imports import imports
 from tests.support.vllm_signatures.parameters import Call, calls_allowed_by, problem
 from tests.support.vllm_signatures.source import Source

@@ -1,6 +1,7 @@
 """What one version of vLLM has of what we use: read from its source, kept as JSON."""
 
 import ast
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -9,7 +10,7 @@ import msgspec
 from tests.support.vllm_signatures.imports import imports
 from tests.support.vllm_signatures.parameters import Call, parameters_of
 from tests.support.vllm_signatures.source import Function, Source, methods
-from tests.support.vllm_signatures.used import CALLERS, CONNECTOR, OVERRIDES, USED
+from tests.support.vllm_signatures.used import CALLERS, CONNECTOR, OVERRIDES, ROOT, USED
 
 VERSIONS: Final = Path(__file__).parent / "versions"
 
@@ -37,8 +38,6 @@ def wanted() -> list[str]:
 def overrides(ours: str, source: Source | None = None) -> dict[str, list[str]]:
     """The public methods of a class of ours and `__init__` → their parameters."""
     module, _, name = ours.partition(":")
-    from tests.support.vllm_signatures.used import ROOT
-
     found = (source or Source(ROOT)).find(module, name)
     assert isinstance(found, ast.ClassDef), ours
     return {each.name: parameters_of(each) for each in methods(found) if each.name == "__init__" or each.name[0] != "_"}
@@ -57,6 +56,14 @@ def read(root: Path) -> Facts:
         calls=_calls(source, set(hooks)),
         names={key: _look_up(source, key) for key in wanted() if _exists(source, key)},
     )
+
+
+def installed() -> Path:
+    """The folder that the installed vLLM is in."""
+    spec = find_spec("vllm")
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).parents[1]
 
 
 def known() -> dict[str, Facts]:

@@ -8,6 +8,8 @@ from proxy.node import Node, State, unpairable_because
 from proxy.readiness import models, readiness
 from tests.unit.proxy.members import BFLOAT16, info, node
 
+OURS, NEXT = str(PROTOCOL_VERSION), str(PROTOCOL_VERSION + 1)
+
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
@@ -89,15 +91,14 @@ def test_nodes_that_differ_are_not_paired() -> None:
 @pytest.mark.parametrize(
     ("prefill", "decode", "reason"),
     [
-        ("1", "2", "the prefill node speaks protocol 1, the decode node 2"),
-        ("2", "1", "the prefill node speaks protocol 2, the decode node 1"),
-        ("2", "2", "both speak protocol 2, this proxy 1"),
-        ("1", "1", None),
+        (OURS, NEXT, f"the prefill node speaks protocol {OURS}, the decode node {NEXT}"),
+        (NEXT, OURS, f"the prefill node speaks protocol {NEXT}, the decode node {OURS}"),
+        (NEXT, NEXT, f"both speak protocol {NEXT}, this proxy {OURS}"),
+        (OURS, OURS, None),
     ],
 )
 def test_nodes_of_other_protocols_are_not_paired(prefill: str, decode: str, reason: str | None) -> None:
     """Nor two that understand each other and not this proxy, whose parameters they would refuse."""
-    assert PROTOCOL_VERSION == 1  # else write other numbers above
     maker, taker = node("prefill", versions={"protocol": prefill}), node("decode", versions={"protocol": decode})
 
     assert unpairable_because(maker, taker) == reason
@@ -106,7 +107,7 @@ def test_nodes_of_other_protocols_are_not_paired(prefill: str, decode: str, reas
 
 def test_a_node_that_names_no_protocol_is_taken_to_speak_ours() -> None:
     """Its peer refuses it if that is wrong."""
-    maker, taker = node("prefill"), node("decode", versions={"protocol": str(PROTOCOL_VERSION)})
+    maker, taker = node("prefill"), node("decode", versions={"protocol": OURS})
 
     assert unpairable_because(maker, taker) is None
     assert maker.pairing == taker.pairing
