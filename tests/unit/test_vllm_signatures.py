@@ -6,7 +6,7 @@ from tests.support.vllm_signatures.facts import Facts, installed, known, overrid
 from tests.support.vllm_signatures.imports import imports
 from tests.support.vllm_signatures.parameters import Call, calls_allowed_by, problem
 from tests.support.vllm_signatures.source import Source
-from tests.support.vllm_signatures.used import CONNECTOR, OVERRIDES, USED
+from tests.support.vllm_signatures.used import CONNECTOR, OVERRIDES, USED, Override
 
 KNOWN = known()
 NEWEST = [*KNOWN][-1]
@@ -78,7 +78,7 @@ def test_a_hook_that_a_version_does_not_know_is_one_that_we_know_of(version: str
 
 @pytest.mark.parametrize("version", KNOWN)
 @pytest.mark.parametrize("override", OVERRIDES[1:], ids=lambda override: override.ours)
-def test_the_other_classes_of_ours_take_the_calls_of_those_they_stand_in_for(override: str, version: str) -> None:
+def test_the_other_classes_of_ours_take_the_calls_of_those_they_stand_in_for(override: Override, version: str) -> None:
     """Workers, and the report that vLLM adds up."""
     ours, theirs = override
     for method, parameters in overrides(ours).items():

@@ -110,8 +110,7 @@ def _members(definition: ast.ClassDef) -> dict[str, ast.AST]:
             found.setdefault(name, item)
     for method in methods(definition):
         for node in ast.walk(method):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if _is_annotated(node) else []
-            for target in targets:
+            for target in _targets(node):
                 if (
                     isinstance(target, ast.Attribute)
                     and isinstance(target.value, ast.Name)
@@ -121,8 +120,14 @@ def _members(definition: ast.ClassDef) -> dict[str, ast.AST]:
     return found
 
 
-def _is_annotated(node: ast.AST) -> bool:
-    return isinstance(node, ast.AnnAssign)
+def _targets(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.Assign():
+            return node.targets
+        case ast.AnnAssign():
+            return [node.target]
+        case _:
+            return []
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:

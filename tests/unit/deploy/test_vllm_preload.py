@@ -1,5 +1,7 @@
 """What the zygote imports, whichever version of vLLM there is."""
 
+import importlib.util
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +20,9 @@ def test_the_server_is_found_where_its_version_has_it(monkeypatch: pytest.Monkey
         return here.get(name)
 
     imported: list[str] = []
-    monkeypatch.setattr(vllm_preload.importlib.util, "find_spec", find_spec)
-    monkeypatch.setattr(vllm_preload.importlib, "import_module", imported.append)
-    monkeypatch.setattr(vllm_preload.sys, "modules", {name: SimpleNamespace() for name in vllm_preload.FORKING})
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
+    monkeypatch.setattr(importlib, "import_module", imported.append)
+    monkeypatch.setattr(sys, "modules", {name: SimpleNamespace() for name in vllm_preload.FORKING})
 
     vllm_preload.prepare()
 
