@@ -27,7 +27,7 @@ CALLERS = (
 USED: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         # kv_connector
-        "vllm.config:CacheConfig": ("block_size", "cache_dtype", "enable_prefix_caching"),
+        "vllm.config:CacheConfig": ("block_size", "cache_dtype", "enable_prefix_caching", "kv_cache_layout"),
         "vllm.config:CompilationConfig": ("static_forward_context",),
         "vllm.config:KVTransferConfig": (
             *("is_kv_producer", "kv_connector_extra_config"),
@@ -110,6 +110,10 @@ class Override(NamedTuple):
 
 OVERRIDES = (
     Override("kv_connector.connector:BatonConnector", CONNECTOR),
+    Override(
+        "kv_connector.fenced_offloading:OffloadingConnector",
+        "vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector:OffloadingConnector",
+    ),
     Override("kv_connector.metadata:DecodeReport", f"{CONNECTOR.partition(':')[0]}:KVConnectorWorkerMetadata"),
     Override("model_runner.cpu:Worker", "vllm.v1.worker.cpu_worker:CPUWorker"),
     Override("model_runner.cuda:Worker", "vllm.v1.worker.gpu_worker:Worker"),
