@@ -18,12 +18,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
-    KVConnectorTransferResults,
 )
 from vllm.v1.request import RequestStatus
 
 from contracts.kv_transfer import Grid
 from kv_connector.config import ConnectorConfig
+from kv_connector.engine_version import FailedLoads, TransferResults, cache_manager_of, check_engine
 from kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from kv_connector.scheduler_side.prefill import PrefillScheduler
@@ -37,6 +37,7 @@ from kv_connector.worker_side.prefill import PrefillWorker
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.block_pool import BlockPool
@@ -60,10 +61,11 @@ class BatonConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         """Read the configuration; threads start with `register_kv_caches` and `bind_gpu_block_pool`."""
         super().__init__(vllm_config, role, kv_cache_config)
+        transfer_config = self._kv_transfer_config
+        check_engine("prefill" if transfer_config.is_kv_producer else "decode")
         check_supported(vllm_config, kv_cache_config)
         if vllm_config.device_config.device_type == "cpu":
             pause_instead()
-        transfer_config = self._kv_transfer_config
         parallel = vllm_config.parallel_config
         extra = transfer_config.kv_connector_extra_config
         self._config = ConnectorConfig.from_extra({**extra, "engine": parallel.data_parallel_index})
@@ -71,6 +73,7 @@ class BatonConnector(KVConnectorBase_V1):
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         self._worker: Worker | None = None
         self._introduced: RankAddress | None = None
+        self._failed_loads = FailedLoads()
         self._status: StatusServer | None = None
         self._integrity: StatusServer | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -110,6 +113,7 @@ class BatonConnector(KVConnectorBase_V1):
             case PrefillWorker() as prefill, PrefillStep() as step:
                 prefill.begin_step(step)
             case DecodeWorker() as decode, DecodeStep() as step:
+                self._failed_loads.begin_step(step)
                 decode.begin_step(step)
 
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:
@@ -132,14 +136,22 @@ class BatonConnector(KVConnectorBase_V1):
         if isinstance(self._worker, PrefillWorker):
             self._worker.end_step()
 
-    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+    def get_transfer_results(self, finished_req_ids: set[str]) -> "KVConnectorTransferResults":
         """Which requests' sends and receives have ended since the last step, each once."""
         if isinstance(self._worker, PrefillWorker):
-            return KVConnectorTransferResults(finished_sending=self._worker.take_released())
+            return TransferResults(finished_sending=self._worker.take_released())
         if isinstance(self._worker, DecodeWorker):
             finished, failed = self._worker.take_results()
-            return KVConnectorTransferResults(finished_recving=finished, failed_recving=failed)
-        return KVConnectorTransferResults()
+            return TransferResults(finished_recving=finished, failed_recving=failed)
+        return TransferResults()
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
+        """The same as asked by a vLLM that does not know `get_transfer_results`."""
+        return self._failed_loads.split(self.get_transfer_results(finished_req_ids))
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """How such a vLLM is told which of the receives failed; no others."""
+        return self._failed_loads.take_blocks()
 
     def build_connector_worker_meta(self) -> DecodeReport | None:
         """What the scheduler side should know beyond that."""
@@ -158,7 +170,7 @@ class BatonConnector(KVConnectorBase_V1):
     def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
         """The scheduler has its block pool."""
         if self._scheduler is not None:
-            self._scheduler.bind_pool(gpu_block_pool, getattr(self, "_kv_cache_manager", None))  # None: an older vLLM
+            self._scheduler.bind_pool(gpu_block_pool, cache_manager_of(self))
             self._status = StatusServer(self._config.engine_dir / "scheduler.sock", self._scheduler.snapshot)
             self._integrity = StatusServer(self._config.engine_dir / "integrity.sock", self._scheduler.integrity.ask)
             self._status.start()

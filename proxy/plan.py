@@ -21,7 +21,7 @@ from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.own import OwnPrompts
 from proxy.plans import Alone, Pair, Plan
-from proxy.reasons import LABELS, NO_PREFILL_CONFIGURED, NO_PREFILL_MATCHES, NO_PREFILL_READY, SHORT
+from proxy.reasons import LABELS, NO_PREFILL_CONFIGURED, NO_PREFILL_MATCHES, NO_PREFILL_READY, NO_PREFILL_SPEAKS, SHORT
 from proxy.request import ClientRequest
 from proxy.retries import History
 from proxy.routing.conditional import Conditional, Verdict
@@ -87,7 +87,7 @@ class Planner:
         prefill = self._usable_prefill(request.model, history)
         matching = _that_fit(decode, prefill)
         if not matching:
-            return self._without_prefill(work, decode, any_ready=bool(prefill), others_wait=others_wait)
+            return self._without_prefill(work, prefill, decode, others_wait=others_wait)
         taker, new_bytes = self._decode_router.choice(work, matching)
         verdict = self._conditional.judge(new_bytes, taker)
         if verdict is Verdict.LOCAL:
@@ -179,13 +179,23 @@ class Planner:
         """Whether a decode node that a request was to go to still takes work; its breaker does not matter."""
         return taker.probed is State.READY and not taker.draining and taker in self._decode
 
-    def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool, others_wait: bool) -> Alone:
-        reason = NO_PREFILL_MATCHES if any_ready else NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
+    def _without_prefill(
+        self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], *, others_wait: bool
+    ) -> Alone:
+        reason = self._no_prefill_because(prefill, decode)
         if self._refuses:
             raise UnavailableError(reason)
         if others_wait:
             raise NoRoomError
         return self._own.first(work, decode, reason)
+
+    def _no_prefill_because(self, prefill: Sequence[Node], decode: Sequence[Node]) -> str:
+        if not prefill:
+            return NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
+        made = {node.fingerprint for node in prefill} - {None}
+        used = {node.fingerprint for node in decode} - {None}
+        alike = any(compatible(maker, taker) for maker in made for taker in used if maker and taker)
+        return NO_PREFILL_SPEAKS if alike else NO_PREFILL_MATCHES
 
     def _pair(
         self, work: Work, prefill: Sequence[Node], taker: Node, keep: Pair | None = None, label: str = ""
@@ -201,13 +211,9 @@ class Planner:
 
 def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
     """Return the nodes that may exchange KV with one of the others."""
-    theirs = {node.fingerprint for node in others} - {None}
-    fits = {
-        mine: any(compatible(mine, other) for other in theirs if other)
-        for mine in {n.fingerprint for n in nodes}
-        if mine
-    }
-    return [node for node in nodes if node.fingerprint and fits[node.fingerprint]]
+    theirs = {node.pairing for node in others} - {None}
+    fits = {mine: any(mine.fits(other) for other in theirs if other) for mine in {n.pairing for n in nodes} if mine}
+    return [node for node in nodes if node.pairing and fits[node.pairing]]
 
 
 def key_of(request: ClientRequest, header: str) -> str:

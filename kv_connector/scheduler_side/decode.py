@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from contracts.kv_transfer import SINGLE, Grid, TransferParams
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
+from kv_connector.engine_version import restart
 from kv_connector.handoff.incoming import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from kv_connector.prompt import prompt_hash
@@ -201,12 +202,8 @@ class DecodeScheduler:
             if (failed := self._requests.get(request_id)) and failed.state is not _State.SETTLED:
                 self._recompute(request_id, failed, reason)
         for request_id in finished_receiving:
-            if (loaded := self._requests.get(request_id)) and loaded.state is _State.RESERVED:
-                loaded.state = _State.SETTLED
-                bill(loaded.request, loaded.cached_tokens)
-                self._timings.loaded(request_id)
-                self._totals["loaded"] += 1
-                self._totals["tokens_received"] += loaded.external_tokens
+            if waiting := self._requests.get(request_id):
+                self._end_receive(request_id, waiting)
         for request_id in report.closed:
             self.integrity.history.note("let go by the peers of", request_id, self._ledger.release(request_id))
 
@@ -267,6 +264,16 @@ class DecodeScheduler:
     def _settle(self, request_id: str, tracked: _Tracked) -> None:
         tracked.state = _State.SETTLED
         self._step.cancelled.append(request_id)
+
+    def _end_receive(self, request_id: str, tracked: _Tracked) -> None:
+        if tracked.state is _State.SETTLED:
+            restart(tracked.request)  # it failed
+        elif tracked.state is _State.RESERVED:
+            tracked.state = _State.SETTLED
+            bill(tracked.request, tracked.cached_tokens)
+            self._timings.loaded(request_id)
+            self._totals["loaded"] += 1
+            self._totals["tokens_received"] += tracked.external_tokens
 
     def _recompute(self, request_id: str, tracked: _Tracked, reason: str) -> None:
         tracked.state = _State.SETTLED
