@@ -18,6 +18,7 @@ YOUNGER = {
     "get_transfer_results": "0.30.0",  # before, `get_finished` and `get_block_ids_with_load_errors`
     "has_pending_push_work": "0.28.0",  # a decode node needs it
 }
+OUR_OWN = {"pipeline_counts"}  # called by name over vLLM's `collective_rpc`
 # What our code asks for with a default.
 TOLERATED = {f"{CONNECTOR}._kv_cache_manager": "0.30.0", "vllm.config:CacheConfig.kv_cache_layout": "0.29.0"}
 
@@ -82,6 +83,8 @@ def test_the_other_classes_of_ours_take_the_calls_of_those_they_stand_in_for(ove
     """Workers, and the report that vLLM adds up."""
     ours, theirs = override
     for method, parameters in overrides(ours).items():
+        if method in OUR_OWN:
+            continue
         promised = KNOWN[version].names.get(f"{theirs}.{method}")
         assert promised is not None, f"{theirs} has no {method}"
         assert [why for call in calls_allowed_by(promised) if (why := problem(parameters, call))] == []

@@ -33,16 +33,20 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
             *("is_kv_producer", "kv_connector_extra_config"),
             *("kv_connector", "kv_connector_module_path", "kv_load_failure_policy", "kv_role"),  # node/arguments.py
         ),
-        "vllm.config:ModelConfig": ("dtype", "enable_sleep_mode", "hf_config", "max_model_len", "quantization"),
+        "vllm.config:ModelConfig": (
+            *("dtype", "enable_sleep_mode", "get_total_num_kv_heads", "hf_config", "max_model_len", "quantization"),
+            "use_mla",
+        ),
         "vllm.config:ParallelConfig": (
-            *("data_parallel_size", "pipeline_parallel_size", "prefill_context_parallel_size"),
-            *("tensor_parallel_size", "use_ubatching"),
+            *("data_parallel_index", "decode_context_parallel_size", "pipeline_parallel_size"),
+            *("prefill_context_parallel_size", "rank", "tensor_parallel_size", "use_ubatching"),
         ),
         "vllm.config:VllmConfig": (
             *("cache_config", "compilation_config", "kv_transfer_config", "model_config", "parallel_config"),
             "speculative_config",
         ),
         CONNECTOR: ("_kv_cache_config", "_kv_cache_manager", "_kv_transfer_config", "_vllm_config"),
+        "vllm.distributed.device_communicators.shm_broadcast": ("sched_yield",),  # spinning.py takes its place
         "vllm.v1.attention.backends.cpu_attn": ("_get_attn_isa",),
         "vllm.v1.core.block_pool:BlockPool": (
             *("blocks", "free_block_queue", "free_blocks", "get_num_free_blocks", "null_block", "num_gpu_blocks"),
@@ -78,6 +82,9 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         "vllm.v1.worker.gpu_worker:Worker": ("__init__",),
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
             *("device", "intermediate_tensors", "max_num_tokens", "model", "model_config"),
+        ),
+        "vllm.distributed.parallel_state:GroupCoordinator": (
+            *("cpu_group", "device_group", "irecv_tensor_dict", "isend_tensor_dict", "world_size"),
         ),
         # node
         "vllm.engine.arg_utils:AsyncEngineArgs": (
