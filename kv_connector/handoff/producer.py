@@ -14,6 +14,7 @@ Outputs are collected: `outbox` (messages), `released` (requests whose source bl
 """
 
 from collections.abc import Callable, Collection
+from functools import partial
 from itertools import count
 
 from kv_connector.handoff.claims import Budget, Claims
@@ -48,6 +49,10 @@ Route = object  # how the caller reaches a peer; opaque here
 def verify_none(transfer_id: str) -> bool:  # noqa: ARG001  # the shape of a choice
     """No transfer's commit carries digests."""
     return False
+
+
+def _all_of_them(layers: int, _: object) -> Terms:
+    return Terms(range(layers), regions=range(layers))
 
 
 class Producer:
@@ -95,7 +100,7 @@ class Producer:
         self._terms_of: dict[int, Terms] = {}  # of open sessions
         self._layers = layers
         self._block_tokens = block_tokens
-        self._terms = terms or (lambda _: Terms(range(layers), regions=range(layers)))
+        self._terms = terms or partial(_all_of_them, layers)
         self._settings = settings
         self._hello = hello
         self._judge = judge
