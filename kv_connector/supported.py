@@ -23,6 +23,10 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
             raise ConfigError(
                 f"{kind} context parallelism divides a prompt's tokens among ranks: it is not covered yet"
             )
+    if parallel.distributed_executor_backend == "ray":
+        raise ConfigError(
+            "ranks that Ray places on other hosts are not covered yet: use --distributed-executor-backend mp"
+        )
     if parallel.use_ubatching:
         raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
     if vllm_config.model_config.enable_sleep_mode:

@@ -15,20 +15,39 @@ Snapshot = Mapping[str, Any]
 
 
 def ranks(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
-    """Combine the snapshots of workers; at least one."""
-    if len(snapshots) == 1:
-        return dict(snapshots[0])
-    first = snapshots[0]
-    return {name: _combine(name, [snapshot.get(name) for snapshot in snapshots]) for name in first}
+    """Combine the snapshots of one engine's workers, which share its pool; at least one."""
+    pool = {"quarantined_blocks": max(snapshot.get("quarantined_blocks", 0) for snapshot in snapshots)}
+    return _together(snapshots) | {name: value for name, value in pool.items() if name in snapshots[0]}
 
 
-def engines(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+def workers(engines: Sequence[Sequence[Snapshot]]) -> dict[str, Any]:
+    """Combine the snapshots of each engine's workers."""
+    return _together([ranks(snapshots) for snapshots in engines])
+
+
+def schedulers(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
     """Combine the snapshots of schedulers, each of an engine with a block pool of its own; at least one."""
-    return ranks(snapshots) | {
+    return _together(snapshots) | {
         "engines": len(snapshots),
         "num_blocks": sum(int(snapshot.get("num_blocks", 0)) for snapshot in snapshots),
         "control_addresses": [",".join(snapshot.get("control_addresses", ())) for snapshot in snapshots],
     }
+
+
+def integrity(answers: Sequence[Snapshot]) -> dict[str, Any]:
+    """Combine what engines found when they compared their books; at least one."""
+    counted = ("idle_checks", "integrity_findings")
+    return {
+        **{name: all(answer[name] for answer in answers) for name in ("ok", "settled", "owners_known")},
+        "findings": [finding for answer in answers for finding in answer["findings"]],
+        **{name: sum(answer[name] for answer in answers) for name in counted},
+    }
+
+
+def _together(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+    if len(snapshots) == 1:
+        return dict(snapshots[0])
+    return {name: _combine(name, [snapshot.get(name) for snapshot in snapshots]) for name in snapshots[0]}
 
 
 def _combine(name: str, values: Sequence[Any]) -> Any:

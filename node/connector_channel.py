@@ -79,13 +79,15 @@ class SnapshotClient:
             ConnectorSilentError: one side did not answer in time, or not with a snapshot.
         """
         found = engine_dirs(self._runtime_dir)
-        schedulers = [folder / "scheduler.sock" for folder in found]
-        workers = [path for folder in found for path in worker_sockets(folder)]
-        answers = await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in [*schedulers, *workers]))
-        if not workers:
+        workers = [worker_sockets(folder) for folder in found]
+        if not any(workers):
             raise ConnectorSilentError("the connector has not started")
-        of_engines, of_ranks = answers[: len(schedulers)], answers[len(schedulers) :]
-        return Snapshots(combine.engines(of_engines), combine.ranks(of_ranks))
+        schedulers = [folder / "scheduler.sock" for folder in found]
+        paths = [*schedulers, *(path for of_engine in workers for path in of_engine)]
+        answers = iter(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in paths)))
+        of_engines = [next(answers) for _ in schedulers]
+        of_ranks = [[next(answers) for _ in of_engine] for of_engine in workers if of_engine]
+        return Snapshots(combine.schedulers(of_engines), combine.workers(of_ranks))
 
     async def integrity(self) -> dict[str, Any]:
         """Have the block pool checked; return what was found.
@@ -95,7 +97,7 @@ class SnapshotClient:
         """
         found = [folder / "integrity.sock" for folder in engine_dirs(self._runtime_dir)]
         answers = await asyncio.gather(*(self._patient_asker.ask(path, SNAPSHOT_REQUEST) for path in found))
-        return answers[0] if len(answers) == 1 else {"engines": answers}
+        return combine.integrity(answers)
 
     def stop(self) -> None:
         """Close everything; idempotent."""

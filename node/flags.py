@@ -35,8 +35,14 @@ OWNED: Mapping[str, str] = MappingProxyType(
                 *("--data-parallel-size-local", "-dpl"),
                 *("--data-parallel-external-lb", "-dpe"),
                 *("--data-parallel-hybrid-lb", "-dph"),
+                *("--data-parallel-address", "-dpa"),
+                *("--data-parallel-backend", "-dpb"),
             ),
             "a node has all of its data-parallel engines on its own host, behind one port; run a node per host",
+        ),
+        **dict.fromkeys(
+            ("--nnodes", "-n", "--node-rank", "-r"),
+            "a node has all of its ranks on its own host; ranks on several hosts are not covered yet",
         ),
         **dict.fromkeys(
             ("--decode-context-parallel-size", "-dcp", "--prefill-context-parallel-size", "-pcp"),

@@ -38,7 +38,8 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
             "use_mla",
         ),
         "vllm.config:ParallelConfig": (
-            *("data_parallel_index", "decode_context_parallel_size", "pipeline_parallel_size"),
+            *("data_parallel_index", "decode_context_parallel_size", "distributed_executor_backend"),
+            "pipeline_parallel_size",
             *("prefill_context_parallel_size", "rank", "tensor_parallel_size", "use_ubatching"),
         ),
         "vllm.config:VllmConfig": (

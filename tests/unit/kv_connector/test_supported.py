@@ -23,6 +23,7 @@ def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) 
         "prefill_context_parallel_size": 1,
         "decode_context_parallel_size": 1,
         "use_ubatching": False,
+        "distributed_executor_backend": "mp",
     }
     return SimpleNamespace(
         parallel_config=SimpleNamespace(**plain | parallel),
@@ -48,6 +49,7 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     [
         (engine(prefill_context_parallel_size=2), groups(FULL), "prefill context parallelism"),
         (engine(decode_context_parallel_size=2), groups(FULL), "decode context parallelism"),
+        (engine(distributed_executor_backend="ray"), groups(FULL), "other hosts"),
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
         (engine(), groups(FULL, FULL), "several KV cache groups"),

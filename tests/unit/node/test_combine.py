@@ -33,12 +33,42 @@ def test_counts_are_added_up_and_the_rest_is_the_first_ranks() -> None:
     assert both["histograms"]["hidden_share"] == {"bounds": [0.5], "counts": [2, 4], "sum": 3.0}
 
 
+def test_a_block_that_several_ranks_keep_out_of_the_pool_is_one_block() -> None:
+    """The ranks of an engine share its pool; other engines have their own."""
+    rank = {**RANK, "quarantined_blocks": 3}
+
+    assert combine.ranks([rank, {**rank, "quarantined_blocks": 2}])["quarantined_blocks"] == 3
+    assert combine.workers([[rank, rank], [rank]])["quarantined_blocks"] == 6
+
+
 def test_engines_have_pools_and_addresses_of_their_own() -> None:
     """Blocks add up; the addresses of an engine's ranks are one entry, in the engines' order."""
     engine = {"num_blocks": 10, "free_blocks": 4, "totals": {}, "control_addresses": ["tcp://h:1", "tcp://h:2"]}
     other = {**engine, "free_blocks": 3, "control_addresses": ["tcp://h:3", "tcp://h:4"]}
 
-    both = combine.engines([engine, other])
+    both = combine.schedulers([engine, other])
 
     assert (both["engines"], both["num_blocks"], both["free_blocks"]) == (2, 20, 7)
     assert both["control_addresses"] == ["tcp://h:1,tcp://h:2", "tcp://h:3,tcp://h:4"]
+
+
+def test_a_node_is_sound_if_all_of_its_engines_are() -> None:
+    """What one of them found is not lost beside another that found nothing."""
+    sound = {
+        "ok": True,
+        "settled": True,
+        "owners_known": True,
+        "findings": [],
+        "idle_checks": 3,
+        "integrity_findings": 0,
+    }
+    other = {**sound, "ok": False, "findings": [{"block": 7}], "integrity_findings": 1}
+
+    assert combine.integrity([sound]) == sound
+    assert combine.integrity([sound, other]) == {
+        **sound,
+        "ok": False,
+        "findings": [{"block": 7}],
+        "idle_checks": 6,
+        "integrity_findings": 1,
+    }
