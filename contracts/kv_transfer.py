@@ -1,7 +1,8 @@
 """`kv_transfer_params`: what the proxy tells each node about one transfer, signed.
 
 The proxy draws a transfer id and puts one object into the body of either leg:
-`{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, and `"several": true` if there are several prompts.
+`{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts and
+`"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks.
 vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since whoever may write
 these parameters can make a node push KV.
 """
@@ -11,14 +12,15 @@ import hmac
 import secrets
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeGuard, cast
+from typing import Any, Literal, NamedTuple, TypeGuard, cast
 
 from contracts.secret import ClusterSecret
 
 PROTOCOL_VERSION = 1
 FIELD = "kv_transfer_params"  # vLLM's name for the request field
 KEY = "baton"  # our object inside it
-MAX_PEER_CHARS = 512
+MAX_PEER_CHARS = 8_192
+MAX_GRID = 1_024  # ranks along either side of a grid
 _PURPOSE = "kv-transfer-params"
 
 Role = Literal["prefill", "decode"]
@@ -42,14 +44,38 @@ class SignatureError(TransferParamsError):
     kind = "bad_signature"
 
 
+class Grid(NamedTuple):
+    """The ranks of one engine: pipeline stages, each of so many tensor-parallel ranks."""
+
+    tp: int = 1
+    pp: int = 1
+
+    @property
+    def ranks(self) -> int:
+        """All of them; they are numbered stage by stage."""
+        return self.tp * self.pp
+
+
+class Grids(NamedTuple):
+    """The engines at both ends of a transfer."""
+
+    prefill: Grid = Grid()
+    decode: Grid = Grid()
+
+
+SINGLE = Grids()  # one rank at either end
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferParams:
     """One leg of one transfer."""
 
     transfer_id: str  # 128 random bits, 32 lower-case hex digits
     role: Role  # the role that the receiving node plays
-    peer: str  # decode leg: control address of the prefill node, "tcp://host:port"; prefill leg: ""
+    # decode leg: control addresses of the prefill engine's ranks, "tcp://host:port", joined by commas; prefill leg: ""
+    peer: str
     several: bool = False  # the HTTP request has several prompts, and `transfer_id` stands for all of them
+    grids: Grids = SINGLE
 
     def transfer_of(self, prompt_hash: bytes) -> str:
         """Return the id of one prompt's transfer; both nodes find the same one, and equal prompts share it."""
@@ -77,7 +103,11 @@ def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
         "peer": params.peer,
         "sig": _signature(params, secret.derive(_PURPOSE)),
     }
-    return {KEY: fields | {"several": True} if params.several else fields}
+    if params.several:
+        fields["several"] = True
+    if params.grids != SINGLE:
+        fields["grids"] = [list(grid) for grid in params.grids]
+    return {KEY: fields}
 
 
 def verify(value: object, secret: ClusterSecret) -> TransferParams:
@@ -98,10 +128,10 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
         raise TransferParamsError(f"{FIELD} has no valid transfer id")
     if role not in ("prefill", "decode") or not _is_address(peer) or not isinstance(sig, str):
         raise TransferParamsError(f"{FIELD} is malformed")
-    several = fields.get("several", False)
-    if not isinstance(several, bool):
+    several, grids = fields.get("several", False), _grids(fields.get("grids"))
+    if not isinstance(several, bool) or grids is None:
         raise TransferParamsError(f"{FIELD} is malformed")
-    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer, several=several)
+    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer, several=several, grids=grids)
     if not _is_signed(params, sig, secret):
         raise SignatureError(f"{FIELD} is not signed by this cluster's proxy")
     return params
@@ -109,6 +139,18 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
 
 def _is_address(text: object) -> TypeGuard[str]:
     return isinstance(text, str) and len(text) <= MAX_PEER_CHARS and text.isascii() and text.isprintable()
+
+
+def _grids(value: object) -> Grids | None:
+    """Read `grids`; `None` if it is malformed."""
+    if value is None:
+        return SINGLE
+    if not isinstance(value, list) or len(value) != 2:
+        return None
+    sizes = [size for grid in value if isinstance(grid, list) and len(grid) == 2 for size in grid]
+    if len(sizes) != 4 or not all(type(size) is int and 0 < size <= MAX_GRID for size in sizes):
+        return None
+    return Grids(Grid(*sizes[:2]), Grid(*sizes[2:]))
 
 
 def _is_signed(params: TransferParams, sig: str, secret: ClusterSecret) -> bool:
@@ -120,7 +162,11 @@ def _is_signed(params: TransferParams, sig: str, secret: ClusterSecret) -> bool:
 
 def _signature(params: TransferParams, key: bytes) -> str:
     parts = [str(PROTOCOL_VERSION), params.transfer_id, params.role, params.peer]
-    message = "\n".join([*parts, "several"] if params.several else parts)
+    if params.several:
+        parts.append("several")
+    if params.grids != SINGLE:
+        parts.append(" ".join(str(size) for grid in params.grids for size in grid))
+    message = "\n".join(parts)
     signing = _keyed(key).copy()
     signing.update(message.encode())
     return signing.hexdigest()

@@ -4,6 +4,7 @@ The proxy reads it to learn roles, control addresses and whether two nodes may b
 why two nodes were not.
 """
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,8 +13,11 @@ Name = Annotated[str, msgspec.Meta(max_length=256)]
 Word = Annotated[str, msgspec.Meta(max_length=512)]
 
 
-class RegionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block."""
+class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block.
+
+    The last four say how a block may be divided; see `kv_connector.layout.Region`.
+    """
 
     name: Name
     layer: int
@@ -21,10 +25,14 @@ class RegionInfo(msgspec.Struct, frozen=True, kw_only=True):
     block_bytes: int
     stride_bytes: int
     num_blocks: int
+    kernel_blocks: int = 1
+    heads: int = 1
+    total_heads: int = 0
+    sections: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=64)] = ()
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be equal on both sides for KV bytes to mean the same thing."""
+    """What must be equal on both sides for KV bytes to mean the same thing; of the block sizes one must divide the other."""
 
     weights: Word  # digest of configuration and weight files, or the hub revision
     dtype: Word
@@ -57,7 +65,9 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int
     pipeline_parallel_size: int
     data_parallel_size: int
-    control_addresses: list[str]  # "tcp://host:port", one per data-parallel rank; empty on decode nodes
+    # One per data-parallel engine: "tcp://host:port" of each of its ranks, stage by stage, joined by commas. None on
+    # decode nodes.
+    control_addresses: list[str]
     fingerprint: Fingerprint | None  # None until the KV cache is allocated
     regions: list[RegionInfo]
     num_blocks: int
@@ -70,7 +80,17 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
     """Name each field in which two fingerprints differ, with both values; empty if KV may be exchanged."""
     ours, others = to_plain(mine), to_plain(theirs)
-    return [f"{name}: {ours[name]!r} here, {others.get(name)!r} there" for name in ours if ours[name] != others[name]]
+    sizes = sorted((mine.block_size_tokens, theirs.block_size_tokens))
+    differing = [name for name in ours if ours[name] != others[name]]
+    if sizes[0] > 0 and sizes[1] % sizes[0] == 0:
+        differing = [name for name in differing if name != "block_size_tokens"]
+    return [f"{name}: {ours[name]!r} here, {others[name]!r} there" for name in differing]
+
+
+@lru_cache(maxsize=1024)
+def compatible(mine: Fingerprint, theirs: Fingerprint) -> bool:
+    """Whether KV may be exchanged, as far as fingerprints say."""
+    return not differences(mine, theirs)
 
 
 def to_plain(struct: msgspec.Struct) -> dict[str, Any]:

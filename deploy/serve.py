@@ -24,7 +24,7 @@ from deploy.ports import taken
 from deploy.stack import Stack, Surroundings, clashes, model_of, plan
 from node.checks import check_model
 from node.errors import NodeError
-from node.flags import count_of
+from node.flags import ranks_of
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
@@ -151,7 +151,8 @@ def _settings(
 ) -> Settings:
     args = (*config.prefill_node.vllm_args, *config.decode_node.vllm_args, *options.node_flags)
     offline = all(Path(model_of(config, role)).exists() for role in ("prefill", "decode"))
-    each = count_of(args, "--tensor-parallel-size", "-tp") * count_of(args, "--pipeline-parallel-size", "-pp")
+    ranks, engines = ranks_of(args)
+    each = ranks * engines
     visible = os.environ.get(VISIBLE_DEVICES.get(device, ""))
     return Settings(
         runtime_dir=runtime_dir,

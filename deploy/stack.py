@@ -11,7 +11,7 @@ from contracts.configuration.schema import BatonConfig, NodeConfig
 from contracts.kv_transfer import Role
 from deploy.embedded_model import WEIGHTS
 from node.arguments import control_port
-from node.flags import given
+from node.flags import given, ranks_of
 
 EMBEDDED_NAME = "baton-embedded"  # what clients call the embedded model
 SERVED_NAME_FLAG = "--served-model-name"
@@ -144,7 +144,8 @@ def _nodes(role: Role, config: BatonConfig, around: Surroundings, cpus: Sequence
     base_port = config.serve.prefill_base_port if role == "prefill" else config.serve.decode_base_port
     model = model_of(config, role)
     for index, cores in enumerate(cpus):
-        listeners = list(_listeners(role, node, base_port, index))
+        ranks, engines = ranks_of((*node.vllm_args, *around.node_flags))
+        listeners = list(_listeners(role, node, base_port, index, ranks * engines))
         control = ("--control-port", str(listeners[1].port)) if role == "prefill" else ()
         yield Member(
             name=f"{role}-{index}",
@@ -164,13 +165,14 @@ def _nodes(role: Role, config: BatonConfig, around: Surroundings, cpus: Sequence
         )
 
 
-def _listeners(role: Role, node: NodeConfig, base_port: int, index: int) -> Iterator[Listener]:
-    port = base_port + index
-    yield Listener(host=node.host, port=port, flag=f"--{role}-base-port")
+def _listeners(role: Role, node: NodeConfig, base_port: int, index: int, ranks: int) -> Iterator[Listener]:
+    """Yield the HTTP port, and on prefill nodes the control port of each rank."""
+    yield Listener(host=node.host, port=base_port + index, flag=f"--{role}-base-port")
     if role == "prefill":
-        control = node.control_port + index if node.control_port else control_port(NodeConfig(port=port))
+        first = control_port(NodeConfig(port=base_port, control_port=node.control_port)) + index * ranks
         flag = "prefill_node.control_port" if node.control_port else "--prefill-base-port"
-        yield Listener(host=node.host, port=control, flag=flag)
+        for rank in range(ranks):
+            yield Listener(host=node.host, port=first + rank, flag=flag)
 
 
 def _common(around: Surroundings) -> tuple[str, ...]:

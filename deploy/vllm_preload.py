@@ -1,11 +1,12 @@
 """What the zygote imports before it forks vLLM servers, and the one change that forking asks of vLLM."""
 
 import importlib
+import importlib.util
 import multiprocessing
 import sys
 
+SERVERS = ("vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.openai.api_server")  # 2nd: before 0.29
 PRELOADED = (
-    "vllm.entrypoints.launchers.api_server.entry",
     "vllm.v1.engine.core",
     "vllm.v1.engine.async_llm",
     "vllm.v1.worker.cpu_worker",
@@ -21,11 +22,19 @@ NEVER = "mooncake.engine"  # brings a Go runtime with threads of its own, after 
 
 def prepare() -> None:
     """Import everything heavy, and make vLLM fork its engine and workers."""
-    for name in (*PRELOADED, *FORKING):
+    server = next(name for name in SERVERS if _exists(name))
+    for name in (server, *PRELOADED, *FORKING):
         importlib.import_module(name)
     for name in FORKING:
         sys.modules[name].get_mp_context = _fork_context  # type: ignore[attr-defined]  # replacing vLLM's own
     assert NEVER not in sys.modules, f"importing the node must not load {NEVER} before a fork"
+
+
+def _exists(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # a package that it is in
+        return False
 
 
 def _fork_context() -> multiprocessing.context.BaseContext:

@@ -24,6 +24,7 @@ class ConnectorConfig:
     advertise_host: str = "127.0.0.1"  # address that peers reach this node at
     data_host: str = "127.0.0.1"  # address of the transfer engine
     layerwise: bool = False  # P: ask vLLM for piecewise graphs, since hooks do not run inside captured ones
+    engine: int = 0  # index of this data-parallel engine; the connector sets it
 
     @classmethod
     def from_extra(cls, extra: Mapping[str, Any]) -> "ConnectorConfig":
@@ -46,6 +47,15 @@ class ConnectorConfig:
             )
         except (KeyError, TypeError) as exc:
             raise ConfigError(f"kv_connector_extra_config is incomplete: {exc}") from exc
+
+    @property
+    def engine_dir(self) -> Path:
+        """Folder for the sockets of this engine alone: the node's own for the first one."""
+        return self.runtime_dir / f"dp{self.engine}" if self.engine else self.runtime_dir
+
+    def port_of_rank(self, index: int, ranks: int) -> int:
+        """Return the control port of a rank of this engine: a node's are numbered on; 0 where the system chooses."""
+        return self.control_port and self.control_port + self.engine * ranks + index
 
     def secret(self) -> ClusterSecret:
         """Read the cluster secret."""

@@ -10,21 +10,24 @@ Loaded by vLLM through `kv_connector_module_path`. The order in which vLLM calls
 `start_load_kv` (after the forward pass!), `wait_for_save`, `get_transfer_results`, `build_connector_worker_meta`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
-    KVConnectorTransferResults,
 )
 from vllm.v1.request import RequestStatus
 
+from contracts.kv_transfer import Grid
 from kv_connector.config import ConnectorConfig
-from kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep
+from kv_connector.engine_version import FailedLoads, TransferResults, cache_manager_of, check_engine
+from kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from kv_connector.scheduler_side.prefill import PrefillScheduler
+from kv_connector.spinning import pause_instead
 from kv_connector.status import StatusServer
 from kv_connector.supported import check_supported
 from kv_connector.worker_side.decode import DecodeWorker
@@ -34,6 +37,7 @@ from kv_connector.worker_side.prefill import PrefillWorker
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
     from vllm.v1.core.block_pool import BlockPool
@@ -57,31 +61,45 @@ class BatonConnector(KVConnectorBase_V1):
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         """Read the configuration; threads start with `register_kv_caches` and `bind_gpu_block_pool`."""
         super().__init__(vllm_config, role, kv_cache_config)
-        check_supported(vllm_config, kv_cache_config)
         transfer_config = self._kv_transfer_config
-        self._config = ConnectorConfig.from_extra(transfer_config.kv_connector_extra_config)
-        self._num_blocks = kv_cache_config.num_blocks
+        check_engine("prefill" if transfer_config.is_kv_producer else "decode")
+        check_supported(vllm_config, kv_cache_config)
+        if vllm_config.device_config.device_type == "cpu":
+            pause_instead()
+        parallel = vllm_config.parallel_config
+        extra = transfer_config.kv_connector_extra_config
+        self._config = ConnectorConfig.from_extra({**extra, "engine": parallel.data_parallel_index})
+        self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         self._worker: Worker | None = None
+        self._introduced: RankAddress | None = None
+        self._failed_loads = FailedLoads()
         self._status: StatusServer | None = None
         self._integrity: StatusServer | None = None
         if role is KVConnectorRole.SCHEDULER:
             secret, block_tokens = self._config.secret(), vllm_config.cache_config.block_size
+            grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
             if transfer_config.is_kv_producer:
-                self._scheduler = PrefillScheduler(secret, block_tokens)
+                self._scheduler = PrefillScheduler(secret, block_tokens, grid)
             else:
                 can_share = bool(vllm_config.cache_config.enable_prefix_caching)
-                self._scheduler = DecodeScheduler(self._config, secret, block_tokens, has_prefix_cache=can_share)
+                self._scheduler = DecodeScheduler(self._config, secret, block_tokens, grid, has_prefix_cache=can_share)
 
     # --- worker ---
 
     def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
         """Start the worker: the KV cache is allocated."""
-        made = make_worker(self._vllm_config, self._config, kv_caches, self._num_blocks)
-        self._worker, snapshot = made.worker, made.snapshot
-        self._status = StatusServer(self._config.runtime_dir / "worker-0.sock", snapshot, self._worker.cancel)
+        made = make_worker(self._vllm_config, self._config, self._kv_cache_config, kv_caches)
+        self._worker = made.worker
+        self._introduced = RankAddress(index=made.rank, address=made.control_address)
+        path = self._config.engine_dir / f"worker-{made.rank}.sock"
+        self._status = StatusServer(path, made.snapshot, self._worker.cancel)
         self._worker.start()
         self._status.start()
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """Where this rank is reached, for the scheduler's side."""
+        return self._introduced
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         """Void what this step takes away, before zeroing or copying touches the blocks."""
@@ -95,6 +113,7 @@ class BatonConnector(KVConnectorBase_V1):
             case PrefillWorker() as prefill, PrefillStep() as step:
                 prefill.begin_step(step)
             case DecodeWorker() as decode, DecodeStep() as step:
+                self._failed_loads.begin_step(step)
                 decode.begin_step(step)
 
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:
@@ -117,14 +136,22 @@ class BatonConnector(KVConnectorBase_V1):
         if isinstance(self._worker, PrefillWorker):
             self._worker.end_step()
 
-    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+    def get_transfer_results(self, finished_req_ids: set[str]) -> "KVConnectorTransferResults":
         """Which requests' sends and receives have ended since the last step, each once."""
         if isinstance(self._worker, PrefillWorker):
-            return KVConnectorTransferResults(finished_sending=self._worker.take_released())
+            return TransferResults(finished_sending=self._worker.take_released())
         if isinstance(self._worker, DecodeWorker):
             finished, failed = self._worker.take_results()
-            return KVConnectorTransferResults(finished_recving=finished, failed_recving=failed)
-        return KVConnectorTransferResults()
+            return TransferResults(finished_recving=finished, failed_recving=failed)
+        return TransferResults()
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str], set[str]]:
+        """The same as asked by a vLLM that does not know `get_transfer_results`."""
+        return self._failed_loads.split(self.get_transfer_results(finished_req_ids))
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        """How such a vLLM is told which of the receives failed; no others."""
+        return self._failed_loads.take_blocks()
 
     def build_connector_worker_meta(self) -> DecodeReport | None:
         """What the scheduler side should know beyond that."""
@@ -143,11 +170,19 @@ class BatonConnector(KVConnectorBase_V1):
     def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
         """The scheduler has its block pool."""
         if self._scheduler is not None:
-            self._scheduler.bind_pool(gpu_block_pool, getattr(self, "_kv_cache_manager", None))  # None: an older vLLM
-            self._status = StatusServer(self._config.runtime_dir / "scheduler.sock", self._scheduler.snapshot)
-            self._integrity = StatusServer(self._config.runtime_dir / "integrity.sock", self._scheduler.integrity.ask)
+            self._scheduler.bind_pool(gpu_block_pool, cache_manager_of(self))
+            self._status = StatusServer(self._config.engine_dir / "scheduler.sock", self._scheduler.snapshot)
+            self._integrity = StatusServer(self._config.engine_dir / "integrity.sock", self._scheduler.integrity.ask)
             self._status.start()
             self._integrity.start()
+
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: "Mapping[tuple[int, int], KVConnectorHandshakeMetadata]"
+    ) -> None:
+        """Where all ranks of this engine are reached."""
+        if self._scheduler is not None:
+            ranks = sorted((rank for rank in metadata.values() if isinstance(rank, RankAddress)), key=lambda r: r.index)
+            self._scheduler.addresses = [rank.address for rank in ranks if rank.address]
 
     def on_new_request(self, request: "Request") -> None:
         """A request has arrived."""
@@ -196,6 +231,11 @@ class BatonConnector(KVConnectorBase_V1):
     def has_pending_push_work(self) -> bool:
         """Keep stepping while a peer may write to some block: it is a step that gives it back."""
         return isinstance(self._scheduler, DecodeScheduler) and self._scheduler.has_open_reservations()
+
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
+        """Each head's tokens together, so that ranks of other tensor-parallel sizes can take their heads."""
+        return None if vllm_config.model_config is None or vllm_config.model_config.use_mla else "HND"
 
     @classmethod
     def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:

@@ -35,7 +35,8 @@ from kv_connector.verification import DIGEST_BYTES
 if TYPE_CHECKING:
     import torch
 
-BlockDigests = Callable[[Sequence[int]], bytes]  # block ids in prompt order → `DIGEST_BYTES` per region, in their order
+# Block ids in prompt order, numbers of regions → `DIGEST_BYTES` per region, in the order asked for.
+BlockDigests = Callable[[Sequence[int], Sequence[int]], bytes]
 
 _Numbers = npt.NDArray[np.uint64]
 
@@ -59,15 +60,20 @@ class RegionDigests:
         self._weights: dict[int, torch.Tensor] = {}  # by length
         self._stream: Callable[[], AbstractContextManager[object]] | None = None
 
-    def __call__(self, blocks: Sequence[int]) -> bytes:
-        """Return the digests of `blocks` (scheduler-block ids, in prompt order), and wait for the device meanwhile."""
+    def __call__(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
+        """Return the digests of `blocks` in some regions, and wait for the device meanwhile.
+
+        Args:
+            blocks: Scheduler-block ids, in prompt order.
+            regions: Numbers of the regions, as they were given to the constructor.
+        """
         import torch
 
         self._stream = self._stream or own_stream(self._device)
         with torch.inference_mode(), self._stream():
             ids = torch.tensor(blocks, dtype=torch.int64, device=self._device)
             buffer = torch.empty(self._words, dtype=torch.int64, device=self._device)
-            sums = torch.stack([self._sums(view, ids, buffer) for view in self._views])
+            sums = torch.stack([self._sums(view, ids, buffer) for view in [self._views[i] for i in regions]])
             host = sums.cpu()  # waits for this stream alone
         return b"".join(_digest(row) for row in host.numpy().view(np.uint64))
 

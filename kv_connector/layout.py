@@ -7,11 +7,16 @@ the one that block tables name; a backend may divide it into k smaller *kernel* 
     |[kernel][kernel]..|[kernel][kernel]....|
     |<- block_bytes ->| |<- block_bytes ->|
 
+A kernel block that may be divided among ranks is a row of *slabs*, one per KV head. A slab that may be divided among
+blocks of other sizes is a row of *sections*, each with something of every token, in the tokens' order:
+
+    [head 0: K of tokens 0, 1, … | V of tokens 0, 1, …][head 1: …]…
+
 It imports neither torch, vLLM nor Mooncake. Read `Region` first, then `plan.py`, which pairs two of them.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import NamedTuple
@@ -20,6 +25,7 @@ from contracts.node_info import RegionInfo
 from kv_connector.errors import LayoutError
 
 Span = tuple[int, int]  # address and length, both in bytes
+Sections = tuple[tuple[int, int], ...]
 
 _ADDRESS_LIMIT = 1 << 63  # addresses are computed with signed 64-bit integers; no user space reaches higher
 
@@ -34,10 +40,21 @@ class Region:
     block_bytes: int  # payload of one scheduler block
     stride_bytes: int  # start of block i to start of block i + 1
     num_blocks: int  # scheduler blocks
+    kernel_blocks: int = 1  # in a scheduler block, side by side
+    heads: int = 1  # slabs in a kernel block, one per KV head of this rank
+    total_heads: int = 0  # KV heads of all ranks together; 0: a block cannot be divided by heads
+    # In a slab: (how many in a row, bytes of one token in each); empty: a slab cannot be divided by tokens.
+    sections: Sections = ()
 
     def __post_init__(self) -> None:
-        if min(self.base_addr, self.layer) < 0 or min(self.block_bytes, self.num_blocks) < 1:
-            raise LayoutError(f"{self} has a negative or zero field")
+        if min(self.base_addr, self.layer, self.total_heads) < 0:
+            raise LayoutError(f"{self} has a negative field")
+        if min(self.block_bytes, self.num_blocks, self.kernel_blocks, self.heads) < 1:
+            raise LayoutError(f"{self} has a field below 1")
+        if any(min(section) < 1 for section in self.sections) or self.block_bytes % (
+            self.kernel_blocks * self.heads * max(1, self.token_bytes)
+        ):
+            raise LayoutError(f"{self.name}: a block of {self.block_bytes} B cannot be divided as it says: {self}")
         if self.stride_bytes < self.block_bytes:
             raise LayoutError(
                 f"{self.name}: a stride of {self.stride_bytes} B cannot hold a block of {self.block_bytes} B"
@@ -49,6 +66,11 @@ class Region:
     def end_addr(self) -> int:
         """The first address behind the last block's payload."""
         return self.base_addr + (self.num_blocks - 1) * self.stride_bytes + self.block_bytes
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of one token of one head; 0 where sections are not known."""
+        return sum(count * size for count, size in self.sections)
 
     @property
     def is_dense(self) -> bool:
@@ -64,6 +86,10 @@ class Region:
             block_bytes=self.block_bytes,
             stride_bytes=self.stride_bytes,
             num_blocks=self.num_blocks,
+            kernel_blocks=self.kernel_blocks,
+            heads=self.heads,
+            total_heads=self.total_heads,
+            sections=self.sections,
         )
 
     @classmethod
@@ -80,12 +106,24 @@ class Region:
             block_bytes=info.block_bytes,
             stride_bytes=info.stride_bytes,
             num_blocks=info.num_blocks,
+            kernel_blocks=info.kernel_blocks,
+            heads=info.heads,
+            total_heads=info.total_heads,
+            sections=info.sections,
         )
 
 
 class _Dim(NamedTuple):
     size: int
     stride: int  # elements
+
+
+class Division(NamedTuple):
+    """What is known of a tensor `[num_blocks * k, heads, tokens, content]`, whatever its strides."""
+
+    total_heads: int  # KV heads of all ranks together
+    # Of a head's tokens; None: they lie in order. A CPU kernel packs them in its own way.
+    sections: Sections | None = None
 
 
 def regions_of_tensor(
@@ -97,6 +135,7 @@ def regions_of_tensor(
     strides: Sequence[int],
     itemsize: int,
     num_blocks: int,
+    division: Division | None = None,
 ) -> tuple[Region, ...]:
     """Find the regions of one KV tensor.
 
@@ -109,6 +148,7 @@ def regions_of_tensor(
         strides: Of each dimension, in elements; any order, as long as a block's payload has no gaps.
         itemsize: Bytes of one element.
         num_blocks: Scheduler blocks in the pool.
+        division: How a block may be divided; None: only whole blocks can be exchanged.
 
     Raises:
         LayoutError: no dimension counts blocks, either of two could, or a block's payload has gaps.
@@ -121,7 +161,8 @@ def regions_of_tensor(
         raise LayoutError(f"{name}: of the dimensions of {list(shape)}, {which} counts {num_blocks} blocks")
     make = partial(_region, layer=layer, itemsize=itemsize, num_blocks=num_blocks)
     if packed:
-        return (make(dims, name=name, base_addr=base_addr),)
+        whole = make(dims, name=name, base_addr=base_addr)
+        return (whole if division is None else _divided(whole, dims, division, itemsize),)
     offset = dims[0].stride * itemsize
     return tuple(make(dims[1:], name=f"{name}.{i}", base_addr=base_addr + i * offset) for i in range(2))
 
@@ -146,6 +187,23 @@ def _region(dims: list[_Dim], *, name: str, layer: int, base_addr: int, itemsize
         stride_bytes=per_block * kernel_blocks.stride * itemsize,
         num_blocks=num_blocks,
     )
+
+
+def _divided(region: Region, dims: list[_Dim], division: Division, itemsize: int) -> Region:
+    """Say how a block may be divided, as far as the order of the dimensions in memory allows it."""
+    if len(dims) != 4:
+        return region
+    kernel_blocks, heads, tokens, content = dims
+    region = replace(region, kernel_blocks=kernel_blocks.size // region.num_blocks)
+    row = content.size * itemsize
+    if heads.size == 1 or heads.stride == tokens.size * content.size:
+        region = replace(region, heads=heads.size, total_heads=division.total_heads)
+    else:
+        row *= heads.size  # a token's heads lie side by side
+    in_order = tokens.size == 1 or tokens.stride * itemsize == row
+    sections = ((1, row),) if division.sections is None and in_order else division.sections or ()
+    fits = sum(count * size for count, size in sections) == row
+    return replace(region, sections=sections if fits else ())
 
 
 def _is_dense(dims: Iterable[_Dim]) -> bool:
@@ -182,29 +240,3 @@ def storage_spans(regions: Iterable[Region]) -> list[Span]:
         else:
             spans.append((start, end - start))
     return spans
-
-
-def check_compatible(mine: Sequence[Region], theirs: Sequence[Region]) -> None:
-    """Check that two ranks divide their KV cache alike. Addresses, strides and pool sizes may differ.
-
-    Raises:
-        LayoutError: they do not; the message gives the first difference, with both values.
-    """
-    check_count(mine, theirs)
-    for ours, other in zip(mine, theirs, strict=True):
-        here, there = (ours.name, ours.layer, ours.block_bytes), (other.name, other.layer, other.block_bytes)
-        if here != there:
-            raise LayoutError(
-                f"KV region {here[0]!r} (layer {here[1]}, {here[2]} B a block) here, "
-                f"{there[0]!r} (layer {there[1]}, {there[2]} B a block) there"
-            )
-
-
-def check_count(mine: Sequence[object], theirs: Sequence[object]) -> None:
-    """Check that two ranks have as many regions, whatever these are.
-
-    Raises:
-        LayoutError: they do not.
-    """
-    if len(mine) != len(theirs):
-        raise LayoutError(f"{len(mine)} KV regions here, {len(theirs)} there")

@@ -3,14 +3,27 @@
 These travel between vLLM's own processes by pickle; nothing here crosses to a peer (that is `protocol.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata, KVConnectorWorkerMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
 
+from contracts.kv_transfer import SINGLE, Grids
 from kv_connector.handoff.incoming import Wish
 from kv_connector.handoff.outgoing import Prompt
+
+
+@dataclass
+class RankAddress(KVConnectorHandshakeMetadata):
+    """Where a rank is reached, told once at the start."""
+
+    index: int  # in the engine's grid
+    address: str  # "tcp://host:port"; empty for one that only dials
 
 
 class StartedPrompt(NamedTuple):
@@ -20,6 +33,15 @@ class StartedPrompt(NamedTuple):
     request_id: str
     prompt: Prompt
     group: str = ""  # by which the proxy knows all transfers of one HTTP request; empty: by the transfer's own id
+    grids: Grids = SINGLE
+
+
+class Abandoned(NamedTuple):
+    """A prompt that will never be scheduled, or not for this transfer."""
+
+    transfer_id: str
+    reason: str
+    grids: Grids = SINGLE
 
 
 class Progress(NamedTuple):
@@ -35,18 +57,19 @@ class PrefillStep(KVConnectorMetadata):
     """One step on P. Voids come first: the same step may reuse the blocks."""
 
     voids: list[tuple[str, str]] = field(default_factory=list)  # request id, reason
-    abandoned: list[tuple[str, str]] = field(default_factory=list)  # transfer id, reason; never scheduled
+    abandoned: list[Abandoned] = field(default_factory=list)
     started: list[StartedPrompt] = field(default_factory=list)
     progress: list[Progress] = field(default_factory=list)
     holds: list[str] = field(default_factory=list)  # finished requests whose blocks wait for `finished_sending`
 
 
 class Watched(NamedTuple):
-    """A request that wants KV from `peer`."""
+    """A request that wants KV from the ranks at `peers`, stage by stage."""
 
     transfer_id: str
     request_id: str
-    peer: str
+    peers: Sequence[str]
+    grids: Grids = SINGLE
 
 
 class Reserved(NamedTuple):

@@ -9,13 +9,16 @@ longer than to plan them, and an engine takes no more at a time than may be in f
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from kv_connector.errors import BlockOutOfRange, LayoutError
 from kv_connector.layout import Region
+
+if TYPE_CHECKING:
+    from kv_connector.pairing import RegionPair
 
 _Ids = npt.NDArray[np.int64]
 
@@ -113,6 +116,50 @@ def plan_layers(
     runs = blocks.coalesce() if any(dense) else blocks
     columns = [(runs if joins else blocks).lay(*pair) for pair, joins in zip(pairs, dense, strict=True)]
     return CopyPlan(columns, len(src_blocks) * sum([src.block_bytes for src, _ in pairs]))
+
+
+def plan_units(
+    pairs: "Sequence[RegionPair]", src_blocks: Sequence[int], dst_blocks: Sequence[int], phases: Sequence[int]
+) -> CopyPlan:
+    """Plan the copies of the same units in several regions; see `pairing`.
+
+    Args:
+        pairs: Regions and their strips.
+        src_blocks: Of each unit the scheduler block in which it lies here, shape `[n]`, in prompt order.
+        dst_blocks: Likewise there.
+        phases: Which unit of the larger block it is, shape `[n]`.
+
+    Returns:
+        Per pair, in order: copies whose lengths add up to those of the units' strips.
+
+    Raises:
+        BlockOutOfRange, LayoutError: as `plan_layers`.
+    """
+    if all(pair.whole for pair in pairs):
+        return plan_layers([(pair.src, pair.dst) for pair in pairs], src_blocks, dst_blocks)
+    if not len(src_blocks) == len(dst_blocks) == len(phases):
+        raise LayoutError(f"{len(phases)} units in {len(src_blocks)} and {len(dst_blocks)} blocks")
+    blocks = _ManyRuns.single(src_blocks, dst_blocks)
+    src_bounds, dst_bounds = blocks.bounds()
+    phase_of = np.asarray(phases, np.int64)
+    units = [(phase, phase_of == phase) for phase in np.unique(phase_of)]
+    columns = []
+    for pair in pairs:
+        _check_range(src_bounds, pair.src)
+        _check_range(dst_bounds, pair.dst)
+        columns += [_lay_strips(pair, blocks, which, pair.strips[phase]) for phase, which in units]
+    return CopyPlan(columns, int(sum([sum(part.length) for part in columns])))
+
+
+def _lay_strips(
+    pair: "RegionPair", blocks: "_ManyRuns", which: npt.NDArray[np.bool_], strips: Sequence[Any]
+) -> Columns:
+    """Place the strips of some units, unit by unit."""
+    table = np.asarray(strips, np.int64)  # shape `[strips, 3]`
+    src = pair.src.base_addr + blocks.src[which, np.newaxis] * pair.src.stride_bytes + table[:, 0]
+    dst = pair.dst.base_addr + blocks.dst[which, np.newaxis] * pair.dst.stride_bytes + table[:, 1]
+    lengths = np.broadcast_to(table[:, 2], src.shape)
+    return Columns(src.ravel().data, dst.ravel().data, lengths.ravel().data)
 
 
 class _Bounds(NamedTuple):

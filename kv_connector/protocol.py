@@ -117,7 +117,9 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     epoch: Epoch
     tokens: Tokens
     prompt_hash: Digest
-    shards: Coordinate = 1  # how many P ranks must commit
+    shards: Coordinate = 1  # how many P ranks must commit, as far as P knows
+    # pairs of region and KV head that were pushed; over all P ranks it must be what D's rank has. 0: not counted
+    shares: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] = 0
     cached_tokens: Tokens = 0  # of the prompt, that P had in its prefix cache: for `usage`
     # seconds since the prompt was first scheduled, by milestone
     timings_s: Annotated[dict[Annotated[str, msgspec.Meta(max_length=32)], Seconds], msgspec.Meta(max_length=64)] = {}

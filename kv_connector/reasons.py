@@ -15,6 +15,7 @@ _PHRASES: Final = (
     ("fenced", ("engine was fenced",)),
     ("prefill_lost", ("preempted", "aborted", "forward pass failed", "device failed", "no decode node asked")),
     ("mismatch", ("different prompts", "does not fit the prompt", "another prompt", "not the KV that was sent")),
+    ("ranks", ("the proxy takes this node for", "the proxy names", "prefill ranks pushed", "divides this rank's KV")),
 )
 CLASSES: Final = (*(name for name, _ in _PHRASES), OTHER)
 

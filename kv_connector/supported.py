@@ -18,12 +18,15 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
         ConfigError: they cannot; the message says what to change.
     """
     parallel = vllm_config.parallel_config
-    if parallel.tensor_parallel_size > 1 or parallel.pipeline_parallel_size > 1:
-        raise ConfigError("tensor and pipeline parallelism are not covered by the hand-off yet: use size 1")
-    if parallel.data_parallel_size > 1:
-        raise ConfigError("data parallelism inside a node is not covered by the hand-off yet: run several nodes")
-    if getattr(parallel, "prefill_context_parallel_size", 1) > 1:
-        raise ConfigError("prefill context parallelism is not covered by the hand-off yet")
+    for kind in ("prefill", "decode"):
+        if getattr(parallel, f"{kind}_context_parallel_size", 1) > 1:
+            raise ConfigError(
+                f"{kind} context parallelism divides a prompt's tokens among ranks: it is not covered yet"
+            )
+    if parallel.distributed_executor_backend == "ray":
+        raise ConfigError(
+            "ranks that Ray places on other hosts are not covered yet: use --distributed-executor-backend mp"
+        )
     if parallel.use_ubatching:
         raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
     if vllm_config.model_config.enable_sleep_mode:

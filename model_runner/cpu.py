@@ -1,14 +1,16 @@
-"""The worker on a CPU: vLLM's own, plus what it lacks for pinned cores, AMX, and eager pipeline stages."""
+"""The worker on a CPU: vLLM's own, plus what it lacks for pinned cores, AMX, and pipeline stages."""
 
 import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+from vllm import envs
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from model_runner.lifetime import end_with_parent
+from model_runner.pipeline import choose, lane
 
 
 class Worker(CPUWorker):
@@ -27,6 +29,12 @@ class Worker(CPUWorker):
         torch.set_num_threads(compute_threads(os.environ, torch.get_num_threads(), len(os.sched_getaffinity(0))))
         ask_for_amx()
         super().init_device()
+        transfer = choose.transfer(os.environ)
+        self._count = lane.install(get_pp_group(), transfer, float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS))
+
+    def pipeline_counts(self) -> dict[str, int]:
+        """Return what this stage has sent and received asynchronously, for vLLM's `collective_rpc`."""
+        return self._count()._asdict()
 
     def compile_or_warm_up_model(self) -> Any:
         """Allocate what a later pipeline stage receives into.

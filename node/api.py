@@ -38,7 +38,6 @@ class _WorkerPart(msgspec.Struct):
     """What `/baton/node` shows of the worker's snapshot; everything else in there is for `/baton/transfers`."""
 
     incarnation: str
-    control_address: str
     fingerprint: Fingerprint | None
     regions: list[RegionInfo]
     num_blocks: int
@@ -84,14 +83,22 @@ class NodeApi:
 
     async def _describe(self, engine: EngineFacts) -> NodeInfo:
         try:
-            worker = msgspec.convert((await self._snapshots.both()).worker, _WorkerPart)
+            snapshots = await self._snapshots.both()
+            worker = msgspec.convert(snapshots.worker, _WorkerPart)
         except (ConnectorSilentError, msgspec.ValidationError):
             return self._info(engine, "failed" if self._was_ready else "starting", _NOTHING)
-        self._was_ready = worker.fingerprint is not None
-        return self._info(engine, "ready" if self._was_ready else "starting", worker)
+        self._was_ready = (
+            worker.fingerprint is not None and snapshots.scheduler.get("engines") == engine.data_parallel_size
+        )
+        addresses = [address for address in snapshots.scheduler.get("control_addresses", ()) if address]
+        return self._info(engine, "ready" if self._was_ready else "starting", worker, addresses)
 
     def _info(
-        self, engine: EngineFacts, state: Literal["starting", "ready", "failed"], worker: _WorkerPart
+        self,
+        engine: EngineFacts,
+        state: Literal["starting", "ready", "failed"],
+        worker: _WorkerPart,
+        addresses: Sequence[str] = (),
     ) -> NodeInfo:
         return NodeInfo(
             role=self._role,
@@ -103,7 +110,7 @@ class NodeApi:
             tensor_parallel_size=engine.tensor_parallel_size,
             pipeline_parallel_size=engine.pipeline_parallel_size,
             data_parallel_size=engine.data_parallel_size,
-            control_addresses=[worker.control_address] if worker.control_address else [],
+            control_addresses=list(addresses),
             fingerprint=worker.fingerprint,
             regions=worker.regions,
             num_blocks=worker.num_blocks,
@@ -155,16 +162,23 @@ class NodeApi:
 
 
 _MAX_PROCESS = 2**31 - 1  # what trace viewers take for a process id
-_NOTHING = _WorkerPart(incarnation="", control_address="", fingerprint=None, regions=[], num_blocks=0, layer_sync="")
+_NOTHING = _WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync="")
 
 
 def merge(snapshots: Snapshots) -> dict[str, Any]:
-    """Join what both sides say about each open transfer; the rest stays apart, as `scheduler` and `worker`."""
+    """Join what both sides say about each open transfer; the rest stays apart, as `scheduler` and `worker`.
+
+    Between nodes of several ranks a transfer has several flows, and these are listed instead of the one worker.
+    """
     joined: dict[str, dict[str, Any]] = {}
     for side, snapshot in (("scheduler", snapshots.scheduler), ("worker", snapshots.worker)):
         for transfer in snapshot.get("transfers", []):
             entry = joined.setdefault(transfer["transfer_id"], {"transfer_id": transfer["transfer_id"]})
-            entry[side] = {name: value for name, value in transfer.items() if name != "transfer_id"}
+            known = {name: value for name, value in transfer.items() if name != "transfer_id"}
+            if "flow" in known:
+                entry.setdefault("flows", []).append(known)
+            else:
+                entry[side] = known
     return {
         "transfers": list(joined.values()),
         "scheduler": _rest(snapshots.scheduler),

@@ -10,7 +10,7 @@ from contracts.secret import SecretError, read_secret
 from node.errors import StartRefusedError
 
 _SOCKET_PATH_MAX = 107  # sun_path of Linux, without the final NUL
-_LONGEST_SOCKET_NAME = "/scheduler.sock"
+_LONGEST_SOCKET_NAME = "/dp999/scheduler.sock"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _MISSING_LIBRARY = re.compile(r"(lib[\w+.-]+\.so[.\d]*): cannot open shared object file")
 _APT_PACKAGES = "libibverbs1 libnuma1 libcurl4"

@@ -1,7 +1,8 @@
 """The API process's ends of the two channels to the connector, which lives in the engine's processes.
 
-*Questions*: the node asks `scheduler.sock` or `worker-0.sock` for a snapshot, or tells every worker to cancel transfers,
-and gets one JSON object each. A fresh socket for each question: there are a few a second, and an answer that comes too
+*Questions*: the node asks `scheduler.sock` or a `worker-….sock` for a snapshot, or tells every worker to cancel
+transfers, and gets one JSON object each. The first data-parallel engine has its sockets in the node's folder, the others
+in `dp1`, `dp2`, … below it. A fresh socket for each question: there are a few a second, and an answer that comes too
 late can then never be taken for the next one.
 *Outcomes*: the connector pushes one line for each transfer that did not go as planned. They are read when somebody
 asks, without a task: until then they wait in ZMQ's queue.
@@ -21,6 +22,7 @@ import zmq
 import zmq.asyncio
 
 from contracts.http import LOCAL, RECOMPUTED
+from node import combine
 from node.errors import ConnectorSilentError
 
 SNAPSHOT_REQUEST = b"snapshot"
@@ -45,19 +47,28 @@ class _Line(msgspec.Struct):
 
 
 class Snapshots(NamedTuple):
-    """What both sides of the connector say about themselves, as they sent it."""
+    """What both sides of the connector say about themselves: of several engines and ranks, see `combine`."""
 
     scheduler: dict[str, Any]
     worker: dict[str, Any]
+
+
+def engine_dirs(runtime_dir: Path) -> list[Path]:
+    """Return the folders of a node's engines, as far as there are any, in their order."""
+    others = [path for path in runtime_dir.glob("dp*") if path.name[2:].isdecimal()]
+    return [runtime_dir, *sorted(others, key=lambda path: int(path.name[2:]))]
+
+
+def worker_sockets(engine_dir: Path) -> list[Path]:
+    """Return the sockets of an engine's ranks on this host, in their order."""
+    return sorted(engine_dir.glob("worker-*.sock"), key=lambda path: int(path.stem.removeprefix("worker-")))
 
 
 class SnapshotClient:
     """Asks both sides of the connector for their state."""
 
     def __init__(self, runtime_dir: Path, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        self._scheduler = runtime_dir / "scheduler.sock"
-        self._worker = runtime_dir / "worker-0.sock"
-        self._integrity = runtime_dir / "integrity.sock"
+        self._runtime_dir = runtime_dir
         self._asker = _Asker(timeout_s)
         self._patient_asker = _Asker(INTEGRITY_TIMEOUT_S)
 
@@ -67,8 +78,16 @@ class SnapshotClient:
         Raises:
             ConnectorSilentError: one side did not answer in time, or not with a snapshot.
         """
-        asked = (self._asker.ask(path, SNAPSHOT_REQUEST) for path in (self._scheduler, self._worker))
-        return Snapshots(*await asyncio.gather(*asked))
+        found = engine_dirs(self._runtime_dir)
+        workers = [worker_sockets(folder) for folder in found]
+        if not any(workers):
+            raise ConnectorSilentError("the connector has not started")
+        schedulers = [folder / "scheduler.sock" for folder in found]
+        paths = [*schedulers, *(path for of_engine in workers for path in of_engine)]
+        answers = iter(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in paths)))
+        of_engines = [next(answers) for _ in schedulers]
+        of_ranks = [[next(answers) for _ in of_engine] for of_engine in workers if of_engine]
+        return Snapshots(combine.schedulers(of_engines), combine.workers(of_ranks))
 
     async def integrity(self) -> dict[str, Any]:
         """Have the block pool checked; return what was found.
@@ -76,7 +95,9 @@ class SnapshotClient:
         Raises:
             ConnectorSilentError: the scheduler did not answer in time.
         """
-        return await self._patient_asker.ask(self._integrity, SNAPSHOT_REQUEST)
+        found = [folder / "integrity.sock" for folder in engine_dirs(self._runtime_dir)]
+        answers = await asyncio.gather(*(self._patient_asker.ask(path, SNAPSHOT_REQUEST) for path in found))
+        return combine.integrity(answers)
 
     def stop(self) -> None:
         """Close everything; idempotent."""
@@ -97,7 +118,7 @@ class CancelClient:
         Raises:
             ConnectorSilentError: there is no worker, or one did not take it. It may be said again.
         """
-        workers = sorted(self._runtime_dir.glob("worker-*.sock"))
+        workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
         if not workers:
             raise ConnectorSilentError("the connector has not started")
         ids = json.dumps(transfer_ids).encode()

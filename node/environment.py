@@ -4,11 +4,10 @@ import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 
-from node.flags import count_of
+from node.flags import ranks_of
 
 # vLLM's second model runner drives the connector's hooks in another order.
 _FOR_ACCELERATORS: Mapping[str, str | None] = MappingProxyType({"VLLM_USE_V2_MODEL_RUNNER": "0"})
-_RANK_FLAGS = (("--tensor-parallel-size", "-tp"), ("--pipeline-parallel-size", "-pp"))
 
 
 def environment(device: str, arguments: Sequence[str], cores: int, current: Mapping[str, str]) -> dict[str, str | None]:
@@ -34,17 +33,15 @@ def apply(changes: Mapping[str, str | None], environ: MutableMapping[str, str] =
 
 
 def _for_cpu(arguments: Sequence[str], cores: int) -> dict[str, str | None]:
-    ranks = 1
-    for names in _RANK_FLAGS:
-        ranks *= count_of(arguments, *names)
+    ranks, engines = ranks_of(arguments)
     # An integer of GiB that would override --kv-cache-memory-bytes.
     wanted: dict[str, str | None] = {"VLLM_CPU_KVCACHE_SPACE": None}
     if "--enforce-eager" in arguments:
         wanted["TORCHDYNAMO_DISABLE"] = "1"  # without it the first request of an eager TP=2 server takes 15 s
     if ranks == 1:
-        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the worker lives in the engine's process
-    else:
+        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # each engine's worker lives in its process
+    if ranks * engines > 1:
         # vLLM's automatic binding wants a NUMA node for each rank.
         wanted["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        wanted["OMP_NUM_THREADS"] = str(max(1, cores // ranks))
+        wanted["OMP_NUM_THREADS"] = str(max(1, cores // (ranks * engines)))
     return wanted

@@ -28,8 +28,36 @@ OWNED: Mapping[str, str] = MappingProxyType(
         "--enable-dbo": "dual-batch overlap runs the layers' hooks out of order, and KV could leave before it is written",
         "--enable-dual-batch-overlap": "dual-batch overlap runs the layers' hooks out of order, "
         "and KV could leave before it is written",
+        **dict.fromkeys(
+            (
+                *("--data-parallel-rank", "-dpn"),
+                *("--data-parallel-start-rank", "-dpr"),
+                *("--data-parallel-size-local", "-dpl"),
+                *("--data-parallel-external-lb", "-dpe"),
+                *("--data-parallel-hybrid-lb", "-dph"),
+                *("--data-parallel-address", "-dpa"),
+                *("--data-parallel-backend", "-dpb"),
+            ),
+            "a node has all of its data-parallel engines on its own host, behind one port; run a node per host",
+        ),
+        **dict.fromkeys(
+            ("--nnodes", "-n", "--node-rank", "-r"),
+            "a node has all of its ranks on its own host; ranks on several hosts are not covered yet",
+        ),
+        **dict.fromkeys(
+            ("--decode-context-parallel-size", "-dcp", "--prefill-context-parallel-size", "-pcp"),
+            "ranks that divide a prompt's tokens cannot hand its KV off yet",
+        ),
         "--disable-log-stats": "the proxy routes by the statistics",
     }
+)
+
+
+_WHOLE = ("--data-parallel-size",)  # flags in their own right, though another one begins with them
+_SIZES = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--data-parallel-size", "-dp"),
 )
 
 
@@ -43,7 +71,7 @@ def refuse_owned(arguments: Sequence[str]) -> None:
         raise StartRefusedError(f"{arguments[0]!r} is neither a flag nor the value of one")
     for argument in arguments:
         for flag, reason in OWNED.items():
-            if argument.startswith("--") and _means(argument, flag):
+            if _means(argument, flag):
                 raise StartRefusedError(f"the flag {argument.split('=')[0]} cannot be passed on to vLLM: {reason}")
 
 
@@ -80,6 +108,16 @@ def count_of(arguments: Sequence[str], *names: str) -> int:
     return int(text)
 
 
+def ranks_of(arguments: Sequence[str]) -> tuple[int, int]:
+    """Return how many ranks an engine has, and how many data-parallel engines there are.
+
+    Raises:
+        StartRefusedError: a size is not a whole number of at least 1.
+    """
+    tp, pp, engines = (count_of(arguments, *names) for names in _SIZES)
+    return tp * pp, engines
+
+
 def _canonical(argument: str) -> str:
     name = argument.split("=", 1)[0]
     if name.startswith("--"):
@@ -89,4 +127,6 @@ def _canonical(argument: str) -> str:
 
 def _means(argument: str, flag: str) -> bool:
     name = _canonical(argument)
-    return name != "--" and flag.startswith(name)
+    if not name.startswith("--"):
+        return name == flag
+    return name not in ("--", *_WHOLE) and flag.startswith(name)

@@ -9,25 +9,28 @@ import runpy
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from contracts.configuration.schema import BatonConfig, NodeConfig
 from contracts.kv_transfer import Role
 from contracts.secret import read_secret
+from kv_connector.errors import ConfigError as ConnectorConfigError
 from model_runner import choose
 from node import checks, environment, kv_cache, weights
 from node.addresses import Addresses, resolve
 from node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
 from node.beside import refuse_unproven
 from node.errors import StartRefusedError
-from node.flags import refuse_owned, value_of
+from node.flags import ranks_of, refuse_owned, value_of
 from node.middleware import GateSettings, configure
 from node.roles import TRAITS, RoleTraits, node_config
 from node.versions import versions
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
-PORT_SEARCH = "find_process_using_port"  # in vLLM 0.32's launcher
+LAUNCHERS = ("vllm.entrypoints.launchers.launcher", "vllm.entrypoints.launcher")  # the second before vLLM 0.29
+PORT_SEARCH = "find_process_using_port"  # in them
 
 
 def run(role: Role, config: BatonConfig, runtime_dir: Path, *, connector_module: str = CONNECTOR_MODULE) -> None:
@@ -73,7 +76,9 @@ def _check(role: Role, config: BatonConfig, runtime_dir: Path) -> _Plan:
     addresses = resolve(node)
     checks.check_port(addresses.listen_host, node.port, "HTTP")
     if traits.binds_control:
-        checks.check_port(addresses.listen_host, control_port(node), "control")
+        ranks, engines = ranks_of(node.vllm_args)
+        for port in range(control_port(node), control_port(node) + ranks * engines):
+            checks.check_port(addresses.listen_host, port, "control")
     checks.check_transfer_engine()
     return _Plan(traits=traits, node=node, secret_file=secret_file, runtime_dir=runtime_dir, addresses=addresses)
 
@@ -113,6 +118,7 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
             drain_timeout_s=node.drain_timeout_s,
         )
     )
+    _check_engine(plan.traits.role)
     return arguments
 
 
@@ -127,28 +133,39 @@ def _device() -> tuple[str, str]:
         raise StartRefusedError(f"vLLM cannot be imported: {exc}") from exc
 
 
+def _check_engine(role: Role) -> None:
+    """Refuse what the connector would refuse, before a model is loaded."""
+    from kv_connector import engine_version  # imports vLLM, for which the environment is laid down by now
+
+    try:
+        engine_version.check_engine(role)
+    except ConnectorConfigError as exc:
+        raise StartRefusedError(str(exc)) from exc
+
+
 def _hand_over(arguments: list[str]) -> None:
     """Run vLLM's OpenAI server in this process; it reads `sys.argv`."""
     sys.argv = ["vllm", *arguments]
+    _keep_quiet_on_the_way_out()
     try:
         from vllm.entrypoints.launchers.api_server import entry
     except ImportError as exc:
         if not (exc.name or "").startswith("vllm.entrypoints.launchers"):
             raise
-        # Older versions have the server as a script.
-        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
-    else:
-        _keep_quiet_on_the_way_out()
+        entry = None
+    if entry is not None:
         entry.main()
+    else:  # Before vLLM 0.29 the server is a script.
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
 
 
 def _keep_quiet_on_the_way_out() -> None:
-    """Spare vLLM 0.32 a stumble: it names the process that has its port, which may be its own engine, just gone."""
-    with suppress(ImportError):
-        from vllm.entrypoints.launchers import launcher
-
-        if hasattr(launcher, PORT_SEARCH):
-            setattr(launcher, PORT_SEARCH, _nobody)
+    """Spare vLLM a stumble: it names the process that has its port, which may be its own engine, just gone."""
+    for name in LAUNCHERS:
+        with suppress(ImportError):
+            launcher = import_module(name)
+            if hasattr(launcher, PORT_SEARCH):
+                setattr(launcher, PORT_SEARCH, _nobody)
 
 
 def _nobody(_port: int) -> None:

@@ -133,13 +133,17 @@ class Attempts:
     def decode_call(self, plan: Pair, request: ClientRequest) -> Call:
         """Return the decode leg of a pair."""
         several = has_several_prompts(request.fields)
-        params = TransferParams(transfer_id=plan.transfer_id, role="decode", peer=plan.control_address, several=several)
+        params = TransferParams(
+            transfer_id=plan.transfer_id, role="decode", peer=plan.control_address, several=several, grids=plan.grids
+        )
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
     def prefill_call(self, plan: Pair, request: ClientRequest) -> Call:
         """Return the prefill leg of a pair."""
         several = has_several_prompts(request.fields)
-        params = TransferParams(transfer_id=plan.transfer_id, role="prefill", peer="", several=several)
+        params = TransferParams(
+            transfer_id=plan.transfer_id, role="prefill", peer="", several=several, grids=plan.grids
+        )
         body = prefill_leg(request, sign(params, self._secret))
         # The decode node was told this rank's address.
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""

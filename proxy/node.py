@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
-from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, differences
+from contracts.kv_transfer import PROTOCOL_VERSION, Grid
+from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, compatible, differences
 from proxy.breaker import Breaker
 from proxy.others import Others
 from proxy.sight.times import NodeTimes
@@ -27,6 +28,20 @@ class State(StrEnum):
     DOWN = "down"  # does not answer
 
 
+OUR_PROTOCOL: Final = str(PROTOCOL_VERSION)
+
+
+class Pairing(NamedTuple):
+    """What two nodes must have in common for KV to go from one to the other."""
+
+    fingerprint: Fingerprint
+    protocol: str
+
+    def fits(self, other: "Pairing") -> bool:
+        """Whether a node of the one and a node of the other may exchange KV."""
+        return self.protocol == other.protocol and compatible(self.fingerprint, other.fingerprint)
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
     """A member. Probes and outcomes write it, choices read it."""
@@ -39,6 +54,7 @@ class Node:
     probed: State = State.UNKNOWN
     probed_reason: str = "not probed yet"  # why that is not READY
     info: NodeInfo | None = None  # the last description that it gave
+    pairing: Pairing | None = None  # of that description; None: it takes part in no transfer
     requests: int = 0  # in flight through this proxy
     prompt_bytes: int = 0  # of those requests
     others: Others = field(default_factory=Others)  # what it has from others, as of the last probe
@@ -81,6 +97,11 @@ class Node:
         return self.info.fingerprint if self.info else None
 
     @property
+    def grid(self) -> Grid:
+        """The ranks of each of its engines, as far as it said."""
+        return Grid(self.info.tensor_parallel_size, self.info.pipeline_parallel_size) if self.info else Grid()
+
+    @property
     def incarnation(self) -> str:
         """Which start of its process this is, as far as it said."""
         return self.info.incarnation if self.info else ""
@@ -94,6 +115,7 @@ class Node:
         if self.incarnation != info.incarnation:
             self.others.forget()
         self.info = info
+        self.pairing = pairing_of(info)
         self.others.learn(info.load, own or self.own)
         self._weigh()
         self.probed_reason = unusable_because(self.role, info) or ""
@@ -162,9 +184,27 @@ def unusable_because(role: Role, info: NodeInfo) -> str | None:
     return None
 
 
+def protocol_of(info: NodeInfo) -> str:
+    """Which version of the protocol a node speaks; one that does not say is taken to speak ours, and its peers check."""
+    return info.versions.get("protocol", OUR_PROTOCOL)
+
+
+def pairing_of(info: NodeInfo) -> Pairing | None:
+    """What a peer of this node must have as well; None if it takes no part in transfers that this proxy arranges.
+
+    A node of another protocol would refuse the parameters that this proxy signs.
+    """
+    protocol = protocol_of(info)
+    return Pairing(info.fingerprint, protocol) if info.fingerprint is not None and protocol == OUR_PROTOCOL else None
+
+
 def unpairable_because(prefill: Node, decode: Node) -> str | None:
     """Say why no KV may go from one node to the other; None if it may."""
-    mine, theirs = prefill.fingerprint, decode.fingerprint
-    if mine is None or theirs is None:
+    if prefill.info is None or decode.info is None or prefill.fingerprint is None or decode.fingerprint is None:
         return "a node has not announced its fingerprint"
-    return "; ".join(differences(mine, theirs)) or None
+    mine, theirs = protocol_of(prefill.info), protocol_of(decode.info)
+    if mine != theirs:
+        return f"the prefill node speaks protocol {mine}, the decode node {theirs}"
+    if mine != OUR_PROTOCOL:
+        return f"both speak protocol {mine}, this proxy {OUR_PROTOCOL}"
+    return "; ".join(differences(prefill.fingerprint, decode.fingerprint)) or None

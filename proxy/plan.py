@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from contracts.http import LOCAL
 from contracts.kv_transfer import new_transfer_id
+from contracts.node_info import compatible
 from proxy.classify import reason_for_local
 from proxy.dialects.alone import reason_alone
 from proxy.errors import BadRequestError, NoRoomError, ProxyError, UnavailableError, UnknownModelError
@@ -20,7 +21,7 @@ from proxy.node import Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.own import OwnPrompts
 from proxy.plans import Alone, Pair, Plan
-from proxy.reasons import LABELS, NO_PREFILL_CONFIGURED, NO_PREFILL_MATCHES, NO_PREFILL_READY, SHORT
+from proxy.reasons import LABELS, NO_PREFILL_CONFIGURED, NO_PREFILL_MATCHES, NO_PREFILL_READY, NO_PREFILL_SPEAKS, SHORT
 from proxy.request import ClientRequest
 from proxy.retries import History
 from proxy.routing.conditional import Conditional, Verdict
@@ -84,10 +85,9 @@ class Planner:
         if reason is not None:
             return self._own.first(work, decode, reason, nowhere_else=True)
         prefill = self._usable_prefill(request.model, history)
-        made = {node.fingerprint for node in prefill} - {None}
-        matching = [node for node in decode if node.fingerprint in made]
+        matching = _that_fit(decode, prefill)
         if not matching:
-            return self._without_prefill(work, decode, any_ready=bool(prefill), others_wait=others_wait)
+            return self._without_prefill(work, prefill, decode, others_wait=others_wait)
         taker, new_bytes = self._decode_router.choice(work, matching)
         verdict = self._conditional.judge(new_bytes, taker)
         if verdict is Verdict.LOCAL:
@@ -117,8 +117,7 @@ class Planner:
         takers = [failed.decode] if self._is_kept(failed.decode) or not others else others
         if may_retry and isinstance(failure, PrefillFailed):
             usable = self._usable_prefill(request.model, history)
-            made = {node.fingerprint for node in usable} - {None}
-            if matching := [node for node in takers if node.fingerprint in made]:
+            if matching := _that_fit(takers, usable):
                 taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
                 return self._pair(work, usable, taker)
         if self._refuses:
@@ -180,24 +179,41 @@ class Planner:
         """Whether a decode node that a request was to go to still takes work; its breaker does not matter."""
         return taker.probed is State.READY and not taker.draining and taker in self._decode
 
-    def _without_prefill(self, work: Work, decode: Sequence[Node], *, any_ready: bool, others_wait: bool) -> Alone:
-        reason = NO_PREFILL_MATCHES if any_ready else NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
+    def _without_prefill(
+        self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], *, others_wait: bool
+    ) -> Alone:
+        reason = self._no_prefill_because(prefill, decode)
         if self._refuses:
             raise UnavailableError(reason)
         if others_wait:
             raise NoRoomError
         return self._own.first(work, decode, reason)
 
+    def _no_prefill_because(self, prefill: Sequence[Node], decode: Sequence[Node]) -> str:
+        if not prefill:
+            return NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
+        made = {node.fingerprint for node in prefill} - {None}
+        used = {node.fingerprint for node in decode} - {None}
+        alike = any(compatible(maker, taker) for maker in made for taker in used if maker and taker)
+        return NO_PREFILL_SPEAKS if alike else NO_PREFILL_MATCHES
+
     def _pair(
         self, work: Work, prefill: Sequence[Node], taker: Node, keep: Pair | None = None, label: str = ""
     ) -> Pair:
-        makers = [node for node in prefill if node.fingerprint == taker.fingerprint]
+        makers = _that_fit(prefill, [taker])
         if keep is not None and keep.prefill in makers and keep.rank < keep.ranks:
             return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label)
         maker = self._prefill_router.choose(work, makers)
         assert maker.info is not None
         rank = work.turn % len(maker.info.control_addresses)
         return Pair(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label)
+
+
+def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
+    """Return the nodes that may exchange KV with one of the others."""
+    theirs = {node.pairing for node in others} - {None}
+    fits = {mine: any(mine.fits(other) for other in theirs if other) for mine in {n.pairing for n in nodes} if mine}
+    return [node for node in nodes if node.pairing and fits[node.pairing]]
 
 
 def key_of(request: ClientRequest, header: str) -> str:

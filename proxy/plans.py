@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from contracts.http import DISAGGREGATED
+from contracts.kv_transfer import Grids
 from proxy.node import Node
 
 
@@ -35,8 +36,13 @@ class Pair:
         return len(self._control_addresses)
 
     @property
+    def grids(self) -> Grids:
+        """The ranks of the two engines, as far as the nodes have said."""
+        return Grids(self.prefill.grid, self.decode.grid)
+
+    @property
     def control_address(self) -> str:
-        """Where the decode node finds the prefill rank."""
+        """Where the decode node finds the ranks of the prefill engine."""
         return self._control_addresses[self.rank]
 
     @property

@@ -8,6 +8,7 @@ from proxy.dialects import alone
 NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
 NO_PREFILL_READY: Final = "no prefill node is ready"
 NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode node can use"
+NO_PREFILL_SPEAKS: Final = "no ready prefill node speaks the same protocol version as a ready decode node and the proxy"
 SHORT: Final = "little of the prompt is new to the decode node"
 
 LABELS: Final = {
@@ -23,5 +24,6 @@ LABELS: Final = {
     NO_PREFILL_CONFIGURED: "no_prefill_configured",
     NO_PREFILL_READY: "no_prefill_ready",
     NO_PREFILL_MATCHES: "no_prefill_matches",
+    NO_PREFILL_SPEAKS: "no_prefill_speaks",
     SHORT: "short",
 }

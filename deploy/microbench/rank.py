@@ -129,11 +129,11 @@ class PrefillRank:
                 transfer=TransferConfig(**patient | transfer),
             ),
             secret=ClusterSecret(os.urandom(32)),
-            introduction=Introduction("P", Rank(), _FINGERPRINT, caches),
+            introduction=Introduction("P", "prefill", Rank(), _FINGERPRINT, caches),
             engines=engines,
             incarnation=_PREFILL,
             record=lambda: None,  # as on a CPU: what has been issued is complete
-            digests=lambda _: b"",  # `kv_verify` is off
+            digests=lambda *_: b"",  # `kv_verify` is off
         )
         self.worker.start()
         regions = [region.to_info() for region in shape.regions(target.address)]

@@ -66,6 +66,7 @@ class Consumer:
         """
         self.incarnation = incarnation
         self.sessions: dict[str, Session] = {}
+        self.hellos: dict[str, Hello] = {}  # of the peers that were accepted
         self.transfers: dict[str, Incoming] = {}
         self.domains = FenceDomains(domains)
         self.outbox: list[tuple[str, Message]] = []
@@ -87,8 +88,8 @@ class Consumer:
 
     # --- what the scheduler and the device say -------------------------------------------------------------------
 
-    def watch(self, transfer_id: str, request_id: str, peer: str, now: float) -> None:
-        """A request that wants this transfer's KV has arrived."""
+    def watch(self, transfer_id: str, request_id: str, peer: str, now: float, shards: int = 1) -> None:
+        """A request that wants this transfer's KV has arrived; it has so many transfers, one from each of P's ranks."""
         if known := self.transfers.get(transfer_id):
             if known.request_id != request_id:
                 self._count(Refused.REUSED_ID)
@@ -99,7 +100,7 @@ class Consumer:
         if len(self.transfers) >= MAX_OPEN and len(self._of(peer)) >= MAX_OPEN:
             self.resolved.append(Resolved(request_id, transfer_id, False, False, "too many transfers are open", None))
             return
-        self.transfers[transfer_id] = Incoming(transfer_id, request_id, peer, now)
+        self.transfers[transfer_id] = Incoming(transfer_id, request_id, peer, now, shards)
         self._ids[request_id] = transfer_id
         session = self._dial(peer, now)
         if session.state is SessionState.REFUSED:
@@ -236,6 +237,7 @@ class Consumer:
             self._refused(peer, session, reason)
             return
         session.state = SessionState.OPEN
+        self.hellos[peer] = hello
         self._send_beat(peer)
         for transfer_id in self._declined.pop(peer, ()):
             self.outbox.append((peer, session.stamp(Revoke(transfer_id=transfer_id, epoch=0))))
@@ -258,6 +260,7 @@ class Consumer:
         self._declined.pop(peer, None)
         if not any(self._of(peer)):
             del self.sessions[peer]
+            self.hellos.pop(peer, None)
             self.domains.forget(peer)
             self.forgotten.append(peer)
 
@@ -348,8 +351,10 @@ class Consumer:
         """Nothing more will be written. The KV may be used if it is this prompt's (I4, I7)."""
         wish = transfer.wish
         assert wish is not None  # RESERVED or REVOKING
-        if (body.tokens, body.prompt_hash, body.shards) != (wish.tokens, wish.prompt_hash, 1):
+        if (body.tokens, body.prompt_hash) != (wish.tokens, wish.prompt_hash):
             self._resolve(transfer, "the prefill node committed another prompt")
+        elif body.shards != transfer.shards:
+            self._resolve(transfer, f"the prefill node divides this rank's KV by {body.shards}, not {transfer.shards}")
         elif body.digests and not transfer.resolved:
             transfer.phase, transfer.commit, transfer.engine = Phase.VERIFYING, body, ""  # a fence is no concern of it
             self.to_verify.append(transfer)

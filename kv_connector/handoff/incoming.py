@@ -46,6 +46,7 @@ class Incoming:
     request_id: str
     peer: str  # control address of P
     since: float  # s
+    shards: int = 1  # P ranks that this request's part comes from, each in a transfer of its own
     phase: Phase = Phase.WATCHING
     epoch: int = 0
     wish: Wish | None = None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kv_connector.handoff.pushing import Coverage, Piece
+from kv_connector.handoff.pushing import NOTHING, Coverage, Piece, Terms
 from kv_connector.protocol import Reserve
 
 
@@ -14,6 +14,7 @@ class Prompt(NamedTuple):
     blocks: int  # scheduler blocks that the prompt fills, the last one perhaps partly
     prompt_hash: bytes
     cached_tokens: int = 0  # of them, found in our own prefix cache
+    shards: int = 1  # ranks of ours from which the decode rank takes its part, as far as we know
 
 
 class Push(NamedTuple):
@@ -46,6 +47,7 @@ class Outgoing:
     source_blocks: list[int] = field(default_factory=list)  # our block ids, in prompt order
     ready: list[int] = field(default_factory=list)  # blocks of the prompt written, per layer
     coverage: Coverage | None = None  # exists once both prompt and reservation do
+    terms: Terms = NOTHING  # likewise
     in_flight: int = 0  # push calls
     ending: str = ""  # why it drains; empty: it does not
     digests: bytes = b""  # of the source blocks; empty: not computed
@@ -62,5 +64,39 @@ class Outgoing:
     def pushed_blocks(self, block_tokens: int) -> list[int]:
         """Our ids of the blocks that the reservation asks for, in prompt order."""
         assert self.reservation is not None
-        first = self.reservation.first_token // block_tokens
-        return self.source_blocks[first : first + len(self.reservation.blocks[0])]
+        assert self.prompt is not None
+        return self.source_blocks[self.reservation.first_token // block_tokens : self.prompt.blocks]
+
+    def units(self, unit_tokens: int) -> "Units":
+        """Where the units that the reservation asks for lie, on either side."""
+        assert self.reservation is not None
+        ours, theirs = self.terms.block_units, self.terms.their_block_units
+        first = self.reservation.first_token // unit_tokens
+        return Units(self.source_blocks, self.reservation.blocks[0], first, ours, theirs)
+
+
+class Units(NamedTuple):
+    """The units of one transfer, counted from the first that D wants."""
+
+    source_blocks: list[int]  # of the whole prompt
+    target_blocks: list[int]  # from the first wanted token on
+    first: int  # unit of the prompt that counts as 0; a block of D's begins with it
+    block_units: int
+    their_block_units: int
+
+    def lie(self, start: int, stop: int) -> tuple[list[int], list[int], list[int]]:
+        """Return for units `[start, stop)` our block, D's block, and which unit of the larger block it is."""
+        ours, theirs = self.block_units, self.their_block_units
+        if ours == theirs == 1:
+            first = self.first + start
+            return (
+                self.source_blocks[first : first + stop - start],
+                self.target_blocks[start:stop],
+                [0] * (stop - start),
+            )
+        larger, places = max(ours, theirs), range(start, stop)
+        return (
+            [self.source_blocks[(self.first + place) // ours] for place in places],
+            [self.target_blocks[place // theirs] for place in places],
+            [(self.first + place) % larger for place in places],
+        )

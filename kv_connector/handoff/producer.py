@@ -14,11 +14,12 @@ Outputs are collected: `outbox` (messages), `released` (requests whose source bl
 """
 
 from collections.abc import Callable, Collection
+from functools import partial
 from itertools import count
 
 from kv_connector.handoff.claims import Budget, Claims
 from kv_connector.handoff.outgoing import Complaint, Outgoing, Prompt, Push
-from kv_connector.handoff.pushing import Coverage
+from kv_connector.handoff.pushing import Coverage, Terms
 from kv_connector.handoff.session import Session, SessionState
 from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.handoff.tombstones import Tombstones
@@ -50,6 +51,10 @@ def verify_none(transfer_id: str) -> bool:  # noqa: ARG001  # the shape of a cho
     return False
 
 
+def _all_of_them(layers: int, _: object) -> Terms:
+    return Terms(range(layers), regions=range(layers))
+
+
 class Producer:
     """All transfers of one prefill rank."""
 
@@ -62,6 +67,7 @@ class Producer:
         settings: HandoffSettings,
         hello: Callable[[], Hello],
         judge: Callable[[Hello], str],
+        terms: Callable[[Hello], Terms] | None = None,
         verify: Callable[[str], bool] = verify_none,
         refused: Callable[[Refused], None] = uncounted,
     ) -> None:
@@ -74,6 +80,8 @@ class Producer:
             settings: Time-outs.
             hello: Makes our introduction.
             judge: Returns why a peer's introduction cannot be accepted, or "".
+            terms: What we have in common with a peer that was accepted; None: with all of them all layers, and blocks
+                of the same size.
             verify: Whether the commit of a transfer (by id) shall carry digests of its source blocks.
             refused: Told of each message that is not acted on, or not as its sender wishes.
         """
@@ -89,8 +97,10 @@ class Producer:
         self._sequence = count(1)
         self._routes: dict[int, Route] = {}
         self._hellos: dict[int, Hello] = {}
+        self._terms_of: dict[int, Terms] = {}  # of open sessions
         self._layers = layers
         self._block_tokens = block_tokens
+        self._terms = terms or partial(_all_of_them, layers)
         self._settings = settings
         self._hello = hello
         self._judge = judge
@@ -162,16 +172,16 @@ class Producer:
 
     # --- what the sender says ------------------------------------------------------------------------------------
 
-    def next_push(self, max_blocks: int, busy: Collection[int] = ()) -> Push | None:
-        """Hand out the next push call of at most `max_blocks` layer blocks, and count it as under way.
+    def next_push(self, max_units: int, busy: Collection[int] = ()) -> Push | None:
+        """Hand out the next push call of at most `max_units` of layers, and count it as under way.
 
         Transfers to the decode ranks in `busy` wait, so that one rank that does not take its bytes holds up no other.
         """
-        assert max_blocks > 0
+        assert max_units > 0
         for transfer_id, transfer in list(self._pushable.items()):
             if transfer.decode in busy:
                 continue
-            if self._may_push(transfer) and (pieces := transfer.coverage.take(max_blocks)):  # type: ignore[union-attr]  # _may_push saw it
+            if self._may_push(transfer) and (pieces := transfer.coverage.take(max_units)):  # type: ignore[union-attr]  # _may_push saw it
                 transfer.in_flight += 1
                 return Push(transfer, transfer.epoch, pieces)
             del self._pushable[transfer_id]
@@ -263,7 +273,7 @@ class Producer:
             self._send(message.sender, Refuse(reason=session.reason))
         else:
             session.state = SessionState.OPEN
-            self._hellos[message.sender] = hello
+            self._hellos[message.sender], self._terms_of[message.sender] = hello, self._terms(hello)
             self._send(message.sender, self._hello())
 
     def _act(self, decode: int, body: Body, now: float) -> None:
@@ -377,17 +387,28 @@ class Producer:
         prompt, wish = transfer.prompt, transfer.reservation
         if prompt is None or wish is None or transfer.ending:
             return
-        first_block, rest = divmod(wish.first_token, self._block_tokens)
-        wanted = prompt.blocks - first_block
+        terms = self._terms_of[transfer.decode]
+        unit_tokens = self._block_tokens // terms.block_units
+        their_tokens = unit_tokens * terms.their_block_units
+        their_first, rest = divmod(wish.first_token, their_tokens)
+        first, units = wish.first_token // unit_tokens, -(-prompt.tokens // unit_tokens)
+        wanted = -(-prompt.tokens // their_tokens) - their_first
         if wish.prompt_hash != prompt.prompt_hash or wish.tokens != prompt.tokens:
             self._end(transfer, "the two nodes see different prompts", now)
-        elif rest or first_block < 0 or wanted < 1 or [len(group) for group in wish.blocks] != [wanted]:
+        elif rest or first < 0 or wanted < 1 or [len(group) for group in wish.blocks] != [wanted]:
             self._end(transfer, "the reservation does not fit the prompt", now)
         else:
+            transfer.terms = terms
             transfer.coverage = Coverage(
-                layers=self._layers, first_block=first_block, wanted=wanted, ready=transfer.ready
+                layers=terms.layers,
+                first_unit=first,
+                wanted=units - first,
+                ready=transfer.ready,
+                block_units=terms.block_units,
             )
             self._note_pushable(transfer)
+            if not terms.layers:  # nothing to push, nothing to wait for
+                self._settle(transfer, now)
 
     def _may_push(self, transfer: Outgoing) -> bool:
         """A push may begin only for an epoch that is reserved, not ending, and of a session that is alive."""
@@ -407,10 +428,13 @@ class Producer:
             if transfer.in_flight == 0:
                 self._fail(transfer, transfer.ending, dirty=False, now=now)
         elif transfer.coverage is not None and transfer.coverage.complete:
-            if transfer.digests or not self._verify(transfer.transfer_id):
+            if transfer.digests or not self._is_verified(transfer):
                 self._commit(transfer, now)
             else:
                 self.to_digest.append(transfer)
+
+    def _is_verified(self, transfer: Outgoing) -> bool:
+        return bool(transfer.terms.layers) and transfer.terms.whole and self._verify(transfer.transfer_id)
 
     def _commit(self, transfer: Outgoing, now: float) -> None:
         assert transfer.prompt is not None
@@ -423,6 +447,8 @@ class Producer:
                 epoch=transfer.epoch,
                 tokens=prompt.tokens,
                 prompt_hash=prompt.prompt_hash,
+                shards=prompt.shards,
+                shares=transfer.terms.shares,
                 cached_tokens=prompt.cached_tokens,
                 timings_s=counted_from("scheduled", transfer.marks),
                 pushing_s=round(transfer.pushing_s, 6),
@@ -450,6 +476,7 @@ class Producer:
     def _lose(self, decode: int, reason: str, now: float) -> None:
         del self.sessions[decode], self._routes[decode]  # before ending: nothing can be sent
         self._hellos.pop(decode, None)
+        self._terms_of.pop(decode, None)
         self._claims.forget(decode)
         for transfer in list(self.transfers.values()):
             if transfer.decode == decode:

@@ -1,21 +1,37 @@
-"""Which blocks of one transfer are ready, handed out and acknowledged.
+"""Which units of one transfer are ready, handed out and acknowledged.
 
-Blocks are counted per layer in prompt order, relative to the first block that D wants:
+A *unit* is as many tokens as the smaller block of the two sides has: a block, where both have the same. Units are
+counted per layer in prompt order, relative to the first unit that D wants:
 
     [0, acknowledged …)   some disjoint ranges of these are being pushed
     [0, handed[layer])    given to the sender
     [0, ready[layer])     written by the device on P
     [0, wanted)           what D asked for
 
-Ranges are handed out once and never overlap, so the sum of acknowledged blocks reaching `wanted * layers` means that
-every (layer, block) had a push that returned 0 (I4).
+Ranges are handed out once and never overlap, so the sum of acknowledged units reaching `wanted` for each layer means
+that every (layer, unit) had a push that returned 0 (I4).
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
+class Terms(NamedTuple):
+    """What two ranks found when they introduced themselves to each other."""
+
+    layers: Sequence[int]  # of P's, that D's rank has too; may be none
+    block_units: int = 1  # units in a block of P's
+    their_block_units: int = 1  # in one of D's
+    shares: int = 0  # see `Commit.shares`
+    whole: bool = True  # whole blocks travel, to blocks of the same size: digests of them can be compared
+    regions: Sequence[int] = ()  # P's, by number, of which something travels
+
+
+NOTHING = Terms(())
+
+
 class Piece(NamedTuple):
-    """Blocks `[start, stop)` of one layer, counted from the first wanted block."""
+    """Units `[start, stop)` of one layer, counted from the first wanted unit."""
 
     layer: int
     start: int
@@ -25,36 +41,48 @@ class Piece(NamedTuple):
 class Coverage:
     """Progress of one epoch over all layers."""
 
-    __slots__ = ("_first", "_handed", "_ready", "acknowledged", "expected", "wanted")
+    __slots__ = ("_block_units", "_first", "_handed", "_ready", "acknowledged", "expected", "wanted")
 
-    def __init__(self, *, layers: int, first_block: int, wanted: int, ready: list[int]) -> None:
-        self._first = first_block  # block index in the prompt at which D's list begins
-        self._ready = ready  # shared with the transfer: blocks of the prompt written, per layer
-        self._handed = [0] * layers
+    def __init__(
+        self, *, layers: Sequence[int], first_unit: int, wanted: int, ready: list[int], block_units: int = 1
+    ) -> None:
+        """Begin.
+
+        Args:
+            layers: Those that D wants something of.
+            first_unit: Unit of the prompt at which D's list begins.
+            wanted: Units from there on.
+            ready: Blocks of the prompt written, by layer; shared with the transfer.
+            block_units: Units in a block of P's.
+        """
+        self._first = first_unit
+        self._ready = ready
+        self._block_units = block_units
+        self._handed = dict.fromkeys(layers, 0)
         self.wanted = wanted
-        self.expected = wanted * layers
+        self.expected = wanted * len(layers)
         self.acknowledged = 0
 
     @property
     def complete(self) -> bool:
-        """Every wanted block of every layer has been acknowledged."""
+        """Every wanted unit of every layer has been acknowledged."""
         return self.acknowledged == self.expected
 
     @property
     def pending(self) -> bool:
-        """Some ready block has not been handed out."""
-        return any(self._available(layer) > handed for layer, handed in enumerate(self._handed))
+        """Some ready unit has not been handed out."""
+        return any(self._available(layer) > handed for layer, handed in self._handed.items())
 
-    def take(self, max_blocks: int) -> tuple[Piece, ...]:
-        """Hand out up to `max_blocks` ready blocks, lowest layers first."""
+    def take(self, max_units: int) -> tuple[Piece, ...]:
+        """Hand out up to `max_units` ready units, lowest layers first."""
         pieces = []
-        for layer, handed in enumerate(self._handed):
-            stop = min(self._available(layer), handed + max_blocks)
+        for layer, handed in self._handed.items():
+            stop = min(self._available(layer), handed + max_units)
             if stop > handed:
                 pieces.append(Piece(layer, handed, stop))
                 self._handed[layer] = stop
-                max_blocks -= stop - handed
-            if max_blocks == 0:
+                max_units -= stop - handed
+            if max_units == 0:
                 break
         return tuple(pieces)
 
@@ -63,4 +91,4 @@ class Coverage:
         self.acknowledged += sum(piece.stop - piece.start for piece in pieces)
 
     def _available(self, layer: int) -> int:
-        return min(self._ready[layer] - self._first, self.wanted)
+        return min(self._ready[layer] * self._block_units - self._first, self.wanted)

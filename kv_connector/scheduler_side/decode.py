@@ -12,8 +12,10 @@ from enum import IntEnum
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from contracts.kv_transfer import SINGLE, Grid, TransferParams
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
+from kv_connector.engine_version import restart
 from kv_connector.handoff.incoming import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from kv_connector.prompt import prompt_hash
@@ -23,7 +25,7 @@ from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.ledger import ReservationLedger
 from kv_connector.scheduler_side.siblings import Siblings
 from kv_connector.scheduler_side.timing import DecodeTimings
-from kv_connector.scheduler_side.tracking import Failures, computed_by, params_of
+from kv_connector.scheduler_side.tracking import Failures, computed_by, params_of, wrong_grid
 from kv_connector.status import OutcomeSender
 from kv_connector.wake import IdleSleep, wake_path
 
@@ -60,16 +62,24 @@ class DecodeScheduler:
     """Everything that D's scheduler process knows about transfers."""
 
     def __init__(
-        self, config: ConnectorConfig, secret: ClusterSecret, block_tokens: int, *, has_prefix_cache: bool = True
+        self,
+        config: ConnectorConfig,
+        secret: ClusterSecret,
+        block_tokens: int,
+        grid: Grid = SINGLE.prefill,
+        *,
+        has_prefix_cache: bool = True,
     ) -> None:
+        self.addresses: list[str] = []  # none: decode ranks dial
         self._config = config
+        self._grid = grid
         self._secret = secret
         self._block_tokens = block_tokens
         self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
         self._siblings = Siblings(can_share=has_prefix_cache)
-        self._ledger = ReservationLedger()
+        self._ledger = ReservationLedger(grid.ranks)
         self.integrity = IntegrityCheck(self._ledger.reservations)
         self._step = DecodeStep()
         self._epochs = count(1)
@@ -85,7 +95,7 @@ class DecodeScheduler:
             "prompt_tokens_computed": 0,  # of all requests, as scheduled
         }
         self._outcomes = OutcomeSender(config.runtime_dir / "outcomes.sock")
-        self._idle_sleep = IdleSleep(wake_path(config.runtime_dir))
+        self._idle_sleep = IdleSleep(wake_path(config.engine_dir))
 
     def bind_pool(self, pool: "BlockPool", cache_manager: Any = None) -> None:
         """Name the block pool and, where vLLM hands it out, its cache manager: the engine's loop is about to begin."""
@@ -101,6 +111,10 @@ class DecodeScheduler:
             return  # an ordinary request; one that must compute its prompt itself
         prompt = prompt_hash(request)
         transfer_id = params.transfer_of(prompt)
+        peers = params.peer.split(",")
+        if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:
+            self._unfit(params)
+            return
         if owner := self._owners.get(transfer_id):
             if self._requests[owner].prompt_hash == prompt:
                 self._siblings.join(request.request_id, owner)
@@ -113,7 +127,7 @@ class DecodeScheduler:
         self._siblings.own(request.request_id, request.num_prompt_tokens)
         self._timings.arrived(request.request_id, transfer_id, params.peer, tracked.since)
         self._totals["transfers"] += 1
-        self._step.watched.append(Watched(transfer_id, request.request_id, params.peer))
+        self._step.watched.append(Watched(transfer_id, request.request_id, peers, params.grids))
 
     def match(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond the local prefix hit will come from P: `None` means ask again next step."""
@@ -188,14 +202,10 @@ class DecodeScheduler:
             if (failed := self._requests.get(request_id)) and failed.state is not _State.SETTLED:
                 self._recompute(request_id, failed, reason)
         for request_id in finished_receiving:
-            if (loaded := self._requests.get(request_id)) and loaded.state is _State.RESERVED:
-                loaded.state = _State.SETTLED
-                bill(loaded.request, loaded.cached_tokens)
-                self._timings.loaded(request_id)
-                self._totals["loaded"] += 1
-                self._totals["tokens_received"] += loaded.external_tokens
+            if waiting := self._requests.get(request_id):
+                self._end_receive(request_id, waiting)
         for request_id in report.closed:
-            self.integrity.history.note("let go by the peer of", request_id, self._ledger.release(request_id))
+            self.integrity.history.note("let go by the peers of", request_id, self._ledger.release(request_id))
 
     def has_open_reservations(self) -> bool:
         """Whether a peer may still write to some block.
@@ -212,6 +222,7 @@ class DecodeScheduler:
             "num_blocks": pool.num_gpu_blocks - 1,  # without the null block, as in vLLM's usage gauge
             "free_blocks": pool.get_num_free_blocks(),
             "block_size": self._block_tokens,
+            "control_addresses": self.addresses,
             "transfers": [
                 {
                     "request_id": request_id,
@@ -243,12 +254,30 @@ class DecodeScheduler:
         left = pool.get_num_free_blocks() - -(-missing // self._block_tokens)
         return tracked.started or left >= self._config.transfer.early_reserve_share * pool.num_gpu_blocks
 
+    def _unfit(self, params: TransferParams) -> None:
+        reason = wrong_grid(params.grids.decode, self._grid)
+        if params.grids.decode == self._grid:
+            reason = f"the proxy names {params.peer} for a prefill node of {params.grids.prefill.ranks} ranks"
+        self._failures.add(params.transfer_id, reason)
+        self._outcomes.send(params.transfer_id, "recomputed", reason)
+
     def _settle(self, request_id: str, tracked: _Tracked) -> None:
         tracked.state = _State.SETTLED
         self._step.cancelled.append(request_id)
 
+    def _end_receive(self, request_id: str, tracked: _Tracked) -> None:
+        if tracked.state is _State.SETTLED:
+            restart(tracked.request)  # it failed
+        elif tracked.state is _State.RESERVED:
+            tracked.state = _State.SETTLED
+            bill(tracked.request, tracked.cached_tokens)
+            self._timings.loaded(request_id)
+            self._totals["loaded"] += 1
+            self._totals["tokens_received"] += tracked.external_tokens
+
     def _recompute(self, request_id: str, tracked: _Tracked, reason: str) -> None:
         tracked.state = _State.SETTLED
+        self._step.cancelled.append(request_id)  # ranks that go on waiting
         self._timings.close(request_id, "recomputed", reason)
         self._totals["recomputed"] += 1
         self._failures.add(tracked.transfer_id, reason)

@@ -4,6 +4,7 @@ The connector holds a reference of its own on every block that a peer may write 
 closed. So whatever vLLM does with the request meanwhile, the blocks cannot come back to the pool too early (I3).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ if TYPE_CHECKING:
 
 
 class ReservationLedger:
-    """Blocks that peers may write to, by request."""
+    """Blocks that peers may write to, by request. Each of our ranks has memory of its own behind a block's id."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 1) -> None:
+        self._ranks = ranks
         self._pool: BlockPool | None = None
         self._held: dict[str, list[KVCacheBlock]] = {}
+        self._released: Counter[str] = Counter()  # request → ranks that no write can come to any more
 
     def __len__(self) -> int:
         return len(self._held)
@@ -39,7 +42,15 @@ class ReservationLedger:
         self.pool.touch(blocks)
 
     def release(self, request_id: str) -> list[int]:
-        """Drop the reference: no write can come any more. Returns the block ids; none for a request without one."""
+        """One rank says that no write can come any more: with the last of them the reference is dropped.
+
+        Returns:
+            The block ids then; none before, and none for a request that has no reservation.
+        """
+        self._released[request_id] += 1
+        if self._released[request_id] < self._ranks:
+            return []
+        del self._released[request_id]
         blocks = self._held.pop(request_id, [])
         self.pool.free_blocks(reversed(blocks))  # tail first, as vLLM does: the head is worth more in its cache
         return [block.block_id for block in blocks]

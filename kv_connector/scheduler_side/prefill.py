@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from contracts.kv_transfer import SINGLE, Grid, Grids
 from contracts.secret import ClusterSecret
 from kv_connector.handoff.outgoing import Prompt
-from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
+from kv_connector.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from kv_connector.prompt import prompt_hash
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
-from kv_connector.scheduler_side.tracking import params_of
+from kv_connector.scheduler_side.tracking import params_of, wrong_grid
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool
@@ -39,13 +40,16 @@ class _Tracked:
     tokens: int
     blocks: int  # of the whole prompt
     prompt_hash: bytes
+    grids: Grids
     state: _State = _State.QUEUED
 
 
 class PrefillScheduler:
     """Everything that P's scheduler process knows about transfers."""
 
-    def __init__(self, secret: ClusterSecret, block_tokens: int) -> None:
+    def __init__(self, secret: ClusterSecret, block_tokens: int, grid: Grid = SINGLE.prefill) -> None:
+        self.addresses: list[str] = []  # of our ranks, for the node API
+        self._grid = grid
         self._secret = secret
         self._block_tokens = block_tokens
         self._refusals = Refusals(logger)
@@ -74,11 +78,16 @@ class PrefillScheduler:
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
+        if params.grids.prefill != self._grid:
+            self._step.abandoned.append(
+                Abandoned(transfer_id, wrong_grid(params.grids.prefill, self._grid), params.grids)
+            )
+            return
         self._prompts[transfer_id] = prompt
         tokens = request.num_prompt_tokens
         blocks = -(-tokens // self._block_tokens)
         group = params.transfer_id if params.several else ""
-        self._requests[request.request_id] = _Tracked(transfer_id, group, tokens, blocks, prompt)
+        self._requests[request.request_id] = _Tracked(transfer_id, group, tokens, blocks, prompt, params.grids)
         self._totals["transfers"] += 1
 
     def take_step(self, output: "SchedulerOutput") -> PrefillStep:
@@ -112,7 +121,8 @@ class PrefillScheduler:
             self._totals["completed"] += 1
             return True
         if tracked.state is _State.QUEUED:
-            self._step.abandoned.append((tracked.transfer_id, "aborted before it was scheduled"))
+            reason = "aborted before it was scheduled"
+            self._step.abandoned.append(Abandoned(tracked.transfer_id, reason, tracked.grids))
         self._void(request.request_id, "aborted")
         del self._requests[request.request_id]
         self._prompts.pop(tracked.transfer_id, None)
@@ -136,6 +146,7 @@ class PrefillScheduler:
             "num_blocks": self._pool.num_gpu_blocks - 1,  # without the null block, as in vLLM's usage gauge
             "free_blocks": self._pool.get_num_free_blocks(),
             "block_size": self._block_tokens,
+            "control_addresses": self.addresses,
             "transfers": [
                 {
                     "request_id": request_id,
@@ -154,7 +165,8 @@ class PrefillScheduler:
         tracked = self._requests.get(request_id)
         if tracked is not None and tracked.state is _State.QUEUED:
             prompt = Prompt(tracked.tokens, tracked.blocks, tracked.prompt_hash, cached_tokens)
-            self._step.started.append(StartedPrompt(tracked.transfer_id, request_id, prompt, tracked.group))
+            started = StartedPrompt(tracked.transfer_id, request_id, prompt, tracked.group, tracked.grids)
+            self._step.started.append(started)
             tracked.state = _State.RUNNING
 
     def _advance(self, request_id: str, new_blocks: list[int], computed_tokens: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from contracts import kv_transfer
-from contracts.kv_transfer import Role, TransferParams, TransferParamsError
+from contracts.kv_transfer import Grid, Role, TransferParams, TransferParamsError
 from contracts.secret import ClusterSecret
 from kv_connector.reasons import CLASSES, reason_class
 from kv_connector.refusals import Refusals
@@ -34,6 +34,11 @@ def params_of(request: "Request", role: Role, secret: ClusterSecret, refusals: R
         refusals.count(exc.kind, exc)
         return None
     return params if params.role == role else None
+
+
+def wrong_grid(said: Grid, ours: Grid) -> str:
+    """Say that a node was started anew with other sizes since the proxy looked."""
+    return f"the proxy takes this node for tp={said.tp} pp={said.pp}, it is tp={ours.tp} pp={ours.pp}"
 
 
 def computed_by(output: "SchedulerOutput") -> Iterator[tuple[str, int]]:

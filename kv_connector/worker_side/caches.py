@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kv_connector.errors import LayoutError
-from kv_connector.layout import Region, Span, regions_of_tensor, storage_spans, unique_regions
+from kv_connector.layout import Division, Region, Span, regions_of_tensor, storage_spans, unique_regions
 
 if TYPE_CHECKING:
     import torch
@@ -43,13 +44,20 @@ class Caches:
         return [layers[layer] for layer in sorted(layers)]
 
 
-def describe(kv_caches: Mapping[str, "torch.Tensor"], *, num_blocks: int, block_tokens: int) -> Caches:
+def describe(
+    kv_caches: Mapping[str, "torch.Tensor"],
+    *,
+    num_blocks: int,
+    block_tokens: int,
+    divisions: Mapping[str, Division] = MappingProxyType({}),
+) -> Caches:
     """Read the layout off the tensors that vLLM allocated.
 
     Args:
         kv_caches: vLLM's layer name → KV tensor, as passed to `register_kv_caches`.
         num_blocks: Scheduler blocks in the pool.
         block_tokens: Tokens of a scheduler block.
+        divisions: vLLM's layer name → how its blocks may be divided.
 
     Raises:
         LayoutError: a tensor is laid out in a way that cannot be pushed.
@@ -67,6 +75,7 @@ def describe(kv_caches: Mapping[str, "torch.Tensor"], *, num_blocks: int, block_
             strides=tensor.stride(),
             itemsize=tensor.element_size(),
             num_blocks=num_blocks,
+            division=divisions.get(name),
         )
         original = next((r for r in found if r.base_addr == regions[0].base_addr), None)
         layer_of[name] = original.layer if original else regions[0].layer

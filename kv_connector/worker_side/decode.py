@@ -12,12 +12,15 @@ from kv_connector.digest import BlockDigests
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
 from kv_connector.handoff.consumer import CANCELLED, Consumer
+from kv_connector.handoff.gather import Gather
 from kv_connector.handoff.incoming import Incoming, Resolved
 from kv_connector.metadata import DecodeReport, DecodeStep, Ending
+from kv_connector.pairing import shares_of
 from kv_connector.protocol import Reserve, decode, encode
 from kv_connector.refusals import Refusals
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import Record
+from kv_connector.tp_mapping import named, transfer_of
 from kv_connector.verification import differences, mismatch
 from kv_connector.wake import Waker, wake_path
 from kv_connector.worker_side.digesting import DigestThread
@@ -47,7 +50,7 @@ class DecodeWorker:
         digests: BlockDigests,
     ) -> None:
         caches = introduction.caches
-        self._caches = caches
+        self._introduction = introduction
         self._record = record
         self._lock = threading.Lock()
         self._refusals = Refusals(logger)
@@ -59,11 +62,12 @@ class DecodeWorker:
             judge=introduction.judge,
             refused=self._refusals.count,
         )
-        self._digests: DigestThread[Incoming] = DigestThread(digests, self._compared)
+        self._gather = Gather(self._consumer, shares_of(caches.regions))
+        self._digests: DigestThread[tuple[Incoming, list[int]]] = DigestThread(digests, self._compared)
         self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
         self._zeroing = Zeroing(done=self._zeroed, failed=self._give_up)
         self._loop = ControlLoop(self, TICK_S, secret=secret, refusals=self._refusals)
-        self._waker = Waker(wake_path(config.runtime_dir))
+        self._waker = Waker(wake_path(config.engine_dir))
         self._finished: set[str] = set()  # requests that vLLM waits for, resolved since it last asked
         self._failed: set[str] = set()  # those of them whose KV must not be used
         self._report = DecodeReport()
@@ -99,13 +103,14 @@ class DecodeWorker:
             return
         now = time.monotonic()
         with self._lock:
-            for transfer_id, request_id, peer in step.watched:
-                self._consumer.watch(transfer_id, request_id, peer, now)
+            for transfer_id, request_id, peers, grids in step.watched:
+                flows = self._introduction.flows_to(transfer_id, grids, peers)
+                self._gather.watch(transfer_id, request_id, flows, now)
             self._consumer.announce()
             for request_id, epoch, wish in step.reserved:
-                self._consumer.prepare(request_id, epoch, wish, now)
+                self._gather.prepare(request_id, epoch, wish, now)
             for request_id in step.cancelled:
-                self._consumer.cancel(request_id, now)
+                self._gather.cancel(request_id, now)
             self._flush()
         if step.reserved:
             self._reserve_after_zeroing([reserved.request_id for reserved in step.reserved])
@@ -167,9 +172,9 @@ class DecodeWorker:
         """Nobody wants these transfers any more; a request that still does computes its prompt. How many were open?"""
         now = time.monotonic()
         with self._lock:
-            known = [self._consumer.transfers[i] for i in transfer_ids if i in self._consumer.transfers]
-            for transfer in known:
-                self._consumer.cancel(transfer.request_id, now)
+            known = [request for transfer_id in transfer_ids if (request := self._gather.request_of(transfer_id))]
+            for request_id in known:
+                self._gather.cancel(request_id, now)
             self._flush()
         return len(known)
 
@@ -181,8 +186,8 @@ class DecodeWorker:
             return {
                 "control_address": "",
                 "transfers": [
-                    {
-                        "transfer_id": transfer.transfer_id,
+                    named(transfer.transfer_id)
+                    | {
                         "state": transfer.phase.name.lower(),
                         "age_s": round(now - transfer.since, 3),
                         "epoch": transfer.epoch,
@@ -219,35 +224,37 @@ class DecodeWorker:
 
     def _zeroed(self, request_ids: list[str]) -> None:
         with self._lock:
-            self._consumer.zeroed(request_ids, time.monotonic())
+            self._gather.zeroed(request_ids, time.monotonic())
             self._flush()
 
     def _give_up(self, request_ids: list[str], reason: str) -> None:
         now = time.monotonic()
         with self._lock:
             for request_id in request_ids:
-                self._consumer.cancel(request_id, now, reason)
+                self._gather.cancel(request_id, now, reason)
             self._flush()
 
     def _flush(self) -> None:
         """Pass on everything that the machine has produced. Called with the lock held."""
-        consumer = self._consumer
-        if consumer.resolved or consumer.started or consumer.closed:
+        consumer, gather = self._consumer, self._gather
+        gather.collect(time.monotonic())
+        if gather.resolved or gather.started or gather.closed:
             self._waker.wake()
         for peer, message in drain(consumer.outbox):
             self._loop.send(("dial", peer), encode(message))
             if isinstance(message.body, Reserve):
-                self._reserve_sent_s.setdefault(message.body.transfer_id, time.monotonic())
+                self._reserve_sent_s.setdefault(transfer_of(message.body.transfer_id), time.monotonic())
         for peer in drain(consumer.forgotten):
             self._loop.forget(("dial", peer))
         for transfer in drain(consumer.to_verify):
             assert transfer.wish is not None  # committed
-            self._committed_s[transfer.transfer_id] = time.monotonic()
-            self._digests.ask(transfer, transfer.wish.blocks[0])
-        for resolved in drain(consumer.resolved):
+            self._committed_s[transfer_of(transfer.transfer_id)] = time.monotonic()
+            regions = self._introduction.regions_from(consumer.hellos[transfer.peer])
+            self._digests.ask((transfer, regions), transfer.wish.blocks[0], regions)
+        for resolved in drain(gather.resolved):
             self._resolve(resolved)
-        self._report.started.update(drain(consumer.started))
-        self._report.closed += drain(consumer.closed)
+        self._report.started.update(drain(gather.started))
+        self._report.closed += drain(gather.closed)
         for session in drain(consumer.fences):
             self._engines.fence(session)
         for domain in consumer.domains.missing():
@@ -271,12 +278,14 @@ class DecodeWorker:
             if reason:
                 self._failed.add(resolved.request_id)
 
-    def _compared(self, transfer: Incoming, digests: bytes) -> None:
+    def _compared(self, arrived: tuple[Incoming, list[int]], digests: bytes) -> None:
         """The digests of what arrived are there (their own thread): compare them with those of what P read."""
+        transfer, compared = arrived
         commit, wish = transfer.commit, transfer.wish
         assert commit is not None  # it is being verified
         assert wish is not None
-        regions = differences([region.name for region in self._caches.regions], digests, commit.digests)
+        names = [self._introduction.caches.regions[i].name for i in compared]
+        regions = differences(names, digests, commit.digests)
         problem = mismatch(regions, wish.blocks[0]) if digests else "the digests could not be computed"
         verdict = "verified" if not regions else "mismatched" if digests else "unverifiable"
         with self._lock:

@@ -25,7 +25,7 @@ class DigestThread(Generic[T]):
         """`done(thing, digests)` is called from this object's thread, with no digests where computing them failed."""
         self._compute = compute
         self._done = done
-        self._work: queue.SimpleQueue[tuple[T, Sequence[int]] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[T, Sequence[int], Sequence[int]] | None] = queue.SimpleQueue()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="baton-digest", daemon=True)
         self.busy_s = 0.0
@@ -41,24 +41,24 @@ class DigestThread(Generic[T]):
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
-    def ask(self, thing: T, blocks: Sequence[int]) -> None:
-        """Have the digests of `blocks` computed."""
-        self._work.put((thing, blocks))
+    def ask(self, thing: T, blocks: Sequence[int], regions: Sequence[int]) -> None:
+        """Have the digests of `blocks` computed in some regions."""
+        self._work.put((thing, blocks, regions))
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None and not self._stopping:
-            thing, blocks = item
+            thing, blocks, regions = item
             begun = time.monotonic()
-            digests = self._try(blocks)
+            digests = self._try(blocks, regions)
             self.busy_s += time.monotonic() - begun
             try:
                 self._done(thing, digests)
             except Exception:  # thread boundary: without this thread nothing would ever be verified again
                 logger.exception("a digest could not be made use of")
 
-    def _try(self, blocks: Sequence[int]) -> bytes:
+    def _try(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
         try:
-            return self._compute(blocks)
+            return self._compute(blocks, regions)
         except Exception:  # whatever a device raises: what cannot be verified must not pass for verified
             logger.exception("the digests of %d blocks could not be computed", len(blocks))
             return b""

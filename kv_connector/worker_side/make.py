@@ -4,9 +4,11 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from contracts.kv_transfer import Role
 from contracts.node_info import to_plain
 from kv_connector.config import ConnectorConfig
 from kv_connector.digest import RegionDigests
+from kv_connector.divisions import divisions_of, total_kv_heads
 from kv_connector.fingerprint import fingerprint_of
 from kv_connector.protocol import Rank
 from kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
@@ -18,6 +20,7 @@ from kv_connector.worker_side.prefill import PrefillWorker
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
 
 Worker = PrefillWorker | DecodeWorker
 
@@ -26,22 +29,24 @@ class Made(NamedTuple):
     """A worker that has not been started."""
 
     worker: Worker
+    rank: int  # its number in its engine's grid
+    control_address: str  # empty on a decode node
     snapshot: Callable[[], dict[str, Any]]
 
 
 def make_worker(
     vllm_config: "VllmConfig",
     config: ConnectorConfig,
+    kv_cache_config: "KVCacheConfig",
     kv_caches: "Mapping[str, torch.Tensor]",
-    num_blocks: int,
 ) -> Made:
     """Make the worker of this rank.
 
     Args:
         vllm_config: The engine's configuration.
         config: Ours.
+        kv_cache_config: The layers' kinds of cache, and the size of the pool.
         kv_caches: vLLM's layer name → KV tensor.
-        num_blocks: Scheduler blocks in the pool.
 
     Raises:
         LayoutError, ConfigError, EngineError: this node cannot hand off KV; the message says why.
@@ -50,17 +55,30 @@ def make_worker(
     from kv_connector.engine.port_memory import PortMemory, shared_path
 
     assert vllm_config.kv_transfer_config is not None  # we are the connector
-    block_tokens = vllm_config.cache_config.block_size
-    caches = describe(kv_caches, num_blocks=num_blocks, block_tokens=block_tokens)
+    num_blocks = kv_cache_config.num_blocks
+    caches = describe(
+        kv_caches,
+        num_blocks=num_blocks,
+        block_tokens=vllm_config.cache_config.block_size,
+        divisions=divisions_of(vllm_config, kv_cache_config, kv_caches),
+    )
     device = next(iter(kv_caches.values())).device
     fingerprint = fingerprint_of(vllm_config, config.weights)
     incarnation = secrets.randbits(63) | 1  # never 0
-    role = "prefill" if vllm_config.kv_transfer_config.is_kv_producer else "decode"
+    role: Role = "prefill" if vllm_config.kv_transfer_config.is_kv_producer else "decode"
+    introduction = Introduction(
+        f"{role} node {config.advertise_host}",
+        role,
+        rank_of(vllm_config),
+        fingerprint,
+        caches,
+        total_kv_heads(vllm_config),
+    )
     make = PrefillWorker if role == "prefill" else DecodeWorker
     worker = make(
         config=config,
         secret=config.secret(),
-        introduction=Introduction(f"{role} node {config.advertise_host}", Rank(), fingerprint, caches),
+        introduction=introduction,
         engines=MooncakeFactory(
             host=config.data_host,
             protocol=config.transfer.protocol,
@@ -78,7 +96,16 @@ def make_worker(
         "num_blocks": num_blocks,
         "layer_sync": resolve_layer_sync(config.transfer.layer_sync, device.type),
     }
-    return Made(worker, lambda: described | worker.snapshot())
+    address = worker.address if isinstance(worker, PrefillWorker) else ""
+    return Made(worker, introduction.index, address, lambda: described | worker.snapshot())
+
+
+def rank_of(vllm_config: "VllmConfig") -> Rank:
+    """Return this worker's place in its engine's grid."""
+    parallel = vllm_config.parallel_config
+    tp_size, pp_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+    pp, tp = divmod(parallel.rank % (tp_size * pp_size), tp_size)
+    return Rank(tp=tp, tp_size=tp_size, pp=pp, pp_size=pp_size)
 
 
 def _attention_backends(vllm_config: "VllmConfig", names: Iterable[str]) -> Iterator[type]:

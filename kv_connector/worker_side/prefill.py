@@ -14,13 +14,15 @@ from kv_connector.config import ConnectorConfig
 from kv_connector.digest import BlockDigests
 from kv_connector.engine.base import EngineFactory
 from kv_connector.errors import ProtocolError
+from kv_connector.handoff.fan_out import FanOut
 from kv_connector.handoff.outgoing import Complaint, Outgoing
 from kv_connector.handoff.producer import Producer
-from kv_connector.metadata import PrefillStep, Progress
+from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
 from kv_connector.protocol import decode, encode
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.side_channel import ControlLoop, PeerKey
 from kv_connector.sync import ModelStream, Record, make_layer_sync
+from kv_connector.tp_mapping import named, transfer_of
 from kv_connector.verification import Sampling
 from kv_connector.worker_side.accounts import Accounts, ended_at
 from kv_connector.worker_side.digesting import DigestThread
@@ -64,14 +66,17 @@ class PrefillWorker:
             settings=config.handoff(caches.num_blocks),
             hello=introduction.hello,
             judge=introduction.judge,
+            terms=introduction.terms,
             verify=Sampling.of(config.transfer.kv_verify),
             refused=self._refusals.count,
         )
+        self._fan_out = FanOut(self._producer)
         self._sender = Sender(
             producer=self._producer,
+            fan_out=self._fan_out,
+            introduction=introduction,
             lock=self._lock,
             engine=engines.sender(caches.spans),
-            caches=caches,
             max_bytes=config.transfer.push_max_bytes,
             max_descriptors=config.transfer.push_max_descriptors,
             flush=self._flush,
@@ -81,7 +86,8 @@ class PrefillWorker:
         stream = ModelStream.of(record)
         self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, stream)
         self._loop = ControlLoop(self, TICK_S, refusals=self._refusals)
-        bound = self._loop.listen(config.control_host, config.control_port, secret)
+        port = config.port_of_rank(introduction.index, introduction.grid.ranks)
+        bound = self._loop.listen(config.control_host, port, secret)
         self.address = f"tcp://{config.advertise_host}:{bound.rpartition(':')[2]}"
         self._accounts = Accounts()
         self._prompts: Sequence[Progress] = ()  # of the step under way
@@ -108,7 +114,7 @@ class PrefillWorker:
         now = time.monotonic()
         with self._lock:
             for request_id, reason in step.voids:
-                self._producer.void(request_id, reason, now)
+                self._fan_out.void(request_id, reason, now)
             self._flush()
 
     def begin_step(self, step: PrefillStep) -> None:
@@ -118,16 +124,15 @@ class PrefillWorker:
         if step.abandoned or step.started or step.progress or step.holds:
             now = time.monotonic()
             with self._lock:
-                for transfer_id, reason in step.abandoned:
-                    self._producer.abandon(transfer_id, reason, now)
-                for transfer_id, request_id, prompt, group in step.started:
-                    self._producer.start(transfer_id, request_id, prompt, now)
-                    if self._groups.start(group, transfer_id):
-                        self._producer.cancel(transfer_id, now)
+                for transfer_id, reason, grids in step.abandoned:
+                    for flow_id, _ in self._introduction.flows_from(transfer_id, grids):
+                        self._producer.abandon(flow_id, reason, now)
+                for started in step.started:
+                    self._start(started, now)
                 for request_id, blocks, _ in step.progress:
-                    self._producer.add_source_blocks(request_id, blocks)
+                    self._fan_out.add_source_blocks(request_id, blocks)
                 for request_id in step.holds:
-                    self._producer.hold(request_id, now)
+                    self._fan_out.hold(request_id, now)
                 self._flush()
         new_blocks = sum(len(prompt.new_blocks) for prompt in step.progress)
         self._sync.begin_step(step.progress, self._sender.layers_at_once(new_blocks))
@@ -155,7 +160,8 @@ class PrefillWorker:
     def take_released(self) -> set[str]:
         """Requests whose blocks may be freed, each once."""
         with self._lock:
-            return set(drain(self._producer.released))
+            self._fan_out.collect()
+            return set(drain(self._fan_out.released))
 
     # --- control thread (ControlHandler) ---
 
@@ -190,7 +196,7 @@ class PrefillWorker:
         now = time.monotonic()
         with self._lock:
             found = [transfer_id for named in transfer_ids for transfer_id in self._groups.cancel(named)]
-            were_open = sum([self._producer.cancel(transfer_id, now) for transfer_id in found])
+            were_open = sum([self._fan_out.cancel(transfer_id, now) for transfer_id in found])
             self._flush()
         return were_open
 
@@ -211,16 +217,22 @@ class PrefillWorker:
                 "refused": self._refusals.snapshot(),
             } | self._accounts.snapshot(self._sender.totals)
 
+    def _start(self, started: StartedPrompt, now: float) -> None:
+        transfer_id, request_id, prompt, group, grids = started
+        flows = self._introduction.flows_from(transfer_id, grids)
+        self._fan_out.start(transfer_id, request_id, flows, prompt, now)
+        if self._fan_out.is_open(transfer_id) and self._groups.start(group, transfer_id):
+            self._fan_out.cancel(transfer_id, now)
+
     def _describe(self, transfer: Outgoing, now: float) -> dict[str, Any]:
         coverage = transfer.coverage
-        size = self._introduction.caches.layer_block_bytes
-        return {
-            "transfer_id": transfer.transfer_id,
+        size = self._introduction.caches.layer_block_bytes / transfer.terms.block_units
+        return named(transfer.transfer_id) | {
             "state": transfer.ending or ("pushing" if coverage else "waiting for the other side"),
             "age_s": round(now - transfer.since, 3),
             "epoch": transfer.epoch,
-            "bytes_expected": coverage.expected * size if coverage else 0,
-            "bytes_pushed": coverage.acknowledged * size if coverage else 0,
+            "bytes_expected": round(coverage.expected * size) if coverage else 0,
+            "bytes_pushed": round(coverage.acknowledged * size) if coverage else 0,
             "peer": f"{transfer.decode:016x}",
         }
 
@@ -231,11 +243,13 @@ class PrefillWorker:
         for transfer in drain(self._producer.to_digest):
             blocks = transfer.pushed_blocks(self._introduction.caches.block_tokens)
             self._read_from.append((transfer.transfer_id, blocks))
-            self._digests.ask(transfer, blocks)
+            self._digests.ask(transfer, blocks, transfer.terms.regions)
         for complaint in drain(self._producer.complaints):
             self._hear(complaint)
         for transfer, outcome in drain(self._producer.ended):
-            self._groups.end(transfer.transfer_id)
+            transfer_id = transfer_of(transfer.transfer_id)
+            if self._fan_out.ended(transfer_id, transfer.transfer_id):
+                self._groups.end(transfer_id)
             self._accounts.add(transfer, outcome, self._describe(transfer, ended_at(transfer)))
 
     def _digested(self, transfer: Outgoing, digests: bytes) -> None:

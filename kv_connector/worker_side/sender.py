@@ -15,12 +15,13 @@ from math import ceil
 
 from kv_connector.engine.base import Push as EnginePush
 from kv_connector.engine.base import SendingEngine
+from kv_connector.handoff.fan_out import FanOut
 from kv_connector.handoff.outgoing import Push
 from kv_connector.handoff.producer import Producer
-from kv_connector.layout import Region
-from kv_connector.plan import CopyPlan, plan_layers
+from kv_connector.pairing import Pairing, RegionPair
+from kv_connector.plan import CopyPlan, plan_units
 from kv_connector.sync import Handover
-from kv_connector.worker_side.caches import Caches
+from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.link import FIRST_GUESS_BYTES_PER_S, Link
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ WORTH_S = 0.0005  # bytes that take less than this to send are not worth a call 
 class _Peer:
     """A decode rank."""
 
-    pairs: list[list[tuple[Region, Region]]]  # per layer, ours and theirs
+    pairing: Pairing
     link: Link
 
 
@@ -55,9 +56,10 @@ class Sender:
         self,
         *,
         producer: Producer,
+        fan_out: FanOut,
+        introduction: Introduction,
         lock: threading.Lock,
         engine: SendingEngine,
-        caches: Caches,
         max_bytes: int,
         max_descriptors: int,
         flush: Callable[[], None],
@@ -66,19 +68,22 @@ class Sender:
 
         Args:
             producer: The state machine; touched under `lock` only.
+            fan_out: In front of it; likewise.
+            introduction: Knows our KV, and what of it a decode rank has too.
             lock: Shared with everybody who uses `producer`.
             engine: Used by this thread alone.
-            caches: Our KV.
             max_bytes: Of one push call.
             max_descriptors: Of one push call.
             flush: Sends what the machine has to say; called with `lock` held.
         """
+        caches = introduction.caches
         self._producer = producer
+        self._fan_out = fan_out
+        self._introduction = introduction
         self._lock = lock
         self._engine = engine
-        self._regions = caches.by_layer()
-        per_block = max(len(layer) for layer in self._regions)
-        self._max_blocks = max(1, min(max_bytes // caches.layer_block_bytes, max_descriptors // per_block))
+        self._max_bytes, self._max_descriptors = max_bytes, max_descriptors
+        self._max_units = self._units_at_once(caches.layer_block_bytes, max(map(len, caches.by_layer())))
         self._layer_block_bytes = caches.layer_block_bytes
         self._block_tokens = caches.block_tokens
         self._flush = flush
@@ -155,13 +160,13 @@ class Sender:
             if not _completed(handover):
                 with self._lock:
                     for prompt in handover.prompts:
-                        self._producer.void(prompt.request_id, "the device failed", now)
+                        self._fan_out.void(prompt.request_id, "the device failed", now)
                     self._flush()
                 continue
             with self._lock:
                 for prompt in handover.prompts:
                     for layer in handover.layers:
-                        self._producer.ready(prompt.request_id, layer, prompt.ready_blocks, now)
+                        self._fan_out.ready(prompt.request_id, layer, prompt.ready_blocks, now)
 
     def _look_after(self) -> None:
         for item in list(self._under_way):
@@ -184,7 +189,7 @@ class Sender:
         while True:
             busy = self._busy()
             with self._lock:
-                push = self._producer.next_push(self._max_blocks, busy)
+                push = self._producer.next_push(self._max_units, busy)
                 if push is None:
                     return
                 self._producer.push_begun(push, time.monotonic())
@@ -217,20 +222,17 @@ class Sender:
         self._under_way.append(_UnderWay(push, call, plan.total_bytes, now))
 
     def _plan(self, push: Push) -> CopyPlan:
-        """Turn pieces into copies, planning layers that share a range of blocks once."""
-        transfer = push.transfer
-        reservation = transfer.reservation
-        assert reservation is not None
-        first = reservation.first_token // self._block_tokens
-        peer = self._peer(transfer.decode)
-        ranges: dict[tuple[int, int], list[tuple[Region, Region]]] = {}
+        """Turn pieces into copies, planning layers that share a range of units once."""
+        pairing = self._peer(push.transfer.decode).pairing
+        units = push.transfer.units(pairing.unit_tokens)
+        ranges: dict[tuple[int, int], list[RegionPair]] = {}
         for layer, start, stop in push.pieces:
-            ranges.setdefault((start, stop), []).extend(peer.pairs[layer])
-        plans = []
-        for (start, stop), regions in ranges.items():
-            source = transfer.source_blocks[first + start : first + stop]
-            plans.append(plan_layers(regions, source, reservation.blocks[0][start:stop]))
-        return CopyPlan.joined(plans)
+            ranges.setdefault((start, stop), []).extend(pairing.of_layer(layer))
+        return CopyPlan.joined([plan_units(regions, *units.lie(*between)) for between, regions in ranges.items()])
+
+    def _units_at_once(self, unit_bytes: int, copies: int) -> int:
+        """How many units of a layer one call may have, at so many copies a unit."""
+        return max(1, min(self._max_bytes // unit_bytes, self._max_descriptors // copies))
 
     def _link(self, decode: int) -> Link:
         peer = self._peers.get(decode)
@@ -239,12 +241,13 @@ class Sender:
     def _peer(self, decode: int) -> _Peer:
         if decode not in self._peers:
             with self._lock:
-                infos = self._producer.hello_of(decode).regions
+                hello = self._producer.hello_of(decode)
                 living = set(self._producer.sessions)
-            theirs = {info.name: Region.from_info(info) for info in infos}
-            pairs = [[(region, theirs[region.name]) for region in layer] for layer in self._regions]
+            pairing = self._introduction.pairing(hello)
+            copies = max([sum(pair.copies for pair in pairing.of_layer(layer)) for layer in pairing.layers], default=1)
+            self._max_units = min(self._max_units, self._units_at_once(self._layer_block_bytes, copies))
             known = {peer: state for peer, state in self._peers.items() if peer in living}
-            self._peers = known | {decode: _Peer(pairs, Link())}
+            self._peers = known | {decode: _Peer(pairing, Link())}
         return self._peers[decode]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from contracts.configuration.schema import TransferConfig
+from node.flags import ranks_of
 from tests.chaos.workload import BLOCK_TOKENS
 from tests.e2e.stack import FLOAT32, Server, Stack
 
@@ -19,6 +20,8 @@ class Shape:
 
     prefill: int = 2
     decode: int = 2
+    prefill_ranks: str = ""  # flags, such as "-tp 2"
+    decode_ranks: str = ""
     prefill_blocks: int = 24
     decode_blocks: int = 40
     decode_sequences: int = 6  # at once on each decode node; more wait
@@ -91,13 +94,13 @@ class Cluster:
         flags = [*shape.flags, "--max-num-batched-tokens", str(shape.step_tokens), "--max-num-seqs", "32"]
         flags += ["--long-prefill-token-threshold", str(shape.chunk_tokens)]
         flags += ["--no-scheduler-reserve-full-isl"]  # prompts may outgrow the pool, and are preempted then
-        flags += ["--kv-cache-memory-bytes", str(shape.prefill_blocks * BLOCK_BYTES)]
+        flags += ranks_with(shape.prefill_ranks, shape.prefill_blocks)
         slow = {"target": "tests.chaos.targets:slow_prefill_node", "kwargs": {"layer_s": shape.layer_s}}
         return self._node("prefill", name, flags, **(slow if shape.layer_s else {}))
 
     def _decode(self, name: str) -> Server:
         flags = [*self.shape.flags, "--max-num-seqs", str(self.shape.decode_sequences)]
-        flags += ["--kv-cache-memory-bytes", str(self.shape.decode_blocks * BLOCK_BYTES)]
+        flags += ranks_with(self.shape.decode_ranks, self.shape.decode_blocks)
         return self._node("decode", name, flags, target=self.shape.decode_target, kwargs=self.shape.decode_kwargs)
 
     def _node(self, role: str, name: str, flags: list[str], **more: Any) -> Server:
@@ -115,6 +118,12 @@ class Cluster:
     def _proxy(self) -> Server:
         env: dict[str, str | None] = {"BATON_PROXY_REQUEST_TIMEOUT_S": str(self.shape.request_timeout_s)}
         return self.stack.proxy(self.prefill, self.decode, "--log-level", "warning", env=env)
+
+
+def ranks_with(flags: str, blocks: int) -> list[str]:
+    """Return these flags, and so much memory for each rank that it has its part of so many blocks."""
+    ranks, _ = ranks_of(flags.split())  # heads of the model, or its layers, are divided evenly
+    return [*flags.split(), "--kv-cache-memory-bytes", str(blocks * BLOCK_BYTES // ranks)]
 
 
 def send_signal(server: Server, number: int) -> None:

@@ -81,7 +81,8 @@ def read_views(answers: dict[str, dict[str, Any]]) -> dict[str, View]:
     views: dict[str, View] = {}
     for node, answer in answers.items():
         for transfer in answer["transfers"]:
-            scheduler, worker = transfer.get("scheduler", {}), transfer.get("worker", {})
+            scheduler = transfer.get("scheduler", {})
+            flows = transfer.get("flows") or [transfer.get("worker", {})]
             if not (tag := tag_of(scheduler.get("request_id", ""))):
                 continue
             view = views.get(tag) or View(transfer_id=transfer["transfer_id"])
@@ -90,7 +91,9 @@ def read_views(answers: dict[str, dict[str, Any]]) -> dict[str, View]:
             if scheduler["role"] == "decode":
                 views[tag] = replace(view, decode=OnDecode(node=node, state=scheduler["state"]))
             else:
-                pushed, expected = worker.get("bytes_pushed", 0), worker.get("bytes_expected", 0)
+                pushed, expected = (
+                    sum(flow.get(f"bytes_{what}", 0) for flow in flows) for what in ("pushed", "expected")
+                )
                 on_prefill = OnPrefill(
                     node=node, state=scheduler["state"], pushed_bytes=pushed, expected_bytes=expected
                 )

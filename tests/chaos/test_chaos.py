@@ -28,18 +28,34 @@ PATIENCE = 8.0
 REQUEST_TIMEOUT_S = 120.0
 
 
-@pytest.fixture(scope="module")
-def chaos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, list[Reference]]]:
+RANKS = (  # of each prefill node, of each decode node
+    pytest.param(("", ""), id="1 to 1"),
+    *(
+        pytest.param(ranks, id=name, marks=pytest.mark.matrix)
+        for name, ranks in {"tp2 to 1": ("-tp 2", ""), "1 to tp2": ("", "-tp 2"), "pp2 to 1": ("-pp 2", "")}.items()
+    ),
+)
+
+
+@pytest.fixture(scope="module", params=RANKS)
+def chaos(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Cluster, list[Reference]]]:
     """Two prefill nodes, two decode nodes, a proxy, and the right answers."""
+    of_prefill, of_decode = request.param
     with running_stack(tmp_path_factory.mktemp("chaos")) as stack:
         plain = plain_server(stack)
         references = references_from(plain, stack.model, SEED, families=6, members=8)
         plain.stop()
         transfer = replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S)
-        yield (
-            Cluster(stack, Shape(transfer=transfer, request_timeout_s=REQUEST_TIMEOUT_S, patience=PATIENCE)),
-            references,
+        shape = Shape(
+            prefill_ranks=of_prefill,
+            decode_ranks=of_decode,
+            transfer=transfer,
+            request_timeout_s=REQUEST_TIMEOUT_S,
+            patience=PATIENCE,
         )
+        yield Cluster(stack, shape), references
 
 
 def test_clients_that_leave_in_every_phase_cost_nothing(chaos: tuple[Cluster, list[Reference]]) -> None:

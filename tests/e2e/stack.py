@@ -1,5 +1,6 @@
 """Starts and stops real servers: plain vLLM, prefill and decode nodes, the proxy. One fork server feeds them all."""
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from contracts.http import INTEGRITY_PATH, NODE_PATH, TRANSFERS_PATH
 from contracts.secret import generate_secret, read_secret
 from deploy.embedded_model import WEIGHTS
 from deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
+from node.flags import ranks_of
 from tests.support.ports import free_port
 
 START_TIMEOUT_S = 180.0
@@ -149,7 +151,7 @@ class Stack:
         target: str = "",
         **more: Any,
     ) -> Server:
-        """A prefill or decode node; prefill nodes get the first core, decode nodes the last, unless told otherwise.
+        """A prefill or decode node; prefill nodes get the first core, decode nodes the last, those of several ranks all.
 
         Args:
             role: "prefill" or "decode".
@@ -157,17 +159,19 @@ class Stack:
             name: of the server; the role if empty.
             host: where it is reached.
             bind: where it listens, if that is another address.
-            cpus: cores.
+            cpus: other cores.
             target: called in place of the node's own `main`.
             more: fields of `Server`.
         """
         cores = sorted(os.sched_getaffinity(0))
-        cpus = cpus or (cores[:1] if role == "prefill" else cores[-1:])
+        ranks = math.prod(ranks_of(flags))
+        if ranks == 1:
+            cpus = cpus or (cores[:1] if role == "prefill" else cores[-1:])
         port = free_port()
         argv = ["--model", self.model, "--port", str(port), "--host", bind or host]
         argv += ["--secret-file", str(self.secret_file)]
         if role == "prefill":
-            argv += ["--control-port", str(free_port())]
+            argv += ["--control-port", str(free_port(ranks))]
         argv += ["--enable-prompt-tokens-details", *QUIET, *flags]
         target = target or f"{role}_node.__main__:main"
         return self._spawn(name or role, target, argv, port, host=host, token=self.token, cpus=cpus, **more)

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import httpx
 import pytest
@@ -54,15 +55,15 @@ async def ask_until(
     return found
 
 
-async def replace_all(
-    proxy: Server, nodes: Sequence[Server], model: str, prompts: Sequence[list[int]]
+async def ask_while(
+    acts: Sequence[Callable[[], None]], proxy: Server, model: str, prompts: Sequence[list[int]]
 ) -> list[tuple[int, Answer]]:
-    """Replace node after node while clients ask; return all answers."""
+    """Do one thing after the other, each in a thread, while clients ask; return all answers."""
     stop = asyncio.Event()
     clients = [asyncio.create_task(ask_until(stop, proxy.url, model, prompts)) for _ in range(CLIENTS)]
     try:
-        for node in nodes:
-            await asyncio.to_thread(replace, proxy, node)
+        for act in acts:
+            await asyncio.to_thread(act)
     finally:
         stop.set()
         found = await asyncio.gather(*clients)
@@ -81,7 +82,8 @@ def test_a_rolling_restart_under_load_fails_no_request(stack: Stack) -> None:
     prompts = choose_prompts(8)
     reference = answers(proxy.url, stack.model, prompts)
 
-    found = asyncio.run(replace_all(proxy, nodes, stack.model, prompts))
+    replacing = [partial(replace, proxy, node) for node in nodes]
+    found = asyncio.run(ask_while(replacing, proxy, stack.model, prompts))
 
     paths = [answer.path for _, answer in found]
     counted = {path: paths.count(path) for path in sorted(set(paths))}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kv_connector.engine.memory import MemoryReceiver
 from kv_connector.handoff.incoming import Wish
-from kv_connector.metadata import DecodeStep, PrefillStep, Reserved, Watched
+from kv_connector.metadata import Abandoned, DecodeStep, PrefillStep, Reserved, Watched
 from tests.fuzz.frames import Mutator
 from tests.fuzz.healthy import HONEST, Healthy
 from tests.fuzz.hostile import OWN_BLOCKS, HostileDecode, HostilePrefill, Speaker
@@ -139,7 +139,7 @@ class World:
             if self.random.random() < 0.1:
                 self.ranks.prefill.begin_step(PrefillStep(voids=[(f"p-{name}", "preempted")]))
         elif kind < 0.7:
-            self.ranks.prefill.begin_step(PrefillStep(abandoned=[(name, "aborted before it was scheduled")]))
+            self.ranks.prefill.begin_step(PrefillStep(abandoned=[Abandoned(name, "aborted before it was scheduled")]))
 
     def _request_from_hostile_prefill(self) -> None:
         with self.ranks.decode._lock:
@@ -150,7 +150,7 @@ class World:
                     self.ranks.decode.begin_step(DecodeStep(cancelled=[request]))
             return
         name = self._prefill.name()
-        self.ranks.decode.begin_step(DecodeStep(watched=[Watched(name, f"d-{name}", self.lines.address)]))
+        self.ranks.decode.begin_step(DecodeStep(watched=[Watched(name, f"d-{name}", [self.lines.address])]))
         if self.random.random() < 0.8:
             self.hostile_reservations += 1
             blocks = self.random.sample(OWN_BLOCKS, 3)

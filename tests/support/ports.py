@@ -9,16 +9,21 @@ RANGE: Final = (20_000, 32_000)
 _given: Final[set[int]] = set()
 
 
-def free_port() -> int:
-    """A port that nobody listens on, neither of those that Mooncake draws nor of those that connections are made from.
+def free_port(in_a_row: int = 1) -> int:
+    """The first of so many ports that nobody listens on, nor Mooncake draws, nor connections are made from.
 
     The kernel's own choice would be one of the latter: taken by somebody's connection before, or between two starts. It
     may also be the same twice, before anybody listens there; this one never is, in one process.
     """
     while True:
-        port = random.randrange(*RANGE)
-        if port in _given:
-            continue
-        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            _given.add(port)
-            return port
+        first = random.randrange(*RANGE)
+        ports = range(first, first + in_a_row)
+        if _given.isdisjoint(ports) and all(map(_is_free, ports)):
+            _given.update(ports)
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+        return True
+    return False

@@ -37,11 +37,11 @@ class Memory:
         base = ctypes.addressof(self._bytes)
         self.caches = plain_caches(base, LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS)
 
-    def digests(self, blocks: Sequence[int]) -> bytes:
+    def digests(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
         """The digests of some blocks, computed as a worker computes them."""
         import torch
 
-        return RegionDigests([torch.frombuffer(self._bytes, dtype=torch.uint8)], self.caches.regions)(blocks)
+        return RegionDigests([torch.frombuffer(self._bytes, dtype=torch.uint8)], self.caches.regions)(blocks, regions)
 
     def read(self, layer: int, block: int) -> bytes:
         """One block of one layer."""
@@ -82,20 +82,20 @@ class Ranks:
         self.prefill = PrefillWorker(
             config=config,
             secret=prefill_secret,
-            introduction=Introduction("P", RankCoordinates(), FINGERPRINT, self.source.caches),
+            introduction=Introduction("P", "prefill", RankCoordinates(), FINGERPRINT, self.source.caches),
             engines=engines(self.fabric, "p"),
             incarnation=11,
             record=lambda: None,
-            digests=lambda blocks: self.source.digests(blocks),  # noqa: PLW0108  # a test may replace it
+            digests=lambda *asked: self.source.digests(*asked),  # noqa: PLW0108  # a test may replace it
         )
         self.decode = DecodeWorker(
             config=config,
             secret=decode_secret,
-            introduction=Introduction("D", RankCoordinates(), decode_fingerprint, self.target.caches),
+            introduction=Introduction("D", "decode", RankCoordinates(), decode_fingerprint, self.target.caches),
             engines=engines(self.fabric, "d"),
             incarnation=22,
             record=decode_record,
-            digests=lambda blocks: self.target.digests(blocks),  # noqa: PLW0108  # a test may replace it
+            digests=lambda *asked: self.target.digests(*asked),  # noqa: PLW0108  # a test may replace it
         )
         self.finished: set[str] = set()
         self.failed: dict[str, str] = {}
@@ -114,7 +114,7 @@ class Ranks:
 
     def watch(self, name: str) -> None:
         """D's scheduler has seen the request."""
-        self.decode.begin_step(DecodeStep(watched=[Watched(name, f"d-{name}", self.prefill.address)]))
+        self.decode.begin_step(DecodeStep(watched=[Watched(name, f"d-{name}", [self.prefill.address])]))
 
     def reserve(self, name: str, tokens: int, blocks: Sequence[int], first_token: int = 0) -> None:
         """D's scheduler has allocated blocks."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.e2e.parity.axes import AXES, MESSAGES
 from tests.e2e.parity.compare import Difference
-from tests.e2e.parity.pairwise import Case
+from tests.support.pairwise import Case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

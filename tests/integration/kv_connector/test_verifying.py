@@ -22,11 +22,11 @@ class Gate:
         self._real = memory.digests
         memory.digests = self.digests  # type: ignore[method-assign]  # the test's own memory
 
-    def digests(self, blocks: Sequence[int]) -> bytes:
+    def digests(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
         """The real ones, later."""
         self.asked.set()
         assert self._open.wait(10)
-        return self._real(blocks)
+        return self._real(blocks, regions)
 
     def open(self) -> None:
         """Go on."""

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from kv_connector.handoff.outgoing import Prompt
-from kv_connector.metadata import DecodeStep, PrefillStep, Progress, StartedPrompt
+from kv_connector.metadata import Abandoned, DecodeStep, PrefillStep, Progress, StartedPrompt
 from kv_connector.protocol import Hello, Introduce, Message, Rank, encode
 from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient
 from kv_connector.worker_side.zeroing import DEVICE_FAILED
@@ -226,7 +226,7 @@ def test_a_prompt_that_will_never_start_is_told_at_once(tmp_path: Path) -> None:
         ranks.watch("a")
         ranks.reserve("a", 16, [7])
         ranks.wait_until(lambda: bool(ranks.prefill.snapshot()["transfers"]))
-        ranks.prefill.begin_step(PrefillStep(abandoned=[("a", "aborted before it was scheduled")]))
+        ranks.prefill.begin_step(PrefillStep(abandoned=[Abandoned("a", "aborted before it was scheduled")]))
 
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 

@@ -99,7 +99,7 @@ async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answ
 
     def scheduler(request: bytes) -> bytes:
         asked.append(request)
-        return b'{"side": "scheduler"}'
+        return b'{"free_blocks": 7, "control_addresses": ["tcp://a:1", "tcp://a:2"]}'
 
     connector(scheduler, says({"side": "worker"}))
     client = SnapshotClient(runtime_dir)
@@ -109,7 +109,10 @@ async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answ
     client.stop()
 
     assert asked == [b"snapshot"] * 5
-    assert found == [({"side": "scheduler"}, {"side": "worker"})] * 5
+    assert [(snapshots.scheduler["free_blocks"], snapshots.worker) for snapshots in found] == [
+        (7, {"side": "worker"})
+    ] * 5
+    assert found[0].scheduler["control_addresses"] == ["tcp://a:1,tcp://a:2"]
 
 
 @pytest.mark.parametrize(

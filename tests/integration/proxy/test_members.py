@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from contracts.kv_transfer import PROTOCOL_VERSION
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_answers import MODEL
 from tests.support.fake_vllm import FINGERPRINT
@@ -87,6 +88,26 @@ async def test_nodes_whose_kv_differs_are_never_paired() -> None:
 
     assert got.headers["x-baton-path"] == "local"
     assert "'bfloat16' here, 'float32' there" in unpairable[0]["reason"]
+
+
+async def test_nodes_of_another_protocol_are_paired_around() -> None:
+    """One of two decode nodes has been upgraded: its requests go to the other, and `/ready` says why."""
+    async with cluster(decode=2) as running:
+        upgraded = running.decode[0]
+        upgraded.change(versions={"protocol": str(PROTOCOL_VERSION + 1)})
+
+        async def unpairable() -> Any:
+            return (await running.http.get("/ready")).json()["unpairable"]
+
+        await until_true(unpairable)
+        before = len(upgraded.seen)
+        got = [await running.complete() for _ in range(4)]
+        seen = len(upgraded.seen) - before
+        why = (await unpairable())[0]["reason"]
+
+    assert [each.headers["x-baton-path"] for each in got] == ["disaggregated"] * 4
+    assert seen == 0
+    assert why == f"the prefill node speaks protocol {PROTOCOL_VERSION}, the decode node {PROTOCOL_VERSION + 1}"
 
 
 async def test_a_server_without_the_node_api_is_not_used() -> None:

@@ -53,7 +53,7 @@ class DecodeSide:
         name, wanted = self._random.choice(list(self.wanted.items()))
         if wanted.stage is Stage.UNKNOWN:
             wanted.stage = Stage.WATCHED
-            self._worker.begin_step(DecodeStep(watched=[Watched(wanted.prompt.name, name, ADDRESS)]))
+            self._worker.begin_step(DecodeStep(watched=[Watched(wanted.prompt.name, name, [ADDRESS])]))
         elif wanted.stage is Stage.WATCHED:
             self._reserve(name, wanted)
         elif wanted.stage is Stage.RESERVED and self._random.random() < 0.004:

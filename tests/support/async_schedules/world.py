@@ -181,7 +181,7 @@ class World:
         common: dict[str, Any] = {"config": config, "secret": SECRET}
         return (
             prefill.PrefillWorker(
-                introduction=Introduction("P", Rank(), FINGERPRINT, self.source.caches),
+                introduction=Introduction("P", "prefill", Rank(), FINGERPRINT, self.source.caches),
                 engines=self._fabric.factory("p"),
                 incarnation=11,
                 digests=self.source.digests,
@@ -189,7 +189,7 @@ class World:
                 **common,
             ),
             decode.DecodeWorker(
-                introduction=Introduction("D", Rank(), FINGERPRINT, self.target.caches),
+                introduction=Introduction("D", "decode", Rank(), FINGERPRINT, self.target.caches),
                 engines=self._fabric.factory("d"),
                 incarnation=22,
                 digests=self.target.digests,

@@ -59,7 +59,7 @@ class Decode:
         self._worker = DecodeWorker(
             config=config(folder, host),
             secret=SECRET,
-            introduction=introduction("D", self._memory),
+            introduction=introduction("D", "decode", self._memory),
             engines=(Unregistered if bad_block else MooncakeFactory)(host=host),
             incarnation=22,
             record=lambda: None,
@@ -96,7 +96,7 @@ class Decode:
         ids = [block.block_id for block in self._blocks]
         self._ledger.take("d-t", self._blocks)
         wish = Wish(PROMPT_BLOCKS * BLOCK_TOKENS, 0, [ids], b"prompt")
-        self._worker.begin_step(DecodeStep(watched=[Watched("t", "d-t", peer)]))
+        self._worker.begin_step(DecodeStep(watched=[Watched("t", "d-t", [peer])]))
         self._worker.begin_step(DecodeStep(reserved=[Reserved("d-t", 1, wish)]))
 
     def _recompute(self, reason: str) -> None:

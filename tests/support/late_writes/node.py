@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from contracts.configuration.schema import TransferConfig
+from contracts.kv_transfer import Role
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
 from kv_connector.protocol import Rank
@@ -55,11 +56,11 @@ class Memory:
         return sum(int(np.count_nonzero(self.content[:, block] == value)) for block in blocks)
 
 
-def introduction(name: str, memory: Memory) -> Introduction:
+def introduction(name: str, role: Role, memory: Memory) -> Introduction:
     """How a node introduces itself."""
-    return Introduction(name, Rank(), FINGERPRINT, memory.caches)
+    return Introduction(name, role, Rank(), FINGERPRINT, memory.caches)
 
 
-def no_digests(blocks: Sequence[int]) -> bytes:
+def no_digests(blocks: Sequence[int], regions: Sequence[int]) -> bytes:
     """Nothing is verified here."""
-    raise NotImplementedError(blocks)
+    raise NotImplementedError(blocks, regions)

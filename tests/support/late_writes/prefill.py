@@ -26,7 +26,7 @@ def main(*, folder: str, host: str) -> int:
     worker = PrefillWorker(
         config=config(Path(folder), host),
         secret=SECRET,
-        introduction=introduction("P", memory),
+        introduction=introduction("P", "prefill", memory),
         engines=MooncakeFactory(host=host, push_timeout_s=60),
         incarnation=11,
         record=lambda: None,

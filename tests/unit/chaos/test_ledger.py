@@ -37,6 +37,16 @@ def test_both_nodes_say_something_of_one_request() -> None:
     assert view.transfer_id == "t1"
 
 
+def test_the_flows_of_several_ranks_are_added_up() -> None:
+    """Each of them pushes its part."""
+    flows = {"flows": [{"bytes_pushed": 300, "bytes_expected": 800}, {"bytes_pushed": 100, "bytes_expected": 800}]}
+    several = {name: value for name, value in PREFILL.items() if name != "worker"} | flows
+
+    prefill = read_views({"p0": answer(several)})["chaos-17"].prefill
+
+    assert prefill == OnPrefill(node="p0", state="running", pushed_bytes=400, expected_bytes=1600)
+
+
 def test_two_attempts_at_one_request_are_not_mixed() -> None:
     """After a retry the same tag has another transfer."""
     view = read_views({"p0": answer(PREFILL), "d1": answer(DECODE | {"transfer_id": "t2"})})["chaos-17"]

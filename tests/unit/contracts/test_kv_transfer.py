@@ -1,11 +1,14 @@
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from contracts.kv_transfer import (
     KEY,
+    Grid,
+    Grids,
     Role,
     SignatureError,
     TransferParams,
@@ -41,6 +44,33 @@ def test_a_changed_field_breaks_the_signature(name: str, value: str) -> None:
 
     with pytest.raises(TransferParamsError, match="not signed"):
         verify(signed, SECRET)
+
+
+TWO_BY_TWO = Grids(prefill=Grid(tp=2, pp=2), decode=Grid(tp=1, pp=1))
+
+
+def test_grids_are_signed() -> None:
+    """Nobody can make a node believe in other ranks than the proxy saw."""
+    signed = sign(replace(PARAMS, grids=TWO_BY_TWO), SECRET)
+    assert verify(signed, SECRET).grids == TWO_BY_TWO
+
+    signed[KEY]["grids"] = [[2, 1], [1, 1]]
+    with pytest.raises(SignatureError):
+        verify(signed, SECRET)
+
+
+def test_single_ranks_are_signed_as_earlier_versions_sign() -> None:
+    """A proxy of this version serves nodes that have never heard of grids, and the other way round."""
+    assert "grids" not in sign(PARAMS, SECRET)[KEY]
+
+
+@pytest.mark.parametrize(
+    "grids", ["2x1", [], [[1, 1]], [[1, 1], [1]], [[0, 1], [1, 1]], [[1, 1], [1, 1.0]], [[1, 1], [1, 5_000]], [1, 2]]
+)
+def test_malformed_grids_are_refused(grids: object) -> None:
+    """Before anything is counted in them."""
+    with pytest.raises(TransferParamsError, match="malformed"):
+        verify(changed(grids=grids), SECRET)
 
 
 def test_another_clusters_signature_is_refused() -> None:

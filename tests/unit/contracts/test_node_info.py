@@ -25,10 +25,10 @@ def test_every_difference_is_named_with_both_values() -> None:
         quantization="",
         rope="r1",
         attention="CPU_ATTN/vec",
-        block_size_tokens=64,
+        block_size_tokens=96,
     )
 
     assert differences(OURS, theirs) == [
         "dtype: 'bfloat16' here, 'float32' there",
-        "block_size_tokens: 128 here, 64 there",
+        "block_size_tokens: 128 here, 96 there",
     ]

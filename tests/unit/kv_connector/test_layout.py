@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kv_connector.errors import LayoutError
-from kv_connector.layout import Region, check_compatible, regions_of_tensor, storage_spans, unique_regions
+from kv_connector.layout import Region, regions_of_tensor, storage_spans, unique_regions
 
 
 def region(**changes: Any) -> Region:
@@ -189,23 +189,3 @@ def test_spans_cover_every_region_and_nothing_else() -> None:
 def test_no_regions_need_no_spans() -> None:
     """Nothing to register is no error here; the engine decides about that."""
     assert storage_spans([]) == []
-
-
-def test_compatible_ranks_may_differ_in_addresses_strides_and_pool_size() -> None:
-    """What differs between two healthy nodes does not keep them apart."""
-    check_compatible([region()], [region(base_addr=1 << 40, stride_bytes=256, num_blocks=999)])
-
-
-@pytest.mark.parametrize(
-    ("theirs", "message"),
-    [
-        ([], "1 KV regions here, 0 there"),
-        ([region(name="layer.1")], "'layer.0'.* here, 'layer.1'.* there"),
-        ([region(layer=1)], "layer 0.* here, .*layer 1.* there"),
-        ([region(block_bytes=32)], "64 B a block.* here, .*32 B a block.* there"),
-    ],
-)
-def test_incompatible_ranks_are_refused_by_name(theirs: list[Region], message: str) -> None:
-    """The refusal names what differs, with the values of both sides."""
-    with pytest.raises(LayoutError, match=message):
-        check_compatible([region()], theirs)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kv_connector.metadata import DecodeReport, Ending
+from kv_connector.scheduler_side import decode
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, PEER, SECRET, FakePool, config, request, step_output
 
@@ -46,7 +47,7 @@ def test_a_new_request_is_watched_at_its_prefill_node(engine: Engine) -> None:
 
     (watched,) = engine.side.take_step(step_output()).watched
 
-    assert (watched.transfer_id, watched.request_id, watched.peer) == ("a" * 32, "r1", PEER)
+    assert (watched.transfer_id, watched.request_id, watched.peers) == ("a" * 32, "r1", [PEER])
 
 
 def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:
@@ -89,6 +90,38 @@ def test_a_failed_receive_is_recomputed_once(engine: Engine) -> None:
     assert engine.side.match(req, 0) == (0, False)
     assert engine.side.snapshot()["totals"]["recomputed"] == 1
     assert engine.side.has_open_reservations()
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_failed_receive_starts_from_nothing_when_it_is_reported_finished(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """For a vLLM before 0.30, whose own word comes with that report: a step after the failure's, perhaps."""
+    restarted: list[Any] = []
+    monkeypatch.setattr(decode, "restart", restarted.append)
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    engine.admit(req, local_tokens=16)
+
+    engine.side.update(DecodeReport(failed={"r1": "a push failed"}), set() if late else {"r1"})
+    assert restarted == ([] if late else [req])
+    if late:
+        engine.side.update(DecodeReport(), {"r1"})
+
+    assert restarted == [req]
+
+
+def test_a_receive_that_arrived_is_not_restarted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its KV is used."""
+    restarted: list[Any] = []
+    monkeypatch.setattr(decode, "restart", restarted.append)
+    req = request("decode", 40)
+    engine.side.add_request(req)
+    engine.admit(req)
+
+    engine.side.update(DecodeReport(closed=["r1"]), {"r1"})
+
+    assert restarted == []
 
 
 def test_a_preempted_request_does_not_load_again(engine: Engine) -> None:

@@ -87,7 +87,7 @@ def test_a_prompt_aborted_while_it_queued_is_abandoned_by_name() -> None:
     assert side.finish_request(prompt, aborted=True) is False
 
     step = side.take_step(step_output())
-    assert [transfer_id for transfer_id, _ in step.abandoned] == ["a" * 32]
+    assert [transfer_id for transfer_id, *_ in step.abandoned] == ["a" * 32]
     assert step.voids == []
 
 

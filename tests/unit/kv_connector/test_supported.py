@@ -21,7 +21,9 @@ def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) 
         "pipeline_parallel_size": 1,
         "data_parallel_size": 1,
         "prefill_context_parallel_size": 1,
+        "decode_context_parallel_size": 1,
         "use_ubatching": False,
+        "distributed_executor_backend": "mp",
     }
     return SimpleNamespace(
         parallel_config=SimpleNamespace(**plain | parallel),
@@ -36,21 +38,18 @@ def groups(*specs: Any) -> Any:
 
 
 @pytest.mark.parametrize("spec", [FULL, SimpleNamespace(first_spec=FULL)], ids=["full", "full, of several sizes"])
-def test_one_rank_with_full_attention_is_supported(spec: Any) -> None:
-    """The common case raises nothing."""
+def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
+    """The common cases raise nothing."""
     check_supported(engine(), groups(spec))
-
-    with pytest.raises(ConfigError):
-        check_supported(engine(tensor_parallel_size=2), groups(spec))
+    check_supported(engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec))
 
 
 @pytest.mark.parametrize(
     ("config", "cache", "words"),
     [
-        (engine(tensor_parallel_size=2), groups(FULL), "tensor and pipeline parallelism"),
-        (engine(pipeline_parallel_size=2), groups(FULL), "tensor and pipeline parallelism"),
-        (engine(data_parallel_size=2), groups(FULL), "data parallelism"),
-        (engine(prefill_context_parallel_size=2), groups(FULL), "context parallelism"),
+        (engine(prefill_context_parallel_size=2), groups(FULL), "prefill context parallelism"),
+        (engine(decode_context_parallel_size=2), groups(FULL), "decode context parallelism"),
+        (engine(distributed_executor_backend="ray"), groups(FULL), "other hosts"),
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
         (engine(), groups(FULL, FULL), "several KV cache groups"),

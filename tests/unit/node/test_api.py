@@ -32,7 +32,6 @@ FINGERPRINT = {
 REGION = {"name": "l0", "layer": 0, "base_addr": 4096, "block_bytes": 64, "stride_bytes": 64, "num_blocks": 9}
 WORKER = {
     "incarnation": "00ff",
-    "control_address": "tcp://10.0.0.5:9100",
     "fingerprint": FINGERPRINT,
     "regions": [REGION],
     "num_blocks": 9,
@@ -42,12 +41,15 @@ WORKER = {
 }
 
 
+SCHEDULER = {"engines": 1, "control_addresses": ["tcp://10.0.0.5:9100"]}
+
+
 class FakeConnector:
     """Answers with what it is given, or not at all."""
 
     def __init__(self, worker: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None) -> None:
         self.worker = worker
-        self.scheduler = scheduler or {}
+        self.scheduler = SCHEDULER if scheduler is None else scheduler
 
     async def both(self) -> Snapshots:
         """Return both snapshots."""
@@ -122,8 +124,27 @@ async def test_a_ready_node_says_what_its_connector_says() -> None:
 
 async def test_a_decode_node_has_no_control_address() -> None:
     """An empty address is none."""
-    info = await describe(node_api(FakeConnector({**WORKER, "control_address": ""})))
+    info = await describe(node_api(FakeConnector(WORKER, {"engines": 1, "control_addresses": [""]})))
     assert info["control_addresses"] == []
+
+
+async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
+    """A request for the rank of an engine that has not announced itself would go astray."""
+    two = SimpleNamespace(
+        state=SimpleNamespace(
+            args=SimpleNamespace(served_model_name=["m"], model="m"),
+            vllm_config=SimpleNamespace(
+                model_config=SimpleNamespace(max_model_len=1),
+                parallel_config=SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=2),
+            ),
+        )
+    )
+
+    early = await describe(node_api(FakeConnector(WORKER)), two)
+    late = await describe(node_api(FakeConnector(WORKER, {"engines": 2, "control_addresses": ["a,b", "c,d"]})), two)
+
+    assert (early["state"], late["state"]) == ("starting", "ready")
+    assert late["control_addresses"] == ["a,b", "c,d"]
 
 
 async def test_a_node_starts_until_its_connector_knows_its_cache_and_fails_when_it_falls_silent() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from node.errors import StartRefusedError
-from node.flags import OWNED, count_of, given, refuse_owned, value_of
+from node.flags import OWNED, count_of, given, ranks_of, refuse_owned, value_of
 
 
 @pytest.mark.parametrize("flag", sorted(OWNED))
@@ -34,6 +34,14 @@ def test_other_spellings_of_an_owned_flag_are_refused_too(spelling: str) -> None
 def test_flags_that_only_look_alike_pass(flag: str) -> None:
     """A longer flag is another flag."""
     refuse_owned([flag, "x"])
+
+
+def test_sizes_of_engines_pass() -> None:
+    """Though the flag of something that is refused begins with one of them."""
+    refuse_owned(["--data-parallel-size", "2", "-dp", "2", "-tp=2"])
+
+    assert ranks_of(["-tp", "2", "--pipeline-parallel-size=3", "-dp", "4"]) == (6, 4)
+    assert ranks_of([]) == (1, 1)
 
 
 def test_a_word_without_a_flag_is_refused() -> None:

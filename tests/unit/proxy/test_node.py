@@ -2,10 +2,13 @@ from typing import Any
 
 import pytest
 
+from contracts.kv_transfer import PROTOCOL_VERSION
 from proxy.breaker import Breaker, BreakerSettings
 from proxy.node import Node, State, unpairable_because
 from proxy.readiness import models, readiness
 from tests.unit.proxy.members import BFLOAT16, info, node
+
+OURS, NEXT = str(PROTOCOL_VERSION), str(PROTOCOL_VERSION + 1)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,31 @@ def test_nodes_that_differ_are_not_paired() -> None:
     reason = unpairable_because(node("prefill"), node("decode", fingerprint=BFLOAT16))
 
     assert reason == "dtype: 'float32' here, 'bfloat16' there"
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "reason"),
+    [
+        (OURS, NEXT, f"the prefill node speaks protocol {OURS}, the decode node {NEXT}"),
+        (NEXT, OURS, f"the prefill node speaks protocol {NEXT}, the decode node {OURS}"),
+        (NEXT, NEXT, f"both speak protocol {NEXT}, this proxy {OURS}"),
+        (OURS, OURS, None),
+    ],
+)
+def test_nodes_of_other_protocols_are_not_paired(prefill: str, decode: str, reason: str | None) -> None:
+    """Nor two that understand each other and not this proxy, whose parameters they would refuse."""
+    maker, taker = node("prefill", versions={"protocol": prefill}), node("decode", versions={"protocol": decode})
+
+    assert unpairable_because(maker, taker) == reason
+    assert (maker.pairing is not None and maker.pairing == taker.pairing) == (reason is None)
+
+
+def test_a_node_that_names_no_protocol_is_taken_to_speak_ours() -> None:
+    """Its peer refuses it if that is wrong."""
+    maker, taker = node("prefill"), node("decode", versions={"protocol": OURS})
+
+    assert unpairable_because(maker, taker) is None
+    assert maker.pairing == taker.pairing
 
 
 def test_what_is_in_flight_is_counted_and_given_back() -> None:

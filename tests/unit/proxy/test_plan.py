@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from contracts.http import LOCAL, RECOMPUTED
+from contracts.kv_transfer import PROTOCOL_VERSION
 from proxy import classify, plan, reasons
 from proxy.endpoints import COMPLETIONS
 from proxy.errors import (
@@ -27,6 +28,7 @@ from proxy.routing.prefixes import CHUNK_BYTES
 from proxy.routing.router import Router
 from tests.unit.proxy.members import BFLOAT16, info, node, request
 
+OTHER_PROTOCOL = {"protocol": str(PROTOCOL_VERSION + 1)}
 P_FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
 D_FAILED = DecodeFailed(Kind.CONNECT, "it cannot be reached")
 
@@ -81,6 +83,8 @@ def test_an_uncovered_request_is_local_with_its_reason() -> None:
         ([node("prefill", served_models=["another"])], reasons.NO_PREFILL_READY),
         ([node("prefill", fingerprint=BFLOAT16)], reasons.NO_PREFILL_MATCHES),
         ([node("prefill", fingerprint=None)], reasons.NO_PREFILL_MATCHES),
+        ([node("prefill", versions=OTHER_PROTOCOL)], reasons.NO_PREFILL_SPEAKS),
+        ([node("prefill", versions=OTHER_PROTOCOL), node("prefill", fingerprint=BFLOAT16)], reasons.NO_PREFILL_SPEAKS),
     ],
 )
 def test_without_a_usable_prefill_node_the_policy_decides(prefill: list[Node], reason: str) -> None:
@@ -101,6 +105,40 @@ def test_only_nodes_with_equal_fingerprints_are_paired() -> None:
     chosen = [planned.first(request()) for _ in range(4)]
 
     assert all(isinstance(each, Pair) and each.decode is matching for each in chosen)
+
+
+def test_only_nodes_of_one_protocol_are_paired() -> None:
+    """Half-way through an upgrade requests go to the pairs that understand each other, whoever is idle."""
+    old_maker, new_maker = node("prefill"), node("prefill", versions=OTHER_PROTOCOL)
+    old_taker, new_taker = node("decode"), node("decode", versions=OTHER_PROTOCOL)
+    planned = planner([new_maker, old_maker], [new_taker, old_taker])
+
+    chosen = [planned.first(request()) for _ in range(4)]
+
+    assert {(each.prefill, each.decode) for each in chosen if isinstance(each, Pair)} == {(old_maker, old_taker)}
+    assert len(chosen) == 4
+
+
+def test_a_pair_that_speaks_another_protocol_than_the_proxy_gets_no_transfer() -> None:
+    """It would refuse the proxy's parameters; the decode node computes the prompt, and the reason says why."""
+    planned = planner([node("prefill", versions=OTHER_PROTOCOL)], [node("decode", versions=OTHER_PROTOCOL)])
+
+    chosen = planned.first(request())
+
+    assert isinstance(chosen, Alone)
+    assert (chosen.reason, chosen.label) == (reasons.NO_PREFILL_SPEAKS, "no_prefill_speaks")
+
+
+def test_a_failed_prefill_leg_is_not_tried_on_a_node_of_another_protocol() -> None:
+    """The decode node that is kept computes the prompt itself."""
+    lost, other = node("prefill"), node("prefill", versions=OTHER_PROTOCOL)
+    planned = planner([lost, other], [node("decode")])
+    first = planned.first(request())
+    assert isinstance(first, Pair)
+
+    second = planned.after(first, P_FAILED, request(), History().without(first.prefill), may_retry=True)
+
+    assert isinstance(second, Alone)
 
 
 def test_no_decode_node_is_503_and_an_unknown_model_404() -> None:

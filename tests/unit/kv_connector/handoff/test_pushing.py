@@ -5,7 +5,7 @@ from kv_connector.handoff.pushing import Coverage, Piece
 
 def test_nothing_is_handed_out_before_it_is_ready() -> None:
     """I1: what the device has not written is not pushed."""
-    coverage = Coverage(layers=2, first_block=0, wanted=3, ready=[0, 0])
+    coverage = Coverage(layers=range(2), first_unit=0, wanted=3, ready=[0, 0])
 
     assert not coverage.pending
     assert coverage.take(10) == ()
@@ -14,7 +14,7 @@ def test_nothing_is_handed_out_before_it_is_ready() -> None:
 def test_ready_blocks_are_handed_out_once() -> None:
     """Ranges of one layer never overlap."""
     ready = [2, 1]
-    coverage = Coverage(layers=2, first_block=0, wanted=3, ready=ready)
+    coverage = Coverage(layers=range(2), first_unit=0, wanted=3, ready=ready)
     assert coverage.take(10) == (Piece(0, 0, 2), Piece(1, 0, 1))
     assert coverage.take(10) == ()
 
@@ -26,7 +26,7 @@ def test_ready_blocks_are_handed_out_once() -> None:
 
 def test_a_push_is_bounded() -> None:
     """At most so many blocks, lowest layers first."""
-    coverage = Coverage(layers=2, first_block=0, wanted=3, ready=[3, 3])
+    coverage = Coverage(layers=range(2), first_unit=0, wanted=3, ready=[3, 3])
 
     assert coverage.take(2) == (Piece(0, 0, 2),)
     assert coverage.take(2) == (Piece(0, 2, 3), Piece(1, 0, 1))
@@ -34,17 +34,17 @@ def test_a_push_is_bounded() -> None:
 
 def test_blocks_that_d_has_are_not_pushed() -> None:
     """Only what comes after D's own prefix is handed out, counted from the first wanted block."""
-    coverage = Coverage(layers=1, first_block=2, wanted=1, ready=[1])
+    coverage = Coverage(layers=range(1), first_unit=2, wanted=1, ready=[1])
     assert not coverage.pending
 
-    coverage = Coverage(layers=1, first_block=2, wanted=1, ready=[3])
+    coverage = Coverage(layers=range(1), first_unit=2, wanted=1, ready=[3])
 
     assert coverage.take(10) == (Piece(0, 0, 1),)
 
 
 def test_complete_means_every_block_of_every_layer() -> None:
     """I4: one missing acknowledgement is enough to be incomplete."""
-    coverage = Coverage(layers=2, first_block=0, wanted=3, ready=[3, 3])
+    coverage = Coverage(layers=range(2), first_unit=0, wanted=3, ready=[3, 3])
     first, second = coverage.take(3), coverage.take(3)
 
     coverage.acknowledge(second)

@@ -1,6 +1,6 @@
 from itertools import combinations, product
 
-from tests.e2e.parity.pairwise import Case, pairwise
+from tests.support.pairwise import Case, pairwise
 
 AXES = {"a": ["0", "1", "2"], "b": ["0", "1"], "c": ["0", "1", "2", "3"], "d": ["0", "1"]}
 

@@ -1,0 +1,260 @@
+"""Which bytes of a block here are which bytes of a block there: the layouts of one P rank and one D rank, compared.
+
+The two may divide the model's layers, heads and tokens differently: other pipeline stages, other tensor-parallel sizes,
+blocks of another number of tokens. What both have in common travels in *units*, the tokens of the smaller block; a unit
+of one region is a few *strips*, runs of bytes that lie in one piece on either side. Where nothing differs, a unit is a
+block and a strip is all of it.
+
+Pure, plain integers. `pair` refuses what cannot be mapped, before any byte moves.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from contracts.kv_transfer import MAX_GRID
+from kv_connector.errors import LayoutError
+from kv_connector.layout import Region, Sections
+from kv_connector.protocol import Rank
+from kv_connector.tp_mapping import heads_between, heads_of
+
+MAX_BLOCK_RATIO = 64  # tokens of the larger block to those of the smaller
+
+
+class Side(NamedTuple):
+    """One of the two ranks."""
+
+    rank: Rank
+    regions: Sequence[Region]
+    block_tokens: int  # of a scheduler block
+
+
+class Strip(NamedTuple):
+    """One run of bytes of a unit: its place in the block on either side, and its length, in bytes."""
+
+    src: int
+    dst: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegionPair:
+    """One region of P and the one of the same name of D."""
+
+    src: Region
+    dst: Region
+    heads: int  # that travel
+    # Per unit of the larger block; unit i of a prompt is the one at i modulo their number.
+    strips: tuple[tuple[Strip, ...], ...]
+
+    @property
+    def copies(self) -> int:
+        """Copies that a unit takes."""
+        return max(map(len, self.strips))
+
+    @property
+    def whole(self) -> bool:
+        """Whether a unit is a whole block on both sides, so that blocks in a row are one run of bytes."""
+        size = self.src.block_bytes
+        return size == self.dst.block_bytes and self.strips == ((Strip(0, 0, size),),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """What one P rank and one D rank have in common."""
+
+    regions: tuple[RegionPair, ...]  # in P's order
+    src_block_tokens: int
+    dst_block_tokens: int
+
+    @property
+    def unit_tokens(self) -> int:
+        """Tokens of a unit."""
+        return min(self.src_block_tokens, self.dst_block_tokens)
+
+    @property
+    def shares(self) -> int:
+        """Pairs of region and head that travel: added up over all P ranks it must be everything that D has."""
+        return sum(pair.heads for pair in self.regions)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """P's layers of which something travels."""
+        return tuple(dict.fromkeys(pair.src.layer for pair in self.regions))
+
+    @property
+    def whole(self) -> bool:
+        """Whether whole blocks travel, to blocks of the same size."""
+        return self.src_block_tokens == self.dst_block_tokens and all(pair.whole for pair in self.regions)
+
+    def of_layer(self, layer: int) -> list[RegionPair]:
+        """The pairs of one of P's layers."""
+        return [pair for pair in self.regions if pair.src.layer == layer]
+
+
+def shares_of(regions: Sequence[Region]) -> int:
+    """Return how many pairs of region and head a rank has."""
+    return sum(region.heads for region in regions)
+
+
+def pair(source: Side, target: Side) -> Pairing:
+    """Compare a P rank with a D rank.
+
+    Raises:
+        LayoutError: some bytes of a region that both have cannot be mapped; the message gives the first difference.
+    """
+    if source.rank.pp_size == target.rank.pp_size == 1 and len(source.regions) != len(target.regions):
+        raise LayoutError(
+            f"{len(source.regions)} KV regions in the prefill rank, {len(target.regions)} in the decode rank"
+        )
+    for side in (source, target):
+        _check(side)
+    theirs = {region.name: region for region in target.regions}
+    common = [(region, theirs[region.name]) for region in source.regions if region.name in theirs]
+    if source.rank.pp_size == target.rank.pp_size == 1 and len(common) != len(source.regions):
+        missing = next(region.name for region in source.regions if region.name not in theirs)
+        raise LayoutError(f"KV region {missing!r} of the prefill rank is unknown to the decode rank")
+    return Pairing(
+        regions=tuple(found for src, dst in common if (found := _pair(src, dst, source, target)) is not None),
+        src_block_tokens=source.block_tokens,
+        dst_block_tokens=target.block_tokens,
+    )
+
+
+def _check(side: Side) -> None:
+    """What a peer says of itself decides how much work it is to compare with it."""
+    tp, tp_size, pp, pp_size = side.rank.tp, side.rank.tp_size, side.rank.pp, side.rank.pp_size
+    if not (tp < tp_size <= MAX_GRID and pp < pp_size <= MAX_GRID):
+        raise LayoutError(f"{side.rank} is no rank of any grid")
+    for region in side.regions:
+        if side.block_tokens < 1 or side.block_tokens % region.kernel_blocks:
+            raise LayoutError(
+                f"{region.name}: a block of {side.block_tokens} tokens cannot have {region.kernel_blocks} parts"
+            )
+
+
+class _Slabs(NamedTuple):
+    """How one side keeps a head's tokens."""
+
+    kernel_tokens: int
+    kernel_bytes: int
+    slab_bytes: int
+    first_head: int  # of this rank
+
+    def place(self, head: int, before: int, size: int, token: int) -> int:
+        """Return where in a block a token of a section lies, bytes; `before` and `size` as `_each` yields them."""
+        kernel, within = divmod(token, self.kernel_tokens)
+        slab = kernel * self.kernel_bytes + (head - self.first_head) * self.slab_bytes
+        return slab + before * self.kernel_tokens + within * size
+
+
+def _pair(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | None:
+    """Pair two regions; `None` if another rank serves this one's heads."""
+    heads = _heads(src, dst, source.rank, target.rank)
+    if not heads:
+        return None
+    ours, others = (_slabs(src, source), _slabs(dst, target))
+    if source.block_tokens == target.block_tokens and ours.kernel_tokens == others.kernel_tokens:
+        if ours.slab_bytes != others.slab_bytes:
+            raise LayoutError(_differ(src, "B for the tokens of a kernel block", ours.slab_bytes, others.slab_bytes))
+        strips: tuple[tuple[Strip, ...], ...] = (_joined(_aligned(heads, src.kernel_blocks, ours, others)),)
+    else:
+        strips = _resized(heads, src, dst, source, target)
+    return RegionPair(src=src, dst=dst, heads=len(heads), strips=strips)
+
+
+def _heads(src: Region, dst: Region, prefill: Rank, decode: Rank) -> range:
+    """Return the heads that travel, numbered through the model."""
+    if src.total_heads != dst.total_heads:
+        raise LayoutError(_differ(src, "KV heads in all", src.total_heads, dst.total_heads))
+    if src.total_heads == 0:  # a block cannot be divided: rank meets rank of the same number
+        if prefill.tp_size != decode.tp_size:
+            raise LayoutError(
+                f"{src.name}: tensor-parallel sizes {prefill.tp_size} and {decode.tp_size} need a KV layout that keeps "
+                "each head's tokens together (on CUDA: VLLM_KV_CACHE_LAYOUT=HND on both nodes)"
+            )
+        return range(prefill.tp == decode.tp)
+    for region, rank in ((src, prefill), (dst, decode)):
+        expected = len(heads_of(region.total_heads, rank.tp_size, rank.tp))
+        if region.heads != expected:
+            raise LayoutError(
+                f"{region.name}: {region.heads} KV heads in a rank of {rank.tp_size}, {expected} would be its part of "
+                f"{region.total_heads}"
+            )
+    return _heads_between(src.total_heads, (prefill.tp_size, prefill.tp), (decode.tp_size, decode.tp))
+
+
+_heads_between = lru_cache(maxsize=64)(heads_between)  # the same for all layers
+
+
+def _slabs(region: Region, side: Side) -> _Slabs:
+    kernel_bytes = region.block_bytes // region.kernel_blocks
+    first = heads_of(region.total_heads, side.rank.tp_size, side.rank.tp).start if region.total_heads else 0
+    return _Slabs(side.block_tokens // region.kernel_blocks, kernel_bytes, kernel_bytes // region.heads, first)
+
+
+def _aligned(heads: range, kernel_blocks: int, src: _Slabs, dst: _Slabs) -> Iterator[Strip]:
+    """Blocks of the same size: each kernel block's heads in one piece."""
+    for kernel in range(kernel_blocks):
+        yield Strip(
+            kernel * src.kernel_bytes + (heads.start - src.first_head) * src.slab_bytes,
+            kernel * dst.kernel_bytes + (heads.start - dst.first_head) * dst.slab_bytes,
+            len(heads) * src.slab_bytes,
+        )
+
+
+def _resized(heads: range, src: Region, dst: Region, source: Side, target: Side) -> tuple[tuple[Strip, ...], ...]:
+    """Blocks of different sizes: each section of each head in pieces of the smaller kernel block."""
+    ours, others = _slabs(src, source), _slabs(dst, target)
+    grain, larger = sorted((ours.kernel_tokens, others.kernel_tokens))
+    if not src.sections or not dst.sections:
+        raise LayoutError(
+            f"{src.name}: blocks of {source.block_tokens} and {target.block_tokens} tokens need a KV layout that keeps "
+            "a head's tokens in order; give both nodes the same --block-size"
+        )
+    if src.sections != dst.sections:
+        raise LayoutError(_differ(src, "B for a token of a head", src.token_bytes, dst.token_bytes))
+    if larger % grain:
+        raise LayoutError(_differ(src, "tokens in a kernel block", ours.kernel_tokens, others.kernel_tokens))
+    unit, larger_block = sorted((source.block_tokens, target.block_tokens))
+    if larger_block % unit or larger_block > MAX_BLOCK_RATIO * unit:
+        raise LayoutError(_differ(src, "tokens in a block", source.block_tokens, target.block_tokens))
+
+    def strips(phase: int) -> Iterator[Strip]:
+        src_token, dst_token = phase * unit % source.block_tokens, phase * unit % target.block_tokens
+        for head in heads:
+            for before, size in _each(src.sections):
+                for token in range(0, unit, grain):
+                    yield Strip(
+                        ours.place(head, before, size, src_token + token),
+                        others.place(head, before, size, dst_token + token),
+                        grain * size,
+                    )
+
+    return tuple(_joined(strips(phase)) for phase in range(larger_block // unit))
+
+
+def _each(sections: Sections) -> Iterator[tuple[int, int]]:
+    """Yield each section as the bytes of one token in all sections before it, and in it."""
+    before = 0
+    for count, size in sections:
+        for _ in range(count):
+            yield before, size
+            before += size
+
+
+def _joined(strips: Iterator[Strip]) -> tuple[Strip, ...]:
+    """Join strips that follow each other on both sides."""
+    joined: list[Strip] = []
+    for strip in strips:
+        last = joined[-1] if joined else Strip(-1, -1, 0)
+        if (last.src + last.length, last.dst + last.length) == (strip.src, strip.dst):
+            joined[-1] = Strip(last.src, last.dst, last.length + strip.length)
+        else:
+            joined.append(strip)
+    return tuple(joined)
+
+
+def _differ(region: Region, what: str, ours: int, others: int) -> str:
+    return f"KV region {region.name!r}: {ours} {what} in the prefill rank, {others} in the decode rank"

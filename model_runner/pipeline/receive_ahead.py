@@ -1,0 +1,130 @@
+"""Receives one message ahead of the step that wants it; the step waits when it first looks at a tensor.
+
+    thread        receive n ── receive n + 1 ─────────── receive n + 2 ── …
+    step n        prepare inputs ─ first use: wait for n ─ forward
+    step n + 1                                              prepare inputs ─ first use: n + 1 is there ─ forward
+
+Only a posted receive makes gloo's sender send, so a receive that is posted when its step begins puts the whole way on
+the step's path. Messages are matched to steps by their order alone: the stage before sends one for each step that
+computes, and each such step takes one.
+
+The thread waits for the next message however long the engine is idle. Who waits for the thread is bounded.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from model_runner.pipeline.handles import RECEIVING, PipelineError, Posted, Tensors, told_as, wait_for
+
+AHEAD = 1
+
+
+class _Message(NamedTuple):
+    tensors: Tensors
+    postprocess: list[Callable[[], None]]
+
+
+class ReceiveAhead:
+    """Hands out messages in the order in which they were sent."""
+
+    def __init__(self, post: Callable[..., Posted], *, timeout_s: float, ahead: int = AHEAD) -> None:
+        """Make it; nothing is received before somebody asks.
+
+        Args:
+            post: Waits for the head of a message, then posts its receive.
+            timeout_s: How long the first use of a tensor may wait.
+            ahead: How many messages may lie here that nobody has asked for yet.
+        """
+        self._post = post
+        self._timeout_s = timeout_s
+        self._may_receive = threading.Semaphore(ahead)
+        self._arrived: queue.SimpleQueue[_Message | BaseException] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._how: dict[str, Any] = {}
+        self._failure: BaseException | None = None
+        self.asked = 0
+        self.taken = 0
+        self.in_time = 0  # of those taken: had arrived before they were used
+
+    def receive(self, **how: Any) -> Posted:
+        """Ask for the next message, at once.
+
+        Args:
+            how: What `post` is called with; the same each time, since the message may be here already.
+
+        Returns:
+            A dictionary that is filled when its one handle is waited for, by the thread that asks.
+
+        Raises:
+            PipelineError: the messages before were received in another way.
+        """
+        if self._thread is None:
+            self._how = how
+            self._thread = threading.Thread(target=self._run, name="pipeline-receive", daemon=True)
+            self._thread.start()
+        elif how != self._how:
+            raise PipelineError(f"a message was received ahead with {self._how}, and is asked for with {how}")
+        self.asked += 1
+        self._may_receive.release()
+        tensors: Tensors = {}
+        return Posted(tensors, [_FirstUse(self, tensors)], [])
+
+    def take(self) -> _Message:
+        """Wait for the next message.
+
+        Raises:
+            PipelineError: the stage before is gone, or sent nothing for `timeout_s`.
+        """
+        if self._failure is None:
+            self.in_time += not self._arrived.empty()
+            try:
+                message = self._arrived.get(timeout=self._timeout_s)
+            except queue.Empty:
+                message = PipelineError(f"the previous pipeline stage has sent nothing for {self._timeout_s:g} s")
+            if isinstance(message, _Message):
+                self.taken += 1
+                return message
+            self._failure = message  # whatever comes later belongs to another step
+        raise PipelineError(f"the step has no input: {self._failure}") from self._failure
+
+    def _run(self) -> None:
+        while True:
+            self._may_receive.acquire()
+            try:
+                self._arrived.put(self._receive_one())
+            except BaseException as exc:  # noqa: BLE001  # the thread's boundary: who waits for the message is told
+                self._arrived.put(exc)
+                return
+
+    @torch.inference_mode()  # it counts per thread, and the tensors are used under it
+    def _receive_one(self) -> _Message:
+        with told_as(RECEIVING):
+            tensors, handles, postprocess = self._post(**self._how)
+        wait_for(handles, self._timeout_s, RECEIVING)
+        assert tensors is not None  # a group of several stages
+        return _Message(tensors, postprocess)
+
+
+class _FirstUse:
+    """The handle that vLLM waits for when a tensor is first looked at."""
+
+    def __init__(self, source: ReceiveAhead, tensors: Tensors) -> None:
+        self._source = source
+        self._tensors = tensors
+        self._done = False
+
+    def is_completed(self) -> bool:
+        return self._done
+
+    def wait(self) -> None:
+        if self._done:
+            return
+        message = self._source.take()
+        for finish in message.postprocess:
+            finish()
+        self._tensors.update(message.tensors)
+        self._done = True

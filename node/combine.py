@@ -1,0 +1,68 @@
+"""One snapshot of several: of a node's data-parallel engines, and of the ranks of each. Pure.
+
+Counts are added up, lists are joined; what is the same for all of them is taken from the first.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+_COUNTED: Final = ("totals", "refused", "recomputed_by_reason")  # name → number, each
+_JOINED: Final = ("transfers", "sessions", "recent", "failures")
+_ADDED: Final = ("free_blocks", "reservations", "reserved_blocks", "open_transfers", "quarantined_blocks")
+
+Snapshot = Mapping[str, Any]
+
+
+def ranks(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+    """Combine the snapshots of one engine's workers, which share its pool; at least one."""
+    pool = {"quarantined_blocks": max(snapshot.get("quarantined_blocks", 0) for snapshot in snapshots)}
+    return _together(snapshots) | {name: value for name, value in pool.items() if name in snapshots[0]}
+
+
+def workers(engines: Sequence[Sequence[Snapshot]]) -> dict[str, Any]:
+    """Combine the snapshots of each engine's workers."""
+    return _together([ranks(snapshots) for snapshots in engines])
+
+
+def schedulers(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+    """Combine the snapshots of schedulers, each of an engine with a block pool of its own; at least one."""
+    return _together(snapshots) | {
+        "engines": len(snapshots),
+        "num_blocks": sum(int(snapshot.get("num_blocks", 0)) for snapshot in snapshots),
+        "control_addresses": [",".join(snapshot.get("control_addresses", ())) for snapshot in snapshots],
+    }
+
+
+def integrity(answers: Sequence[Snapshot]) -> dict[str, Any]:
+    """Combine what engines found when they compared their books; at least one."""
+    counted = ("idle_checks", "integrity_findings")
+    return {
+        **{name: all(answer[name] for answer in answers) for name in ("ok", "settled", "owners_known")},
+        "findings": [finding for answer in answers for finding in answer["findings"]],
+        **{name: sum(answer[name] for answer in answers) for name in counted},
+    }
+
+
+def _together(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
+    if len(snapshots) == 1:
+        return dict(snapshots[0])
+    return {name: _combine(name, [snapshot.get(name) for snapshot in snapshots]) for name in snapshots[0]}
+
+
+def _combine(name: str, values: Sequence[Any]) -> Any:
+    there = [value for value in values if value is not None]
+    if name in _COUNTED:
+        return dict(sum(map(Counter, there), Counter[str]()))
+    if name in _JOINED:
+        return [item for value in there for item in value]
+    if name in _ADDED:
+        return sum(there)
+    if name == "histograms":
+        return {key: _histogram([value[key] for value in there]) for key in there[0]}
+    return there[0] if there else None
+
+
+def _histogram(values: Sequence[Snapshot]) -> dict[str, Any]:
+    counts = [sum(column) for column in zip(*(value["counts"] for value in values), strict=True)]
+    return {**values[0], "counts": counts, "sum": sum(value["sum"] for value in values)}

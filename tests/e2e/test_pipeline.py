@@ -1,0 +1,154 @@
+"""Real servers of several pipeline stages: their answers, and what becomes of them when a stage dies or hangs."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from model_runner.pipeline.choose import VARIABLE
+from tests.e2e.client import body_for, difference
+from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import answers
+from tests.e2e.stack import FLOAT32, Server, Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+WORKER = ("--worker-cls", "model_runner.cpu.Worker")
+DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # offers `collective_rpc`
+AT_ONCE = 8
+STEP_TIMEOUT_S = 10
+ENDED_WITHIN_S = 60.0  # seconds are expected; vLLM's own bound of a step is 300 s
+
+
+def staged(stack: Stack, stages: int, *flags: str, **env: str) -> Server:
+    """Start a plain server of some pipeline stages, with our worker."""
+    flags = (*FLOAT32, *WORKER, "--pipeline-parallel-size", str(stages), *flags)
+    server = stack.plain(*flags, name=f"stages-{stages}", env=DEVELOPMENT | env)
+    server.wait_ready()
+    return server
+
+
+def counts(server: Server) -> list[dict[str, int]]:
+    """What each stage has sent and received asynchronously."""
+    response = server.http.post(server.url + "/collective_rpc", json={"method": "pipeline_counts"}, timeout=60)
+    found: list[dict[str, int]] = response.raise_for_status().json()["results"]
+    return found
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_tokens_are_those_of_one_stage(stack: Stack, trio: Trio, stages: int) -> None:
+    """Several prompts at once, chunked at 256 tokens, every message sent with handles and received lazily."""
+    server = staged(stack, stages, "--max-num-batched-tokens", "256")
+
+    found = answers(server.url, stack.model, trio.prompts, at_once=AT_ONCE)
+    seen = counts(server)
+    server.stop()
+
+    assert [difference(want, got) for want, got in zip(trio.reference, found, strict=True)] == [""] * len(found)
+    steps = seen[0]["sent"]
+    assert steps > len(found)
+    assert [stage["sent"] for stage in seen] == [steps] * (stages - 1) + [0]
+    assert [stage["received"] for stage in seen] == [0] + [steps] * (stages - 1)
+    assert all(stage["send_handles"] >= 2 * steps for stage in seen[:-1])  # a head, and tensors
+
+
+def test_synchronous_stages_give_the_same_tokens(stack: Stack, trio: Trio) -> None:
+    """What the benchmark compares with is right, too, and counts nothing."""
+    server = staged(stack, 2, **{VARIABLE: "sync"})
+
+    found = answers(server.url, stack.model, trio.prompts[:6], at_once=AT_ONCE)
+    seen = counts(server)
+    server.stop()
+
+    assert [difference(want, got) for want, got in zip(trio.reference[:6], found, strict=True)] == [""] * len(found)
+    assert {value for stage in seen for value in stage.values()} == {0}
+
+
+def stage_process(server: Server, rank: int) -> int:
+    """The process id of a stage of this server."""
+    assert server.child is not None
+    parents, names = {}, {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                names[int(folder.name)] = (folder / "cmdline").read_text().strip("\0 ")
+            except OSError:
+                continue  # it has just ended
+            parents[int(folder.name)] = int(fields[1])
+
+    def is_ours(pid: int) -> bool:
+        while pid in parents and pid != server.child.pid:  # type: ignore[union-attr]  # asserted above
+            pid = parents[pid]
+        return pid == server.child.pid  # type: ignore[union-attr]
+
+    (found,) = (pid for pid, name in names.items() if name.startswith(f"VLLM::Worker_PP{rank}") and is_ours(pid))
+    return found
+
+
+class Running:
+    """A request under way, in a thread of its own."""
+
+    def __init__(self, server: Server, prompt: list[int], model: str) -> None:
+        self.chunks = 0
+        self.ended: list[str] = []  # how it ended
+        self._started = threading.Event()
+        body = body_for(model, prompt, max_tokens=2000, stream=True)
+        self._thread = threading.Thread(target=self._run, args=(server.url + "/v1/completions", body), daemon=True)
+        self._thread.start()
+        assert self._started.wait(ENDED_WITHIN_S)
+
+    def _run(self, url: str, body: dict[str, Any]) -> None:
+        try:
+            with httpx.Client(timeout=ENDED_WITHIN_S) as client, client.stream("POST", url, json=body) as response:
+                for line in response.iter_lines():
+                    if '"error"' in line:
+                        self.ended.append("error event")
+                        return
+                    self.chunks += bool(line)
+                    if self.chunks > 2:
+                        self._started.set()
+            self.ended.append("complete")
+        except httpx.TimeoutException:
+            self.ended.append("nothing came")
+        except httpx.HTTPError:
+            self.ended.append("connection lost")
+        finally:
+            self._started.set()
+
+    def how_it_ends(self) -> str:
+        """Wait for its end."""
+        self._thread.join(2 * ENDED_WITHIN_S)
+        return self.ended[0] if self.ended else "not at all"
+
+
+@pytest.fixture
+def hurt(stack: Stack) -> Iterator[Server]:
+    """A server of two stages that may be damaged; what is left of it is killed."""
+    server = staged(stack, 2, VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS=str(STEP_TIMEOUT_S))
+    yield server
+    if server.child is not None and server.child.poll() is None:
+        server.kill()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_request_ends_when_a_stage_does(
+    stack: Stack, hurt: Server, trio: Trio, rank: int, signal_number: signal.Signals
+) -> None:
+    """It is told so, and the server ends for whoever restarts it: by the death, or when a step's time is over."""
+    request = Running(hurt, trio.prompts[0], stack.model)
+    began = time.monotonic()
+
+    os.kill(stage_process(hurt, rank), signal_number)
+
+    assert request.how_it_ends() in ("error event", "connection lost")
+    assert time.monotonic() - began < ENDED_WITHIN_S
+    assert hurt.child is not None
+    hurt.child.wait(ENDED_WITHIN_S)

@@ -1,0 +1,92 @@
+"""Which cells there are: every two values of two axes meet in one. Pure."""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from node.flags import ranks_of
+from tests.support.pairwise import Case, pairwise
+
+SHAPES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "1": "",
+        "tp2": "-tp 2",
+        "pp2": "-pp 2",
+        "dp2": "-dp 2",
+        "tp4": "-tp 4",  # twice as many ranks as the model has KV heads
+        "tp2 pp2": "-tp 2 -pp 2",
+        "tp2 dp2": "-tp 2 -dp 2",
+        "pp2 dp2": "-pp 2 -dp 2",
+    }
+)
+BLOCKS_TOKENS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {"128 to 128": (128, 128), "64 to 128": (64, 128), "128 to 32": (128, 32)}
+)
+AXES: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
+    {
+        "prefill": tuple(SHAPES),
+        "decode": tuple(SHAPES),
+        "blocks": tuple(BLOCKS_TOKENS),
+        "chunk": ("4096", "256"),  # tokens per step of P
+        "hits": ("none", "prefill", "decode", "both"),  # who has the first half of each prompt in its prefix cache
+    }
+)
+MOST_PROCESSES: Final = 6  # of both nodes together: what two cores start within seconds
+
+
+class Cell(NamedTuple):
+    """Two nodes, and what is known before the first prompt."""
+
+    prefill: Sequence[str]  # flags
+    decode: Sequence[str]
+    warm_prefill: bool
+    warm_decode: bool
+
+
+def flags_of(shape: str) -> list[str]:
+    """Flags of a node of this shape."""
+    return shlex.split(SHAPES[shape])
+
+
+def processes(case: Case) -> int:
+    """How many ranks the two nodes have together."""
+    return sum(math.prod(ranks_of(flags_of(case[role]))) for role in ("prefill", "decode"))
+
+
+def cases() -> list[Case]:
+    """All cells, the smallest first."""
+    found = pairwise(AXES, lambda case: processes(case) <= MOST_PROCESSES)
+    return sorted(found, key=processes)
+
+
+def cell_of(case: Case) -> Cell:
+    """What a case means."""
+    blocks = BLOCKS_TOKENS[case["blocks"]]
+    prefill, decode = (
+        [*flags_of(case[role]), "--block-size", str(tokens)]
+        for role, tokens in zip(("prefill", "decode"), blocks, strict=True)
+    )
+    prefill += ["--max-num-batched-tokens", case["chunk"]]
+    return Cell(prefill, decode, case["hits"] in ("prefill", "both"), case["hits"] in ("decode", "both"))
+
+
+def name_of(case: Case) -> str:
+    """How a test of it is called."""
+    hits = "" if case["hits"] == "none" else f"; hits on {case['hits']}"
+    return f"{case['prefill']} to {case['decode']}; blocks {case['blocks']}; chunks of {case['chunk']}{hits}"
+
+
+# One of each way in which KV changes hands: heads split, heads joined, replicas, stages, engines.
+REPRESENTATIVE: Final[Sequence[Case]] = tuple(
+    dict(zip(AXES, values, strict=True))
+    for values in (
+        ("tp2", "1", "128 to 32", "256", "prefill"),
+        ("1", "tp2", "64 to 128", "256", "none"),
+        ("pp2", "tp2", "128 to 128", "4096", "both"),
+        ("1", "pp2", "128 to 128", "256", "decode"),
+        ("tp4", "1", "128 to 128", "256", "none"),
+        ("dp2", "dp2", "128 to 128", "4096", "none"),
+    )
+)

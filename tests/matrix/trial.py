@@ -1,0 +1,94 @@
+"""Runs one cell: real nodes, a proxy, the same prompts as one plain server got."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+
+from contracts.http import DISAGGREGATED
+from tests.e2e.client import Answer, body_for, difference
+from tests.e2e.fidelity import answers, choose_prompts
+from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
+from tests.matrix.cells import Cell
+
+PROMPTS = 6
+AT_ONCE = 3
+MEMORY = ("--kv-cache-memory-bytes", str(64 << 20))
+READY_WITHIN_S = 120.0
+LEAVE_AFTER_S = (0.01, 0.05, 0.2)
+COMMON = (*FLOAT32, *MEMORY, "--max-model-len", "4096", "--max-num-seqs", "16")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The prompts, and what one plain server says to them."""
+
+    prompts: Sequence[Sequence[int]]
+    answers: Sequence[Answer]
+
+
+def reference_from(stack: Stack) -> Reference:
+    """Ask a plain server, one prompt at a time."""
+    plain = stack.plain(*FLOAT32)
+    plain.wait_ready()
+    prompts = choose_prompts(PROMPTS)
+    found = Reference(prompts, answers(plain.url, stack.model, prompts))
+    plain.stop()
+    stack.servers.remove(plain)
+    return found
+
+
+@contextmanager
+def served(stack: Stack, cell: Cell) -> Iterator[tuple[Server, Server, Server]]:
+    """Start the prefill node, the decode node and the proxy of a cell; stop them at the end."""
+    made = [stack.node("prefill", *COMMON, *cell.prefill), stack.node("decode", *COMMON, *cell.decode)]
+    try:
+        for node in made:
+            node.wait_ready(READY_WITHIN_S)
+        made.append(stack.proxy(made[:1], made[1:]))
+        made[-1].wait_ready()
+        yield made[0], made[1], made[2]
+    finally:
+        for server in reversed(made):
+            server.stop()
+            stack.servers.remove(server)
+
+
+def run(stack: Stack, cell: Cell, reference: Reference) -> list[str]:
+    """Serve every prompt and compare; then have a client leave, and see that nothing stays. Returns what was wrong."""
+    with served(stack, cell) as (prefill, decode, proxy):
+        halves = [prompt[: (len(prompt) + 1) // 2] for prompt in reference.prompts]
+        for node, is_warm in ((prefill, cell.warm_prefill), (decode, cell.warm_decode)):
+            if is_warm:
+                answers(node.url, stack.model, halves)
+        found = answers(proxy.url, stack.model, reference.prompts, AT_ONCE)
+        problems = [
+            f"{len(prompt)} tokens: {why}"
+            for prompt, wanted, got in zip(reference.prompts, reference.answers, found, strict=True)
+            if (why := difference(wanted, got) or _not_handed_over(got))
+        ]
+        asyncio.run(leave_early(proxy, stack.model, reference.prompts[-1]))
+        for node in (prefill, decode):
+            settle(node, GIVEN_BACK_WITHIN_S)
+            integrity = node.integrity()
+            if not integrity["ok"]:
+                problems.append(f"{node.name}: {integrity['findings']}")
+        return problems
+
+
+async def leave_early(proxy: Server, model: str, prompt: Sequence[int]) -> None:
+    """Start requests and leave: before P has begun, while it computes, when tokens come (or so, on most machines)."""
+    async with httpx.AsyncClient(timeout=60) as client:
+        for after_s in LEAVE_AFTER_S:
+            body = body_for(model, [7, *prompt[1:]], stream=True)
+            request = asyncio.create_task(client.post(f"{proxy.url}/v1/completions", json=body))
+            await asyncio.sleep(after_s)
+            request.cancel()
+            await asyncio.wait((request,))
+
+
+def _not_handed_over(answer: Answer) -> str:
+    return "" if answer.path == DISAGGREGATED else f"served as {answer.path}: {answer.reason}"

