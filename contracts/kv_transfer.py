@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeGuard, cast
 
 from contracts.secret import ClusterSecret
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 FIELD = "kv_transfer_params"  # vLLM's name for the request field
 KEY = "baton"  # our object inside it
 MAX_PEER_CHARS = 8_192

@@ -8,6 +8,7 @@ slab the kernels pack K and V as their instruction set likes it.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from kv_connector import backends
 from kv_connector.layout import Division, Sections
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
+# Backends that keep a head's tokens in order; others may pack them, as ROCm's AITER kernels shuffle K.
+_IN_ORDER = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")
+NO_SECTIONS: Sections = ()
 _AMX_COLUMNS = 16  # of V that lie side by side for a token
 
 
@@ -38,9 +42,12 @@ def divisions_of(
             continue
         if heads != max(1, total // tp_size):
             continue  # a layer that counts its heads otherwise than the model
-        isa = getattr(layers.get(name), "isa", None)  # of a CPU's kernel
-        sections = None if isa is None else cpu_sections(isa, tensor.shape[3] // 2, tensor.element_size())
-        found[name] = Division(total, sections)
+        layer = layers[name]
+        backend, sections = backends.name_of(layer), NO_SECTIONS
+        if backend == backends.CPU:
+            isa = backends.cpu_isa(layer, vllm_config)
+            sections = cpu_sections(isa, tensor.shape[3] // 2, tensor.element_size())
+        found[name] = Division(total, None if backend in _IN_ORDER else sections)
     return found
 
 

@@ -5,6 +5,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from contracts.node_info import Fingerprint
+from kv_connector import backends
 from kv_connector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,31 +59,18 @@ def attention_of(vllm_config: "VllmConfig") -> str:
         ConfigError: no layer has told vLLM of itself, as in a process without a model.
     """
     layers = vllm_config.compilation_config.static_forward_context.values()
-    names = {_backend_of(layer, vllm_config) for layer in layers if hasattr(layer, "get_attn_backend")}
+    names = {_backend_of(layer, vllm_config) for layer in layers if backends.name_of(layer)}
     if not names:
         raise ConfigError("this process has no attention layers, so its KV cannot be described")
     return "+".join(sorted(names))
 
 
 def _backend_of(layer: Any, vllm_config: "VllmConfig") -> str:
-    name = str(layer.get_attn_backend().get_name())
-    if name != "CPU_ATTN":
-        layout = getattr(vllm_config.cache_config, "kv_cache_layout", None) or ""  # such as "LBHNC"; older vLLMs: none
-        return "/".join(filter(None, (name, layout.replace("L", "").replace("B", ""))))
-    isa = getattr(layer, "isa", None)  # left there by `CPUAttentionMetadataBuilder._set_isa_to_layers`
-    return f"{name}/{isa or _cpu_isa(layer, vllm_config)}"
-
-
-def _cpu_isa(layer: Any, vllm_config: "VllmConfig") -> str:
-    """What vLLM's CPU kernels choose (its `v1/attention/backends/cpu_attn.py`), for versions that leave no trace."""
-    from vllm.v1.attention.backends import cpu_attn
-
-    cache = vllm_config.cache_config
-    known = (vllm_config.model_config.dtype, cache.block_size, layer.head_size)
-    try:
-        return str(cpu_attn._get_attn_isa(*known, cache.cache_dtype))
-    except TypeError:  # the last argument is younger than the oldest version that we support
-        return str(cpu_attn._get_attn_isa(*known))
+    name = backends.name_of(layer)
+    if name == backends.CPU:
+        return f"{name}/{backends.cpu_isa(layer, vllm_config)}"
+    layout = getattr(vllm_config.cache_config, "kv_cache_layout", None) or ""  # such as "LBHNC"; older vLLMs: none
+    return "/".join(filter(None, (name, layout.replace("L", "").replace("B", ""))))
 
 
 def _kv_cache_dtype(vllm_config: "VllmConfig") -> str:

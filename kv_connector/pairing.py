@@ -17,8 +17,9 @@ from contracts.kv_transfer import MAX_GRID
 from kv_connector.errors import LayoutError
 from kv_connector.layout import Region, Sections
 from kv_connector.protocol import Rank
-from kv_connector.tp_mapping import heads_between, heads_of
+from kv_connector.tp_mapping import fits, heads_between, heads_of
 
+MAX_PIECES = 65_536  # of a region's larger block; Qwen3-8B's in blocks of 16 and 128 tokens on a CPU: 8,256
 MAX_BLOCK_RATIO = 64  # tokens of the larger block to those of the smaller
 
 
@@ -112,9 +113,11 @@ def pair(source: Side, target: Side) -> Pairing:
         _check(side)
     theirs = {region.name: region for region in target.regions}
     common = [(region, theirs[region.name]) for region in source.regions if region.name in theirs]
-    if source.rank.pp_size == target.rank.pp_size == 1 and len(common) != len(source.regions):
-        missing = next(region.name for region in source.regions if region.name not in theirs)
-        raise LayoutError(f"KV region {missing!r} of the prefill rank is unknown to the decode rank")
+    ours = {region.name for region in source.regions}
+    if target.rank.pp_size == 1 and (missing := ours - theirs.keys()):
+        raise LayoutError(f"KV region {min(missing)!r} of the prefill rank is unknown to the decode rank")
+    if source.rank.pp_size == 1 and (missing := theirs.keys() - ours):
+        raise LayoutError(f"KV region {min(missing)!r} of the decode rank is unknown to the prefill rank")
     return Pairing(
         regions=tuple(found for src, dst in common if (found := _pair(src, dst, source, target)) is not None),
         src_block_tokens=source.block_tokens,
@@ -132,6 +135,8 @@ def _check(side: Side) -> None:
             raise LayoutError(
                 f"{region.name}: a block of {side.block_tokens} tokens cannot have {region.kernel_blocks} parts"
             )
+        if region.total_heads and not fits(region.total_heads, tp_size):
+            raise LayoutError(f"{region.name}: {region.total_heads} KV heads cannot be divided among {tp_size} ranks")
 
 
 class _Slabs(NamedTuple):
@@ -220,15 +225,29 @@ def _resized(heads: range, src: Region, dst: Region, source: Side, target: Side)
     unit, larger_block = sorted((source.block_tokens, target.block_tokens))
     if larger_block % unit or larger_block > MAX_BLOCK_RATIO * unit:
         raise LayoutError(_differ(src, "tokens in a block", source.block_tokens, target.block_tokens))
+    pieces = len(heads) * sum(count for count, _ in src.sections) * (larger_block // grain)
+    if pieces > MAX_PIECES:
+        raise LayoutError(
+            f"{src.name}: {pieces} pieces in each block are too many; give both nodes the same --block-size"
+        )
+    return _strips(heads, src.sections, ours, others, (source.block_tokens, target.block_tokens))
+
+
+@lru_cache(maxsize=64)  # the same for all layers
+def _strips(
+    heads: range, sections: Sections, src: _Slabs, dst: _Slabs, block_tokens: tuple[int, int]
+) -> tuple[tuple[Strip, ...], ...]:
+    grain = min(src.kernel_tokens, dst.kernel_tokens)
+    unit, larger_block = sorted(block_tokens)
 
     def strips(phase: int) -> Iterator[Strip]:
-        src_token, dst_token = phase * unit % source.block_tokens, phase * unit % target.block_tokens
+        src_token, dst_token = (phase * unit % tokens for tokens in block_tokens)
         for head in heads:
-            for before, size in _each(src.sections):
+            for before, size in _each(sections):
                 for token in range(0, unit, grain):
                     yield Strip(
-                        ours.place(head, before, size, src_token + token),
-                        others.place(head, before, size, dst_token + token),
+                        src.place(head, before, size, src_token + token),
+                        dst.place(head, before, size, dst_token + token),
                         grain * size,
                     )
 

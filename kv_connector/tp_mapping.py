@@ -29,6 +29,11 @@ def heads_of(heads: int, tp_size: int, tp: int) -> range:
     return range(first, first + max(1, heads // tp_size))
 
 
+def fits(heads: int, tp_size: int) -> bool:
+    """Whether so many ranks can divide the heads, or replicate them, evenly; vLLM starts no others."""
+    return heads % tp_size == 0 or tp_size % heads == 0
+
+
 def source_of(heads: int, head: int, prefill_tp: int, decode_tp: int, tp: int) -> int:
     """Return the P rank (within its stage) from which the D rank `tp` of `decode_tp` takes a head that it has."""
     holders = _holders(heads, head, prefill_tp)

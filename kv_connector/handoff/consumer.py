@@ -221,7 +221,8 @@ class Consumer:
 
     def quarantined_blocks(self) -> int:
         """Blocks of dirty epochs: lost to the pool until their fence."""
-        return sum(t.num_blocks for t in self.transfers.values() if t.phase is Phase.DIRTY)
+        dirty = [t.wish.blocks for t in self.transfers.values() if t.phase is Phase.DIRTY and t.wish]
+        return len({(n, block) for blocks in dirty for n, group in enumerate(blocks) for block in group if block})
 
     # --- inside: sessions ----------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from kv_connector.handoff.outgoing import Prompt
 from kv_connector.handoff.producer import Producer
+from kv_connector.tp_mapping import transfer_of
 
 
 class FanOut:
@@ -30,11 +31,8 @@ class FanOut:
         """The prompt is scheduled for the first time; `flows`: their ids, each with its `Prompt.shards`."""
         parts = {request_id if len(flows) == 1 else f"{request_id}/{i}": flow for i, flow in enumerate(flows)}
         self._flows[request_id] = {part: flow_id for part, (flow_id, _) in parts.items()}
-        cancelled = transfer_id in self._producer.tombstones  # before its flows had names
         for part, (flow_id, shards) in parts.items():
             self._request_of[part] = request_id
-            if cancelled:
-                self._producer.cancel(flow_id, now)
             self._producer.start(flow_id, part, prompt._replace(shards=shards), now)
             if flow_id in self._producer.transfers:  # else it has ended already
                 self._open.setdefault(transfer_id, set()).add(flow_id)
@@ -53,7 +51,8 @@ class FanOut:
         """The source blocks are no longer ours."""
         for part in self._parts(request_id):
             self._producer.void(part, reason, now)
-        self._forget(request_id)
+        if request_id not in self._holding:  # else its flows are still to let go
+            self._forget(request_id)
 
     def hold(self, request_id: str, now: float) -> None:
         """The request has finished; its blocks are kept until `released` names it."""
@@ -71,8 +70,11 @@ class FanOut:
 
     def cancel(self, transfer_id: str, now: float) -> int:
         """Nobody wants the transfer any more. Returns how many flows of it were open."""
-        flows = self._open.get(transfer_id) or {transfer_id}
-        return sum([self._producer.cancel(flow, now) for flow in list(flows)])
+        flows = list(self._open.get(transfer_id, ()))
+        if not flows:  # nothing has started: what decode ranks have asked for, and whatever comes later
+            flows = [flow for flow in self._producer.transfers if transfer_of(flow) == transfer_id]
+            flows.append(transfer_id)
+        return sum([self._producer.cancel(flow, now) for flow in flows])
 
     def ended(self, transfer_id: str, flow_id: str) -> bool:
         """A flow has ended. Returns whether it was the transfer's last."""

@@ -122,8 +122,7 @@ class Gather:
 
     def _incomplete(self, gathering: _Gathering) -> str:
         pushed = sum(commit.shares for commit in gathering.commits)
-        counted = pushed > 0 or len(gathering.commits) > 1  # an older peer, of one rank, does not count
-        if counted and pushed != self._shares:
+        if pushed != self._shares:
             return f"the prefill ranks pushed {pushed} of this rank's {self._shares} parts"
         return ""
 

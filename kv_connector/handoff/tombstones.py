@@ -9,6 +9,7 @@ from collections import OrderedDict
 from itertools import islice
 
 from kv_connector.protocol import Commit, Fail
+from kv_connector.tp_mapping import transfer_of
 
 CAPACITY = 65_536
 _COMPARED = 1_024  # ranks among which the one with the most is sought
@@ -25,8 +26,8 @@ class Tombstones:
     def __len__(self) -> int:
         return len(self._outcomes)
 
-    def __contains__(self, transfer_id: object) -> bool:
-        return transfer_id in self._outcomes
+    def __contains__(self, transfer_id: str) -> bool:
+        return self._known(transfer_id) is not None
 
     def bury(self, decode: int, outcome: Commit | Fail) -> None:
         """Remember how a transfer ended; `decode` is the incarnation of its decode rank."""
@@ -43,7 +44,7 @@ class Tombstones:
         Only the epoch that was committed is answered with its commit, and only to the process that drew it: a
         restarted one counts its epochs from the beginning. Any other epoch was never written to, so it failed cleanly.
         """
-        known = self._outcomes.get(transfer_id)
+        known = self._known(transfer_id)
         if known is None:
             return None
         owner, outcome = known
@@ -51,6 +52,10 @@ class Tombstones:
             return outcome
         reason = outcome.reason if isinstance(outcome, Fail) else "the transfer has ended"
         return Fail(transfer_id=transfer_id, epoch=epoch, dirty=False, reason=reason)
+
+    def _known(self, transfer_id: str) -> tuple[int, Commit | Fail] | None:
+        """A flow has ended with its transfer, too: that was cancelled before its flows had names here."""
+        return self._outcomes.get(transfer_id) or self._outcomes.get(transfer_of(transfer_id))
 
     def _forget(self, transfer_id: str) -> None:
         known = self._outcomes.pop(transfer_id, None)

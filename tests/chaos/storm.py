@@ -96,7 +96,11 @@ class Storm:
             )
             await self._wave(errands, at_once)
             self.tally.waves += 1
-            print(f"wave {self.tally.waves}: {self.tally.aborts} aborts, {self.tally.results}", flush=True)
+            rare = {str(phase): self.tally.left[phase] for phase in ORDER if self.tally.left[phase] < at_least}
+            print(
+                f"wave {self.tally.waves}: {self.tally.aborts} aborts, {self.tally.results}, few so far: {rare}",
+                flush=True,
+            )
         self.tally.took_s = time.monotonic() - begun
         return self.tally
 

@@ -50,6 +50,7 @@ def chaos(
         transfer = replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S)
         shape = Shape(
             prefill_ranks=of_prefill,
+            prefill_blocks=64 if of_prefill else Shape().prefill_blocks,  # slow ones would do little else than preempt
             decode_ranks=of_decode,
             transfer=transfer,
             request_timeout_s=REQUEST_TIMEOUT_S,

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from contracts.kv_transfer import PROTOCOL_VERSION, TransferParams, sign
+from contracts.kv_transfer import PROTOCOL_VERSION, Grid, Grids, TransferParams, sign
 from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, RegionInfo
 from contracts.secret import ClusterSecret
 from kv_connector.protocol import (
@@ -39,6 +39,19 @@ FINGERPRINT: Final = Fingerprint(
     block_size_tokens=128,
 )
 REGION: Final = RegionInfo(name="k", layer=0, base_addr=1 << 47, block_bytes=64, stride_bytes=128, num_blocks=9)
+DIVIDED: Final = RegionInfo(
+    name="kv",
+    layer=1,
+    base_addr=1 << 46,
+    block_bytes=2048,
+    stride_bytes=4096,
+    num_blocks=9,
+    kernel_blocks=2,
+    heads=2,
+    total_heads=8,
+    sections=((4, 8), (1, 32)),
+)
+GRIDS: Final = Grids(prefill=Grid(tp=2, pp=1), decode=Grid(tp=1, pp=2))
 
 BODIES: Mapping[str, Body] = MappingProxyType(
     {
@@ -46,7 +59,7 @@ BODIES: Mapping[str, Body] = MappingProxyType(
             node="decode node 10.0.0.2",
             rank=Rank(tp=1, tp_size=2, pp=0, pp_size=1),
             fingerprint=FINGERPRINT,
-            regions=[REGION],
+            regions=[REGION, DIVIDED],
         ),
         "refuse": Refuse(reason="dtype: 'float32' here, 'bfloat16' there"),
         "introduce": Introduce(),
@@ -61,13 +74,14 @@ BODIES: Mapping[str, Body] = MappingProxyType(
             blocks=[[2, 0]],
             prompt_hash=b"\0\xff",
         ),
-        "revoke": Revoke(transfer_id=TRANSFER, epoch=1, mismatch="k: block 2"),
+        "revoke": Revoke(transfer_id=f"{TRANSFER}/1-0", epoch=1, mismatch="k: block 2"),
         "commit": Commit(
             transfer_id=TRANSFER,
             epoch=1,
             tokens=300,
             prompt_hash=b"\0\xff",
             shards=2,
+            shares=8,
             cached_tokens=128,
             timings_s={"commit": 0.5},
             pushing_s=0.25,
@@ -81,6 +95,9 @@ PARAMS: Mapping[str, TransferParams] = MappingProxyType(
     {
         "prefill": TransferParams(transfer_id=TRANSFER, role="prefill", peer=""),
         "decode": TransferParams(transfer_id=TRANSFER, role="decode", peer="tcp://10.0.0.1:9100", several=True),
+        "several ranks": TransferParams(
+            transfer_id=TRANSFER, role="decode", peer="tcp://10.0.0.1:9100,tcp://10.0.0.1:9101", grids=GRIDS
+        ),
     }
 )
 
@@ -109,7 +126,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True):
     """A version's file."""
 
     frames: dict[str, str]  # name of the message → the frame, in hexadecimal digits
-    params: dict[str, dict[str, Any]]  # role → `kv_transfer_params`
+    params: dict[str, dict[str, Any]]  # name → `kv_transfer_params`
     node: dict[str, Any]  # body of `GET /baton/node`
 
 

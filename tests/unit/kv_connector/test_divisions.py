@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from vllm import _custom_ops as ops
+from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from kv_connector.divisions import cpu_sections, divisions_of, total_kv_heads
@@ -53,12 +54,17 @@ def test_a_kernel_that_nobody_has_looked_into_is_not_divided() -> None:
     assert cpu_sections("amx", 24, 2) == ()
 
 
-def engine(*, heads: int = 4, tp_size: int = 2, mla: bool = False, isa: str | None = None) -> Any:
+def engine(
+    *, heads: int = 4, tp_size: int = 2, mla: bool = False, backend: str = "FLASH_ATTN", isa: str | None = None
+) -> Any:
     """As much of an engine's configuration as is looked at."""
+    named = SimpleNamespace(get_name=lambda: backend)
+    layer = SimpleNamespace(isa=isa, head_size=8, get_attn_backend=lambda: named)
     return SimpleNamespace(
-        model_config=SimpleNamespace(use_mla=mla, get_total_num_kv_heads=lambda: heads),
+        model_config=SimpleNamespace(use_mla=mla, get_total_num_kv_heads=lambda: heads, dtype=torch.float32),
+        cache_config=SimpleNamespace(block_size=16, cache_dtype="auto"),
         parallel_config=SimpleNamespace(tensor_parallel_size=tp_size),
-        compilation_config=SimpleNamespace(static_forward_context={"l0": SimpleNamespace(isa=isa)}),
+        compilation_config=SimpleNamespace(static_forward_context={"l0": layer}),
     )
 
 
@@ -73,7 +79,8 @@ def test_a_layers_blocks_are_divided_by_heads() -> None:
     view = torch.zeros(3, 2, 16, 16)
 
     assert divisions_of(engine(), cache_of(2), {"l0": view}) == {"l0": Division(4, None)}
-    assert divisions_of(engine(isa="vec"), cache_of(2), {"l0": view}) == {"l0": Division(4, ((8, 4), (1, 32)))}
+    on_cpu = engine(backend="CPU_ATTN", isa="vec")
+    assert divisions_of(on_cpu, cache_of(2), {"l0": view}) == {"l0": Division(4, ((8, 4), (1, 32)))}
     assert total_kv_heads(engine(mla=True)) == 1
 
 
@@ -85,3 +92,18 @@ def test_a_layers_blocks_are_divided_by_heads() -> None:
 def test_what_is_not_understood_is_left_out(local_heads: int, shape: tuple[int, ...]) -> None:
     """Whole blocks are exchanged, or nothing."""
     assert divisions_of(engine(), cache_of(local_heads), {"l0": torch.zeros(shape)}) == {}
+
+
+def test_a_cpu_kernel_that_leaves_no_trace_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """VLLM 0.28 does not note it on the layer; tokens in order would be wrong there."""
+    monkeypatch.setattr(cpu_attn, "_get_attn_isa", lambda *_: "vec")
+    view = torch.zeros(3, 2, 16, 16)
+
+    assert divisions_of(engine(backend="CPU_ATTN"), cache_of(2), {"l0": view}) == {"l0": Division(4, ((8, 4), (1, 32)))}
+
+
+def test_tokens_of_an_unknown_backend_are_not_taken_to_be_in_order() -> None:
+    """Its blocks are divided by heads only."""
+    view = torch.zeros(3, 2, 16, 16)
+
+    assert divisions_of(engine(backend="ROCM_AITER_FA"), cache_of(2), {"l0": view}) == {"l0": Division(4, ())}

@@ -186,6 +186,12 @@ def changed(rig: Rig, **changes: object) -> Side:
 
 PLAIN = Rig(heads=2, tp_size=1, block_tokens=8)
 SMALL = Rig(heads=2, tp_size=1, block_tokens=4)
+MANY = Rig(heads=8192, tp_size=1, block_tokens=64)
+
+
+def staged(side: Side) -> Side:
+    """The same rank, as the first of two pipeline stages."""
+    return side._replace(rank=Rank(pp_size=2))
 
 
 @pytest.mark.parametrize(
@@ -193,6 +199,8 @@ SMALL = Rig(heads=2, tp_size=1, block_tokens=4)
     [
         (PLAIN.side(0), PLAIN.side(0, ["l0", "l1"]), "1 KV regions in the prefill rank, 2 in the decode rank"),
         (PLAIN.side(0), PLAIN.side(0, ["l9"]), "'l0' of the prefill rank is unknown"),
+        (PLAIN.side(0), staged(PLAIN.side(0, ["l9"])), "'l9' of the decode rank is unknown"),
+        (staged(PLAIN.side(0, ["l9"])), PLAIN.side(0), "'l9' of the prefill rank is unknown"),
         (PLAIN.side(0), changed(PLAIN, total_heads=4), "2 KV heads in all in the prefill rank, 4"),
         (PLAIN.side(0), changed(PLAIN, heads=1), "1 KV heads in a rank of 1, 2 would be its part of 2"),
         (PLAIN.side(0), changed(PLAIN, block_bytes=48, stride_bytes=96), "48 B .* in the prefill rank, 24"),
@@ -206,6 +214,8 @@ SMALL = Rig(heads=2, tp_size=1, block_tokens=4)
         (PLAIN.side(0), Rig(heads=2, tp_size=1, block_tokens=12).side(0), "8 tokens in a kernel block .* 12"),
         (PLAIN.side(0), Rig(heads=2, tp_size=1, block_tokens=8 * 128).side(0), "8 tokens in a block .* 1024"),
         (PLAIN.side(0)._replace(rank=Rank(tp=2, tp_size=2)), PLAIN.side(0), "is no rank of any grid"),
+        (PLAIN.side(0)._replace(rank=Rank(tp_size=3)), PLAIN.side(0), "2 KV heads cannot be divided among 3 ranks"),
+        (MANY.side(0), Rig(heads=8192, tp_size=1, block_tokens=4).side(0), "pieces in each block are too many"),
         (PLAIN.side(0)._replace(block_tokens=0), PLAIN.side(0), "a block of 0 tokens cannot have 1 parts"),
     ],
 )
@@ -213,3 +223,12 @@ def test_what_cannot_be_mapped_is_refused_with_both_values(prefill: Side, decode
     """Before any byte moves; the sentence says what to change."""
     with pytest.raises(LayoutError, match=words):
         pair(prefill, decode)
+
+
+def test_layers_share_one_list_of_pieces() -> None:
+    """A model of a hundred layers is compared as fast as one of one layer."""
+    names = ["l0", "l1"]
+
+    first, second = pair(PLAIN.side(0, names), SMALL.side(0, names)).regions
+
+    assert first.strips is second.strips

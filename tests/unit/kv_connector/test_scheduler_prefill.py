@@ -107,7 +107,7 @@ def test_a_preempted_prompt_is_voided_in_the_step_that_may_reuse_its_blocks() ->
 def test_a_request_without_signed_parameters_is_none_of_our_business() -> None:
     """No start, no progress, no hold."""
     side = scheduler()
-    plain = FakeRequest("r1", list(range(40)), {"baton": {"v": 1, "id": "a" * 32, "role": "prefill", "sig": "x"}})
+    plain = FakeRequest("r1", list(range(40)), {"baton": {"v": 2, "id": "a" * 32, "role": "prefill", "sig": "x"}})
     side.add_request(plain)
 
     step = side.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
@@ -121,7 +121,7 @@ def test_refused_parameters_are_counted_by_kind() -> None:
     side = scheduler()
     signed = request("prefill", 40).kv_transfer_params
     forged = {"baton": signed["baton"] | {"sig": "0" * 64}}
-    for number, params in enumerate((forged, {"baton": signed["baton"] | {"v": 2}}, {"baton": {}}, {}, signed)):
+    for number, params in enumerate((forged, {"baton": signed["baton"] | {"v": 1}}, {"baton": {}}, {}, signed)):
         side.add_request(FakeRequest(f"r{number}", list(range(40)), params))
     side.bind_pool(FakePool(9))
 

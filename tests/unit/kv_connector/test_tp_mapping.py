@@ -5,14 +5,9 @@ from itertools import product
 import pytest
 
 from contracts.kv_transfer import Grid
-from kv_connector.tp_mapping import flow_id, heads_between, heads_of, named, readers, sources, transfer_of
+from kv_connector.tp_mapping import fits, flow_id, heads_between, heads_of, named, readers, sources, transfer_of
 
 SIZES = range(1, 17)
-
-
-def fits(heads: int, tp_size: int) -> bool:
-    """Whether vLLM takes these sizes."""
-    return heads % tp_size == 0 or tp_size % heads == 0
 
 
 CASES = [(h, p, d) for h, p, d in product(SIZES, SIZES, SIZES) if fits(h, p) and fits(h, d)]

@@ -11,8 +11,8 @@ from kv_connector.handoff.fan_out import FanOut
 from kv_connector.handoff.gather import Flow, Gather
 from kv_connector.handoff.producer import Producer
 from kv_connector.handoff.pushing import Terms
-from kv_connector.protocol import Message, Revoke
-from tests.unit.kv_connector.handoff.machines import PROMPT, SETTINGS, WISH, hello, make_consumer, make_producer
+from kv_connector.protocol import Fail, Message, Reserve, Revoke
+from tests.unit.kv_connector.handoff.machines import HASH, PROMPT, SETTINGS, WISH, hello, make_consumer, make_producer
 
 FLOWS = [Flow("t/0-0", "tcp://p:0"), Flow("t/1-0", "tcp://p:1")]
 
@@ -204,6 +204,31 @@ def test_a_client_that_leaves_frees_both_ranks() -> None:
     assert not any(producer.transfers for producer in trio.producers)
 
 
+def test_a_lone_flow_must_bring_everything_too() -> None:
+    """I4: two nodes that know none of each other's layers have nothing to push, and nothing was done."""
+    producer, consumer = producer_of(11, shares=0, layers=0), make_consumer()
+    trio = Trio()
+    trio.producers, trio.consumer, trio.gather = [producer], consumer, Gather(consumer, 4)
+    trio.gather.watch("t", "d", FLOWS[:1], trio.now)
+    consumer.announce()
+    trio.prepare()
+    trio.start(0, shards=1)
+
+    assert trio.finished == [("d", "the prefill ranks pushed 0 of this rank's 4 parts", True)]
+    assert trio.closed == ["d"]
+
+
+def test_a_quarantined_block_counts_once() -> None:
+    """Whichever flows were dirty: it is lost to the pool once."""
+    trio = reserved()
+    assert trio.consumer.quarantined_blocks() == 0
+
+    trio.push(0, ok=False)
+    trio.push(1, ok=False)
+
+    assert trio.consumer.quarantined_blocks() == 3
+
+
 def test_a_second_request_with_the_same_id_is_refused() -> None:
     """The first one keeps the transfer."""
     trio = reserved()
@@ -311,6 +336,36 @@ def test_a_rank_that_nobody_reads_lets_go_at_once() -> None:
     made.hold("p", 0.0)
 
     assert made.released == ["p"]
+
+
+def test_a_prompt_that_is_voided_while_it_is_held_is_released() -> None:
+    """VLLM waits for that, though the device failed."""
+    _, made = fan_out()
+    made.hold("p", 0.0)
+
+    made.void("p", "the device failed", 0.0)
+    made.collect()
+
+    assert made.released == ["p"]
+
+
+def test_a_cancel_before_the_prompt_starts_reaches_every_decode_rank() -> None:
+    """Those that have asked already, and those that ask later."""
+    producer = make_producer()
+    made = FanOut(producer)
+    for number, flow in enumerate(("t/0-0", "t/0-1")):
+        if number == 1:
+            made.cancel("t", 0.0)
+        incarnation = 21 + number
+        producer.receive("d", Message(incarnation, 0, 1, hello("d")), 0.0)
+        reserve = Reserve(
+            transfer_id=flow, epoch=1, engine="e", tokens=40, first_token=0, blocks=[[1, 2, 3]], prompt_hash=HASH
+        )
+        producer.receive("d", Message(incarnation, 11, 2, reserve), 0.0)
+
+    failed = [message.body.transfer_id for _, message in producer.outbox if isinstance(message.body, Fail)]
+    assert failed == ["t/0-0", "t/0-1"]
+    assert not producer.transfers
 
 
 def test_void_and_cancel_end_all_flows() -> None:
