@@ -1,6 +1,8 @@
 """Which kind of device the installed vLLM drives, found out without importing it, and who sees which device."""
 
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count, islice
 from typing import Literal
 
 Device = Literal["cpu", "cuda", "npu"]
@@ -15,23 +17,18 @@ def installed_device() -> Device:
     return "npu" if _version("vllm-ascend") else "cuda"
 
 
-def visible_devices(device: Device, index: int, each: int, current: str | None) -> dict[str, str | None]:
-    """Return the environment that shows the node number `index` its own `each` devices.
+def visible_devices(device: Device, counts: Mapping[str, int], current: str | None) -> dict[str, dict[str, str | None]]:
+    """Return the environment that shows each node its own devices, nodes in their order.
 
     Args:
         device: kind of device; on a CPU there is nothing to hide.
-        index: number of the node among all nodes.
-        each: how many devices a node uses.
+        counts: node's name → how many devices it uses.
         current: value of the variable as it is, a comma-separated list; None if unset.
     """
     if device == "cpu":
-        return {}
-    first = index * each
-    if current is None:
-        chosen = [str(number) for number in range(first, first + each)]
-    else:
-        chosen = current.split(",")[first : first + each]
-    return {VISIBLE_DEVICES[device]: ",".join(chosen)}
+        return {name: {} for name in counts}
+    there = map(str, count()) if current is None else iter(current.split(","))
+    return {name: {VISIBLE_DEVICES[device]: ",".join(islice(there, each))} for name, each in counts.items()}
 
 
 def _version(distribution: str) -> str:

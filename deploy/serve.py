@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,6 @@ def _settings(
 ) -> Settings:
     args = (*config.prefill_node.vllm_args, *config.decode_node.vllm_args, *options.node_flags)
     offline = all(Path(model_of(config, role)).exists() for role in ("prefill", "decode"))
-    ranks, engines = ranks_of(args)
-    each = ranks * engines
     visible = os.environ.get(VISIBLE_DEVICES.get(device, ""))
     return Settings(
         runtime_dir=runtime_dir,
@@ -161,11 +160,18 @@ def _settings(
         stop_timeout_s=config.serve.stop_timeout_s,
         fork=device == "cpu",
         zygote_environ=zygote_environment(os.environ, offline=offline, vllm_args=args),
-        node_environ={
-            node.name: visible_devices(device, index, each, visible) for index, node in enumerate(stack.nodes)
-        },
+        node_environ=visible_devices(device, ranks_of_nodes(config, options, stack), visible),
         everything=options.everything,
     )
+
+
+def ranks_of_nodes(config: BatonConfig, options: Options, stack: Stack) -> dict[str, int]:
+    """Return how many devices each node uses: the two roles may have sizes of their own."""
+    sizes = {
+        f"{role}_node": prod(ranks_of((*node.vllm_args, *options.node_flags)))
+        for role, node in (("prefill", config.prefill_node), ("decode", config.decode_node))
+    }
+    return {node.name: sizes[node.module] for node in stack.nodes}
 
 
 def _run(stack: Stack, settings: Settings, *, keep_logs: bool, needs_key: bool) -> int:

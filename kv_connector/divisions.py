@@ -12,9 +12,10 @@ from kv_connector import backends
 from kv_connector.layout import Division, Sections
 
 if TYPE_CHECKING:
-    import torch
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from kv_connector.worker_side.caches import KVCache
 
 # Backends that keep a head's tokens in order; others may pack them, as ROCm's AITER kernels shuffle K.
 _IN_ORDER = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")
@@ -29,7 +30,7 @@ def total_kv_heads(vllm_config: "VllmConfig") -> int:
 
 
 def divisions_of(
-    vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", kv_caches: "Mapping[str, torch.Tensor]"
+    vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", kv_caches: "Mapping[str, KVCache]"
 ) -> dict[str, Division]:
     """Return vLLM's layer name → how its blocks may be divided; a layer of which too little is known is left out."""
     layers = vllm_config.compilation_config.static_forward_context
@@ -38,7 +39,7 @@ def divisions_of(
     for name, spec in _specs(kv_cache_config):
         tensor = kv_caches.get(name)
         heads = getattr(spec, "num_kv_heads", 0)
-        if getattr(tensor, "ndim", 0) != 4 or tensor is None or tensor.shape[1] != heads:
+        if tensor is None or isinstance(tensor, tuple) or getattr(tensor, "ndim", 0) != 4 or tensor.shape[1] != heads:
             continue
         if heads != max(1, total // tp_size):
             continue  # a layer that counts its heads otherwise than the model

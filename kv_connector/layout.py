@@ -15,7 +15,7 @@ blocks of other sizes is a row of *sections*, each with something of every token
 It imports neither torch, vLLM nor Mooncake. Read `Region` first, then `plan.py`, which pairs two of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -230,11 +230,14 @@ def unique_regions(regions: Iterable[Region]) -> tuple[Region, ...]:
     return tuple(kept.values())
 
 
-def storage_spans(regions: Iterable[Region]) -> list[Span]:
-    """Return the memory under `regions` as the fewest spans, sorted; regions that touch or interleave share one."""
+def storage_spans(regions: Iterable[Region], borders: Collection[int] = ()) -> list[Span]:
+    """Return the memory under `regions` as the fewest spans, sorted; regions that touch or interleave share one.
+
+    No two share one across a border, the address at which another allocation begins: a card registers memory of one.
+    """
     spans: list[Span] = []
     for start, end in sorted((region.base_addr, region.end_addr) for region in regions):
-        if spans and start <= sum(spans[-1]):
+        if spans and (start < sum(spans[-1]) or (start == sum(spans[-1]) and start not in borders)):
             first, length = spans[-1]
             spans[-1] = (first, max(length, end - first))
         else:

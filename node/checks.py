@@ -13,7 +13,18 @@ _SOCKET_PATH_MAX = 107  # sun_path of Linux, without the final NUL
 _LONGEST_SOCKET_NAME = "/dp999/scheduler.sock"
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _MISSING_LIBRARY = re.compile(r"(lib[\w+.-]+\.so[.\d]*): cannot open shared object file")
-_APT_PACKAGES = "libibverbs1 libnuma1 libcurl4"
+_APT_PACKAGES = "libibverbs1 ibverbs-providers libnuma1 libcurl4"
+_IMPORT = "import mooncake.engine"
+# Libraries that no package of Debian brings → what to do.
+_DEVICE_LIBRARIES = {
+    "libcudart": "its wheel must fit the CUDA that torch is built for: mooncake-transfer-engine-cuda13 for CUDA 13, "
+    "mooncake-transfer-engine for CUDA 12",
+    "libcuda.": "it comes with NVIDIA's driver; a container gets it from NVIDIA's container toolkit",
+    **dict.fromkeys(
+        ("libascendcl", "libllm_datadist", "libmetadef", "libhccl"),
+        "it comes with CANN: source its set_env.sh before the node starts",
+    ),
+}
 
 
 def check_secret(secret_file: Path | None) -> Path:
@@ -66,15 +77,26 @@ def check_transfer_engine() -> None:
 
     Asked in a process of its own: Mooncake brings a Go runtime, after which this process could not fork safely.
     """
-    command = [sys.executable, "-c", "import mooncake.engine"]
+    problem = _import_problem(_IMPORT)
+    if problem and "libcudart" in problem:  # pip's is found by nobody until torch has loaded it, as it has in a worker
+        problem = _import_problem(f"import torch; {_IMPORT}")
+    if problem is not None:
+        raise StartRefusedError(explain_import_failure(problem))
+
+
+def _import_problem(statement: str) -> str | None:
+    """Return what a fresh Python says when an import fails."""
+    command = [sys.executable, "-c", statement]
     probe = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    if probe.returncode != 0:
-        raise StartRefusedError(explain_import_failure(probe.stderr))
+    return probe.stderr if probe.returncode != 0 else None
 
 
 def explain_import_failure(error_output: str) -> str:
     """Turn the traceback of `import mooncake.engine` into a sentence that says what to do."""
     if found := _MISSING_LIBRARY.search(error_output):
+        for library, advice in _DEVICE_LIBRARIES.items():
+            if found[1].startswith(library):
+                return f"Mooncake needs {found[1]}, which is missing: {advice}"
         return f"Mooncake needs {found[1]}, which is missing: run `apt-get install -y {_APT_PACKAGES}`"
     if "No module named 'mooncake'" in error_output:
         return "Mooncake is not installed: install one of Baton's extras `cpu`, `cuda` or `npu`"

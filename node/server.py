@@ -15,6 +15,7 @@ from pathlib import Path
 from contracts.configuration.schema import BatonConfig, NodeConfig
 from contracts.kv_transfer import Role
 from contracts.secret import read_secret
+from kv_connector.engine.mooncake_environment import check_transport
 from kv_connector.errors import ConfigError as ConnectorConfigError
 from model_runner import choose
 from node import checks, environment, kv_cache, weights
@@ -87,6 +88,7 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
     """Decide vLLM's arguments, then set what else vLLM reads: the environment, and the gate's settings."""
     device, worker = _device()
     node, theirs = plan.node, plan.node.vllm_args
+    _check_transport(config.transfer.protocol, device)
     refuse_unproven(node.beside, theirs, device, versions().get("vllm", "none"))
     directory = weights.model_directory(node.model, value_of(theirs, "--revision"))
     model_config = weights.read_model_config(directory)
@@ -131,6 +133,14 @@ def _device() -> tuple[str, str]:
         raise StartRefusedError(str(exc)) from exc
     except ImportError as exc:
         raise StartRefusedError(f"vLLM cannot be imported: {exc}") from exc
+
+
+def _check_transport(protocol: str, device: str) -> None:
+    """Refuse what the connector would refuse, before a model is loaded."""
+    try:
+        check_transport(protocol, device)
+    except ConnectorConfigError as exc:
+        raise StartRefusedError(str(exc)) from exc
 
 
 def _check_engine(role: Role) -> None:

@@ -7,7 +7,7 @@ TCP, protocol v2 only: version 1 is refused at both ends, by `prepare_environmen
 import gc
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kv_connector.engine.greeting import Greetings
@@ -64,6 +64,7 @@ class MooncakeFactory:
         max_in_flight: int = 1024,
         push_timeout_s: float = 10.0,
         ports: PortMemory | None = None,
+        enter_device: Callable[[], None] = lambda: None,
     ) -> None:
         """Read the environment; engines are made later.
 
@@ -75,6 +76,7 @@ class MooncakeFactory:
             push_timeout_s: A push that has not ended by then is given up, whatever Mooncake says of it.
             ports: Ports that receivers must not get, those of processes before this one included; a sender that was
                 stopped in the middle of a push may still write to them (trap 11). New ones are added.
+            enter_device: Makes the device current in the thread that calls it; on an NPU Mooncake asks for it.
 
         Raises:
             ConfigError: the environment holds a Mooncake setting that the hand-off cannot work with.
@@ -86,6 +88,7 @@ class MooncakeFactory:
         self._max_in_flight = max_in_flight
         self._push_timeout_s = push_timeout_s
         self._ports = ports
+        self._enter_device = enter_device
         self.used_ports = ports.recent() if ports else set()  # of every receiver so far, RPC and data
         self._made: list[MooncakeSender | MooncakeReceiver] = []
 
@@ -128,13 +131,20 @@ class MooncakeFactory:
         from mooncake.engine import TransferEngine
 
         checked = Spans(spans)
+        self._enter_device()
         engine = TransferEngine()
         if status := engine.initialize(self._host, "P2PHANDSHAKE", self._protocol, self._device):
             raise EngineError(f"Mooncake does not start ({self._protocol} on {self._host}): {status}")
         if status := engine.batch_register_memory(checked.addresses, checked.lengths):
             raise EngineError(f"Mooncake does not register {sum(checked.lengths)} B of KV cache: {status}")
         shorten_accept(engine.get_rpc_port())
-        return engine, checked, ask(self._host, engine.get_rpc_port())
+        announced = ask(self._host, engine.get_rpc_port())
+        if announced.transport not in ("", self._protocol):
+            raise EngineError(
+                f"transfer.protocol is {self._protocol!r}, but Mooncake chose {announced.transport!r}: it takes TCP where "
+                "it finds no card, and only what its wheel was built with"
+            )
+        return engine, checked, announced
 
     def _session(self, engine: Any) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host

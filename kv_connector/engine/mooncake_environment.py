@@ -51,6 +51,26 @@ def prepare_environment(host: str, protocol: str, environ: MutableMapping[str, s
         environ.setdefault(name, value)
 
 
+def check_transport(protocol: str, device_type: str) -> None:
+    """Check that a transport can carry the KV of a device, and that its late writes can be fenced.
+
+    Args:
+        protocol: `transfer.protocol`.
+        device_type: As torch says it: "cuda", "npu", "cpu".
+
+    Raises:
+        ConfigError: not so; the message says which transport to take.
+    """
+    if protocol == "nvlink":
+        raise ConfigError(
+            "transfer.protocol 'nvlink': a prefill node would write through a mapping of its own, which stays when the "
+            "decode node destroys its receiving engine, so late writes could not be kept out: use rdma or tcp"
+        )
+    if (protocol == "ascend") != (device_type == "npu"):
+        others = "'ascend'" if device_type == "npu" else "tcp or rdma"
+        raise ConfigError(f"transfer.protocol {protocol!r} cannot carry the KV of a {device_type} device: use {others}")
+
+
 def _refuse(environ: Mapping[str, str]) -> None:
     for name, why in _REFUSED.items():
         if name in environ and environ[name] != _HARMLESS.get(name):

@@ -1,8 +1,9 @@
 """Two things about a running Mooncake engine that its Python interface does not tell or let us set.
 
 *What it announces to peers.* Every engine answers on its RPC port with a JSON description (P2P handshake: 8 bytes of
-length, little-endian, one byte of type, the text). We ask ours as a peer would: it names the data port, and whether
-writes are acknowledged after they have been applied (`tcp_proto_version` 2, Mooncake issue 2086).
+length, little-endian, one byte of type, the text). We ask ours as a peer would: it names the data port, whether writes
+are acknowledged after they have been applied (`tcp_proto_version` 2, Mooncake issue 2086), and the transport, which
+Mooncake chooses by what it was built for and what cards it finds, not by the name that `initialize` is given.
 
 *How long its destructor takes.* It joins the thread that accepts on the RPC port, which looks for the end only once
 `accept` has timed out after 1 s, and the destructor holds the GIL: every fence would stall the model for up to a
@@ -30,6 +31,7 @@ class Announcement(NamedTuple):
 
     data_port: int  # 0 where the transport has none
     tcp_version: int  # 0 where the transport is not TCP
+    transport: str = ""  # as Mooncake calls it; empty: it does not say
 
 
 def ask(host: str, rpc_port: int, timeout_s: float = 2.0) -> Announcement:
@@ -44,7 +46,11 @@ def ask(host: str, rpc_port: int, timeout_s: float = 2.0) -> Announcement:
             sock.sendall(_LENGTH.pack(len(request)) + request)
             (length,) = _LENGTH.unpack(_read(sock, _LENGTH.size))
             described: dict[str, Any] = json.loads(_read(sock, min(length, _MAX_BYTES))[1:])
-        return Announcement(int(described.get("tcp_data_port", 0)), int(described.get("tcp_proto_version", 0)))
+        return Announcement(
+            int(described.get("tcp_data_port", 0)),
+            int(described.get("tcp_proto_version", 0)),
+            str(described.get("protocol", "")),
+        )
     except (OSError, ValueError, TypeError, AttributeError) as exc:
         raise EngineError(f"the transfer engine at {host}:{rpc_port} does not describe itself: {exc}") from exc
 

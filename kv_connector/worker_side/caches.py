@@ -11,6 +11,8 @@ from kv_connector.layout import Division, Region, Span, regions_of_tensor, stora
 if TYPE_CHECKING:
     import torch
 
+    KVCache = torch.Tensor | tuple[torch.Tensor, ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caches:
@@ -20,6 +22,7 @@ class Caches:
     regions: tuple[Region, ...]  # each buffer once, in layer order
     num_blocks: int  # scheduler blocks in the pool
     block_tokens: int
+    borders: frozenset[int] = frozenset()  # where allocations begin
 
     @property
     def num_layers(self) -> int:
@@ -29,7 +32,7 @@ class Caches:
     @property
     def spans(self) -> Sequence[Span]:
         """The memory to register with the transfer engine."""
-        return storage_spans(self.regions)
+        return storage_spans(self.regions, self.borders)
 
     @property
     def layer_block_bytes(self) -> int:
@@ -44,8 +47,13 @@ class Caches:
         return [layers[layer] for layer in sorted(layers)]
 
 
+def tensors_of(kv_cache: "KVCache") -> "tuple[torch.Tensor, ...]":
+    """Return the tensors that a layer keeps: one, or K and V apart as vllm-ascend has them."""
+    return kv_cache if isinstance(kv_cache, tuple) else (kv_cache,)
+
+
 def describe(
-    kv_caches: Mapping[str, "torch.Tensor"],
+    kv_caches: "Mapping[str, KVCache]",
     *,
     num_blocks: int,
     block_tokens: int,
@@ -54,7 +62,7 @@ def describe(
     """Read the layout off the tensors that vLLM allocated.
 
     Args:
-        kv_caches: vLLM's layer name → KV tensor, as passed to `register_kv_caches`.
+        kv_caches: vLLM's layer name → KV tensor or tensors, as passed to `register_kv_caches`.
         num_blocks: Scheduler blocks in the pool.
         block_tokens: Tokens of a scheduler block.
         divisions: vLLM's layer name → how its blocks may be divided.
@@ -64,19 +72,26 @@ def describe(
     """
     found: list[Region] = []
     layer_of: dict[str, int] = {}
-    for name, tensor in kv_caches.items():
-        if not hasattr(tensor, "data_ptr"):
+    borders: set[int] = set()
+    for name, kv_cache in kv_caches.items():
+        tensors = tensors_of(kv_cache)
+        if not all(hasattr(tensor, "data_ptr") for tensor in tensors):
             raise LayoutError(f"{name} keeps several tensors (a recurrent state): it cannot be disaggregated yet")
-        regions = regions_of_tensor(
-            name=name,
-            layer=len(set(layer_of.values())),
-            base_addr=tensor.data_ptr(),
-            shape=tuple(tensor.shape),
-            strides=tensor.stride(),
-            itemsize=tensor.element_size(),
-            num_blocks=num_blocks,
-            division=divisions.get(name),
-        )
+        regions = [
+            region
+            for number, tensor in enumerate(tensors)
+            for region in regions_of_tensor(
+                name=name if len(tensors) == 1 else f"{name}.{number}",
+                layer=len(set(layer_of.values())),
+                base_addr=tensor.data_ptr(),
+                shape=tuple(tensor.shape),
+                strides=tensor.stride(),
+                itemsize=tensor.element_size(),
+                num_blocks=num_blocks,
+                division=divisions.get(name),
+            )
+        ]
+        borders |= {tensor.untyped_storage().data_ptr() for tensor in tensors}
         original = next((r for r in found if r.base_addr == regions[0].base_addr), None)
         layer_of[name] = original.layer if original else regions[0].layer
         found.extend(regions)
@@ -85,4 +100,5 @@ def describe(
         regions=unique_regions(found),
         num_blocks=num_blocks,
         block_tokens=block_tokens,
+        borders=frozenset(borders),
     )

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contracts.kv_transfer import Role
@@ -9,10 +10,11 @@ from contracts.node_info import to_plain
 from kv_connector.config import ConnectorConfig
 from kv_connector.digest import RegionDigests
 from kv_connector.divisions import divisions_of, total_kv_heads
+from kv_connector.engine.mooncake_environment import check_transport
 from kv_connector.fingerprint import fingerprint_of
 from kv_connector.protocol import Rank
 from kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
-from kv_connector.worker_side.caches import describe
+from kv_connector.worker_side.caches import describe, tensors_of
 from kv_connector.worker_side.decode import DecodeWorker
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.prefill import PrefillWorker
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from kv_connector.worker_side.caches import KVCache
 
 Worker = PrefillWorker | DecodeWorker
 
@@ -38,7 +42,7 @@ def make_worker(
     vllm_config: "VllmConfig",
     config: ConnectorConfig,
     kv_cache_config: "KVCacheConfig",
-    kv_caches: "Mapping[str, torch.Tensor]",
+    kv_caches: "Mapping[str, KVCache]",
 ) -> Made:
     """Make the worker of this rank.
 
@@ -46,7 +50,7 @@ def make_worker(
         vllm_config: The engine's configuration.
         config: Ours.
         kv_cache_config: The layers' kinds of cache, and the size of the pool.
-        kv_caches: vLLM's layer name → KV tensor.
+        kv_caches: vLLM's layer name → KV tensor or tensors.
 
     Raises:
         LayoutError, ConfigError, EngineError: this node cannot hand off KV; the message says why.
@@ -62,7 +66,9 @@ def make_worker(
         block_tokens=vllm_config.cache_config.block_size,
         divisions=divisions_of(vllm_config, kv_cache_config, kv_caches),
     )
-    device = next(iter(kv_caches.values())).device
+    tensors = [tensor for kv_cache in kv_caches.values() for tensor in tensors_of(kv_cache)]
+    device = tensors[0].device
+    check_transport(config.transfer.protocol, device.type)
     fingerprint = fingerprint_of(vllm_config, config.weights)
     incarnation = secrets.randbits(63) | 1  # never 0
     role: Role = "prefill" if vllm_config.kv_transfer_config.is_kv_producer else "decode"
@@ -84,10 +90,11 @@ def make_worker(
             protocol=config.transfer.protocol,
             max_in_flight=config.transfer.in_flight_max_descriptors,
             ports=PortMemory(shared_path()),
+            enter_device=_entry_of(device),
         ),
         incarnation=incarnation,
         record=recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches))),
-        digests=RegionDigests(kv_caches.values(), caches.regions),
+        digests=RegionDigests(tensors, caches.regions),
     )
     described = {
         "incarnation": f"{incarnation:016x}",
@@ -106,6 +113,15 @@ def rank_of(vllm_config: "VllmConfig") -> Rank:
     tp_size, pp_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     pp, tp = divmod(parallel.rank % (tp_size * pp_size), tp_size)
     return Rank(tp=tp, tp_size=tp_size, pp=pp, pp_size=pp_size)
+
+
+def _entry_of(device: "torch.device") -> Callable[[], None]:
+    """Return what makes a device current in the thread that calls it: a new thread's is the first one, or none."""
+    if device.type == "cpu":
+        return lambda: None
+    import torch
+
+    return partial(torch.get_device_module(device).set_device, device)
 
 
 def _attention_backends(vllm_config: "VllmConfig", names: Iterable[str]) -> Iterator[type]:

@@ -49,6 +49,7 @@ def test_the_engine_acknowledges_after_applying(factory: MooncakeFactory, memory
     announced = ask("127.0.0.1", port_of(factory.receiver(spans(memory)).session))
 
     assert announced.tcp_version >= 2
+    assert announced.transport == "tcp"
     assert announced.data_port > 0
 
 
@@ -221,3 +222,27 @@ def test_a_strange_answer_is_an_error(answer: bytes) -> None:
         with pytest.raises(EngineError, match="does not describe itself"):
             ask("127.0.0.1", server.getsockname()[1])
         thread.join()
+
+
+def test_another_transport_than_the_one_asked_for_is_refused(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mooncake ignores the name that it is given, and takes TCP where it finds no card."""
+    monkeypatch.delenv("MC_FORCE_TCP", raising=False)
+    monkeypatch.setattr(mooncake, "ask", lambda *_: Announcement(15000, 2, "tcp"))
+    factory = MooncakeFactory(host="127.0.0.1", protocol="rdma")
+
+    with pytest.raises(EngineError, match="'rdma', but Mooncake chose 'tcp'"):
+        factory.sender(spans(memory))
+
+
+def test_the_device_is_entered_before_each_engine(memory: Any) -> None:
+    """A receiving engine is made by a thread of its own, whose device is not the worker's."""
+    entered: list[str] = []
+    factory = MooncakeFactory(host="127.0.0.1", enter_device=lambda: entered.append(threading.current_thread().name))
+    thread = threading.Thread(target=factory.receiver, args=(spans(memory),), name="fence")
+
+    factory.sender(spans(memory))
+    thread.start()
+    thread.join()
+    factory.close()
+
+    assert entered == ["MainThread", "fence"]

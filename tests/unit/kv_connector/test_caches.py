@@ -1,5 +1,7 @@
 """The KV caches that a worker registered, read off real tensors."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -47,3 +49,30 @@ def test_a_recurrent_state_is_refused_by_name() -> None:
     """Mamba layers register lists of tensors."""
     with pytest.raises(LayoutError, match=r"layer\.0"):
         describe({"layer.0": [torch.zeros(6, 4)]}, num_blocks=6, block_tokens=16)  # type: ignore[dict-item]  # as vLLM does
+
+
+def test_k_and_v_as_two_tensors_are_two_regions_of_one_layer() -> None:
+    """What vllm-ascend registers: a tuple, each of the two `[blocks, tokens, heads, head]`."""
+    k, v = torch.zeros(6, 16, 2, 8), torch.zeros(6, 16, 2, 8)
+
+    caches = describe({"layer.0": (k, v), "layer.1": (v, k)}, num_blocks=6, block_tokens=16)
+
+    assert [(region.name, region.base_addr) for region in caches.regions] == [
+        ("layer.0.0", k.data_ptr()),
+        ("layer.0.1", v.data_ptr()),
+    ]
+    assert caches.num_layers == 1
+    assert caches.layer_block_bytes == 2 * 16 * 2 * 8 * 4
+
+
+def test_memory_is_registered_allocation_by_allocation() -> None:
+    """A card registers memory of one allocation: two that happen to touch must not become one span."""
+    both = torch.zeros(2, 6, 2, 16, 8)
+    size = both[0].numel() * 4
+    caches = describe({"layer.0": both[0], "layer.1": both[1]}, num_blocks=6, block_tokens=16)
+
+    as_two = replace(caches, borders=caches.borders | {both[1].data_ptr()})
+
+    assert caches.borders == {both.data_ptr()}
+    assert list(caches.spans) == [(both.data_ptr(), 2 * size)]
+    assert list(as_two.spans) == [(both.data_ptr(), size), (both[1].data_ptr(), size)]

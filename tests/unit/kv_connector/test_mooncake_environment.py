@@ -2,7 +2,7 @@
 
 import pytest
 
-from kv_connector.engine.mooncake_environment import prepare_environment
+from kv_connector.engine.mooncake_environment import check_transport, prepare_environment
 from kv_connector.errors import ConfigError
 
 
@@ -53,3 +53,28 @@ def test_a_contradiction_is_refused() -> None:
     """RDMA in the configuration and TCP in the environment cannot both be meant."""
     with pytest.raises(ConfigError, match="MC_FORCE_TCP"):
         prepare_environment("10.0.0.7", "rdma", {"MC_FORCE_TCP": "1"})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "device"), [("tcp", "cpu"), ("rdma", "cpu"), ("tcp", "cuda"), ("rdma", "cuda"), ("ascend", "npu")]
+)
+def test_a_transport_that_carries_the_device_passes(protocol: str, device: str) -> None:
+    """Each device has at least one."""
+    check_transport(protocol, device)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "device", "words"),
+    [
+        ("tcp", "npu", "use 'ascend'"),
+        ("rdma", "npu", "use 'ascend'"),
+        ("ascend", "cuda", "use tcp or rdma"),
+        ("ascend", "cpu", "use tcp or rdma"),
+        ("nvlink", "cuda", "late writes could not be kept out"),
+        ("nvlink", "npu", "late writes could not be kept out"),
+    ],
+)
+def test_a_transport_that_does_not_is_refused(protocol: str, device: str, words: str) -> None:
+    """Mooncake itself would read device memory as if it were the host's, or take another transport without a word."""
+    with pytest.raises(ConfigError, match=words):
+        check_transport(protocol, device)

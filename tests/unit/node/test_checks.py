@@ -1,3 +1,4 @@
+import re
 import socket
 import subprocess
 from pathlib import Path
@@ -113,3 +114,35 @@ def test_the_transfer_engine_is_tried_in_another_process(code: int, monkeypatch:
     else:
         with pytest.raises(StartRefusedError, match="not installed"):
             checks.check_transfer_engine()
+
+
+@pytest.mark.parametrize(
+    ("library", "words"),
+    [
+        ("libcudart.so.12", "mooncake-transfer-engine-cuda13 for CUDA 13"),
+        ("libcuda.so.1", "NVIDIA's driver"),
+        ("libascendcl.so", r"set_env\.sh"),
+        ("libmlx5.so.1", "apt-get install .*ibverbs-providers"),
+    ],
+)
+def test_a_devices_missing_library_is_not_sought_among_debians(library: str, words: str) -> None:
+    """Each comes from elsewhere, and the sentence says from where."""
+    error = f"ImportError: {library}: cannot open shared object file: No such file or directory"
+
+    assert re.search(words, checks.explain_import_failure(error))
+
+
+def test_pips_cuda_runtime_counts_although_only_torch_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies in no folder that the loader looks into; in vLLM's processes torch has loaded it before Mooncake."""
+    asked: list[str] = []
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command[-1])
+        missing = "ImportError: libcudart.so.13: cannot open shared object file" if len(asked) == 1 else ""
+        return subprocess.CompletedProcess(args=command, returncode=1 if missing else 0, stdout="", stderr=missing)
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+    checks.check_transfer_engine()
+
+    assert asked == ["import mooncake.engine", "import torch; import mooncake.engine"]

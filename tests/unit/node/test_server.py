@@ -169,6 +169,17 @@ def test_a_machine_that_vllm_cannot_serve_is_refused(
         assert words in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("vllm")
+def test_a_transport_that_the_device_lacks_is_refused_before_a_model_is_loaded(
+    config: BatonConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`tcp`, the default, cannot read an NPU's memory."""
+    monkeypatch.setattr(choose, "detect_device", lambda: "npu")
+    with pytest.raises(SystemExit):
+        server.run("decode", config, tmp_path)
+    assert "transfer.protocol 'tcp' cannot carry the KV of a npu device: use 'ascend'" in capsys.readouterr().err
+
+
 def test_vllm_looks_for_no_process_on_its_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would stumble over its own engine; fails when a version of vLLM has another name for it."""
     from vllm.entrypoints.launchers import launcher
