@@ -7,8 +7,8 @@ from kv_connector.handoff.producer import Producer
 from kv_connector.handoff.pushing import Piece
 from kv_connector.layer_times import LayerTimes
 from kv_connector.worker_side.timelines import Timelines
-from tests.unit.kv_connector.handoff.machines import P, Pair, hello
 from tests.unit.kv_connector.handoff.machines import SETTINGS as HANDOFF
+from tests.unit.kv_connector.handoff.machines import P, Pair, hello
 
 FLOW = "t"
 
