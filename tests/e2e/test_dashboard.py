@@ -143,7 +143,9 @@ async def test_a_killed_node_and_a_drained_one_are_seen(
         await drain(tab, card)
         requests = f"[...{card}.querySelectorAll('b')][0].innerText === '0'"
         await until(tab, requests, timeout_s=60)
-        refused = httpx.post(f"{server.url}/admin/nodes/drain", json={"url": second.url, "draining": False})
+        async with httpx.AsyncClient() as http:
+            order = {"url": second.url, "draining": False}
+            refused = await http.post(f"{server.url}/admin/nodes/drain", json=order)
         await show(tab, server.url)
         second.kill()
         await until(tab, f"{card}?.dataset.state === 'down'", timeout_s=60)

@@ -41,6 +41,7 @@ export function keep(list, items, key, create, change) {
       known.delete(name);
     }
   }
+  const focused = list.contains(document.activeElement) ? document.activeElement : null;
   let place = list.firstElementChild;
   for (const item of items) {
     const name = key(item);
@@ -53,4 +54,5 @@ export function keep(list, items, key, create, change) {
     else list.insertBefore(element, place);
     change(element, item);
   }
+  if (focused?.isConnected && document.activeElement !== focused) focused.focus({ preventScroll: true }); // it was moved
 }

@@ -17,27 +17,29 @@ export class Handover {
   }
 
   show(request) {
-    if (!request) return this.words("Choose a request to see its hand-over.", "");
+    if (!request) return this.nothing("Choose a request to see its hand-over.");
     if (!request.transfer || !request.prefill) {
       const words = request.phase === "waiting" ? "It waits for its turn." : request.path === "local" || request.decode ? `No hand-over: ${short(request.decode || "the node")} computed the prompt itself${request.reason ? ` (${request.reason})` : ""}.` : "No hand-over: no node was asked.";
-      return this.words(words, "");
+      return this.nothing(words);
     }
     if (request.id !== this.id || request.transfer !== this.request.transfer) {
       this.id = request.id;
       this.settled = false;
       this.tries = 0;
       this.asked_ms = 0;
-      if (!this.place.querySelector("svg")) this.words("Asking both nodes…", request.id);
+      if (!this.place.querySelector("svg")) this.words("Asking both nodes…");
     }
     this.request = request;
     if (!this.settled && performance.now() - this.asked_ms > AGAIN_MS - 200) this.ask();
     return undefined;
   }
 
-  words(words, id) {
-    this.id = id;
-    this.settled = true;
-    if (id) this.settled = false;
+  nothing(words) {
+    this.id = "";
+    this.words(words);
+  }
+
+  words(words) {
     say(at("handover-note"), "");
     if (this.place.textContent !== words || this.place.querySelector("svg")) this.place.replaceChildren(make("p", { class: "empty" }, words));
   }
@@ -50,7 +52,8 @@ export class Handover {
     const answer = await this.feed.fetch(`dashboard/api/transfers/${transfer}?${query}`);
     if (id !== this.id) return;
     if (!answer.ok) {
-      this.words(`Nothing is known: ${answer.problem}.`, id);
+      this.words(`Nothing is known: ${answer.problem}.`);
+      this.settled = this.tries >= MOST_TRIES;
       return;
     }
     const { prefill: there, decode: here } = answer.body;
@@ -63,7 +66,7 @@ export class Handover {
     const flows = prefill.flows ?? [];
     if (!flows.length && !(decode.ended ?? []).length) {
       const problem = prefill.problem ?? decode.problem;
-      this.words(problem ? `Nothing is known: ${problem}.` : this.settled ? "The nodes know nothing of it any more, or it had several prompts." : "The prompt has not been scheduled yet.", this.id);
+      this.words(problem ? `Nothing is known: ${problem}.` : this.settled ? "The nodes know nothing of it any more, or it had several prompts." : "The prompt has not been scheduled yet.");
       return;
     }
     const picture = pictureOf(flows, decode, offset, this.request);

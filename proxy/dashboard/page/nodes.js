@@ -51,7 +51,8 @@ export class Nodes {
     for (const id of ["node-drain", "node-remove"]) at(id).disabled = !node || Boolean(this.busy);
     if (!node) {
       say(at("node-state"), "It is no member of this proxy any more.");
-      at("node-facts").replaceChildren();
+      keep(at("node-facts"), [], String, make, say);
+      this.dialog.querySelector("[data-close]").focus();
       return;
     }
     say(at("node-drain"), node.draining ? "Take back" : "Drain");

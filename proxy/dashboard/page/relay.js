@@ -105,7 +105,8 @@ export class Relay {
   hand({ live, recent }) {
     const all = [...recent, ...live];
     const handed = all.filter((request) => request.prefill && request.decode && request.path !== "local" && request.phase !== "waiting" && request.phase !== "prefill");
-    const isFirst = this.seen.size === 0;
+    const isFirst = !this.hasLooked;
+    this.hasLooked = true;
     const fresh = handed.filter((request) => !this.seen.has(request.id));
     this.seen = new Set(handed.map((request) => request.id));
     if (isFirst || calm.matches) return;

@@ -18,6 +18,7 @@ export class Requests {
     this.onChosen = onChosen;
     this.rows = [];
     this.chosen = "";
+    this.kept = null; // the chosen one, as it was last seen
     this.since_ms = 0;
     this.follow = at("follow");
     this.follow.addEventListener("change", () => this.newest());
@@ -33,6 +34,10 @@ export class Requests {
       const live = [...feed.requests.live].reverse();
       const room = Math.max(0, MOST - Math.min(live.length, MOST - 4));
       this.rows = [...live.slice(0, MOST - Math.min(4, feed.requests.recent.length)), ...[...feed.requests.recent].reverse().slice(0, room)];
+      // The chosen one stays, also when newer ones have taken its place.
+      const chosen = this.kept && [...live, ...feed.requests.recent].find((request) => request.id === this.chosen);
+      if (this.chosen && !this.found() && this.kept?.id === this.chosen) this.rows.push(chosen ?? this.kept);
+      this.kept = this.found();
       const unseen = feed.in_flight - feed.requests.live_total;
       say(at("requests-note"), `${count(feed.in_flight)} under way${unseen > 0 ? `, ${count(unseen)} of them not followed` : ""}`);
       empty.replaceChildren();
@@ -72,6 +77,7 @@ export class Requests {
   choose(id, byHand = true) {
     if (byHand) this.follow.checked = false;
     this.chosen = id;
+    this.kept = this.found();
     for (const row of at("request-rows").children) {
       row.classList.toggle("chosen", row.dataset.id === id);
       set(row.querySelector("button"), { "aria-pressed": row.dataset.id === id });
@@ -128,13 +134,14 @@ export function outcome(request) {
 // Above the prefill leg, below the decode leg: grey while it waits, coloured once it answers.
 function lanes(place, request) {
   const all = request.lasted_s || 1e-6;
+  const computed = request.legs.findLast(([role]) => role === "prefill")?.[4];
   const bars = [];
   for (const [role, , begun, first, ended, problem] of request.legs) {
     const end = ended ?? all;
     if (role === "prefill") bars.push([problem && problem !== "cut" ? "bad" : "p", begun, end, "p"]);
     else if (problem && problem !== "cut") bars.push(["bad", begun, end, "d"]);
     else {
-      const answers = first ?? (request.path === "local" ? begun : end);
+      const answers = first ?? (request.path === "local" ? begun : Math.max(begun, computed ?? end));
       bars.push(["w", begun, answers, "d"]);
       if (end > answers) bars.push(["d", answers, end, "d"]);
     }

@@ -234,7 +234,7 @@ async def test_hundreds_of_nodes_do_not_drown_the_page(browser: Browser) -> None
 
 
 async def test_keys_choose_requests_and_can_be_turned_off(browser: Browser) -> None:
-    """j and k go through the rows and take the focus along; who does not want single keys has none."""
+    """J and k go through the rows and take the focus along; who does not want single keys has none."""
     chosen = "document.querySelector('#request-rows tr.chosen')?.dataset.id"
     async with looking(browser) as (running, tab):
         await ask(running, 3)
@@ -279,3 +279,23 @@ async def test_a_page_that_is_paused_asks_nothing(browser: Browser) -> None:
 
     assert moving == 0
     assert after == asked
+
+
+async def test_figures_say_what_counters_said(browser: Browser) -> None:
+    """Quantiles inside of buckets, growth within half a minute, a counter that began anew; as the page's own module does."""
+    script = """import('/dashboard/figures.js').then(({ quantile, cumulative, Window, timeText, bytes }) => {
+        const window_ = new Window();
+        for (let at = 0; at <= 100; at += 1) window_.add({ at, n: 2 * at, reset: at < 100 ? at : 3 });
+        return [
+            quantile([1, 2], [0, 4, 0], 0.5), quantile([1, 2], [0, 0, 3], 0.5), quantile([1], [0, 0], 0.5),
+            cumulative({ '0.5': 3, '0.1': 1, '+Inf': 4, sum: 2 }), window_.perSecond((each) => each.n),
+            window_.perSecond((each) => each.reset), window_.samples.length, timeText(0.0012), timeText(0.9999), bytes(88e6),
+        ];
+    })"""
+    async with looking(browser) as (_, tab):
+        found = await tab.evaluate(script)
+
+    assert found == [
+        *(1.5, 2, None, {"bounds": [0.1, 0.5], "counts": [1, 2, 1], "sum": 2}),
+        *(2, 0, 32, "1.2 ms", "1.00 s", "88 MB"),
+    ]

@@ -15,8 +15,8 @@ from proxy.dashboard.scene import Scene
 from proxy.dashboard.watched import MAX_LEGS, WatchedClient
 from proxy.metrics import Metrics
 from proxy.sight.exchange import Sight
-from proxy.sight.tracing import Tracing
 from proxy.sight.traces import Leg, Trace
+from proxy.sight.tracing import Tracing
 
 
 class Writer:
@@ -88,7 +88,7 @@ async def test_a_look_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scene, "LOOK_S", 0.01)
     async with watching() as (sight, made):
         late = client(sight)
-        while made.is_watched:
+        while made.is_watched:  # noqa: ASYNC110  # nobody is told of its end
             await asyncio.sleep(0.01)
         late.trace.end(200, failed=False)
 
