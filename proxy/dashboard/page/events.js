@@ -25,9 +25,10 @@ export class Events {
     for (const request of feed.requests?.recent ?? []) {
       const failed = request.broken || request.status >= 500;
       const recomputed = request.path === "recomputed";
-      if (!(failed || recomputed) || !this.isNew(`request ${request.id}`)) continue;
+      const again = request.events.map(([, name]) => name).includes("resume") ? "broke and was resumed" : request.attempts > 1 ? `took ${count(request.attempts)} attempts` : "";
+      if (!(failed || recomputed || again) || !this.isNew(`request ${request.id}`)) continue;
       const nodes = [request.prefill, request.decode].filter(Boolean).map(short).join(" → ");
-      const what = failed ? (request.broken ? "broke off" : `failed with ${request.status}`) : "was recomputed on its decode node";
+      const what = failed ? (request.broken ? "broke off" : `failed with ${request.status}`) : again || "was recomputed on its decode node";
       found.push({ at: request.at + request.lasted_s, kind: failed ? "bad" : "warn", tag: "request", words: `${request.id.slice(0, 8)} ${what}${nodes ? ` (${nodes})` : ""}${request.reason ? `: ${request.reason}` : ""}` });
     }
     for (const failure of feed.failures ?? []) {

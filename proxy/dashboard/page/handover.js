@@ -242,7 +242,7 @@ function tableOf(prefill, here, record) {
   ].sort((a, b) => a[0] - b[0]);
   const body = rows.map(([instant, node, name]) => make("tr", {}, make("td", { class: "n" }, `${(instant * 1000).toFixed(1)} ms`), make("td", {}, node), make("td", {}, name)));
   const head = make("tr", {}, ...["Instant", "Node", "What"].map((name, index) => make("th", { scope: "col", class: index ? null : "n" }, name)));
-  return make("details", {}, make("summary", {}, "The instants as a table"), make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
+  return make("details", {}, make("summary", {}, "The instants as a table"), make("table", { "aria-label": "Instants of the hand-over" }, make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
 function noteOf(flows, offset, layers) {

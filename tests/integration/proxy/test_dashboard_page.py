@@ -77,7 +77,7 @@ async def test_everything_has_a_name(browser: Browser) -> None:
                 problems += [f"{scheme}, {opens or 'page'}: {each}" for each in found]
                 await tab.evaluate("document.querySelectorAll('dialog').forEach((each) => each.close())")
 
-    assert problems == []
+    assert not problems, "\n".join(problems)
 
 
 async def test_a_requests_hand_over_is_drawn_layer_by_layer(browser: Browser) -> None:
@@ -87,7 +87,7 @@ async def test_a_requests_hand_over_is_drawn_layer_by_layer(browser: Browser) ->
         await until(tab, f"{DRAWN} === {3 * LAYERS}")
         pushes = await tab.evaluate("document.querySelectorAll('#handover rect.push').length")
         words = await tab.evaluate("document.querySelector('#handover svg').getAttribute('aria-label')")
-        rows = await tab.evaluate("[...document.querySelectorAll('#handover tbody tr')].map((row) => row.innerText)")
+        rows = await tab.evaluate("[...document.querySelectorAll('#handover tbody tr')].map((row) => row.textContent)")
         row = await tab.evaluate("document.querySelector('#request-rows tr').innerText")
 
     assert pushes == 3 * LAYERS
