@@ -1,6 +1,6 @@
 """The dashboard in front of real nodes, in a headless Chromium.
 
-With BATON_SCREENSHOTS=docs/images these tests leave the pictures of the docs.
+With DASHBOARD_PICTURES=docs/images these tests leave the pictures of the docs.
 """
 
 import asyncio
@@ -94,7 +94,7 @@ async def traffic(trio: Trio, url: str) -> AsyncIterator[None]:
 
 async def picture(tab: Tab, name: str) -> None:
     """Keep a picture of the page, if somebody wants them."""
-    if folder := os.environ.get("BATON_SCREENSHOTS"):
+    if folder := os.environ.get("DASHBOARD_PICTURES"):
         await asyncio.sleep(1.2)  # what moves has come to rest
         taken = await tab.screenshot()
         await asyncio.to_thread((Path(folder) / f"dashboard-{name}.png").write_bytes, taken)
