@@ -21,6 +21,7 @@ def node(url: str, requests: int, state: str = "ready") -> NodeShown:
         models=["m"],
         requests=requests,
         prompt_bytes=10,
+        other_requests=0,
         own_prompt_bytes=0,
     )
     return NodeShown(view=view.model_dump(), first=(2, 0.5), gaps=(10, 1.0), running=3, waiting=0, kv_usage=0.25)
