@@ -16,8 +16,8 @@ export class Handover {
     this.id = "";
   }
 
-  show(request) {
-    if (!request) return this.nothing("Choose a request to see its hand-over.");
+  show(request, otherwise = "Choose a request to see its hand-over.") {
+    if (!request) return this.nothing(otherwise);
     if (!request.transfer || !request.prefill) {
       const words = request.phase === "waiting" ? "It waits for its turn." : request.path === "local" || request.decode ? `No hand-over: ${short(request.decode || "the node")} computed the prompt itself${request.reason ? ` (${request.reason})` : ""}.` : "No hand-over: no node was asked.";
       return this.nothing(words);

@@ -16,7 +16,7 @@ const recent = new Window();
 const headline = new Headline(at("figures"));
 const feed = new Feed(show, state);
 const handover = new Handover(feed);
-const requests = new Requests((request) => handover.show(request));
+const requests = new Requests((request, otherwise) => handover.show(request, otherwise));
 const nodes = new Nodes(feed, signIn);
 const relay = new Relay((role, url) => nodes.open(role, url));
 const events = new Events();

@@ -69,7 +69,7 @@ export class Nodes {
       ["Transfers open", count(gauge.open)],
       ["Peers", gauge.sessions === undefined ? "–" : `${count(gauge.sessions)}${gauge.refused_sessions ? `, ${count(gauge.refused_sessions)} refused` : ""}`],
       ["KV pushed", bytes(gauge.pushed_bytes)],
-      ["Breaker", `${node.breaker.replace("_", " ")}, opened ${count(node.breaker_openings)} times`],
+      ["Breaker", node.breaker_openings ? `${node.breaker.replace("_", " ")}, opened ${count(node.breaker_openings)} ${node.breaker_openings === 1 ? "time" : "times"}` : node.breaker],
       ["Serves", node.models.map((model) => model.split("/").pop()).join(", ") || "–"],
     ];
     keep(at("node-facts"), list, ([name]) => name, ([name]) => make("div", {}, make("dt", {}, name), make("dd")), (row, [, value]) => say(row.lastChild, value));

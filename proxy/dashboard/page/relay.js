@@ -18,12 +18,14 @@ export class Relay {
     this.batons = draw("g");
     this.track.append(gradient(), this.links, this.batons);
     this.drawn = { prefill: [], decode: [] };
+    this.weights = new Map(); // requests of each node, smoothed
+    this.flows = null;
     new ResizeObserver(() => this.connect()).observe(at("relay"));
   }
 
   show(feed, rates) {
     for (const role of ["prefill", "decode"]) this.side(feed, role, rates);
-    this.flows = flows(feed.requests, feed.at);
+    this.flows = feed.requests ? flows(feed.requests, feed.at) : null;
     this.connect();
     if (feed.requests) this.hand(feed.requests);
     say(at("relay-words"), inWords(feed.nodes));
@@ -32,6 +34,13 @@ export class Relay {
   side(feed, role, rates) {
     const nodes = feed.nodes.filter((node) => node.role === role).sort((a, b) => a.slot - b.slot);
     const isFew = nodes.length <= MOST + 1;
+    for (const node of nodes) {
+      const weight = this.weights.get(node.url) ?? node.requests;
+      this.weights.set(node.url, weight + 0.2 * (node.requests - weight));
+    }
+    const stays = new Set(this.drawn[role]); // so that cards do not come and go with every request
+    const weigh = (node) => this.weights.get(node.url) + (stays.has(node.url) ? 1 : 0);
+    const byConcern = (a, b) => TROUBLE[a.state] - TROUBLE[b.state] || weigh(b) - weigh(a) || a.slot - b.slot;
     const shown = isFew ? nodes : [...nodes].sort(byConcern).slice(0, MOST).sort((a, b) => a.slot - b.slot);
     this.drawn[role] = shown.map((node) => node.url);
     const ready = nodes.filter((node) => node.state === "ready").length;
@@ -85,7 +94,7 @@ export class Relay {
     set(this.track, { viewBox: `0 0 ${box.width.toFixed(0)} ${box.height.toFixed(0)}` });
     const ends = { prefill: heights("prefill", box), decode: heights("decode", box) };
     const pairs = [];
-    const many = this.drawn.prefill.length * this.drawn.decode.length > 36;
+    const many = this.flows !== null && this.drawn.prefill.length * this.drawn.decode.length > 36;
     for (const p of this.drawn.prefill) {
       for (const d of this.drawn.decode) {
         const flow = this.flows?.get(`${p} ${d}`);
@@ -150,10 +159,6 @@ function change(card, node, feed, rates) {
     numbers.shown = wanted;
     numbers.replaceChildren(...parts.map(([before, number, after]) => make("span", {}, before ? `${before} ` : "", make("b", {}, number), after ? ` ${after}` : "")));
   }
-}
-
-function byConcern(a, b) {
-  return TROUBLE[a.state] - TROUBLE[b.state] || b.requests - a.requests || a.slot - b.slot;
 }
 
 function flows(requests, now_s) {

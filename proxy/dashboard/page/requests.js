@@ -49,7 +49,8 @@ export class Requests {
     this.bibs = bibs(feed.nodes);
     at("requests").hidden = !this.rows.length;
     keep(at("request-rows"), this.rows, (request) => request.id, (request) => this.row(request), (row, request) => this.change(row, request));
-    if (this.follow.checked) this.newest();
+    if (!feed.requests) this.onChosen(null, "Sign in to see hand-overs, layer by layer.");
+    else if (this.follow.checked) this.newest();
     else this.onChosen(this.found());
   }
 
