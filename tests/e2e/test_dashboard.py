@@ -4,6 +4,7 @@ With DASHBOARD_PICTURES=docs/images these tests leave the pictures of the docs.
 """
 
 import asyncio
+import io
 import os
 import random
 from collections.abc import AsyncIterator, Iterator
@@ -13,6 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 
 from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
@@ -96,8 +98,13 @@ async def picture(tab: Tab, name: str) -> None:
     """Keep a picture of the page, if somebody wants them."""
     if folder := os.environ.get("DASHBOARD_PICTURES"):
         await asyncio.sleep(1.2)  # what moves has come to rest
-        taken = await tab.screenshot()
-        await asyncio.to_thread((Path(folder) / f"dashboard-{name}.png").write_bytes, taken)
+        await asyncio.to_thread(keep, await tab.screenshot(), Path(folder) / f"dashboard-{name}.png")
+
+
+def keep(taken: bytes, path: Path) -> None:
+    """Write a picture with as few colours as it needs: a third of the bytes."""
+    with Image.open(io.BytesIO(taken)) as image:
+        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 async def test_a_live_request_is_drawn_from_layer_to_layer(
