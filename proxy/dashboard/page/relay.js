@@ -148,8 +148,9 @@ function change(card, node, feed, rates) {
   const load = node.requests + node.other_requests;
   fill.style.width = `${Math.min(100, 100 * (node.kv_usage ?? load / (load + 8)))}%`;
   const parts = [["", count(node.requests), "in flight"]];
-  if (node.running !== undefined && node.running !== null) parts.push(["", count(node.waiting), "queued"]);
-  if (node.kv_usage !== undefined && node.kv_usage !== null) parts.push(["KV", percent(node.kv_usage), ""]);
+  const isThere = node.state !== "down"; // what it said last is old
+  if (isThere && node.running !== undefined && node.running !== null) parts.push(["", count(node.waiting), "queued"]);
+  if (isThere && node.kv_usage !== undefined && node.kv_usage !== null) parts.push(["KV", percent(node.kv_usage), ""]);
   const speed = rates(node);
   if (speed !== null) parts.push([node.role === "prefill" ? "leg" : "ITL", timeText(speed), ""]);
   if (gauge?.quarantined) parts.push(["", count(gauge.quarantined), "blocks in quarantine"]);
