@@ -5,6 +5,7 @@ from typing import Any
 NODE_PATH = "/baton/node"
 TRANSFERS_PATH = "/baton/transfers"
 TRACE_PATH = "/baton/transfers/trace"
+TIMELINE_PATH = "/baton/transfers/timeline"  # ?transfer_id=…
 METRICS_PATH = "/metrics"
 CANCEL_PATH = "/baton/transfers/cancel"
 MAX_CANCELLED = 1024  # transfer ids in one call of it

@@ -43,6 +43,9 @@ Serving {model} at {url}/v1, prompts and tokens on separate nodes. Ctrl-C stops 
   print(answer.choices[0].text)
 """
 
+DASHBOARD = """
+The relay at work: {url}/dashboard, with the token in {file}
+"""
 KEY_LINE = """
     -H 'Authorization: Bearer YOUR-KEY' \\"""
 
@@ -114,16 +117,26 @@ def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:
     if given is not None:
         read_secret(given)
         return given.resolve()
-    path = runtime_dir / "secret"
+    return _write_secret(runtime_dir / "secret")
+
+
+def ensure_admin_token(given: Path | None, runtime_dir: Path) -> Path:
+    """Return the file with the admin token: the one given, or a new one for this run."""
+    return given.resolve() if given is not None else _write_secret(runtime_dir / "admin.token")
+
+
+def _write_secret(path: Path) -> Path:
+    """Write a new secret into a new file that only this user can read."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(generate_secret())
     return path
 
 
-def welcome(url: str, model: str, *, needs_key: bool = False) -> str:
-    """Return what a person needs for a first request."""
+def welcome(url: str, model: str, *, token_file: Path, needs_key: bool = False) -> str:
+    """Return what a person needs for a first request, and to see what becomes of it."""
     key, key_line = ("YOUR-KEY", KEY_LINE) if needs_key else ("none", "")
-    return WELCOME.format(url=url, model=model, model_json=json.dumps(model), key=key, key_line=key_line)
+    words = WELCOME.format(url=url, model=model, model_json=json.dumps(model), key=key, key_line=key_line)
+    return words + DASHBOARD.format(url=url, file=token_file)
 
 
 def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Path) -> int:
@@ -134,6 +147,7 @@ def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Pat
     around = Surroundings(
         file=file.resolve() if file else None,
         secret_file=ensure_secret(config.cluster.secret_file, runtime_dir),
+        admin_token_file=(token_file := ensure_admin_token(config.proxy.admin_token_file, runtime_dir)),
         node_flags=options.node_flags,
         cores=tuple(sorted(os.sched_getaffinity(0))) if pinned else (),
     )
@@ -144,7 +158,8 @@ def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Pat
     log_dir.mkdir(parents=True, exist_ok=True)
     settings = _settings(config, options, stack, device=device, runtime_dir=runtime_dir, log_dir=log_dir)
     needs_key = config.proxy.api_keys_file is not None
-    return _run(stack, settings, keep_logs=options.log_dir is not None, needs_key=needs_key)
+    keep_logs = options.log_dir is not None
+    return _run(stack, settings, keep_logs=keep_logs, token_file=token_file, needs_key=needs_key)
 
 
 def _settings(
@@ -174,9 +189,10 @@ def ranks_of_nodes(config: BatonConfig, options: Options, stack: Stack) -> dict[
     return {node.name: sizes[node.module] for node in stack.nodes}
 
 
-def _run(stack: Stack, settings: Settings, *, keep_logs: bool, needs_key: bool) -> int:
+def _run(stack: Stack, settings: Settings, *, keep_logs: bool, token_file: Path, needs_key: bool) -> int:
     def announce() -> None:
-        _say(welcome(stack.proxy.url, _served_model(stack.proxy.url), needs_key=needs_key))
+        url = stack.proxy.url
+        _say(welcome(url, _served_model(url), token_file=token_file, needs_key=needs_key))
 
     try:
         Launcher(stack, settings, _say).run(announce)

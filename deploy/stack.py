@@ -67,6 +67,7 @@ class Surroundings:
 
     file: Path | None  # the configuration file, which every process reads again
     secret_file: Path
+    admin_token_file: Path | None = None  # of the proxy; None: as the configuration says
     node_flags: tuple[str, ...] = ()  # given to every node: its own flags or vLLM's
     cores: tuple[int, ...] = ()  # cores to share out among the nodes; empty: pin nothing
 
@@ -130,6 +131,7 @@ def _proxy(config: BatonConfig, around: Surroundings, prefill: Sequence[Member],
             *("--host", listener.host),
             *("--port", str(listener.port)),
             *("--workers", str(config.proxy.workers)),
+            *(("--admin-token-file", str(around.admin_token_file)) if around.admin_token_file else ()),
             *("--prefill", *(node.url for node in prefill)),
             *("--decode", *(node.url for node in decode)),
         ),

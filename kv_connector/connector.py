@@ -93,7 +93,8 @@ class BatonConnector(KVConnectorBase_V1):
         self._worker = made.worker
         self._introduced = RankAddress(index=made.rank, address=made.control_address)
         path = self._config.engine_dir / f"worker-{made.rank}.sock"
-        self._status = StatusServer(path, made.snapshot, self._worker.cancel)
+        timeline = self._worker.timeline if isinstance(self._worker, PrefillWorker) else None
+        self._status = StatusServer(path, made.snapshot, self._worker.cancel, timeline)
         self._worker.start()
         self._status.start()
 

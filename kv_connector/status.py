@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 REQUEST = b"snapshot"
 CANCEL = b"cancel"  # followed by a second frame: a JSON list of transfer ids
+TIMELINE = b"timeline"  # followed by a second frame: a transfer id
 
 _STOP_S = 5.0  # how long a stop waits for a snapshot that is being taken
 _MAX_PATH_BYTES = 107  # of a Unix socket's address
@@ -28,13 +29,14 @@ _HIGH_WATER = 1024
 
 
 class StatusServer:
-    """Answers `b"snapshot"` and `b"cancel"` with JSON on a REP socket."""
+    """Answers `b"snapshot"`, `b"cancel"` and `b"timeline"` with JSON on a REP socket."""
 
     def __init__(
         self,
         path: Path,
         snapshot: Callable[[], dict[str, Any]],
         cancel: Callable[[list[str]], int] | None = None,
+        timeline: Callable[[str], dict[str, Any]] | None = None,
     ) -> None:
         """Make the server; `start` binds it.
 
@@ -42,10 +44,12 @@ class StatusServer:
             path: Of the socket.
             snapshot: Called in this server's thread; an exception of it is answered as `{"error": …}`.
             cancel: Likewise; ends transfers by id and returns how many of them were open. A side that has none refuses.
+            timeline: Likewise; tells of one transfer, by id.
         """
         self._path = path
         self._snapshot = snapshot
         self._cancel = cancel
+        self._timeline = timeline
         self._wakeup = Wakeup()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket: zmq.Socket[bytes] | None = None
@@ -104,6 +108,8 @@ class StatusServer:
                 return _encode(self._snapshot())
             if request[0] == CANCEL and len(request) == 2 and self._cancel is not None:
                 return _encode({"open": self._cancel(json.loads(request[1]))})
+            if request[0] == TIMELINE and len(request) == 2 and self._timeline is not None:
+                return _encode(self._timeline(request[1].decode()))
         except Exception as exc:  # thread boundary: the node must get an answer
             logger.exception("the node's %s failed", request[0])
             return _encode({"error": f"{type(exc).__name__}: {exc}"})

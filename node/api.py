@@ -8,8 +8,8 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from contracts.http import INTEGRITY_PATH, NODE_PATH, TRACE_PATH, TRANSFERS_PATH
-from contracts.kv_transfer import Role
+from contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
+from contracts.kv_transfer import Role, is_transfer_id
 from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, RegionInfo, to_plain
 from kv_connector.refusals import Refusals, added_up
 from kv_connector.trace import Event, trace_events
@@ -19,7 +19,7 @@ from node.connector_channel import SnapshotClient, Snapshots
 from node.errors import ConnectorSilentError
 from node.versions import versions
 
-PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH, INTEGRITY_PATH)
+PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,8 @@ class NodeApi:
             await send_json(send, 200, to_plain(await self._describe(engine_facts(scope))))
         elif scope["path"] == INTEGRITY_PATH:
             await self._answer_integrity(send)
+        elif scope["path"] == TIMELINE_PATH:
+            await self._answer_timeline(scope, send)
         else:
             await self._answer_transfers(scope, send)
 
@@ -126,10 +128,12 @@ class NodeApi:
         except ConnectorSilentError as exc:
             await send_error(send, 503, str(exc))
             return
+        query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
         if scope["path"] == TRANSFERS_PATH:
-            await send_json(send, 200, merge(snapshots) | {"refused": self._refused(snapshots)})
+            merged = merge(snapshots) | {"refused": self._refused(snapshots)}
+            await send_json(send, 200, brief(merged) if "brief" in query else merged)
             return
-        wanted = parse_qs(scope.get("query_string", b"").decode()).get("transfer_id", [])
+        wanted = query.get("transfer_id", [])
         events = self._trace(snapshots, wanted, scope)
         if wanted and not any(event["ph"] == "X" for event in events):
             await send_error(send, 404, "no such transfer among those that ended last")
@@ -152,6 +156,20 @@ class NodeApi:
         sides = (side.get("refused", {}) for side in snapshots)
         return added_up(self._refusals.snapshot(), *sides)
 
+    async def _answer_timeline(self, scope: Scope, send: Send) -> None:
+        """Tell of one transfer: what either side of the connector knows, and on P when each layer was written and pushed."""
+        wanted = parse_qs(scope.get("query_string", b"").decode(errors="replace")).get("transfer_id", [""])[0]
+        if not is_transfer_id(wanted):
+            await send_error(send, 400, "transfer_id must name a transfer: 32 hexadecimal digits")
+            return
+        try:
+            snapshots = await self._snapshots.both()
+            flows = await self._snapshots.flows(wanted) if self._role == "prefill" else []
+        except ConnectorSilentError as exc:
+            await send_error(send, 503, str(exc))
+            return
+        await send_json(send, 200, {"role": self._role, "flows": flows, **told_of(wanted, snapshots)})
+
     async def _answer_integrity(self, send: Send) -> None:
         try:
             found = await self._snapshots.integrity()
@@ -161,6 +179,7 @@ class NodeApi:
             await send_json(send, 200, found)
 
 
+_SIDES = ("scheduler", "worker")
 _MAX_PROCESS = 2**31 - 1  # what trace viewers take for a process id
 _NOTHING = _WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync="")
 
@@ -184,6 +203,21 @@ def merge(snapshots: Snapshots) -> dict[str, Any]:
         "scheduler": _rest(snapshots.scheduler),
         "worker": _rest(snapshots.worker),
     }
+
+
+def brief(merged: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what is said of single transfers, but for those that failed."""
+    sides = {side: {name: value for name, value in merged[side].items() if name != "recent"} for side in _SIDES}
+    return {**sides, "refused": merged["refused"]}
+
+
+def told_of(transfer_id: str, snapshots: Snapshots) -> dict[str, Any]:
+    """Return what both sides say of one transfer, be it open or among those that ended last."""
+
+    def found(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [each for each in entries if each["transfer_id"].partition("/")[0] == transfer_id]
+
+    return {"open": found(merge(snapshots)["transfers"]), "ended": found(recent(snapshots))}
 
 
 def recent(snapshots: Snapshots) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from node.errors import ConnectorSilentError
 
 SNAPSHOT_REQUEST = b"snapshot"
 CANCEL_REQUEST = b"cancel"
+TIMELINE_REQUEST = b"timeline"
 ANSWER_TIMEOUT_S = 1.0
 INTEGRITY_TIMEOUT_S = 5.0  # the scheduler looks several times before it reports anything
 MAX_OUTCOMES = 4096  # of requests whose client left before the first token
@@ -88,6 +89,19 @@ class SnapshotClient:
         of_engines = [next(answers) for _ in schedulers]
         of_ranks = [[next(answers) for _ in of_engine] for of_engine in workers if of_engine]
         return Snapshots(combine.schedulers(of_engines), combine.workers(of_ranks))
+
+    async def flows(self, transfer_id: str) -> list[dict[str, Any]]:
+        """Return what the prefill ranks know of the layers of one transfer.
+
+        Raises:
+            ConnectorSilentError: there is no rank, or one did not answer in time.
+        """
+        workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
+        if not workers:
+            raise ConnectorSilentError("the connector has not started")
+        asked = (self._asker.ask(path, TIMELINE_REQUEST, transfer_id.encode()) for path in workers)
+        answers = await asyncio.gather(*asked)
+        return [{**flow, "rank": rank} for rank, answer in enumerate(answers) for flow in answer["flows"]]
 
     async def integrity(self) -> dict[str, Any]:
         """Have the block pool checked; return what was found.

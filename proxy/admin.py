@@ -44,27 +44,29 @@ def admin_router(
     members: Members, crew: Crew, upstream: Upstream, token: AdminToken | None, about: dict[str, Any]
 ) -> APIRouter:
     """Return the routes; `about` is what never changes of the state."""
-    router = APIRouter(tags=["admin"], route_class=_guarded_by(token), dependencies=[Depends(_bearer)])
+    router = APIRouter(tags=["admin"], route_class=guarded_by(token), dependencies=[Depends(_bearer)])
     _add_member_routes(router, members, crew, about)
     _add_fan_out_routes(router, members, crew, upstream)
     return router
 
 
-def _guarded_by(token: AdminToken | None) -> type[APIRoute]:
-    """Return a kind of route that asks for the token before it reads anything of the body."""
+def authorise(request: Request, token: AdminToken | None) -> None:
+    """Raise what refuses a request that does not carry the token."""
+    if token is None:
+        raise HTTPException(HTTPStatus.FORBIDDEN, OFF)
+    if not token.opens(request.headers.get("authorization", "")):
+        raise HTTPException(HTTPStatus.UNAUTHORIZED, "the admin token is needed", {"www-authenticate": "Bearer"})
 
-    def authorise(request: Request) -> None:
-        if token is None:
-            raise HTTPException(HTTPStatus.FORBIDDEN, OFF)
-        if not token.opens(request.headers.get("authorization", "")):
-            raise HTTPException(HTTPStatus.UNAUTHORIZED, "the admin token is needed", {"www-authenticate": "Bearer"})
+
+def guarded_by(token: AdminToken | None) -> type[APIRoute]:
+    """Return a kind of route that asks for the token before it reads anything of the body."""
 
     class GuardedRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
             handle = super().get_route_handler()
 
             async def guarded(request: Request) -> Response:
-                authorise(request)
+                authorise(request, token)
                 return await handle(request)
 
             return guarded

@@ -27,6 +27,8 @@ from proxy.admin_token import AdminToken
 from proxy.admission.admission import Admission
 from proxy.attempt import Attempts
 from proxy.cancels import Cancels
+from proxy.dashboard.dashboard import Dashboard
+from proxy.dashboard.routes import dashboard_router
 from proxy.document.by_hand import describe_data_routes
 from proxy.document.routes import EngineDocument, add_document
 from proxy.endpoints import DATA_ROUTES, RESPONSES
@@ -49,7 +51,7 @@ from proxy.workers.crew import Crew
 from proxy.workers.seat import Seat
 
 MODELS: Final = "/v1/models"
-_KINDS: Final = {401: "authentication_error", 403: "permission_error"}
+_KINDS: Final = {401: "authentication_error", 403: "permission_error", 503: "service_unavailable_error"}
 
 
 class FrontDoor:
@@ -110,6 +112,7 @@ def create_app(
     doors = Doors(keys_file, sight, admission.claims, seat) if keys_file is not None else None
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
     crew = Crew(members, counted, admission, seat, retries_left=lambda: budget.left)
+    dashboard = Dashboard(crew, members, admission, sight=sight, secret=secret, upstream=upstream)
     cancels = Cancels(secret, upstream, counted)
     attempts = Attempts(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
     planner = Planner(
@@ -134,6 +137,7 @@ def create_app(
         finally:
             if doors is not None:
                 await doors.stop()
+            await dashboard.stop()
             await crew.stop()
             await members.stop()
             await attempts.stop()
@@ -147,6 +151,7 @@ def create_app(
     _add_routes(api, members, crew, needs_prefill=config.proxy.when_no_prefill == "refuse")
     unchanging = {"version": about.running_version(), "settings": about.settings(config.proxy)}
     api.include_router(admin_router(members, crew, upstream, admin_token, unchanging))
+    api.include_router(dashboard_router(dashboard, admin_token))
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(RequestValidationError, _invalid)
     failover = Failover(planner, attempts, Retries(budget, max_attempts=config.proxy.max_attempts), counted)

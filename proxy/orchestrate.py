@@ -55,7 +55,7 @@ class Orchestrator:
         route, request_id = self.label(scope), request_id_of(scope["headers"])
         claim = self._admission.claims.claim()
         trace = self._sight.tracing.begin(scope["headers"], scope["method"], route, request_id)
-        client = Client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]), trace=trace)
+        client = self._sight.client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]), trace=trace)
         with self._sight.exchange(route, scope, client):
             try:
                 with claim:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kv_connector.handoff.pushing import NOTHING, Coverage, Piece, Terms
+from kv_connector.layer_times import LayerTimes
 from kv_connector.protocol import Reserve
 
 
@@ -55,6 +56,7 @@ class Outgoing:
     marks: dict[str, float] = field(default_factory=dict)  # s, for timings
     pushing_since: float | None = None  # s; some push call has been under way without a gap
     pushing_s: float = 0.0  # before that: time in which some push call was under way
+    layer_times: LayerTimes | None = None  # for people; None: nobody wants them
 
     @property
     def epoch(self) -> int:

@@ -23,6 +23,7 @@ from kv_connector.handoff.pushing import Coverage, Terms
 from kv_connector.handoff.session import Session, SessionState
 from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.handoff.tombstones import Tombstones
+from kv_connector.layer_times import LayerTimes
 from kv_connector.protocol import (
     Beat,
     Body,
@@ -70,6 +71,7 @@ class Producer:
         terms: Callable[[Hello], Terms] | None = None,
         verify: Callable[[str], bool] = verify_none,
         refused: Callable[[Refused], None] = uncounted,
+        times_layers: bool = False,
     ) -> None:
         """Make the machine; it knows no peer yet.
 
@@ -84,6 +86,7 @@ class Producer:
                 of the same size.
             verify: Whether the commit of a transfer (by id) shall carry digests of its source blocks.
             refused: Told of each message that is not acted on, or not as its sender wishes.
+            times_layers: Whether transfers remember when each layer was written and pushed.
         """
         self.incarnation = incarnation
         self.sessions: dict[int, Session] = {}
@@ -106,6 +109,7 @@ class Producer:
         self._judge = judge
         self._verify = verify
         self._count = refused
+        self._times_layers = times_layers
         self._claims = Claims()
         self._ids: dict[str, str] = {}  # request id → transfer id, while live
         self._pushable: dict[str, Outgoing] = {}  # in the order in which they got something to push
@@ -139,6 +143,8 @@ class Producer:
         transfer.ready[layer] = max(transfer.ready[layer], blocks)
         transfer.marks.setdefault("first_layer", now)
         transfer.marks["last_layer"] = now
+        if transfer.layer_times is not None:
+            transfer.layer_times.wrote(layer, now)
         self._note_pushable(transfer)
 
     def void(self, request_id: str, reason: str, now: float) -> None:
@@ -190,6 +196,8 @@ class Producer:
     def push_begun(self, push: Push, now: float) -> None:
         """The sender sets about a push call. For timings alone."""
         push.transfer.marks.setdefault("first_push", now)
+        if push.transfer.layer_times is not None:
+            push.transfer.layer_times.begins(push.pieces, now)
         if push.transfer.pushing_since is None:
             push.transfer.pushing_since = now
 
@@ -197,6 +205,8 @@ class Producer:
         """A push call has ended. A failed one may go on writing (E1): its epoch is dirty and never retried."""
         transfer = push.transfer
         transfer.in_flight -= 1
+        if transfer.layer_times is not None:
+            transfer.layer_times.ends(push.pieces, now)
         if transfer.in_flight == 0 and transfer.pushing_since is not None:
             transfer.pushing_s += now - transfer.pushing_since
             transfer.pushing_since = None
@@ -486,6 +496,7 @@ class Producer:
         transfer = self.transfers.get(transfer_id)
         if transfer is None:
             transfer = Outgoing(transfer_id, now, self._layers, ready=[0] * self._layers)
+            transfer.layer_times = LayerTimes() if self._times_layers else None
             self.transfers[transfer_id] = transfer
         return transfer
 

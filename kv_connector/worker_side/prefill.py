@@ -31,6 +31,7 @@ from kv_connector.worker_side.groups import Groups
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.sender import Sender
 from kv_connector.worker_side.speakers import Speakers
+from kv_connector.worker_side.timelines import Timelines
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class PrefillWorker:
             terms=introduction.terms,
             verify=Sampling.of(config.transfer.kv_verify),
             refused=self._refusals.count,
+            times_layers=True,
         )
         self._fan_out = FanOut(self._producer)
         self._sender = Sender(
@@ -90,6 +92,7 @@ class PrefillWorker:
         bound = self._loop.listen(config.control_host, port, secret)
         self.address = f"tcp://{config.advertise_host}:{bound.rpartition(':')[2]}"
         self._accounts = Accounts()
+        self._timelines = Timelines()
         self._prompts: Sequence[Progress] = ()  # of the step under way
 
     def start(self) -> None:
@@ -200,6 +203,11 @@ class PrefillWorker:
             self._flush()
         return were_open
 
+    def timeline(self, transfer_id: str) -> dict[str, Any]:
+        """When the layers of a transfer were written and pushed, flow by flow."""
+        with self._lock:
+            return {"flows": self._timelines.of(transfer_id, self._producer.transfers.values())}
+
     def snapshot(self) -> dict[str, Any]:
         """State for the node API."""
         now = time.monotonic()
@@ -251,6 +259,7 @@ class PrefillWorker:
             if self._fan_out.ended(transfer_id, transfer.transfer_id):
                 self._groups.end(transfer_id)
             self._accounts.add(transfer, outcome, self._describe(transfer, ended_at(transfer)))
+            self._timelines.add(transfer)
 
     def _digested(self, transfer: Outgoing, digests: bytes) -> None:
         """The digests of a transfer's source blocks are there (their own thread)."""

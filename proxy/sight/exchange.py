@@ -1,6 +1,7 @@
 """What is noted of a request when it ends: series, its span, a line in the access log."""
 
 import time
+from collections.abc import Callable
 
 from starlette.types import Scope
 
@@ -19,6 +20,7 @@ class Sight:
     def __init__(self, config: ProxyConfig, metrics: Metrics, tracing: Tracing) -> None:
         self.metrics = metrics
         self.tracing = tracing
+        self.client: Callable[..., Client] = Client  # what makes the sending half of an exchange
         self.access_log = AccessLog(config.access_log, config.log_format)
         self._tenant_header = config.tenant_header.lower()
         metrics.registry.register(tracing)

@@ -60,6 +60,7 @@ class Crew:
         self._version = 0
         self._carried = Counted()  # counted by former workers in this seat
         self._tasks: set[asyncio.Task[None]] = set()
+        self.tells: dict[str, Callable[[], bytes]] = {}  # further words, and what this worker answers
 
     async def start(self, probes_timeout_s: float) -> None:
         """Take over what is ordered and was counted, and wait for the first probes: then requests may come."""
@@ -135,6 +136,22 @@ class Crew:
         self._members.probe_now()
         await self._tell(PROBE)
 
+    async def all_tell(self, word: str) -> list[bytes]:
+        """Return what each worker says to a word of `tells`, this one's first; those that do not answer are left out."""
+        paths = [self._seat.channel_of(number) for number in self._seat.others] if self._seat else []
+        answers = await asyncio.gather(*(ask(path, word) for path in paths), return_exceptions=True)
+        return [self.tells[word](), *(answer for answer in answers if isinstance(answer, bytes))]
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return self._seat.workers if self._seat else 1
+
+    @property
+    def number(self) -> int:
+        """Which of them this is."""
+        return self._seat.number if self._seat else 0
+
     # --- among workers ---
 
     async def _answer(self, word: str) -> bytes:
@@ -144,6 +161,8 @@ class Crew:
             return b"done" if self._catch_up(self._book) else b"later"
         if word == PROBE:
             self._members.probe_now()
+        if word in self.tells:
+            return self.tells[word]()
         return b"done"
 
     async def _reports(self) -> list[Report]:

@@ -132,14 +132,14 @@ class Tab:
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
 
-    async def open(self, page: Path, *, width: int, scheme: Scheme, height: int = 900) -> None:
-        """Show a file, and wait until it is complete."""
+    async def open(self, page: Path | str, *, width: int, scheme: Scheme, height: int = 900) -> None:
+        """Show a file or an address, and wait until it is complete."""
         await self.call(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
         )
         await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self._loaded.clear()
-        await self.call("Page.navigate", url=page.as_uri())
+        await self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         await asyncio.wait_for(self._loaded.wait(), ANSWER_TIMEOUT_S)
 
     async def evaluate(self, script: str) -> Any:

@@ -200,3 +200,19 @@ def test_a_node_that_does_not_read_costs_nothing(context: zmq.Context[zmq.Socket
         assert not all(sent)
         assert time.monotonic() - began < 5
         sender.close()
+
+
+def test_a_transfer_is_told_of_by_id(context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path) -> None:
+    """A side that keeps timelines answers with one; another refuses the question."""
+    knows = StatusServer(tmp_path / "p", dict, None, lambda transfer_id: {"asked": transfer_id})
+    knows_not = StatusServer(tmp_path / "d", dict)
+    answers = []
+    for name, server in (("p", knows), ("d", knows_not)):
+        server.start()
+        with context.socket(zmq.REQ) as asker:
+            asker.connect(f"ipc://{tmp_path / name}")
+            asker.send_multipart([b"timeline", b"ab"])
+            answers.append(json.loads(asker.recv()))
+        server.stop()
+
+    assert answers == [{"asked": "ab"}, {"error": "unknown request"}]

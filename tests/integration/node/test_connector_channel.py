@@ -279,3 +279,26 @@ async def test_outcomes_that_nobody_asks_for_are_bounded(outcomes: Outcomes, rep
 def test_without_a_socket_nothing_is_known(runtime_dir: Path) -> None:
     """A server without life-span events still answers."""
     assert Outcomes(runtime_dir).take("a") is None
+
+
+async def test_every_rank_tells_of_its_flows(
+    runtime_dir: Path, connector: Callable[[Answer, Answer], None], workers: Callable[[int, Answer], None]
+) -> None:
+    """Each is asked for the transfer by name, and the answers say whose they are."""
+    connector(says({}), says({"flows": [{"layers": 2}]}))
+    workers(1, says({"flows": [{"layers": 3}, {"layers": 4}]}))
+    client = SnapshotClient(runtime_dir)
+
+    found = await client.flows("ab" * 16)
+    client.stop()
+
+    assert found == [{"layers": 2, "rank": 0}, {"layers": 3, "rank": 1}, {"layers": 4, "rank": 1}]
+
+
+async def test_flows_of_a_connector_that_has_not_started_cannot_be_told(runtime_dir: Path) -> None:
+    """No worker is no answer."""
+    client = SnapshotClient(runtime_dir)
+
+    with pytest.raises(ConnectorSilentError, match="not started"):
+        await client.flows("ab" * 16)
+    client.stop()

@@ -38,6 +38,7 @@ def test_the_wheel_holds_our_packages_and_nothing_else(tmp_path: Path) -> None:
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
     assert "deploy/embedded_model/weights/model.safetensors" in names
+    assert {"proxy/dashboard/page/index.html", "proxy/dashboard/page/main.js"} <= set(names)
 
 
 def test_every_direct_dependency_is_pinned() -> None:

@@ -43,6 +43,15 @@ def test_the_file_and_further_flags_reach_every_node() -> None:
     assert "--dtype" not in stack.proxy.argv
 
 
+def test_the_admin_token_is_the_proxys_alone() -> None:
+    """Nodes have no use for it; without one of the launcher's the configuration's own counts."""
+    stack = plan(BatonConfig(), replace(AROUND, admin_token_file=Path("/run/admin.token")))
+
+    assert words_after(stack, "proxy", "--admin-token-file") == ["/run/admin.token"]
+    assert not any("--admin-token-file" in node.argv for node in stack.nodes)
+    assert "--admin-token-file" not in plan(BatonConfig(), AROUND).proxy.argv
+
+
 @pytest.mark.parametrize(
     ("settings", "url", "ready_path"),
     [

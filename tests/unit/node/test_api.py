@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from contracts.http import INTEGRITY_PATH, NODE_PATH, TRACE_PATH, TRANSFERS_PATH
-from contracts.kv_transfer import Role
+from contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
+from contracts.kv_transfer import PROTOCOL_VERSION, Role
 from contracts.secret import ClusterSecret
 from kv_connector.refusals import Refusals
 from node.api import EngineFacts, NodeApi, engine_facts, merge
@@ -57,6 +57,10 @@ class FakeConnector:
             raise ConnectorSilentError("no snapshot")
         return Snapshots(self.scheduler, self.worker)
 
+    async def flows(self, transfer_id: str) -> list[dict[str, Any]]:
+        """Return the timeline of one flow."""
+        return [{"transfer_id": transfer_id, "written": [[0.5, 0]]}]
+
     async def integrity(self) -> dict[str, Any]:
         """Return what the check found."""
         if self.worker is None:
@@ -78,8 +82,9 @@ def node_api(connector: FakeConnector, role: Role = "prefill") -> NodeApi:
 
 async def ask(api: NodeApi, path: str, method: str = "GET", token: str = TOKEN, app: object = None) -> Exchange:
     """Send one request to the API."""
+    path, _, query = path.partition("?")
     scope = http(method, path, [("Authorization", f"Bearer {token}")])
-    scope["app"] = app
+    scope["app"], scope["query_string"] = app, query.encode()
     exchange = Exchange(scope)
     await api.answer(scope, exchange.send)
     return exchange
@@ -92,7 +97,7 @@ async def describe(api: NodeApi, app: object = None) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(exchange.body))
 
 
-@pytest.mark.parametrize("path", [NODE_PATH, TRANSFERS_PATH, TRACE_PATH, INTEGRITY_PATH])
+@pytest.mark.parametrize("path", [NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH])
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
 async def test_a_wrong_token_is_turned_away(path: str, token: str) -> None:
     """Nothing about the node is said; the refusal has OpenAI's shape."""
@@ -118,7 +123,7 @@ async def test_a_ready_node_says_what_its_connector_says() -> None:
     assert info["control_addresses"] == ["tcp://10.0.0.5:9100"]
     assert (info["fingerprint"], info["regions"]) == (FINGERPRINT, [REGION])
     assert (info["num_blocks"], info["incarnation"], info["layer_sync"]) == (9, "00ff", "event")
-    assert info["versions"]["protocol"] == "1"
+    assert info["versions"]["protocol"] == str(PROTOCOL_VERSION)
     assert "totals" not in info
 
 
@@ -336,3 +341,49 @@ def test_a_node_says_which_routes_its_server_has() -> None:
     app = SimpleNamespace(state=state, routes=[other, route, route, SimpleNamespace()])
 
     assert engine_facts({"app": app}).routes == ["/tokenize", "/v1/embeddings"]
+
+
+WANTED, OTHER = "ab" * 16, "cd" * 16
+
+
+async def test_one_transfer_is_told_of() -> None:
+    """What either side says of it, open or ended, flow by flow, and nothing of others."""
+    worker = WORKER | {
+        "transfers": [{"transfer_id": WANTED, "state": "pushing"}, {"transfer_id": OTHER, "state": "pushing"}],
+        "recent": [{"transfer_id": f"{WANTED}/0-1", "state": "committed"}, {"transfer_id": OTHER}],
+    }
+    got = await ask(node_api(FakeConnector(worker)), f"{TIMELINE_PATH}?transfer_id={WANTED}")
+
+    assert json.loads(got.body) == {
+        "role": "prefill",
+        "flows": [{"transfer_id": WANTED, "written": [[0.5, 0]]}],
+        "open": [{"transfer_id": WANTED, "worker": {"state": "pushing"}}],
+        "ended": [{"transfer_id": f"{WANTED}/0-1", "state": "committed"}],
+    }
+
+
+async def test_a_decode_node_has_no_layers_to_tell_of() -> None:
+    """Its ranks are not asked for them."""
+    got = await ask(node_api(FakeConnector(WORKER), "decode"), f"{TIMELINE_PATH}?transfer_id={WANTED}")
+
+    assert (got.status, json.loads(got.body)["flows"], json.loads(got.body)["ended"]) == (200, [], [])
+
+
+@pytest.mark.parametrize("query", ["", "?transfer_id=", "?transfer_id=../secret", "?transfer_id=%ff"])
+async def test_a_timeline_is_asked_by_transfer_id(query: str) -> None:
+    """Anything else is refused before the connector is asked."""
+    got = await ask(node_api(FakeConnector(None)), TIMELINE_PATH + query)
+
+    assert got.status == 400
+    assert "transfer_id" in json.loads(got.body)["error"]["message"]
+
+
+async def test_transfers_in_brief_are_none() -> None:
+    """Totals and failures alone, for whoever asks every second."""
+    worker = WORKER | {"transfers": [{"transfer_id": WANTED}], "recent": [{}], "failures": [{"reason": "x"}]}
+    got = await ask(node_api(FakeConnector(worker, {"recent": [], "free_blocks": 3})), TRANSFERS_PATH + "?brief=1")
+
+    assert "transfers" not in json.loads(got.body)
+    assert "recent" not in json.loads(got.body)["worker"]
+    assert json.loads(got.body)["worker"]["failures"] == [{"reason": "x"}]
+    assert json.loads(got.body)["scheduler"] == {"free_blocks": 3}

@@ -1,0 +1,104 @@
+"""The dashboard's data: made at most twice a second, however many look."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from contracts.secret import ClusterSecret
+from proxy.about import running_version
+from proxy.admission.admission import Admission
+from proxy.dashboard.asking import Nodes
+from proxy.dashboard.clocks import offset
+from proxy.dashboard.glimpse import Glimpse, for_anybody, glimpse, joined
+from proxy.dashboard.scene import Scene
+from proxy.nodes import Members
+from proxy.sight.exchange import Sight
+from proxy.upstream import Upstream
+from proxy.workers.crew import Crew
+
+FRESH_S: Final = 0.5  # an answer is good for so long
+GLANCE, LOOK = "glance", "look"  # what workers are asked: without single requests, with them
+FORMAT: Final = 1  # of the feed
+
+
+class Dashboard:
+    """One worker's; whichever is asked answers for all."""
+
+    def __init__(
+        self,
+        crew: Crew,
+        members: Members,
+        admission: Admission,
+        *,
+        sight: Sight,
+        secret: ClusterSecret,
+        upstream: Upstream,
+    ) -> None:
+        self._crew = crew
+        self._members = members
+        self._admission = admission
+        self._registry = sight.metrics.registry
+        self._scene = Scene(sight)
+        self._nodes = Nodes(secret, upstream, members)
+        self._made: dict[bool, tuple[float, bytes]] = {}  # for operators or not: when, and what
+        self._making = asyncio.Lock()
+        crew.tells |= {GLANCE: self._glance, LOOK: self._look}
+
+    async def stop(self) -> None:
+        """Look no more; idempotent."""
+        self._scene.stop()
+        await self._nodes.stop()
+
+    async def feed(self, *, for_operator: bool) -> bytes:
+        """Return what is to be seen now, as JSON. An operator's look makes requests be watched."""
+        async with self._making:
+            at_s, body = self._made.get(for_operator, (0.0, b""))
+            if not body or time.monotonic() - at_s > FRESH_S:
+                body = await self._make(for_operator=for_operator)
+                self._made[for_operator] = time.monotonic(), body
+            return body
+
+    async def timeline(self, transfer_id: str, prefill: str, decode: str) -> dict[str, Any]:
+        """Return what both nodes say of one transfer, and where D's instants lie on P's axis."""
+        there, here = await asyncio.gather(
+            self._nodes.timeline(prefill, "prefill", transfer_id),
+            self._nodes.timeline(decode, "decode", transfer_id),
+        )
+        return {"prefill": there, "decode": here, "offset": _offset(here.get("ended") or ())}
+
+    async def _make(self, *, for_operator: bool) -> bytes:
+        if for_operator:
+            self._nodes.start(lambda: self._scene.is_watched)
+        told = await self._crew.all_tell(LOOK if for_operator else GLANCE)
+        body = joined([msgspec.json.decode(each, type=Glimpse) for each in told], self._crew.size)
+        head = {
+            "format": FORMAT,
+            "at": round(time.time(), 3),
+            "version": running_version(),
+            "operator": for_operator,
+        }
+        if not for_operator:
+            return msgspec.json.encode({**head, **for_anybody(body)})
+        told_by_nodes = {"gauges": self._nodes.gauges(), "failures": self._nodes.failures()}
+        return msgspec.json.encode({**head, **body, **told_by_nodes})
+
+    def _glance(self) -> bytes:
+        return self._glimpse(None)
+
+    def _look(self) -> bytes:
+        self._scene.look()
+        return self._glimpse(self._scene.shown())
+
+    def _glimpse(self, requests: dict[str, Any] | None) -> bytes:
+        made = glimpse(self._crew.number, self._members, self._admission, self._registry, requests)
+        return msgspec.json.encode(made)
+
+
+def _offset(records: Sequence[dict[str, Any]]) -> dict[str, float] | None:
+    """Find it in D's records, which hold P's milestones as well; the flow that both timed best counts."""
+    found = [offset(record["prefill"]["timings_s"], record["timings_s"]) for record in records if "prefill" in record]
+    known = [each for each in found if each is not None]
+    return min(known, key=lambda each: each.uncertainty_s)._asdict() if known else None

@@ -1,0 +1,68 @@
+"""The dashboard's routes: the page and its files for anybody, its data in two views, single transfers for operators."""
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from starlette.exceptions import HTTPException
+
+from contracts.kv_transfer import is_transfer_id
+from proxy.admin import authorise, guarded_by
+from proxy.admin_token import AdminToken
+from proxy.dashboard.dashboard import Dashboard
+from proxy.dashboard.files import files
+from proxy.dashboard.pace import Pace
+
+PAGE: Final = "/dashboard"
+_PAGE_FILE: Final = "index.html"
+# Nothing from elsewhere, no script or style but our files, in nobody's frame; and no address leaves with a link.
+_FENCE: Final = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+def dashboard_router(dashboard: Dashboard, token: AdminToken | None) -> APIRouter:
+    """Return the routes."""
+    router, pace = APIRouter(), Pace()
+    operators = APIRouter(route_class=guarded_by(token))
+
+    def slow_down() -> None:
+        if not pace.allows():
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too many look at the dashboard", {"retry-after": "2"})
+
+    @router.get(PAGE, include_in_schema=False)
+    @router.get(f"{PAGE}/{{name}}", include_in_schema=False)
+    async def page(request: Request, name: str = _PAGE_FILE) -> Response:
+        found = files().get(name)
+        if found is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, "no such file")
+        head = {**_FENCE, "etag": found.tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == found.tag:
+            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=head)
+        return Response(found.content, media_type=found.kind, headers=head)
+
+    @router.get(f"{PAGE}/api/feed", include_in_schema=False)
+    async def feed(request: Request) -> Response:
+        is_operator = "authorization" in request.headers
+        if is_operator:
+            authorise(request, token)
+        slow_down()
+        return _json(await dashboard.feed(for_operator=is_operator))
+
+    @operators.get(f"{PAGE}/api/transfers/{{transfer_id}}", include_in_schema=False)
+    async def transfer(transfer_id: str, prefill: str, decode: str) -> dict[str, Any]:
+        if not is_transfer_id(transfer_id):
+            raise HTTPException(HTTPStatus.BAD_REQUEST, "a transfer is named by 32 hexadecimal digits")
+        slow_down()
+        return await dashboard.timeline(transfer_id, prefill, decode)
+
+    router.include_router(operators)
+    return router
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json", headers={"cache-control": "no-store", **_FENCE})

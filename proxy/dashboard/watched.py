@@ -1,0 +1,173 @@
+"""A request that is being watched: it is traced by what notes its legs, and its client counts chunks.
+
+The main path tells a request's trace of everything that matters (`sight/traces.py`). So a watched request has a trace that
+notes it, around the one that it would have had; all others are served as if there were no dashboard.
+"""
+
+import time
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Final
+
+from starlette.types import Send
+
+from proxy.admission.claims import Claim
+from proxy.client import Client
+from proxy.connections import Writer
+from proxy.dialects.shapes import OPENAI, Shape
+from proxy.sight.traces import UNTRACED, Leg, Trace
+
+MAX_LEGS: Final = 8  # of one request; more attempts are counted alone
+MAX_EVENTS: Final = 8
+
+Ended = Callable[["WatchedClient"], None]
+
+
+class WatchedLeg(Leg):
+    """One request to one node; instants in s since the request's arrival."""
+
+    __slots__ = ("_began_s", "_inner", "_origin_s", "ended_s", "first_s", "line", "problem", "role", "url")
+
+    def __init__(self, inner: Leg, role: str, url: str, origin_s: float) -> None:
+        self._inner = inner
+        self._origin_s = origin_s
+        self._began_s = perf_counter() - origin_s
+        self.line = inner.line
+        self.role = role
+        self.url = url
+        self.first_s: float | None = None
+        self.ended_s: float | None = None
+        self.problem = ""
+
+    def event(self, name: str) -> None:
+        """Note that something happened: there are first bytes, and nothing else."""
+        if self.first_s is None:
+            self.first_s = perf_counter() - self._origin_s
+        self._inner.event(name)
+
+    def end(self, problem: str = "") -> None:
+        """Note its end; only the first one counts."""
+        if self.ended_s is None:
+            self.ended_s = perf_counter() - self._origin_s
+            self.problem = problem
+        self._inner.end(problem)
+
+    def shown(self) -> list[Any]:
+        """Return it as the page takes it."""
+        instants = (self._began_s, self.first_s, self.ended_s)
+        return [self.role, self.url, *(None if at is None else round(at, 6) for at in instants), str(self.problem)]
+
+
+class WatchedTrace(Trace):
+    """One request."""
+
+    __slots__ = ("_ended", "_inner", "_origin_s", "events", "legs", "line", "trace_id")
+
+    def __init__(self, inner: Trace, origin_s: float, ended: Callable[[], None]) -> None:
+        self._inner = inner
+        self._origin_s = origin_s
+        self._ended = ended
+        self.line = inner.line
+        self.trace_id = inner.trace_id
+        self.legs: list[WatchedLeg] = []
+        self.events: list[list[Any]] = []
+
+    def waited(self, wait_s: float) -> None:
+        """It was let in just now."""
+        self._inner.waited(wait_s)
+
+    def leg(self, role: str, url: str) -> Leg:
+        """Begin a leg."""
+        inner = self._inner.leg(role, url)
+        if len(self.legs) >= MAX_LEGS:
+            return inner
+        leg = WatchedLeg(inner, role, url, self._origin_s)
+        self.legs.append(leg)
+        return leg
+
+    def event(self, name: str, **fields: str) -> None:
+        """Note that something happened."""
+        if len(self.events) < MAX_EVENTS:
+            about = " ".join(f"{key} {value}" for key, value in fields.items())
+            self.events.append([round(perf_counter() - self._origin_s, 6), name, about])
+        self._inner.event(name, **fields)
+
+    def end(self, status: int, *, failed: bool, **fields: str | int) -> None:
+        """Note its end."""
+        self._inner.end(status, failed=failed, **fields)
+        self._ended()
+
+
+class WatchedClient(Client):
+    """One exchange that somebody may look at."""
+
+    def __init__(
+        self,
+        send: Send,
+        writer: Writer,
+        claim: Claim,
+        request_id: str,
+        shape: Shape = OPENAI,
+        *,
+        trace: Trace = UNTRACED,
+        number: int,
+        ended: Ended,
+    ) -> None:
+        """`number` counts watched requests; `ended` is called when this one has."""
+        super().__init__(send, writer, claim, request_id, shape, trace=trace)
+        self.number = number
+        self.chunks = 0  # after the first
+        self.at_s = time.time()
+        self.ended_s: float | None = None
+        self._tell = ended
+        self.notes = self.trace = WatchedTrace(trace, self.arrived_s, self._end)
+
+    def write(self, chunk: bytes) -> bool:
+        """Send a further chunk of a stream, and count it."""
+        if chunk:
+            self.chunks += 1
+        return super().write(chunk)
+
+    @property
+    def phase(self) -> str:
+        """Where the request is."""
+        if self.ended_s is not None:
+            return "ended"
+        if self.stream_began_s is not None:
+            return "streaming"
+        if not self.attempts:
+            return "waiting"
+        computing = any(leg.role == "prefill" and leg.ended_s is None for leg in self.notes.legs)
+        return "prefill" if computing else "decode"
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as the page takes it: no prompt, no answer, no key."""
+        began_s, ttft_s = self.stream_began_s, self.ttft_s
+        itl_s = (self._sent_s - began_s) / self.chunks if began_s is not None and self.chunks else None
+        lasted_s = perf_counter() - self.arrived_s if self.ended_s is None else self.ended_s
+        return {
+            "id": self.request_id,
+            "at": round(self.at_s, 3),
+            "phase": self.phase,
+            "path": self.path,
+            "reason": self.reason,
+            "status": int(self.status),
+            "broken": self.broken,
+            "left": self.left,
+            "prefill": self.prefill_url,
+            "decode": self.decode_url,
+            "transfer": self.transfer_id,
+            "attempts": self.attempts,
+            "wait_s": round(self.waited_s, 6),
+            "ttft_s": None if ttft_s is None else round(ttft_s, 6),
+            "itl_s": None if itl_s is None else round(itl_s, 6),
+            "chunks": self.chunks + (began_s is not None),
+            "lasted_s": round(lasted_s, 6),
+            "legs": [leg.shown() for leg in self.notes.legs],
+            "events": self.notes.events,
+        }
+
+    def _end(self) -> None:
+        if self.ended_s is None:
+            self.ended_s = perf_counter() - self.arrived_s
+            self._tell(self)

@@ -1,0 +1,301 @@
+"""The dashboard's page in a headless Chromium, in front of fake nodes: what it shows, to whom, and by which means."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import pytest
+
+from tests.support.accessible import axe_source, nameless, violations
+from tests.support.browser import Browser, Scheme, Tab
+from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until_true
+from tests.support.dashboard import LAYERS, press, show, tell_transfers, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+SCREENS: Final[list[tuple[Scheme, int]]] = [("light", 1360), ("dark", 1360), ("light", 400), ("dark", 820)]
+DRAWN: Final = "document.querySelectorAll('#handover rect.compute').length"
+MANY: Final = 300
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One process for all tests here."""
+    running = Browser(tmp_path_factory.mktemp("browser"))
+    yield running
+    running.stop()
+
+
+@asynccontextmanager
+async def looking(browser: Browser, *, decode: int = 2, token: str = ADMIN_TOKEN) -> AsyncIterator[tuple[Cluster, Tab]]:
+    """A page in front of nodes that tell of their transfers; it must have nothing to complain of in the end."""
+    async with cluster(decode=decode, probe_interval_s=0.2) as running, browser.tab() as tab:
+        for node in (*running.prefill, *running.decode):
+            tell_transfers(node)
+        await show(tab, running.url, token=token)
+        yield running, tab
+        assert (tab.said, tab.exceptions) == ([], [])
+        assert all(url.startswith(running.url) for url in tab.requested if not url.startswith("about:"))
+
+
+async def ask(running: Cluster, count: int = 1) -> None:
+    """Have a stream read to its end."""
+    for _ in range(count):
+        assert (await running.complete(stream=True, max_tokens=8)).status_code == 200
+
+
+async def test_the_page_is_sound_on_every_screen(browser: Browser) -> None:
+    """Light and dark, wide and narrow: nothing scrolls sideways, nothing is asked of others, the console is silent."""
+    async with looking(browser) as (running, tab):
+        await ask(running, 3)
+        papers = {}
+        for scheme, width in SCREENS:
+            await show(tab, running.url, scheme=scheme, width=width)
+            await until(tab, f"{DRAWN} > 0")
+            assert await tab.evaluate("document.documentElement.scrollWidth") <= width, f"{scheme}, {width} px"
+            papers[scheme] = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    assert papers["light"] != papers["dark"]
+
+
+async def test_everything_has_a_name(browser: Browser) -> None:
+    """In the tree that screen readers get, with every dialog; and axe-core has no objection, where it is to be had."""
+    axe = await asyncio.to_thread(axe_source)
+    async with looking(browser) as (running, tab):
+        await ask(running, 2)
+        problems: list[str] = []
+        for scheme in ("light", "dark"):
+            await show(tab, running.url, scheme=scheme)
+            await until(tab, f"{DRAWN} > 0")
+            for opens in ("", "sign-dialog", "help-dialog", "nodes-dialog", "node"):
+                if opens == "node":
+                    await tab.evaluate("document.querySelector('#decode-nodes button').click()")
+                elif opens:
+                    await tab.evaluate(f"document.getElementById({opens!r}).showModal()")
+                found = [*await nameless(tab), *(await violations(tab, axe) if axe else [])]
+                problems += [f"{scheme}, {opens or 'page'}: {each}" for each in found]
+                await tab.evaluate("document.querySelectorAll('dialog').forEach((each) => each.close())")
+
+    assert not problems, "\n".join(problems)
+
+
+async def test_a_requests_hand_over_is_drawn_layer_by_layer(browser: Browser) -> None:
+    """The newest is followed; a bar for each layer of each chunk, one for each push, and the same as words and as a table."""
+    async with looking(browser) as (running, tab):
+        await ask(running)
+        await until(tab, f"{DRAWN} === {3 * LAYERS}")
+        pushes = await tab.evaluate("document.querySelectorAll('#handover rect.push').length")
+        words = await tab.evaluate("document.querySelector('#handover svg').getAttribute('aria-label')")
+        rows = await tab.evaluate("[...document.querySelectorAll('#handover tbody tr')].map((row) => row.textContent)")
+        row = await tab.evaluate("document.querySelector('#request-rows tr').innerText")
+
+    assert pushes == 3 * LAYERS
+    assert "28 layers, 84 pushes" in words
+    assert any("first step with it" in each for each in rows)
+    assert "P0 → D" in row
+    assert "done" in row
+
+
+async def test_a_request_that_computes_is_seen_while_it_does(browser: Browser) -> None:
+    """Its row says where it is, and changes when it is through."""
+    async with looking(browser) as (running, tab):
+        running.prefill[0].may_answer.clear()
+        task = asyncio.create_task(running.complete(stream=True))
+        await until(tab, "document.querySelector('#request-rows .tag')?.textContent === 'prefill'")
+        running.prefill[0].may_answer.set()
+        await task
+        await until(tab, "document.querySelector('#request-rows .tag')?.textContent === 'done'")
+
+
+async def test_a_lost_node_is_seen_and_told(browser: Browser) -> None:
+    """Its card, a line in the log that screen readers read, and the banner; and all of that when it is back."""
+    async with looking(browser) as (running, tab):
+        await running.decode[1].stop()
+        card = f"document.querySelector('[data-url=\"{running.decode[1].url}\"]')"
+        await until(tab, f"{card}.dataset.state === 'down'")
+        await until(tab, "document.querySelector('#events').innerText.includes('down')")
+        banner = await until(
+            tab, "!document.getElementById('banner').hidden && document.getElementById('banner').innerText"
+        )
+        words = await tab.evaluate("document.getElementById('relay-words').textContent")
+        await running.decode[1].start()
+        await until(tab, f"{card}.dataset.state === 'ready'")
+        await until(tab, "document.getElementById('banner').hidden")
+
+    assert "1 of 3 nodes" in banner
+    assert "Decode nodes: 1 ready, 1 down." in words
+
+
+async def test_a_node_is_drained_and_removed_with_the_keyboard_alone(browser: Browser) -> None:
+    """Enter on its name, Tab to what shall be done, Enter twice; the node gets no more work, then is no member."""
+    async with looking(browser) as (running, tab):
+        url = running.decode[0].url
+        await tab.evaluate(f"document.querySelector('[data-url=\"{url}\"] button').focus()")
+        await press(tab, "Enter")
+        await until(tab, "document.getElementById('node-dialog').open")
+        await press(tab, "Tab")
+        assert await tab.evaluate("document.activeElement.id") == "node-drain"
+        await press(tab, "Enter")
+        assert await tab.evaluate("document.activeElement.id") == "node-yes"
+        await press(tab, "Enter")
+        await until(tab, "document.getElementById('node-state').innerText.startsWith('draining')")
+        seen = len(running.decode[0].seen)
+        await ask(running, 3)
+        drained = len(running.decode[0].seen) - seen
+        await press(tab, "Tab")
+        await press(tab, "Enter")
+        await press(tab, "Enter")
+        await until(tab, f"document.querySelector('[data-url=\"{url}\"]') === null")
+        await press(tab, "Escape")
+        await until(tab, "!document.getElementById('node-dialog').open")
+        members = (await running.admin("GET", "/admin/nodes")).json()["nodes"]
+
+    assert drained == 0
+    assert url not in [node["url"] for node in members]
+
+
+async def test_without_the_token_there_is_nothing_to_be_done(browser: Browser) -> None:
+    """The page shows nodes and sums; drain asks for the token; a wrong one is refused, and the node goes on."""
+    async with looking(browser, token="") as (running, tab):
+        await ask(running)
+        await until(tab, "document.getElementById('requests-empty').innerText.includes('operators')")
+        assert await tab.evaluate("document.querySelectorAll('#request-rows tr').length") == 0
+        await tab.evaluate("document.querySelector('#decode-nodes button').click()")
+        await tab.evaluate("document.getElementById('node-drain').click()")
+        await until(tab, "document.getElementById('sign-dialog').open")
+        await tab.evaluate("document.getElementById('token').value = 'a wrong token of some length'")
+        await press(tab, "Enter")
+        await until(tab, "document.getElementById('sign-problem').innerText.includes('admin token is needed')")
+        refused = len(tab.said)
+        await tab.evaluate(f"document.getElementById('token').value = {ADMIN_TOKEN!r}")
+        await tab.evaluate("document.getElementById('token').focus()")
+        await press(tab, "Enter")
+        await until(tab, "!document.getElementById('sign-dialog').open")
+        await until(tab, "document.getElementById('sign').innerText.includes('out')")
+        await ask(running)
+        await until(tab, f"{DRAWN} > 0")
+        states = [node["state"] for node in (await running.admin("GET", "/admin/nodes")).json()["nodes"]]
+        assert (refused, all("401" in each for each in tab.said)) == (1, True)  # the browser's own line for it
+        tab.said.clear()
+
+    assert states == ["ready"] * 3
+
+
+async def test_a_proxy_that_is_gone_is_said_to_be(browser: Browser) -> None:
+    """What was seen stays; the page tries again, less and less often."""
+    async with cluster() as running, browser.tab() as tab:
+        await show(tab, running.url)
+        await tab.call(
+            "Network.emulateNetworkConditions", offline=True, latency=0, downloadThroughput=0, uploadThroughput=0
+        )
+        await until(tab, "document.getElementById('live').dataset.state === 'lost'")
+        banner = await tab.evaluate("document.getElementById('banner').innerText")
+        cards = await tab.evaluate("document.querySelectorAll('.node').length")
+        await tab.call(
+            "Network.emulateNetworkConditions", offline=False, latency=0, downloadThroughput=-1, uploadThroughput=-1
+        )
+        await until(tab, "document.getElementById('live').dataset.state === 'live'")
+
+    assert "cannot be reached; trying again" in banner
+    assert cards == 2
+
+
+async def test_hundreds_of_nodes_do_not_drown_the_page(browser: Browser) -> None:
+    """The few that matter have cards, all have a square, and the table finds any of them; the rest of the page is there."""
+    urls = tuple(f"http://127.0.0.1:{port}" for port in range(1, MANY + 1))  # nobody listens
+    async with (
+        cluster(decode=2, ready=False, probe_interval_s=5.0, also={"prefill": urls}) as running,
+        browser.tab() as tab,
+    ):
+
+        async def is_known() -> bool:
+            nodes = (await running.http.get("/ready")).json()["nodes"]
+            return all(node["state"] in ("ready", "down") for node in nodes)
+
+        await until_true(is_known, timeout_s=60.0)
+        await show(tab, running.url)
+        await until(tab, f"document.querySelectorAll('#prefill-rest .squares i').length === {MANY + 1}")
+        cards = await tab.evaluate("document.querySelectorAll('#prefill-nodes li').length")
+        await ask(running)
+        await press(tab, "n", "KeyN")
+        await until(tab, "document.getElementById('nodes-dialog').open")
+        counted = await tab.evaluate("document.getElementById('nodes-count').innerText")
+        await tab.call("Input.insertText", text=":117 down")
+        await until(tab, "document.querySelectorAll('#nodes-rows tr').length === 1")
+        found = await tab.evaluate("document.querySelector('#nodes-rows tr').innerText")
+        wide = await tab.evaluate("document.documentElement.scrollWidth")
+        assert (tab.said, tab.exceptions) == ([], [])
+
+    assert cards <= 8
+    assert wide <= 1360
+    assert counted == f"{MANY + 3} nodes; the first 200 are listed"
+    assert "127.0.0.1:117" in found
+
+
+async def test_keys_choose_requests_and_can_be_turned_off(browser: Browser) -> None:
+    """J and k go through the rows and take the focus along; who does not want single keys has none."""
+    chosen = "document.querySelector('#request-rows tr.chosen')?.dataset.id"
+    async with looking(browser) as (running, tab):
+        await ask(running, 3)
+        await until(tab, "document.querySelectorAll('#request-rows tr').length === 3")
+        ids = await tab.evaluate("[...document.querySelectorAll('#request-rows tr')].map((row) => row.dataset.id)")
+        await until(tab, f"{chosen} === {ids[0]!r}")
+        await press(tab, "j", "KeyJ")
+        await press(tab, "j", "KeyJ")
+        await press(tab, "k", "KeyK")
+        second, follows = await tab.evaluate(chosen), await tab.evaluate("document.getElementById('follow').checked")
+        focused = await tab.evaluate("document.activeElement.getAttribute('aria-pressed')")
+        await press(tab, "?", "Slash")
+        await until(tab, "document.getElementById('help-dialog').open")
+        await tab.evaluate("document.getElementById('keys-on').click()")
+        await press(tab, "Escape")
+        await until(tab, "!document.getElementById('help-dialog').open")
+        await press(tab, "j", "KeyJ")
+        unmoved = await tab.evaluate(chosen)
+        await tab.evaluate("localStorage.clear()")
+
+    assert (second, follows, focused) == (ids[1], False, "true")
+    assert unmoved == ids[1]
+
+
+async def test_a_page_that_is_paused_asks_nothing(browser: Browser) -> None:
+    """Nor does one whose reader wants less motion show any."""
+    async with looking(browser) as (running, tab):
+        await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
+        await ask(running, 2)
+        await until(tab, "document.querySelectorAll('#request-rows tr').length === 2")
+        await ask(running, 2)
+        await until(tab, "document.querySelectorAll('#request-rows tr').length === 4")
+        moving = await tab.evaluate("document.getAnimations().length")
+        await press(tab, "p", "KeyP")
+        await until(tab, "document.getElementById('live').dataset.state === 'paused'")
+        await asyncio.sleep(0.3)  # an answer that was on its way
+        asked = len(tab.requested)
+        await asyncio.sleep(2.5)
+        after = len(tab.requested)
+        await press(tab, "p", "KeyP")
+        await until(tab, "document.getElementById('live').dataset.state === 'live'")
+
+    assert moving == 0
+    assert after == asked
+
+
+async def test_figures_say_what_counters_said(browser: Browser) -> None:
+    """Quantiles inside of buckets, growth within half a minute, a counter that began anew; as the page's own module does."""
+    script = """import('/dashboard/figures.js').then(({ quantile, cumulative, Window, timeText, bytes }) => {
+        const window_ = new Window();
+        for (let at = 0; at <= 100; at += 1) window_.add({ at, n: 2 * at, reset: at < 100 ? at : 3 });
+        return [
+            quantile([1, 2], [0, 4, 0], 0.5), quantile([1, 2], [0, 0, 3], 0.5), quantile([1], [0, 0], 0.5),
+            cumulative({ '0.5': 3, '0.1': 1, '+Inf': 4, sum: 2 }), window_.perSecond((each) => each.n),
+            window_.perSecond((each) => each.reset), window_.samples.length, timeText(0.0012), timeText(0.9999), bytes(88e6),
+        ];
+    })"""
+    async with looking(browser) as (_, tab):
+        found = await tab.evaluate(script)
+
+    assert found == [
+        *(1.5, 2, None, {"bounds": [0.1, 0.5], "counts": [1, 2, 1], "sum": 2}),
+        *(2, 0, 32, "1.2 ms", "1.00 s", "88 MB"),
+    ]

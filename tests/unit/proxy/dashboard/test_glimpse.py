@@ -1,0 +1,75 @@
+"""What several workers show together."""
+
+from typing import Any
+
+from proxy.admin_models import NodeView
+from proxy.dashboard.glimpse import Glimpse, NodeShown, for_anybody, joined
+
+
+def node(url: str, requests: int, state: str = "ready") -> NodeShown:
+    """A decode node as one worker sees it."""
+    view = NodeView(
+        url=url,
+        role="decode",
+        slot=1,
+        state=state,
+        reason="" if state == "ready" else "why",
+        breaker="closed",
+        breaker_openings=0,
+        draining=False,
+        incarnation="secret of the node's",
+        models=["m"],
+        requests=requests,
+        prompt_bytes=10,
+        other_requests=0,
+        own_prompt_bytes=0,
+    )
+    return NodeShown(view=view.model_dump(), first=(2, 0.5), gaps=(10, 1.0), running=3, waiting=0, kv_usage=0.25)
+
+
+def seen(worker: int, *nodes: NodeShown, **more: Any) -> Glimpse:
+    """What a worker shows."""
+    fields: dict[str, Any] = {
+        "leaving": [],
+        "inside": 1,
+        "waiting": 2,
+        "in_flight": 3,
+        "counters": {"requests": {"local 200": 4.0}},
+        "ttft": {"0.1": 1.0, "+Inf": 2.0, "sum": 0.3},
+        "gaps": [1, 2, 3],
+        "gaps_sum_s": 0.5,
+        "requests": {"live": [{"at": float(worker), "id": f"w{worker}"}], "live_total": 9, "recent": []},
+    }
+    return Glimpse(worker=worker, nodes=list(nodes), **{**fields, **more})
+
+
+def test_workers_add_up() -> None:
+    """Counts are sums, a node's state is the worst that any worker sees, requests stand in the order of their arrival."""
+    body = joined([seen(1, node("a", 2)), seen(0, node("a", 5, "down"))], workers=3)
+
+    (shown,) = body["nodes"]
+    assert (shown["requests"], shown["state"], shown["first"], shown["gaps"]) == (7, "down", [4, 1.0], [20, 2.0])
+    assert (body["in_flight"], body["waiting"], body["gaps"]) == (6, 4, [2, 4, 6])
+    assert body["counters"]["requests"] == {"local 200": 8.0}
+    assert body["ttft"] == {"0.1": 2.0, "+Inf": 4.0, "sum": 0.6}
+    assert [request["id"] for request in body["requests"]["live"]] == ["w0", "w1"]
+    assert (body["requests"]["live_total"], body["workers"]) == (18, {"answering": 2, "of": 3})
+
+
+def test_a_worker_without_decode_nodes_does_not_hide_the_others_gaps() -> None:
+    """One that has just started knows no node yet."""
+    body = joined([seen(0, gaps=[]), seen(1, node("a", 1))], workers=2)
+
+    assert body["gaps"] == [1, 2, 3]
+
+
+def test_anybody_sees_no_more_than_ready_and_metrics_say() -> None:
+    """No request, no leaving node, and of each node the fields that are open elsewhere."""
+    body = for_anybody(joined([seen(0, node("a", 1))], workers=1))
+
+    assert body["requests"] is None
+    assert body["leaving"] == []
+    assert set(body["nodes"][0]) == {
+        *("url", "role", "slot", "state", "reason", "breaker", "breaker_openings", "models"),
+        *("requests", "other_requests", "first", "gaps"),
+    }

@@ -1,0 +1,173 @@
+"""A request that is watched, and one that is not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from contracts.configuration.schema import ProxyConfig
+from proxy.admission.claims import Claims
+from proxy.client import Client
+from proxy.dashboard import scene
+from proxy.dashboard.scene import Scene
+from proxy.dashboard.watched import MAX_LEGS, WatchedClient
+from proxy.metrics import Metrics
+from proxy.sight.exchange import Sight
+from proxy.sight.traces import Leg, Trace
+from proxy.sight.tracing import Tracing
+
+
+class Writer:
+    """Takes what is written."""
+
+    def begin(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def write(self, _: bytes) -> bool:
+        return True
+
+    def end(self) -> None:
+        pass
+
+
+class Told(Trace):
+    """A trace that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+        self.line = b"traceparent: x\r\n"
+        self.trace_id = "t"
+
+    def waited(self, wait_s: float) -> None:
+        self.heard.append("waited")
+
+    def leg(self, role: str, url: str) -> Leg:
+        self.heard.append(f"{role} leg")
+        return Leg()
+
+    def event(self, name: str, **fields: str) -> None:
+        self.heard.append(name)
+
+    def end(self, status: int, *, failed: bool, **fields: Any) -> None:
+        self.heard.append(f"end {status}")
+
+
+def client(sight: Sight, name: str = "r", trace: Trace | None = None) -> Client:
+    """The client of a request that arrives now."""
+    claims = Claims(lambda: 100, lambda: None)
+    more = {"trace": trace} if trace is not None else {}
+    return sight.client(None, Writer(), claims.claim(), name, **more)
+
+
+@asynccontextmanager
+async def watching() -> AsyncIterator[tuple[Sight, Scene]]:
+    """Somebody looks."""
+    sight = Sight(ProxyConfig(), Metrics(), Tracing())
+    made = Scene(sight)
+    made.look()
+    yield sight, made
+    made.stop()
+
+
+async def test_nobody_looks_and_nothing_is_noted() -> None:
+    """Before the first look and after the last one, clients are as ever, and nothing is kept."""
+    async with watching() as (sight, made):
+        watched = client(sight)
+        made.stop()
+        plain = client(sight)
+        shown = made.shown()
+
+    assert (type(watched), type(plain)) == (WatchedClient, Client)
+    assert shown == {"live": [], "live_total": 0, "recent": []}
+
+
+async def test_a_look_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page that is closed says nothing; a request that ends then is kept by nobody."""
+    monkeypatch.setattr(scene, "LOOK_S", 0.01)
+    async with watching() as (sight, made):
+        late = client(sight)
+        while made.is_watched:  # noqa: ASYNC110  # nobody is told of its end
+            await asyncio.sleep(0.01)
+        late.trace.end(200, failed=False)
+
+        assert sight.client is Client
+        assert made.shown()["recent"] == []
+
+
+async def test_a_stream_is_followed_through_its_phases() -> None:
+    """Waiting, prefill, decode, streaming, ended: with its legs, its chunks and the mean gap between them."""
+    async with watching() as (sight, made):
+        watched = client(sight)
+        phases = [made.shown()["live"][0]["phase"]]
+        watched.attempts, watched.prefill_url, watched.decode_url = 1, "http://p", "http://d"
+        decode, prefill = watched.trace.leg("decode", "http://d"), watched.trace.leg("prefill", "http://p")
+        phases.append(made.shown()["live"][0]["phase"])
+        prefill.end()
+        phases.append(made.shown()["live"][0]["phase"])
+        await watched.start(200, [], b"data: 1\n\n", streams=True)
+        decode.event("first bytes")
+        phases.append(made.shown()["live"][0]["phase"])
+        for chunk in (b"data: 2\n\n", b"", b"data: 3\n\n"):
+            watched.write(chunk)
+        decode.end()
+        watched.trace.end(200, failed=False)
+        shown = made.shown()
+
+    (ended,) = shown["recent"]
+    assert phases == ["waiting", "prefill", "decode", "streaming"]
+    assert (shown["live"], shown["live_total"], ended["phase"]) == ([], 0, "ended")
+    assert (ended["chunks"], ended["status"], ended["transfer"]) == (3, 200, "")
+    assert 0 < ended["itl_s"] <= ended["lasted_s"]
+    assert [leg[:2] for leg in ended["legs"]] == [["decode", "http://d"], ["prefill", "http://p"]]
+    assert ended["legs"][0][2] <= ended["legs"][0][3] <= ended["legs"][0][4]
+    assert ended["legs"][1][3] is None
+
+
+async def test_a_trace_hears_what_it_would_have_heard() -> None:
+    """Watching does not take a request's spans away, nor the header that its legs carry."""
+    async with watching() as (sight, _):
+        told = Told()
+        watched = client(sight, trace=told)
+        watched.let_in(watched.arrived_s)
+        watched.trace.leg("decode", "u").end("cut")
+        watched.trace.event("retry", leg="decode")
+        watched.trace.end(502, failed=True)
+
+    assert told.heard == ["waited", "decode leg", "retry", "end 502"]
+    assert (watched.trace.line, watched.trace.trace_id) == (told.line, "t")
+
+
+async def test_what_is_watched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many requests at once, so many shown, so many remembered; so many legs of each."""
+    for name, most in {"MOST_WATCHED": 5, "MOST_SHOWN": 3}.items():
+        monkeypatch.setattr(scene, name, most)
+    async with watching() as (sight, made):
+        clients = [client(sight, f"r{number}") for number in range(7)]
+        for _ in range(20):
+            clients[4].trace.leg("decode", "u")
+        shown = made.shown()
+        for each in clients:
+            each.trace.end(200, failed=False)
+        for number in range(200):
+            client(sight, f"s{number}").trace.end(200, failed=False)
+        after = made.shown()
+
+    assert (len(shown["live"]), shown["live_total"]) == (3, 5)
+    assert [request["id"] for request in shown["live"]] == ["r2", "r3", "r4"]
+    assert len(shown["live"][2]["legs"]) == MAX_LEGS
+    assert (len(after["recent"]), after["recent"][-1]["id"]) == (scene.MOST_ENDED, "s199")
+
+
+async def test_no_text_of_a_request_is_shown() -> None:
+    """Chunks are counted, not kept."""
+    async with watching() as (sight, made):
+        watched = client(sight)
+        await watched.start(200, [(b"x-secret", b"header")], b"data: prompt\n\n", streams=True)
+        watched.write(b"data: answer\n\n")
+        shown = str(made.shown())
+
+    assert "prompt" not in shown.replace("'prefill'", "")
+    assert "answer" not in shown
+    assert "header" not in shown
