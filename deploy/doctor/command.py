@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
         decode=[url.rstrip("/") for url in options.decode],
     )
     if targets == Targets(prefill=[], decode=[]):
-        found = local.examine(options.config, options.role)
+        found = local.examine(options.config, options.secret_file, options.role)
     else:
         found = _deployment(targets, options)
     print(report.as_json(found) if options.json else report.text(found))
@@ -66,7 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--proxy", default="", metavar="URL", help="look at all nodes of this proxy")
     parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="look at these prefill nodes")
     parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="look at these decode nodes")
-    parser.add_argument("--secret-file", type=Path, metavar="FILE", help="the cluster secret of the deployment")
+    parser.add_argument(
+        "--secret-file", type=Path, metavar="FILE", help="the cluster secret; default: the configuration's"
+    )
     parser.add_argument(
         "--min-mbit-s", type=float, default=MIN_MBIT_S, metavar="N", help="wanted of each pair (%(default)g)"
     )

@@ -33,16 +33,18 @@ HEALTH_TIMEOUT_S: Final = 2.0
 Wanted = Literal["prefill", "decode", "proxy"]
 
 
-def examine(config_file: Path | None, role: Wanted | None) -> Examination:
+def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | None) -> Examination:
     """Look at this machine.
 
     Args:
         config_file: `baton.yaml`; None for that of the current folder, if there is one.
+        secret_file: Of the cluster; None for what the configuration says.
         role: What is to run here, which is then checked as before its start; None: whatever there is.
     """
     findings: list[Finding] = []
     try:
-        config = load({}, os.environ, choose_file(config_file)).config
+        overrides = {"cluster.secret_file": secret_file} if secret_file else {}
+        config = load(overrides, os.environ, choose_file(config_file)).config
     except ConfigError as exc:
         findings += [Finding(code="configuration", where=HERE, what=line) for line in str(exc).splitlines()]
         config = BatonConfig()
@@ -57,7 +59,7 @@ def examine(config_file: Path | None, role: Wanted | None) -> Examination:
             findings.append(Finding(code="vllm-missing", where=HERE, what="vLLM is not installed"))
         findings += _engine(place)
         for each in roles:
-            findings += _node(each, config, is_certain=role is not None)
+            findings += _node(each, config)
     if role in (None, "proxy"):
         findings += _port(config.proxy.host, config.proxy.port, "proxy")
     return Examination(findings=findings, versions=installed, machine=found)
@@ -96,10 +98,10 @@ async def _push_to_itself(place: Place) -> str:
     return pushed.problem
 
 
-def _node(role: Role, config: BatonConfig, *, is_certain: bool) -> Iterator[Finding]:
-    """What the node itself would refuse to start for; `is_certain`: such a node is to run here."""
+def _node(role: Role, config: BatonConfig) -> Iterator[Finding]:
+    """What the node itself would refuse to start for."""
     node, where = node_config(role, config), f"the {role} node here"
-    if is_certain or node.model:
+    if node.model:  # else it may come with the command line
         yield from _refusal("model", where, lambda: checks.check_model(node.model))
     try:
         listen_host = resolve(node).listen_host

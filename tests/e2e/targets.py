@@ -82,3 +82,16 @@ def bench_serve(argv: Sequence[str]) -> None:
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
     main(parser.parse_args(list(argv)))
+
+
+def old_node(argv: Sequence[str], role: Role) -> None:
+    """A node that says that it is of an older release and speaks an older protocol."""
+    import importlib.metadata
+
+    from node import versions
+    from node.command import main
+
+    real = importlib.metadata.version
+    importlib.metadata.version = lambda name: "0.0.9" if name == "baton-serve" else real(name)
+    versions.PROTOCOL_VERSION = 0
+    main(role, argv)
