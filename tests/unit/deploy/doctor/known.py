@@ -22,10 +22,10 @@ REGION = RegionInfo(name="layer.0", layer=0, base_addr=4096, block_bytes=1024, s
 VERSIONS = {"baton": "0.1.0", "vllm": "0.32.0", "mooncake": "0.3.13", "protocol": str(PROTOCOL_VERSION)}
 
 
-def info(role: Role, **changes: Any) -> NodeInfo:
+def info(_role: Role, **changes: Any) -> NodeInfo:
     """A ready node."""
     found = NodeInfo(
-        role=role,
+        role=_role,
         state="ready",
         model="/m",
         served_models=["m"],
@@ -34,7 +34,7 @@ def info(role: Role, **changes: Any) -> NodeInfo:
         tensor_parallel_size=1,
         pipeline_parallel_size=1,
         data_parallel_size=1,
-        control_addresses=["tcp://10.0.0.1:9100"] if role == "prefill" else [],
+        control_addresses=["tcp://10.0.0.1:9100"] if _role == "prefill" else [],
         fingerprint=FINGERPRINT,
         regions=[REGION],
         num_blocks=10,
