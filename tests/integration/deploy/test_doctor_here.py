@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.ports import free_port
+
 mooncake = pytest.importorskip("mooncake")
 
 LIBRARY = b"libibverbs.so.1"
@@ -21,10 +23,7 @@ MISSING = b"libibverbx.so.1"  # as long
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
     """A folder with a configuration whose ports are free."""
-    ports: list[int] = []
-    for _ in range(4):
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            ports.append(free.getsockname()[1])
+    ports = [free_port() for _ in range(4)]
     sections = {
         "proxy": {"port": ports[0]},
         "prefill_node": {"port": ports[1], "control_port": ports[2]},

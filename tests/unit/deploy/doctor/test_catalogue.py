@@ -1,4 +1,5 @@
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,15 @@ def test_meaning_and_fix_are_sentences_on_one_line(kind: object) -> None:
         assert text.endswith((".", ".)"))
         assert "\n" not in text
         assert "|" not in text
+
+
+def test_the_incidents_name_findings_and_series_that_exist() -> None:
+    """Third column of docs/troubleshooting.md."""
+    page, series = ((ROOT / "docs" / name).read_text() for name in ("troubleshooting.md", "metrics.md"))
+    cells = [line.split(" | ")[2] for line in page.splitlines() if line.startswith("| ") and line.count(" | ") == 3]
+    words = set(re.findall(r"`([^`]+)`", " ".join(cells)))
+    findings = {word for word in words if re.fullmatch(r"[a-z]+(-[a-z]+)*", word)}
+
+    assert len(cells) > 30
+    assert findings - {"incarnation"} <= set(CATALOGUE)
+    assert {name for word in words for name in re.findall(r"baton_\w+", word) if name not in series} == set()
