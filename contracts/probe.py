@@ -100,6 +100,20 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     after_idle_s: float | None = None  # a small push after the pause
 
 
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node's transfer engine is, and so a probe's."""
+
+    host: str
+    protocol: str
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has a process of its own do: see `kv_connector/engine/probe.py`."""
+
+    place: Place
+    what: Receive | Push
+
+
 Question = Dial | Greet | Receive | Release | Push
 Answer = Reached | Receiving | Released | Pushed
 

@@ -188,6 +188,7 @@ class ControlClient:
     def handshake(self, timeout_s: float) -> bool | None:
         """Wait until the peer has let us in, for `baton doctor`; False: it refuses every key; None: nobody is there."""
         deadline, refused = time.monotonic() + timeout_s, False
+        last_chance = len(self._secret.accepted("control-channel/server")) == 1
         while (left_s := deadline - time.monotonic()) > 0:
             self.monitor.poll(int(left_s * 1_000) + 1)
             for event in self._monitor.events():
@@ -196,6 +197,8 @@ class ControlClient:
                 if event.is_failed_handshake:
                     refused = True
                     self._try_another_key(time.monotonic())
+            if refused and last_chance:
+                break
         return False if refused else None
 
     def close(self) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH
 from contracts.kv_transfer import TransferParamsError
+from contracts.probe import Place
 from contracts.secret import ClusterSecret
-from kv_connector.engine.probe import Place
 from kv_connector.refusals import Refusals
 from node.api import PATHS, NodeApi
 from node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error

@@ -5,15 +5,16 @@ What it can be asked, and what it answers, is in `contracts/probe.py`.
 
 import asyncio
 import socket
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 import zmq
 
 from contracts import probe
-from contracts.probe import Answer, Question, Reached
+from contracts.probe import Answer, Place, Question, Reached
 from contracts.secret import ClusterSecret
 from kv_connector.engine.mooncake_listener import ask
-from kv_connector.engine.probe import Place
 from kv_connector.errors import ConnectorError
 from kv_connector.side_channel_sockets import ControlClient
 from node.asgi import BodyTooLargeError, Receive, Scope, Send, read_body, send_error, send_json
@@ -58,7 +59,7 @@ class ProbeApi:
             body = await read_body(receive, MAX_BODY_BYTES)
             if body is None:
                 return  # the caller left before it had asked
-            found = await self._do(_decoder.decode(body))
+            found = await _while_asked_for(receive, self._do(_decoder.decode(body)))
         except BodyTooLargeError:
             await send_error(send, 413, f"the body is larger than {MAX_BODY_BYTES} bytes")
         except msgspec.DecodeError as exc:
@@ -66,7 +67,8 @@ class ProbeApi:
         except (ProbeBusyError, ProbeError) as exc:
             await send_error(send, 503, str(exc))
         else:
-            await send_json(send, 200, msgspec.to_builtins(found))
+            if found is not None:
+                await send_json(send, 200, msgspec.to_builtins(found))
 
     async def _do(self, question: Question) -> Answer:
         if self._engines is None:
@@ -82,6 +84,23 @@ class ProbeApi:
                 return probe.Released(found=await self._engines.release(question.session))
             case probe.Push():
                 return await self._engines.push(question)
+
+
+async def _while_asked_for(receive: Receive, work: Coroutine[Any, Any, Answer]) -> Answer | None:
+    """Do the work; give it up, and return None, when the caller leaves: it may take an hour, and others wait for theirs."""
+    working, leaving = asyncio.create_task(work), asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _dial(address: str, secret: ClusterSecret) -> Reached:

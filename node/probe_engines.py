@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from contracts.probe import Push, Pushed, Receive, Receiving
-from kv_connector.engine.probe import Order, Place
+from contracts.probe import Order, Place, Push, Pushed, Receive, Receiving
 from node.errors import NodeError
 
 MAX_RECEIVERS = 4

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from contracts.configuration.schema import BatonConfig, NodeConfig
 from contracts.kv_transfer import Role
+from contracts.probe import Place
 from contracts.secret import read_secret
 from kv_connector.engine.mooncake_environment import check_transport
 from kv_connector.errors import ConfigError as ConnectorConfigError
-from kv_connector.engine.probe import Place
 from model_runner import choose
 from node import checks, environment, kv_cache, weights
 from node.addresses import Addresses, resolve

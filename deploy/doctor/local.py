@@ -10,12 +10,11 @@ from typing import Final, Literal
 from contracts.configuration.load import ConfigError, choose_file, load
 from contracts.configuration.schema import BatonConfig
 from contracts.kv_transfer import Role
-from contracts.probe import MIB, Push, Receive
+from contracts.probe import MIB, Place, Push, Receive
 from deploy.doctor import machine as judging
 from deploy.doctor.catalogue import Finding
 from deploy.doctor.examination import Examination
 from kv_connector.engine.mooncake_environment import prepare_environment
-from kv_connector.engine.probe import Place
 from kv_connector.errors import ConfigError as EngineConfigError
 from node import checks
 from node.addresses import resolve

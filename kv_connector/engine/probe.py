@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from contracts.probe import MIB, SIZE_BYTES, Push, Pushed, Receive, Receiving
+from contracts.probe import MIB, SIZE_BYTES, Order, Push, Pushed, Receiving
 from kv_connector.engine.base import SendingEngine
 from kv_connector.errors import ConnectorError
 from kv_connector.layout import Span
@@ -36,34 +36,18 @@ POLL_S: Final = 0.00005
 EXIT_FAILED: Final = 1
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the engine is to be."""
-
-    host: str
-    protocol: str
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do there."""
-
-    place: Place
-    what: Receive | Push
-
-
 class PushFailedError(ConnectorError):
     """A push came to nothing."""
 
 
-def measure(
-    push: Callable[[int], float], *, size_bytes: int, idle_s: float, sleep: Callable[[float], None] = time.sleep
-) -> Pushed:
+def measure(push: Callable[[int], float], *, size_bytes: int, idle_s: float, sleep: Callable[[float], None]) -> Pushed:
     """Push small and ever larger pieces, wait, and push once more.
 
     Args:
         push: Pushes so many bytes and returns how long that took, s; raises `PushFailedError`.
         size_bytes: Most that one push may have.
         idle_s: Pause before the last push.
-        sleep: For tests.
+        sleep: Waits so long.
     """
     found = Pushed()
     try:
@@ -122,12 +106,17 @@ def _serve(order: Order) -> int:
     factory = MooncakeFactory(host=place.host, protocol=place.protocol, ports=PortMemory(shared_path()))
     if isinstance(order.what, Push):
         push = pusher(factory.sender([span]), span[0], order.what)
-        _say(measure(push, size_bytes=order.what.size_bytes, idle_s=order.what.idle_s))
+        _say(measure(push, size_bytes=order.what.size_bytes, idle_s=order.what.idle_s, sleep=_wait))
     else:
         session = factory.receiver([span]).session
         _say(Receiving(session=session, address=span[0], size_bytes=SIZE_BYTES))
-        select.select([sys.stdin], [], [], order.what.seconds)  # until it is closed, or the time is up
+        _wait(order.what.seconds)
     return 0
+
+
+def _wait(seconds: float) -> None:
+    """Wait, but not for longer than anybody is there who waits for us: until stdin is closed."""
+    select.select([sys.stdin], [], [], seconds)
 
 
 def _say(answer: msgspec.Struct) -> None:

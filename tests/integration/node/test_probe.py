@@ -8,10 +8,9 @@ from collections.abc import AsyncIterator
 import pytest
 import zmq
 
-from contracts.probe import MIB, Push, Receive
+from contracts.probe import MIB, Place, Push, Receive
 from contracts.secret import ClusterSecret
 from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.engine.probe import Place
 from kv_connector.plan import Copy, CopyPlan
 from kv_connector.side_channel_sockets import ControlServer
 from node import probe

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import logging
 from typing import Any
@@ -5,9 +6,8 @@ from typing import Any
 import pytest
 
 from contracts.http import PROBE_PATH
-from contracts.probe import MAX_IDLE_S, MIB, SIZE_BYTES, Pushed, Receiving
+from contracts.probe import MAX_IDLE_S, MIB, SIZE_BYTES, Place, Pushed, Receiving
 from contracts.secret import ClusterSecret
-from kv_connector.engine.probe import Place
 from kv_connector.refusals import Refusals
 from node import probe
 from node.bearer import BearerGate
@@ -63,7 +63,6 @@ async def ask(body: object = None, *, method: str = "POST", token: str = TOKEN, 
     api = ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
     headers = [("Authorization", f"Bearer {token}")]
     exchange = Exchange(http(method, PROBE_PATH, headers), body_of(raw or json.dumps(body).encode()))
-    exchange.disconnect()
     await api.answer(exchange.scope, exchange.receive, exchange.send)
     await api.stop()
     return exchange.status, json.loads(exchange.body)
@@ -140,6 +139,29 @@ async def test_an_engine_that_cannot_be_had_is_said(engines: FakeEngines, error:
 
     assert status == 503
     assert found["error"]["message"] == str(error)
+
+
+async def test_a_caller_that_leaves_is_not_waited_for(engines: FakeEngines) -> None:
+    """A pause of an hour would keep everybody else from pushing."""
+    ended = asyncio.Event()
+
+    async def push(order: Any) -> Pushed:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    engines.push = push  # type: ignore[method-assign]  # one that takes for ever
+    api = ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
+    headers = [("Authorization", f"Bearer {TOKEN}")]
+    exchange = Exchange(http("POST", PROBE_PATH, headers), body_of(json.dumps(PUSH).encode()))
+    exchange.disconnect()
+
+    await api.answer(exchange.scope, exchange.receive, exchange.send)
+
+    assert ended.is_set()
+    assert exchange.sent == []
 
 
 async def test_an_address_that_is_none_is_a_problem_and_no_fault() -> None:
