@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from contracts.kv_transfer import PROTOCOL_VERSION, Role
+from contracts.kv_transfer import Role
 from contracts.node_info import NodeInfo, differences
 from contracts.probe import Machine
 from deploy.doctor.catalogue import Finding
 from kv_connector.errors import LayoutError
-from kv_connector.layout import Region, check_compatible
-from proxy.node import unusable_because
+from kv_connector.layout import Region
+from kv_connector.pairing import Side, pair
+from kv_connector.protocol import Rank
+from proxy.node import OUR_PROTOCOL, protocol_of, unusable_because
 
 # field of the fingerprint → finding
 DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(
@@ -96,9 +98,9 @@ def judge_pair(prefill: Known, decode: Known) -> Iterator[Finding]:
     if prefill.info is None or decode.info is None:
         return
     where = name_of_pair(prefill, decode)
-    mine, theirs = _protocol(prefill.info), _protocol(decode.info)
-    if mine != theirs or mine != str(PROTOCOL_VERSION):
-        what = f"the prefill node speaks protocol {mine}, the decode node {theirs}, this Baton {PROTOCOL_VERSION}"
+    mine, theirs = protocol_of(prefill.info), protocol_of(decode.info)
+    if mine != theirs or mine != OUR_PROTOCOL:
+        what = f"the prefill node speaks protocol {mine}, the decode node {theirs}, this Baton {OUR_PROTOCOL}"
         yield Finding(code="protocol", where=where, what=what)
     yield from _judge_kv(prefill.info, decode.info, where)
     yield from _judge_loopback(prefill, decode, where)
@@ -107,10 +109,6 @@ def judge_pair(prefill: Known, decode: Known) -> Iterator[Finding]:
 def name_of_pair(prefill: Known, decode: Known) -> str:
     """Name a pair."""
     return f"{prefill.url} → {decode.url}"
-
-
-def _protocol(info: NodeInfo) -> str:
-    return info.versions.get("protocol", str(PROTOCOL_VERSION))  # as the proxy takes it
 
 
 def _judge_kv(prefill: NodeInfo, decode: NodeInfo, where: str) -> Iterator[Finding]:
@@ -126,13 +124,18 @@ def _judge_kv(prefill: NodeInfo, decode: NodeInfo, where: str) -> Iterator[Findi
 
 
 def _layout(prefill: NodeInfo, decode: NodeInfo) -> str:
-    """Why their regions cannot be mapped; "" if they can."""
+    """Why the regions of their first ranks, which they describe, cannot be mapped; "" if they can."""
     try:
-        mine, theirs = ([Region.from_info(region) for region in info.regions] for info in (prefill, decode))
-        check_compatible(mine, theirs)
+        pair(_first_rank(prefill), _first_rank(decode))
     except LayoutError as exc:
         return str(exc)
     return ""
+
+
+def _first_rank(info: NodeInfo) -> Side:
+    rank = Rank(tp_size=info.tensor_parallel_size, pp_size=info.pipeline_parallel_size)
+    tokens = info.fingerprint.block_size_tokens if info.fingerprint else 0
+    return Side(rank, [Region.from_info(region) for region in info.regions], tokens)
 
 
 def _judge_loopback(prefill: Known, decode: Known, where: str) -> Iterator[Finding]:
