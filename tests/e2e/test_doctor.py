@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from shutil import copytree, which
 from typing import Any
@@ -10,7 +11,15 @@ from typing import Any
 import pytest
 
 from deploy.doctor import command
-from deploy.overlap.network import DATA_DEVICE, DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
+from deploy.overlap.network import (
+    DATA_DEVICE,
+    DECODE_DATA,
+    DECODE_HTTP,
+    PREFILL_DATA,
+    PREFILL_HTTP,
+    Network,
+    NetworkError,
+)
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack
 
@@ -138,10 +147,11 @@ def test_a_wrong_role_is_named(trio: Trio, stack: Stack, capsys: pytest.CaptureF
 @pytest.fixture(scope="module")
 def apart(stack: Stack) -> Iterator[tuple[Network, Server, Server]]:
     """A prefill and a decode node, each as if on a machine of its own."""
-    for tool in ("ip", "tc", "nft"):
-        if which(tool) is None:
-            pytest.skip(f"{tool} is missing")
-    with Network() as network:
+    with ExitStack() as stacked:
+        try:
+            network = stacked.enter_context(Network())
+        except NetworkError as exc:
+            pytest.skip(str(exc))
         places = (
             ("prefill", network.prefill, PREFILL_HTTP, PREFILL_DATA),
             ("decode", network.decode, DECODE_HTTP, DECODE_DATA),
@@ -199,6 +209,8 @@ def test_an_unreachable_data_port_is_named(
     apart: tuple[Network, Server, Server], stack: Stack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A firewall lets control messages through, and HTTP, and no KV."""
+    if which("nft") is None:
+        pytest.skip("nft is missing")
     network, prefill, decode = apart
     nft = ["ip", "netns", "exec", network.prefill, "nft"]
     subprocess.run([*nft, "-f", "-"], input=NO_DATA, text=True, check=True)

@@ -73,8 +73,8 @@ def forget_connections(space: str) -> None:
     rows = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     ports = sorted({row.split()[2].rpartition(":")[2] for row in rows})
     assert ports
-    chain = f"type filter hook output priority 0; oifname {DATA_DEVICE} tcp sport {{ {', '.join(ports)} }} drop;"
-    rules = f"table ip baton_gap {{ chain out {{ {chain} }} }}"
+    chain = f"type filter hook output priority 0; oifname {DATA_DEVICE} tcp sport {{ {', '.join(ports)} }} drop"
+    rules = f"table ip baton_gap {{\n chain out {{\n {chain}\n }}\n}}\n"
     subprocess.run(["ip", "netns", "exec", space, "nft", "-f", "-"], input=rules, text=True, check=True)
 
 
