@@ -92,6 +92,8 @@ def old_node(argv: Sequence[str], role: Role) -> None:
     from node.command import main
 
     real = importlib.metadata.version
-    importlib.metadata.version = lambda name: "0.0.9" if name == "baton-serve" else real(name)
-    versions.PROTOCOL_VERSION = 0
+    importlib.metadata.version = lambda distribution_name: (
+        "0.0.9" if distribution_name == "baton-serve" else real(distribution_name)
+    )
+    vars(versions)["PROTOCOL_VERSION"] = 0
     main(role, argv)

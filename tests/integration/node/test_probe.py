@@ -93,7 +93,7 @@ async def test_a_greeting_leaves_an_engine_that_serves_as_it_was() -> None:
     memory = ctypes.create_string_buffer(2 * MIB)
     start = ctypes.addressof(memory)
     factory = MooncakeFactory(host="127.0.0.1")
-    receiver, sender = (make([(start, 2 * MIB)]) for make in (factory.receiver, factory.sender))
+    receiver, sender = factory.receiver([(start, 2 * MIB)]), factory.sender([(start, 2 * MIB)])
     memory.raw = b"\1" * MIB + bytes(MIB)
     try:
         for _ in range(20):

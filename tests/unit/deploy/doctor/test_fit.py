@@ -58,7 +58,7 @@ def test_numbers_that_describe_no_buffer_are_a_layout_too() -> None:
 @pytest.mark.parametrize("which", ["prefill", "decode", "both"])
 def test_another_protocol_is_named(which: str) -> None:
     """On one side, or on both: then it is this doctor, or the proxy, that is of another version."""
-    old = {"versions": {**VERSIONS, "protocol": "0"}}
+    old: dict[str, Any] = {"versions": {**VERSIONS, "protocol": "0"}}
     one = prefill(**(old if which in ("prefill", "both") else {}))
     other = decode(**(old if which in ("decode", "both") else {}))
 
