@@ -10,6 +10,7 @@ METRICS_PATH = "/metrics"
 CANCEL_PATH = "/baton/transfers/cancel"
 MAX_CANCELLED = 1024  # transfer ids in one call of it
 INTEGRITY_PATH = "/baton/integrity"
+PROBE_PATH = "/baton/probe"  # see probe.py
 
 PATH_HEADER = "x-baton-path"  # how the answer was made: one of the three values below
 REASON_HEADER = "x-baton-reason"  # why it was not disaggregated, in a few words

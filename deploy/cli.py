@@ -12,6 +12,7 @@ COMMANDS = {  # name → (module with `main(argv) -> int`, what it does)
     "decode": ("decode_node.__main__", "run one decode node; further flags go to vLLM"),
     "loadtest": ("loadtest.__main__", "measure a server, compare two runs, check accuracy"),
     "key": ("deploy.key_command", "make an API key, or check a file of them"),
+    "doctor": ("deploy.doctor.command", "find what is wrong with a machine or a deployment"),
     "config": ("deploy.config_command", "check the configuration, or print its reference"),
 }
 EXIT_USAGE = 2

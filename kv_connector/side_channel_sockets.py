@@ -185,6 +185,22 @@ class ControlClient:
                 self._try_another_key(time.monotonic())
         return lost
 
+    def handshake(self, timeout_s: float) -> bool | None:
+        """Wait until the peer has let us in, for `baton doctor`; False: it refuses every key; None: nobody is there."""
+        deadline, refused = time.monotonic() + timeout_s, False
+        last_chance = len(self._secret.accepted("control-channel/server")) == 1
+        while (left_s := deadline - time.monotonic()) > 0:
+            self.monitor.poll(int(left_s * 1_000) + 1)
+            for event in self._monitor.events():
+                if event.kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    return True
+                if event.is_failed_handshake:
+                    refused = True
+                    self._try_another_key(time.monotonic())
+            if refused and last_chance:
+                break
+        return False if refused else None
+
     def close(self) -> None:
         """Close. Idempotent."""
         if not self.socket.closed:

@@ -12,8 +12,9 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.http import CANCEL_PATH, METRICS_PATH
+from contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH
 from contracts.kv_transfer import TransferParamsError
+from contracts.probe import Place
 from contracts.secret import ClusterSecret
 from kv_connector.refusals import Refusals
 from node.api import PATHS, NodeApi
@@ -25,10 +26,13 @@ from node.drain import RETRY_AFTER, Drain, nothing
 from node.load import Load
 from node.metrics import ConnectorMetrics
 from node.path_header import name_path
+from node.probe import ProbeApi
 from node.roles import RoleTraits
 from node.transfer_params import transfer_of
 
 logger = logging.getLogger(__name__)
+
+_HERE = Place(host="127.0.0.1", protocol="tcp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,7 @@ class GateSettings:
     secret: ClusterSecret
     runtime_dir: Path
     drain_timeout_s: float
+    place: Place = _HERE  # of the transfer engine
 
 
 _configured: list[GateSettings] = []  # at most one: a process serves one node
@@ -65,6 +70,7 @@ class NodeMiddleware:
         self._cancels = CancelClient(settings.runtime_dir)
         gate = BearerGate(settings.secret, self._refusals)
         self._cancel_api = CancelApi(gate, self._cancels)
+        self._probe_api = ProbeApi(gate, settings.secret, settings.place)
         self._load = Load()
         self._drain = Drain(settings.drain_timeout_s, self._held_prompts if settings.traits.pushes else nothing)
         self._api = NodeApi(
@@ -85,6 +91,8 @@ class NodeMiddleware:
             await self._api.answer(scope, send)
         elif scope["type"] == "http" and scope["path"] == CANCEL_PATH:
             await self._cancel_api.answer(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == PROBE_PATH:
+            await self._probe_api.answer(scope, receive, send)
         elif scope["type"] == "http" and scope["method"] == "POST":
             await self._work(scope, receive, send)
         elif scope["type"] == "http" and scope["path"].rstrip("/") == METRICS_PATH:
@@ -133,6 +141,7 @@ class NodeMiddleware:
                 self._metrics.stop()
                 self._snapshots.stop()
                 self._cancels.stop()
+                await self._probe_api.stop()
             await send(message)
 
         return send_after

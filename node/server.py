@@ -14,6 +14,7 @@ from pathlib import Path
 
 from contracts.configuration.schema import BatonConfig, NodeConfig
 from contracts.kv_transfer import Role
+from contracts.probe import Place
 from contracts.secret import read_secret
 from kv_connector.engine.mooncake_environment import check_transport
 from kv_connector.errors import ConfigError as ConnectorConfigError
@@ -118,6 +119,7 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
             secret=read_secret(plan.secret_file),
             runtime_dir=plan.runtime_dir,
             drain_timeout_s=node.drain_timeout_s,
+            place=Place(host=plan.addresses.data_host, protocol=config.transfer.protocol),
         )
     )
     _check_engine(plan.traits.role)

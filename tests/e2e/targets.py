@@ -82,3 +82,18 @@ def bench_serve(argv: Sequence[str]) -> None:
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
     main(parser.parse_args(list(argv)))
+
+
+def old_node(argv: Sequence[str], role: Role) -> None:
+    """A node that says that it is of an older release and speaks an older protocol."""
+    import importlib.metadata
+
+    from node import versions
+    from node.command import main
+
+    real = importlib.metadata.version
+    importlib.metadata.version = lambda distribution_name: (
+        "0.0.9" if distribution_name == "baton-serve" else real(distribution_name)
+    )
+    vars(versions)["PROTOCOL_VERSION"] = 0
+    main(role, argv)

@@ -1,0 +1,128 @@
+"""Asks proxies and nodes over HTTP, with the cluster's token; whatever goes wrong is one kind of error with a reason."""
+
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+import httpx
+import msgspec
+
+from contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH
+from contracts.node_info import NodeInfo
+from contracts.probe import ANSWERS, Machine, Push, Question
+from contracts.secret import ClusterSecret
+
+TIMEOUT_S: Final = 5.0
+PROBE_TIMEOUT_S: Final = 30.0  # of whatever the node tries, but for a push
+PUSH_TIMEOUT_S: Final = 90.0  # besides its pause
+_T = TypeVar("_T")
+
+
+class Unlike(StrEnum):
+    """How an answer differs from that of a healthy node."""
+
+    SILENT = "silent"  # there is none
+    SECRET = "secret"  # noqa: S105  # it refuses our token
+    OTHER = "other"  # it is another's
+
+
+class AskError(Exception):
+    """No usable answer; the message says why."""
+
+    def __init__(self, message: str, unlike: Unlike = Unlike.OTHER) -> None:
+        super().__init__(message)
+        self.unlike = unlike
+
+
+class _Engines(msgspec.Struct):
+    current: list[str] = []
+
+
+class _Worker(msgspec.Struct):
+    engines: _Engines | None = None
+
+
+class _Transfers(msgspec.Struct):
+    worker: _Worker
+
+
+class Asker:
+    """Makes the requests."""
+
+    def __init__(self, http: httpx.AsyncClient, secret: ClusterSecret) -> None:
+        self._http = http
+        self._secret = secret
+
+    async def get(self, url: str, kind: type[_T], statuses: tuple[int, ...] = (200,)) -> _T:
+        """Return what a URL answers.
+
+        Raises:
+            AskError: nothing, another status, or something else.
+        """
+        answer = await self._send("GET", url, TIMEOUT_S)
+        if answer.status_code not in statuses:
+            raise AskError(f"it answered {answer.status_code}")
+        return _decode(answer, kind)
+
+    async def info(self, url: str) -> NodeInfo:
+        """Return a node's description.
+
+        Raises:
+            AskError: there is none.
+        """
+        answer = await self._send("GET", url + NODE_PATH, TIMEOUT_S)
+        if answer.status_code in (401, 403):
+            raise AskError(f"it refuses the token of this cluster secret ({answer.status_code})", Unlike.SECRET)
+        if answer.status_code != 200:
+            raise AskError(f"GET {NODE_PATH} answered {answer.status_code}")
+        return _decode(answer, NodeInfo)
+
+    async def machine(self, url: str) -> Machine | None:
+        """Return what a node says of its machine; None if it does not know the route."""
+        try:
+            return await self.get(url + PROBE_PATH, Machine)
+        except AskError:
+            return None
+
+    async def engines(self, url: str) -> list[str]:
+        """Return the sessions of a decode node's receiving engines."""
+        try:
+            engines = (await self.get(url + TRANSFERS_PATH, _Transfers)).worker.engines
+        except AskError:
+            return []
+        return engines.current if engines else []
+
+    async def ask(self, url: str, question: Question) -> Any:
+        """Have a node try something; return the answer that belongs to the question.
+
+        Raises:
+            AskError: it did not.
+        """
+        timeout_s = PUSH_TIMEOUT_S + question.idle_s if isinstance(question, Push) else PROBE_TIMEOUT_S
+        answer = await self._send("POST", url + PROBE_PATH, timeout_s, msgspec.json.encode(question))
+        if answer.status_code != 200:
+            raise AskError(f"{url} did not try it: {_reason(answer)}")
+        kind: Any = ANSWERS[type(question)]
+        return _decode(answer, kind)
+
+    async def _send(self, method: str, url: str, timeout_s: float, body: bytes | None = None) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self._secret.node_token()}"}
+        try:
+            return await self._http.request(method, url, headers=headers, content=body, timeout=timeout_s)
+        except httpx.TimeoutException as exc:
+            raise AskError("it does not answer in time", Unlike.SILENT) from exc
+        except (httpx.HTTPError, httpx.InvalidURL) as exc:
+            raise AskError(f"it cannot be asked: {exc}", Unlike.SILENT) from exc
+
+
+def _decode(answer: httpx.Response, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(answer.content, type=kind)
+    except msgspec.DecodeError as exc:
+        raise AskError(f"it answered something else: {exc}") from exc
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"status {answer.status_code}"

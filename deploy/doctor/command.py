@@ -1,0 +1,90 @@
+"""`baton doctor`: on a machine, or with addresses at a running deployment."""
+
+import argparse
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from contracts.configuration.load import ConfigError, choose_file, load
+from contracts.probe import MAX_IDLE_S
+from contracts.secret import ClusterSecret, SecretError, read_secret
+from deploy.doctor import deployment, local, report
+from deploy.doctor.catalogue import Finding
+from deploy.doctor.deployment import Targets
+from deploy.doctor.examination import Examination
+from deploy.doctor.links import Wanted
+
+MIN_MBIT_S: Final = 1000.0
+MAX_LATENCY_MS: Final = 5.0
+IDLE_GAP_S: Final = 5.0
+
+
+def main(argv: Sequence[str]) -> int:
+    """Look, tell, and return 0 if nothing is wrong, else 1; 2 for a command line that cannot be understood."""
+    options = _parser().parse_args(argv)
+    targets = Targets(
+        proxy=options.proxy.rstrip("/"),
+        prefill=[url.rstrip("/") for url in options.prefill],
+        decode=[url.rstrip("/") for url in options.decode],
+    )
+    if targets == Targets(prefill=[], decode=[]):
+        found = local.examine(options.config, options.secret_file, options.role)
+    else:
+        found = _deployment(targets, options)
+    print(report.as_json(found) if options.json else report.text(found))
+    return report.status(found, strict=options.strict)
+
+
+def _deployment(targets: Targets, options: argparse.Namespace) -> Examination:
+    try:
+        secret = _secret(options.secret_file, options.config)
+    except (ConfigError, SecretError) as exc:
+        return Examination(findings=[Finding(code="secret-file", where=local.HERE, what=str(exc))])
+    wanted = Wanted(min_mbit_s=options.min_mbit_s, max_latency_ms=options.max_latency_ms)
+    return asyncio.run(deployment.examine(targets, secret, wanted, options.idle_gap))
+
+
+def _secret(file: Path | None, config: Path | None) -> ClusterSecret:
+    overrides = {"cluster.secret_file": file} if file else {}
+    named = load(overrides, os.environ, choose_file(config)).config.cluster.secret_file
+    if named is None:
+        raise SecretError("no cluster secret is given: name its file with --secret-file")
+    return read_secret(named)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="baton doctor",
+        description="Find what is wrong. Without addresses: on this machine, before anything is started. With --proxy, or "
+        "--prefill and --decode: in a running deployment, each pair of nodes included; serving goes on meanwhile.",
+        epilog="Exit status: 0 nothing is wrong, 1 something is, 2 the command line is.",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default: baton.yaml, if there is one")
+    parser.add_argument("--role", choices=("prefill", "decode", "proxy"), help="what is to run on this machine")
+    parser.add_argument("--proxy", default="", metavar="URL", help="look at all nodes of this proxy")
+    parser.add_argument("--prefill", nargs="+", default=[], metavar="URL", help="look at these prefill nodes")
+    parser.add_argument("--decode", nargs="+", default=[], metavar="URL", help="look at these decode nodes")
+    parser.add_argument(
+        "--secret-file", type=Path, metavar="FILE", help="the cluster secret; default: the configuration's"
+    )
+    parser.add_argument(
+        "--min-mbit-s", type=float, default=MIN_MBIT_S, metavar="N", help="wanted of each pair (%(default)g)"
+    )
+    parser.add_argument(
+        "--max-latency-ms", type=float, default=MAX_LATENCY_MS, metavar="N", help="of a small push (%(default)g)"
+    )
+    parser.add_argument(
+        "--idle-gap", type=_pause, default=IDLE_GAP_S, metavar="S", help="pause before another push (%(default)g s)"
+    )
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--strict", action="store_true", help="warnings count as well")
+    return parser
+
+
+def _pause(text: str) -> float:
+    found = float(text)
+    if not 0 <= found <= MAX_IDLE_S:
+        raise argparse.ArgumentTypeError(f"between 0 and {MAX_IDLE_S:g}")
+    return found

@@ -1,0 +1,166 @@
+"""Judges what nodes say of themselves: role, state, versions, and whether two of them fit. Pure.
+
+The judgements are those of the proxy and the connector; here they get a name and a place.
+"""
+
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from contracts.kv_transfer import Role
+from contracts.node_info import NodeInfo, differences
+from contracts.probe import Machine
+from deploy.doctor.catalogue import Finding
+from kv_connector.errors import LayoutError
+from kv_connector.layout import Region
+from kv_connector.pairing import Side, pair
+from kv_connector.protocol import Rank
+from proxy.node import OUR_PROTOCOL, protocol_of, unusable_because
+
+# field of the fingerprint → finding
+DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "weights": "weights",
+        "dtype": "dtype",
+        "kv_cache_dtype": "dtype",
+        "quantization": "quantization",
+        "rope": "rope",
+        "attention": "attention",
+        "block_size_tokens": "block-size",
+    }
+)
+COMPARED: Final = ("baton", "vllm", "mooncake")  # that should be the same on all nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """One node, as far as it could be asked."""
+
+    url: str
+    role: Role  # that it is listed with
+    info: NodeInfo | None = None
+    machine: Machine | None = None
+    engines: Sequence[str] = field(default=())  # sessions of its receiving engines
+
+    @property
+    def usable(self) -> bool:
+        """Whether transfers to or from it can be tried."""
+        return self.info is not None and self.info.role == self.role and self.machine is not None
+
+
+def control_addresses(info: NodeInfo) -> list[str]:
+    """Return the addresses that decode nodes dial; those of several ranks stand in one entry, joined by commas."""
+    return [address for entry in info.control_addresses for address in entry.split(",") if address]
+
+
+def kv_bytes(info: NodeInfo) -> int:
+    """Return the size of one rank's KV cache."""
+    return sum(region.stride_bytes * region.num_blocks for region in info.regions)
+
+
+def token_bytes(info: NodeInfo) -> float | None:
+    """Return how many bytes of KV one token makes on one rank; None if that is not known."""
+    if info.fingerprint is None or not info.regions or info.fingerprint.block_size_tokens <= 0:
+        return None
+    return sum(region.block_bytes for region in info.regions) / info.fingerprint.block_size_tokens
+
+
+def judge_node(node: Known) -> Iterator[Finding]:
+    """Yield what is wrong with one node that described itself."""
+    if node.info is None:
+        return
+    if reason := unusable_because(node.role, node.info):
+        wrong_role, draining = node.info.role != node.role, node.info.state == "draining"
+        code = "wrong-role" if wrong_role else "draining" if draining else "not-ready"
+        yield Finding(code=code, where=node.url, what=reason)
+    if node.machine is None:
+        yield Finding(code="no-probe", where=node.url, what="the node has no /baton/probe")
+
+
+def judge_versions(nodes: Sequence[Known]) -> Iterator[Finding]:
+    """Yield the components of which the nodes run different versions."""
+    for component in COMPARED:
+        found: dict[str, list[str]] = {}
+        for node in nodes:
+            if node.info is not None and (version := node.info.versions.get(component)):
+                found.setdefault(version, []).append(node.url)
+        if len(found) > 1:
+            parts = (f"{version} on {', '.join(urls)}" for version, urls in sorted(found.items()))
+            _, odd = min((len(urls), urls) for urls in found.values())
+            where = ", ".join(odd)
+            yield Finding(code="versions", where=where, what=f"{component} {'; '.join(parts)}")
+
+
+def judge_pair(prefill: Known, decode: Known) -> Iterator[Finding]:
+    """Yield why no KV may, or could, go from one node to the other."""
+    if prefill.info is None or decode.info is None:
+        return
+    where = name_of_pair(prefill, decode)
+    mine, theirs = protocol_of(prefill.info), protocol_of(decode.info)
+    if mine != theirs or mine != OUR_PROTOCOL:
+        what = f"the prefill node speaks protocol {mine}, the decode node {theirs}, this Baton {OUR_PROTOCOL}"
+        yield Finding(code="protocol", where=where, what=what)
+    yield from _judge_kv(prefill.info, decode.info, where)
+    yield from _judge_loopback(prefill, decode, where)
+
+
+def name_of_pair(prefill: Known, decode: Known) -> str:
+    """Name a pair."""
+    return f"{prefill.url} → {decode.url}"
+
+
+def _judge_kv(prefill: NodeInfo, decode: NodeInfo, where: str) -> Iterator[Finding]:
+    if prefill.fingerprint is None or decode.fingerprint is None:
+        return  # they are not ready, which is said of them
+    found = differences(prefill.fingerprint, decode.fingerprint)
+    for difference in found:
+        name = difference.partition(":")[0]
+        what = difference.replace(" here", " on the prefill node").replace(" there", " on the decode node")
+        yield Finding(code=DIFFERENCES[name], where=where, what=what)
+    if not found and (reason := _layout(prefill, decode)):
+        yield Finding(code="layout", where=where, what=reason)
+
+
+def _layout(prefill: NodeInfo, decode: NodeInfo) -> str:
+    """Why the regions of their first ranks, which they describe, cannot be mapped; "" if they can."""
+    try:
+        pair(_first_rank(prefill), _first_rank(decode))
+    except LayoutError as exc:
+        return str(exc)
+    return ""
+
+
+def _first_rank(info: NodeInfo) -> Side:
+    rank = Rank(tp_size=info.tensor_parallel_size, pp_size=info.pipeline_parallel_size)
+    tokens = info.fingerprint.block_size_tokens if info.fingerprint else 0
+    return Side(rank, [Region.from_info(region) for region in info.regions], tokens)
+
+
+def _judge_loopback(prefill: Known, decode: Known, where: str) -> Iterator[Finding]:
+    if prefill.info is None or not _apart(prefill, decode):
+        return
+    for address in control_addresses(prefill.info):
+        if _is_loopback(address.removeprefix("tcp://").rpartition(":")[0]):
+            what = f"the prefill node announces {address}, which on the decode node's machine is that machine itself"
+            yield Finding(code="loopback-advertised", where=where, what=what)
+            break
+    for session in decode.engines:
+        if _is_loopback(session.rpartition(":")[0]):
+            what = f"the decode node announces {session}, which on the prefill node's machine is that machine itself"
+            yield Finding(code="loopback-advertised", where=where, what=what)
+            break
+
+
+def _apart(prefill: Known, decode: Known) -> bool:
+    """Whether loopback means something else to either."""
+    return prefill.machine is not None and decode.machine is not None and prefill.machine.name != decode.machine.name
+
+
+def _is_loopback(host: str) -> bool:
+    name = host.strip("[]")
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"

@@ -1,0 +1,102 @@
+"""Judges what was measured between prefill and decode nodes, and says who is measured when. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from contracts.probe import Pushed, Reached
+from deploy.doctor.catalogue import Finding
+from deploy.doctor.fit import Known, name_of_pair
+
+BITS: Final = 8
+MEGA: Final = 1e6
+FAR_BELOW: Final = 0.25  # of the best pair's bandwidth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a link should be worth."""
+
+    min_mbit_s: float
+    max_latency_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What was tried between two nodes. What is None was not."""
+
+    prefill: Known
+    decode: Known
+    control: Reached | None = None  # D to P's control addresses; the first that failed, if any did
+    data: Reached | None = None  # P to D's transfer engines that serve; likewise
+    push: Pushed | None = None
+    problem: str = ""  # why a push could not even be tried
+    idle_s: float = 0.0
+
+    @property
+    def where(self) -> str:
+        """Which pair."""
+        return name_of_pair(self.prefill, self.decode)
+
+    @property
+    def mbit_s(self) -> float | None:
+        """Bandwidth of a push."""
+        found = self.push.bytes_per_s if self.push else None
+        return None if found is None else found * BITS / MEGA
+
+    @property
+    def latency_ms(self) -> float | None:
+        """Of a small push."""
+        found = self.push.latency_s if self.push else None
+        return None if found is None else found * 1000
+
+
+def judge(tried: Sequence[Tried], wanted: Wanted) -> Iterator[Finding]:
+    """Yield what is wrong with the links."""
+    best = max((each.mbit_s or 0.0 for each in tried), default=0.0)
+    for each in tried:
+        yield from _judge_control(each)
+        yield from _judge_data(each)
+        yield from _judge_worth(each, wanted, best)
+
+
+def rounds(prefill: Sequence[Known], decode: Sequence[Known]) -> list[list[tuple[Known, Known]]]:
+    """Pair each prefill node with each decode node, in rounds in which no node is busy twice."""
+    count = max(len(prefill), len(decode)) if prefill and decode else 0
+    turns = [
+        [(prefill[at], decode[(at + turn) % count]) for at in range(len(prefill)) if (at + turn) % count < len(decode)]
+        for turn in range(count)
+    ]
+    return [turn for turn in turns if turn]
+
+
+def _judge_control(tried: Tried) -> Iterator[Finding]:
+    if tried.control is not None and tried.control.problem:
+        code = "control-secret" if tried.control.refused else "control-unreachable"
+        yield Finding(code=code, where=tried.where, what=tried.control.problem)
+
+
+def _judge_data(tried: Tried) -> Iterator[Finding]:
+    push = tried.push
+    if push is not None and push.problem and push.bytes_per_s is not None:
+        what = f"after {tried.idle_s:g} s without a byte, {push.problem}"
+        yield Finding(code="idle-gap", where=tried.where, what=what)
+    elif push is not None and push.problem:
+        yield Finding(code="data-unreachable", where=tried.where, what=push.problem)
+    elif tried.data is not None and tried.data.problem:
+        yield Finding(code="data-unreachable", where=tried.where, what=tried.data.problem)
+    elif tried.problem:
+        yield Finding(code="probe-failed", where=tried.where, what=tried.problem)
+
+
+def _judge_worth(tried: Tried, wanted: Wanted, best: float) -> Iterator[Finding]:
+    mbit_s, latency_ms = tried.mbit_s, tried.latency_ms
+    if mbit_s is not None and mbit_s < wanted.min_mbit_s:
+        what = f"KV travels at {mbit_s:.0f} Mbit/s, {wanted.min_mbit_s:g} are wanted"
+        yield Finding(code="slow-link", where=tried.where, what=what)
+    elif mbit_s is not None and mbit_s < FAR_BELOW * best:
+        what = f"KV travels at {mbit_s:.0f} Mbit/s, and at {best:.0f} between the best pair"
+        yield Finding(code="slow-link", where=tried.where, what=what)
+    if latency_ms is not None and latency_ms > wanted.max_latency_ms:
+        what = f"a push of a few bytes takes {latency_ms:.1f} ms, {wanted.max_latency_ms:g} are wanted"
+        yield Finding(code="latency", where=tried.where, what=what)

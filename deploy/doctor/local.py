@@ -1,0 +1,145 @@
+"""Looks at this machine with what a node looks at before it starts."""
+
+import asyncio
+import os
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from contracts.configuration.load import ConfigError, choose_file, load
+from contracts.configuration.schema import BatonConfig
+from contracts.kv_transfer import Role
+from contracts.probe import MIB, Place, Push, Receive
+from deploy.doctor import machine as judging
+from deploy.doctor.catalogue import Finding
+from deploy.doctor.examination import Examination
+from kv_connector.engine.mooncake_environment import prepare_environment
+from kv_connector.errors import ConfigError as EngineConfigError
+from node import checks
+from node.addresses import resolve
+from node.arguments import control_port
+from node.errors import NodeError, StartRefusedError
+from node.machine import machine
+from node.probe_engines import ProbeEngines
+from node.roles import TRAITS, node_config
+from node.versions import versions
+
+HERE: Final = "this machine"
+LOOPBACK: Final = "127.0.0.1"
+SELF_TEST_S: Final = 30.0
+HEALTH_TIMEOUT_S: Final = 2.0
+Wanted = Literal["prefill", "decode", "proxy"]
+
+
+def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | None) -> Examination:
+    """Look at this machine.
+
+    Args:
+        config_file: `baton.yaml`; None for that of the current folder, if there is one.
+        secret_file: Of the cluster; None for what the configuration says.
+        role: What is to run here, which is then checked as before its start; None: whatever there is.
+    """
+    findings: list[Finding] = []
+    try:
+        overrides = {"cluster.secret_file": secret_file} if secret_file else {}
+        config = load(overrides, os.environ, choose_file(config_file)).config
+    except ConfigError as exc:
+        findings += [Finding(code="configuration", where=HERE, what=line) for line in str(exc).splitlines()]
+        config = BatonConfig()
+    roles: Sequence[Role] = [] if role == "proxy" else [role] if role else ["prefill", "decode"]
+    place = Place(host=LOOPBACK, protocol=config.transfer.protocol)
+    found = machine(place.host, place.protocol)
+    installed = versions()
+    findings += judging.judge(found, HERE)
+    findings += _secret(config, needed=role is not None)
+    if roles:
+        if "vllm" not in installed:
+            findings.append(Finding(code="vllm-missing", where=HERE, what="vLLM is not installed"))
+        findings += _engine(place)
+        for each in roles:
+            findings += _node(each, config)
+    if role in (None, "proxy"):
+        findings += _port(config.proxy.host, config.proxy.port, "proxy")
+    return Examination(findings=findings, versions=installed, machine=found)
+
+
+def _secret(config: BatonConfig, *, needed: bool) -> Iterator[Finding]:
+    if needed or config.cluster.secret_file is not None:
+        yield from _refusal("secret-file", HERE, lambda: checks.check_secret(config.cluster.secret_file))
+
+
+def _engine(place: Place) -> Iterator[Finding]:
+    """Is Mooncake there, may it start, and does it move bytes?"""
+    library = list(_refusal("library", HERE, checks.check_transfer_engine))
+    yield from library
+    try:
+        prepare_environment(place.host, place.protocol, dict(os.environ))
+    except EngineConfigError as exc:
+        yield Finding(code="engine-environment", where=HERE, what=str(exc))
+        return
+    if library:
+        return
+    if reason := asyncio.run(_push_to_itself(place)):
+        yield Finding(code="transfer-engine", where=HERE, what=reason)
+
+
+async def _push_to_itself(place: Place) -> str:
+    """Push from one engine here into another; return why that failed, "" if it did not."""
+    engines = ProbeEngines(place)
+    try:
+        target = await engines.receive(Receive(seconds=SELF_TEST_S))
+        pushed = await engines.push(Push(session=target.session, address=target.address, size_bytes=MIB, idle_s=0))
+    except NodeError as exc:
+        return str(exc)
+    finally:
+        await engines.stop()
+    return pushed.problem
+
+
+def _node(role: Role, config: BatonConfig) -> Iterator[Finding]:
+    """What the node itself would refuse to start for."""
+    node, where = node_config(role, config), f"the {role} node here"
+    if node.model:  # else it may come with the command line
+        yield from _refusal("model", where, lambda: checks.check_model(node.model))
+    try:
+        listen_host = resolve(node).listen_host
+    except StartRefusedError as exc:
+        yield Finding(code="address", where=where, what=str(exc))
+        return
+    taken = list(_port(listen_host, node.port, f"{role} node"))
+    yield from taken
+    if not taken and TRAITS[role].binds_control and not _serves(listen_host, node.port):
+        yield from _refusal("port", where, lambda: checks.check_port(listen_host, control_port(node), "control"))
+
+
+def _port(host: str, port: int, of: str) -> Iterator[Finding]:
+    """A port that is taken is well if a server that works has it."""
+    for finding in _refusal("port", f"the {of} here", lambda: checks.check_port(host, port, "HTTP")):
+        if not _serves(host, port):
+            yield finding
+
+
+def _serves(host: str, port: int) -> bool:
+    dialled = LOOPBACK if host in ("", "0.0.0.0", "::") else host  # noqa: S104  # compared, not bound
+    name = f"[{dialled}]" if ":" in dialled else dialled
+    try:
+        with urllib.request.urlopen(f"http://{name}:{port}/health", timeout=HEALTH_TIMEOUT_S) as answer:
+            return bool(answer.status == 200)
+    except (OSError, ValueError):
+        return False
+
+
+def _refusal(code: str, where: str, check: Callable[[], object]) -> Iterator[Finding]:
+    """A check's refusal as a finding; what it says after the last colon is its own fix, if it is an order."""
+    try:
+        check()
+    except StartRefusedError as exc:
+        what, _, advice = str(exc).partition(": ")
+        is_advice = advice.startswith(("run ", "install ", "name ", "set "))
+        yield Finding(
+            code=code,
+            where=where,
+            what=what if is_advice else str(exc),
+            fix_here=f"{advice[0].upper()}{advice[1:]}." if is_advice else "",
+        )

@@ -1,0 +1,136 @@
+"""Tells what was found: to people, and as JSON to CI. Pure."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from contracts.probe import UNLIMITED, Machine
+from deploy.doctor.catalogue import Finding
+from deploy.doctor.examination import Examination, described
+from deploy.doctor.fit import Known, token_bytes
+from deploy.doctor.links import BITS, MEGA, Tried
+
+OK = 0
+FOUND = 1
+
+
+def status(examination: Examination, *, strict: bool) -> int:
+    """Return the exit status: 1 if something is wrong, or with `strict` if there is any finding."""
+    return FOUND if examination.count("wrong") or (strict and examination.findings) else OK
+
+
+def text(examination: Examination) -> str:
+    """Return what people read: what was seen, then each finding with its fix below it."""
+    lines = [*_seen(examination)]
+    for finding in sorted(examination.findings, key=lambda each: each.kind.severity == "warning"):
+        lines += _told(finding)
+    wrong, warnings = examination.count("wrong"), examination.count("warning")
+    lines.append(f"{wrong} wrong, {_plural(warnings, 'warning')}" if examination.findings else "nothing is wrong")
+    return "\n".join(lines)
+
+
+def as_json(examination: Examination) -> str:
+    """Return the same for programs."""
+    return json.dumps(
+        {
+            "wrong": examination.count("wrong"),
+            "warnings": examination.count("warning"),
+            "findings": [
+                {
+                    "code": finding.code,
+                    "severity": finding.kind.severity,
+                    "where": finding.where,
+                    "what": finding.what,
+                    "fix": finding.fix,
+                }
+                for finding in examination.findings
+            ],
+            "versions": examination.versions,
+            "machine": described(examination.machine) if examination.machine else None,
+            "nodes": [_node(node) for node in examination.nodes],
+            "pairs": [_pair(tried) for tried in examination.tried],
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
+
+
+def _told(finding: Finding) -> Iterator[str]:
+    yield f"{finding.kind.severity:<8} {finding.code}  {finding.where}: {finding.what}"
+    yield f"{'':<8} fix: {finding.fix}"
+
+
+def _seen(examination: Examination) -> Iterator[str]:
+    if examination.machine is not None:
+        yield f"machine  {_versions(examination.versions)}; {_limits(examination.machine)}"
+    for node in examination.nodes:
+        if node.info is not None:
+            found = node.info.fingerprint
+            kv = f", {found.dtype}, blocks of {found.block_size_tokens}" if found else ""
+            yield f"{node.info.role:<8} {node.url}  {node.info.state}, {_versions(node.info.versions)}{kv}"
+    for tried in examination.tried:
+        if tried.mbit_s is not None:
+            yield f"pair     {tried.where}  {_worth(tried)}"
+
+
+def _worth(tried: Tried) -> str:
+    tokens = _tokens_per_s(tried)
+    parts = [f"{tried.mbit_s:.0f} Mbit/s" + (f" ({tokens:.0f} tokens of KV a second)" if tokens else "")]
+    parts.append(f"{tried.latency_ms:.2f} ms")
+    if tried.push is not None and tried.push.after_idle_s is not None:
+        parts.append(f"{tried.push.after_idle_s * 1000:.2f} ms after {tried.idle_s:g} s without a byte")
+    return ", ".join(parts)
+
+
+def _tokens_per_s(tried: Tried) -> float | None:
+    each = token_bytes(tried.prefill.info) if tried.prefill.info else None
+    return tried.mbit_s * MEGA / BITS / each if each and tried.mbit_s is not None else None
+
+
+def _versions(versions: dict[str, str]) -> str:
+    names = {"baton": "Baton", "vllm": "vLLM", "mooncake": "Mooncake", "protocol": "protocol"}
+    return ", ".join(f"{name} {versions[key]}" for key, name in names.items() if key in versions)
+
+
+def _limits(machine: Machine) -> str:
+    files = "any number of" if machine.open_files == UNLIMITED else str(machine.open_files)
+    pinned = "any" if machine.locked_bytes == UNLIMITED else f"{machine.locked_bytes} bytes of"
+    cards = ", ".join(device.name for device in machine.rdma_devices) or "none"
+    return f"{files} open files, {pinned} pinned memory, RDMA cards: {cards}"
+
+
+def _node(node: Known) -> dict[str, Any]:
+    info = node.info
+    return {
+        "url": node.url,
+        "role": node.role,
+        "says": None
+        if info is None
+        else {
+            "role": info.role,
+            "state": info.state,
+            "model": info.model,
+            "versions": info.versions,
+            "weights": info.fingerprint.weights if info.fingerprint else None,
+            "control_addresses": info.control_addresses,
+        },
+        "machine": described(node.machine) if node.machine else None,
+    }
+
+
+def _pair(tried: Tried) -> dict[str, Any]:
+    push = tried.push
+    return {
+        "prefill": tried.prefill.url,
+        "decode": tried.decode.url,
+        "mbit_s": tried.mbit_s,
+        "tokens_s": _tokens_per_s(tried),
+        "latency_ms": tried.latency_ms,
+        "first_ms": push.first_s * 1000 if push and push.first_s is not None else None,
+        "idle_s": tried.idle_s,
+        "after_idle_ms": push.after_idle_s * 1000 if push and push.after_idle_s is not None else None,
+    }
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,47 @@
+"""Tries one pair: the control port from D's machine, the engines that serve and a push of its own from P's."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from contracts.probe import Dial, Greet, Push, Pushed, Question, Reached, Receive, Receiving, Release
+from deploy.doctor.asking import Asker, AskError
+from deploy.doctor.fit import Known, control_addresses
+from deploy.doctor.links import Tried
+
+RECEIVE_S: Final = 120.0  # besides the pause
+
+
+async def try_pair(asker: Asker, prefill: Known, decode: Known, idle_s: float) -> Tried:
+    """Try everything between two nodes that describe themselves."""
+    assert prefill.info is not None  # it is usable
+    dials = [Dial(address=address) for address in control_addresses(prefill.info)]
+    greetings = [Greet(session=session) for session in decode.engines]
+    control, data = await asyncio.gather(
+        _first_problem(asker, decode, dials), _first_problem(asker, prefill, greetings)
+    )
+    try:
+        push = await _push(asker, prefill, decode, idle_s)
+        problem = ""
+    except AskError as exc:
+        push, problem = None, str(exc)
+    return Tried(prefill=prefill, decode=decode, control=control, data=data, push=push, problem=problem, idle_s=idle_s)
+
+
+async def _first_problem(asker: Asker, node: Known, questions: Sequence[Question]) -> Reached | None:
+    """Whether everything is reached; the first that is not, if something is not. None if it could not be asked."""
+    try:
+        answers: list[Reached] = await asyncio.gather(*(asker.ask(node.url, each) for each in questions))
+    except AskError:
+        return None  # which the push says too
+    return next((answer for answer in answers if answer.problem), Reached())
+
+
+async def _push(asker: Asker, prefill: Known, decode: Known, idle_s: float) -> Pushed:
+    target: Receiving = await asker.ask(decode.url, Receive(seconds=RECEIVE_S + idle_s))
+    try:
+        order = Push(session=target.session, address=target.address, size_bytes=target.size_bytes, idle_s=idle_s)
+        pushed: Pushed = await asker.ask(prefill.url, order)
+        return pushed
+    finally:
+        await asker.ask(decode.url, Release(session=target.session))

@@ -1,0 +1,139 @@
+"""`baton doctor` on a machine, as a command: nothing to say of this one, and the faults that are planted in it."""
+
+import json
+import os
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+import pytest
+
+from tests.support.ports import free_port
+
+mooncake = pytest.importorskip("mooncake")
+
+LIBRARY = b"libibverbs.so.1"
+MISSING = b"libibverbx.so.1"  # as long
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder with a configuration whose ports are free."""
+    ports = [free_port() for _ in range(4)]
+    sections = {
+        "proxy": {"port": ports[0]},
+        "prefill_node": {"port": ports[1], "control_port": ports[2]},
+        "decode_node": {"port": ports[3]},
+    }
+    (tmp_path / "baton.yaml").write_text(json.dumps(sections))
+    return tmp_path
+
+
+def doctor(folder: Path, *argv: str, env: dict[str, str] | None = None, open_files: int = 0) -> dict[str, Any]:
+    """Run the command in a process of its own."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.cli", "doctor", "--json", *argv],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limit if open_files else None,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (1 if report["wrong"] else 0)
+    return report
+
+
+def codes(report: dict[str, Any]) -> list[str]:
+    """The kinds of findings."""
+    return [finding["code"] for finding in report["findings"]]
+
+
+def test_a_healthy_machine_has_no_finding(here: Path) -> None:
+    """Mooncake starts, and pushes to itself; the ports are free."""
+    report = doctor(here)
+
+    assert report["findings"] == []
+    assert report["versions"]["mooncake"]
+
+
+def test_a_low_limit_of_open_files_is_named(here: Path) -> None:
+    """And it alone: the rest still works with so few."""
+    report = doctor(here, open_files=512)
+
+    assert codes(report) == ["open-files"]
+    assert "512" in report["findings"][0]["what"]
+
+
+def test_a_missing_library_is_named(here: Path, tmp_path: Path) -> None:
+    """Mooncake's own module asks the loader for one that is not there."""
+    real, fake = Path(mooncake.__file__).parent, tmp_path / "path" / "mooncake"
+    fake.mkdir(parents=True)
+    for file in real.iterdir():
+        (fake / file.name).symlink_to(file)
+    for folder in real.parent.glob("mooncake*.libs"):
+        (fake.parent / folder.name).symlink_to(folder)
+    engine = fake / "engine.so"
+    engine.unlink()
+    copyfile(real / "engine.so", engine)
+    content = engine.read_bytes()
+    assert LIBRARY in content
+    engine.write_bytes(content.replace(LIBRARY, MISSING))
+    path = os.pathsep.join((str(fake.parent), str(Path(__file__).resolve().parents[3])))
+
+    report = doctor(here, env={"PYTHONPATH": path})
+
+    assert codes(report) == ["library"]
+    assert MISSING.decode() in report["findings"][0]["what"]
+    assert "apt-get install" in report["findings"][0]["fix"]
+
+
+def test_a_taken_port_is_named(here: Path) -> None:
+    """By something that is no healthy server."""
+    port = json.loads((here / "baton.yaml").read_text())["decode_node"]["port"]
+    with socket.create_server(("127.0.0.1", port)) as taken:
+        taken.listen()
+        report = doctor(here, "--role", "decode", "--secret-file", str(secret(here)))
+
+    assert codes(report) == ["port"]
+    assert str(port) in report["findings"][0]["what"]
+
+
+def test_a_setting_of_mooncakes_that_breaks_its_rules_is_named(here: Path) -> None:
+    """The node would refuse to start."""
+    assert codes(doctor(here, env={"MC_TCP_PROTO": "1"})) == ["engine-environment"]
+
+
+def test_a_role_is_checked_as_before_its_start(here: Path) -> None:
+    """It needs a secret; and a model that is named must be there."""
+    assert codes(doctor(here, "--role", "prefill")) == ["secret-file"]
+    env = {"BATON_PREFILL_NODE_MODEL": "/no/such/model", "BATON_PREFILL_NODE_ADVERTISE_HOST": "192.0.2.7"}
+    report = doctor(here, "--role", "prefill", "--secret-file", str(secret(here)), env=env)
+    assert codes(report) == ["model", "address"]
+
+
+def test_a_mistake_in_the_configuration_is_named(here: Path) -> None:
+    """With the sentence that `baton config check` has."""
+    (here / "baton.yaml").write_text("proxy: {prot: 9}")
+
+    report = doctor(here, "--role", "proxy", "--secret-file", str(secret(here)))
+
+    assert "configuration" in codes(report)
+    assert "did you mean proxy.port?" in str(report["findings"])
+
+
+def secret(folder: Path) -> Path:
+    """A usable one."""
+    file = folder / "secret"
+    file.write_text("a secret for tests only")
+    return file

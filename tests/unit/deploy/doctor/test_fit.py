@@ -1,0 +1,148 @@
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from contracts.node_info import Fingerprint
+from deploy.doctor.catalogue import Finding
+from deploy.doctor.fit import DIFFERENCES, Known, control_addresses, judge_node, judge_pair, judge_versions, token_bytes
+from tests.unit.deploy.doctor.known import FINGERPRINT, REGION, VERSIONS, decode, info, machine, prefill
+
+
+def codes(findings: Iterable[Finding]) -> list[str]:
+    """Their kinds."""
+    return [finding.code for finding in findings]
+
+
+def test_a_pair_that_fits_has_no_finding() -> None:
+    """Two nodes of one deployment."""
+    assert codes(judge_pair(prefill(), decode())) == []
+
+
+def test_every_difference_of_fingerprints_has_a_finding() -> None:
+    """A field that is added to the fingerprint needs a name here."""
+    assert set(DIFFERENCES) == set(Fingerprint.__struct_fields__)
+
+
+@pytest.mark.parametrize("field", Fingerprint.__struct_fields__)
+def test_a_difference_is_named_with_both_values(field: str) -> None:
+    """And it is the only one that is named."""
+    other = 96 if field == "block_size_tokens" else "other"
+    theirs = decode(fingerprint=msgspec.structs.replace(FINGERPRINT, **{field: other}))
+
+    (finding,) = judge_pair(prefill(), theirs)
+
+    assert finding.code == DIFFERENCES[field]
+    assert f"{getattr(FINGERPRINT, field)!r} on the prefill node, {other!r} on the decode node" in finding.what
+
+
+def test_regions_that_differ_alone_are_a_layout() -> None:
+    """What the connector would refuse although the fingerprints are the same."""
+    theirs = decode(regions=[msgspec.structs.replace(REGION, block_bytes=512)])
+
+    (finding,) = judge_pair(prefill(), theirs)
+
+    assert finding.code == "layout"
+    assert "1024" in finding.what
+
+
+def test_numbers_that_describe_no_buffer_are_a_layout_too() -> None:
+    """A node of another kind may say anything."""
+    theirs = decode(regions=[msgspec.structs.replace(REGION, stride_bytes=1)])
+
+    assert codes(judge_pair(prefill(), theirs)) == ["layout"]
+
+
+@pytest.mark.parametrize("which", ["prefill", "decode", "both"])
+def test_another_protocol_is_named(which: str) -> None:
+    """On one side, or on both: then it is this doctor, or the proxy, that is of another version."""
+    old: dict[str, Any] = {"versions": {**VERSIONS, "protocol": "0"}}
+    one = prefill(**(old if which in ("prefill", "both") else {}))
+    other = decode(**(old if which in ("decode", "both") else {}))
+
+    assert codes(judge_pair(one, other)) == ["protocol"]
+
+
+def test_a_node_that_names_no_protocol_is_taken_to_speak_ours() -> None:
+    """As the proxy takes it."""
+    assert codes(judge_pair(prefill(versions={}), decode())) == []
+
+
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:9100", "tcp://localhost:9100", "tcp://[::1]:9100"])
+def test_a_loopback_address_for_another_machine_is_named(address: str) -> None:
+    """The prefill node's control address; one of several ranks is enough."""
+    rank = f"tcp://10.0.0.1:9100,{address}"
+
+    assert codes(judge_pair(prefill(control_addresses=[rank]), decode())) == ["loopback-advertised"]
+
+
+def test_a_decode_nodes_engine_on_loopback_is_named() -> None:
+    """The prefill node would push to itself."""
+    assert codes(judge_pair(prefill(), decode(engines=("127.0.0.1:15001",)))) == ["loopback-advertised"]
+
+
+def test_loopback_on_one_machine_is_well() -> None:
+    """`baton serve` does nothing else."""
+    here = machine(name="same")
+    one = dataclasses.replace(prefill(control_addresses=["tcp://127.0.0.1:9100"]), machine=here)
+    other = dataclasses.replace(decode(engines=("127.0.0.1:15001",)), machine=here)
+
+    assert codes(judge_pair(one, other)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, []),
+        ({"role": "decode"}, ["wrong-role"]),
+        ({"role": "decode", "state": "starting"}, ["wrong-role"]),
+        ({"state": "starting"}, ["not-ready"]),
+        ({"state": "failed"}, ["not-ready"]),
+        ({"state": "draining"}, ["draining"]),
+        ({"control_addresses": []}, ["not-ready"]),
+    ],
+)
+def test_role_and_state_are_judged_as_the_proxy_does(changes: dict[str, Any], found: list[str]) -> None:
+    """With its own words."""
+    assert codes(judge_node(prefill(**changes))) == found
+
+
+def test_a_node_that_cannot_try_transfers_is_said() -> None:
+    """It is of an older version."""
+    assert codes(judge_node(dataclasses.replace(prefill(), machine=None))) == ["no-probe"]
+
+
+def test_a_node_that_said_nothing_has_no_further_findings() -> None:
+    """That it did not answer has been said."""
+    silent = Known(url="http://10.0.0.3:8100", role="prefill")
+
+    assert codes(judge_node(silent)) == []
+    assert codes(judge_pair(silent, decode())) == []
+    assert codes(judge_versions([silent, decode()])) == []
+
+
+@pytest.mark.parametrize("component", ["baton", "vllm", "mooncake"])
+def test_different_releases_are_named_with_the_odd_node(component: str) -> None:
+    """Two nodes have one, the third another."""
+    odd = decode(url="http://odd:1", versions={**VERSIONS, component: "0.0.9"})
+
+    (finding,) = judge_versions([prefill(), decode(), odd])
+
+    assert finding.code == "versions"
+    assert finding.where == "http://odd:1"
+    assert f"{component} 0.0.9 on http://odd:1" in finding.what
+
+
+def test_addresses_of_several_ranks_are_taken_apart() -> None:
+    """One entry for each engine, its ranks joined by commas."""
+    found = info("prefill", control_addresses=["tcp://a:1,tcp://a:2", "tcp://b:1"])
+
+    assert control_addresses(found) == ["tcp://a:1", "tcp://a:2", "tcp://b:1"]
+
+
+def test_the_kv_of_a_token_is_that_of_a_block_divided() -> None:
+    """Of all regions together; unknown before the cache is there."""
+    assert token_bytes(info("prefill", regions=[REGION, REGION])) == 2 * 1024 / 128
+    assert token_bytes(info("prefill", regions=[], fingerprint=None)) is None

@@ -1,0 +1,78 @@
+import json
+
+from contracts.probe import Pushed
+from deploy.doctor.catalogue import Finding
+from deploy.doctor.examination import Examination
+from deploy.doctor.links import Tried
+from deploy.doctor.report import as_json, status, text
+from tests.unit.deploy.doctor.known import VERSIONS, decode, machine, prefill
+
+WRONG = Finding(code="port", where="here", what="port 1 is taken")
+WARNING = Finding(code="draining", where="there", what="it drains")
+
+
+def seen() -> Examination:
+    """A deployment with nothing wrong."""
+    push = Pushed(first_s=0.01, latency_s=0.002, bytes_per_s=125e6, after_idle_s=0.003)
+    tried = Tried(prefill=prefill(), decode=decode(), push=push, idle_s=5)
+    return Examination(findings=[], nodes=[prefill(), decode()], tried=[tried])
+
+
+def test_each_finding_has_a_line_and_its_fix_another() -> None:
+    """What is wrong comes before warnings."""
+    lines = text(Examination(findings=[WARNING, WRONG])).splitlines()
+
+    assert lines[0] == "wrong    port  here: port 1 is taken"
+    assert lines[1].split()[:2] == ["fix:", "End"]
+    assert lines[2].startswith("warning  draining  there: ")
+    assert lines[-1] == "1 wrong, 1 warning"
+
+
+def test_what_was_measured_is_told() -> None:
+    """Bandwidth also as tokens of this model's KV: 1024 B in blocks of 128."""
+    told = text(seen())
+
+    assert "1000 Mbit/s (15625000 tokens of KV a second), 2.00 ms, 3.00 ms after 5 s without a byte" in told
+    assert told.endswith("nothing is wrong")
+
+
+def test_a_machine_is_told_with_versions_and_limits() -> None:
+    """Of the local mode."""
+    told = text(Examination(findings=[], versions=VERSIONS, machine=machine()))
+
+    assert "Baton 0.1.0, vLLM 0.32.0, Mooncake 0.3.13" in told
+    assert "65536 open files, any pinned memory, RDMA cards: none" in told
+
+
+def test_the_status_counts_what_is_wrong_and_if_asked_warnings() -> None:
+    """0 and 1, for CI."""
+    assert status(Examination(findings=[]), strict=True) == 0
+    assert status(Examination(findings=[WARNING]), strict=False) == 0
+    assert status(Examination(findings=[WARNING]), strict=True) == 1
+    assert status(Examination(findings=[WRONG]), strict=False) == 1
+
+
+def test_json_says_the_same() -> None:
+    """With the fix, and everything that was measured."""
+    said = json.loads(as_json(Examination(findings=[WRONG, WARNING], nodes=seen().nodes, tried=seen().tried)))
+
+    assert (said["wrong"], said["warnings"]) == (1, 1)
+    assert said["findings"][0] == {
+        "code": "port",
+        "severity": "wrong",
+        "where": "here",
+        "what": "port 1 is taken",
+        "fix": WRONG.fix,
+    }
+    assert said["pairs"][0]["mbit_s"] == 1000
+    assert said["pairs"][0]["after_idle_ms"] == 3
+    assert [node["says"]["state"] for node in said["nodes"]] == ["ready", "ready"]
+
+
+def test_what_was_not_measured_is_null() -> None:
+    """A pair whose push failed at once."""
+    tried = Tried(prefill=prefill(), decode=decode(), push=Pushed(problem="failed"))
+    examination = Examination(findings=[], tried=[tried])
+
+    assert json.loads(as_json(examination))["pairs"][0]["mbit_s"] is None
+    assert "pair" not in text(examination)
