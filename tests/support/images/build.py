@@ -1,0 +1,178 @@
+"""Carries a Dockerfile out: each stage on a layer of its own, RUN and COPY as they stand there."""
+
+import glob
+import json
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.images import context, machine
+from tests.support.images.dockerfile import Instruction, Stage, assignments, expand, stages
+from tests.support.images.root import Root, Run, copy, in_root
+
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BASE: Final = f"debian:{machine.RELEASE}-"
+
+
+class BuildError(Exception):
+    """A step failed; the message holds the end of what it said."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Image:
+    """What a stage has become."""
+
+    root: Root
+    environ: dict[str, str]
+    user: str = "0:0"
+    folder: str = "/"
+    shell: list[str] = field(default_factory=lambda: ["/bin/sh", "-c"])
+    entrypoint: list[str] = field(default_factory=list)
+    command: list[str] = field(default_factory=list)
+    health: list[str] = field(default_factory=list)
+
+    def run(self, environ: Mapping[str, str], **more: Any) -> Run:
+        """How the image's own processes run, with more of an environment and other changes."""
+        variables = {"HOME": self.home, **self.environ, **environ}
+        return Run(**({"environ": variables, "user": self.user, "folder": self.folder} | more))
+
+    @property
+    def home(self) -> str:
+        """The user's folder, as an engine sets HOME."""
+        file = next(file for layer in self.root.layers if (file := layer / "etc/passwd").exists())
+        entries = (line.split(":") for line in file.read_text().splitlines())
+        return next((entry[5] for entry in entries if entry[2] == self.user.partition(":")[0]), "/")
+
+    def writable(self, folder: Path) -> Root:
+        """Return its files below a fresh layer, as one container has them; `folder` is to hold that."""
+        top, work = folder / "files", folder / "work"
+        for made in (top, work):
+            made.mkdir(parents=True)
+        return Root(layers=[top, *self.root.layers], work=work)
+
+
+class Builder:
+    """Builds stages of one Dockerfile, with those that they need, below one folder."""
+
+    def __init__(self, dockerfile: Path, repository: Path, folder: Path, *, step_s: float) -> None:
+        """Read the file and collect the context; nothing is built yet.
+
+        Args:
+            dockerfile: what to build.
+            repository: the context.
+            folder: an empty one, for layers.
+            step_s: how long one RUN may take.
+        """
+        self._stages = {stage.name: stage for stage in stages(dockerfile.read_text())}
+        self._folder = folder
+        self._step_s = step_s
+        self._images: dict[str, Image] = {}
+        self._loan = machine.loan(folder)
+        self._context = folder / "context"
+        context.send(repository, self._context)
+        self.steps: list[tuple[str, float]] = []  # what was run, and how many seconds it took
+
+    def build(self, target: str) -> Image:
+        """Return the image of a stage.
+
+        Raises:
+            BuildError: a step failed.
+            machine.MachineError: there is nothing to build on.
+        """
+        if target not in self._images:
+            stage = self._stages[target]
+            image = self._begin(stage)
+            arguments: dict[str, str] = {}
+            for instruction in stage.instructions:
+                self._step(instruction, image, arguments)
+            self._images[target] = image
+        return self._images[target]
+
+    def _begin(self, stage: Stage) -> Image:
+        layer = self._folder / "stages" / stage.name
+        top, work = layer / "files", layer / "work"
+        for folder in (top, work):
+            folder.mkdir(parents=True)
+        if stage.base in self._stages:
+            below = self.build(stage.base)
+            root = Root(layers=[top, *below.root.layers], work=work)
+            return Image(
+                root=root,
+                environ=dict(below.environ),
+                user=below.user,
+                folder=below.folder,
+                shell=below.shell,
+                entrypoint=below.entrypoint,
+                command=below.command,
+                health=below.health,
+            )
+        if not stage.base.startswith(BASE):
+            raise BuildError(f"there is no {stage.base} here, only {BASE}…")
+        return Image(root=Root(layers=[top, machine.debian()], work=work), environ={"PATH": PATH})
+
+    def _step(self, instruction: Instruction, image: Image, arguments: dict[str, str]) -> None:
+        name = instruction.name
+        variables = arguments | image.environ
+        if name == "ARG":
+            key, _, value = instruction.text.partition("=")
+            arguments[key] = expand(value, variables)
+        elif name == "ENV":
+            image.environ |= assignments(instruction, variables)
+        elif name == "RUN":
+            self._run(instruction, image, arguments)
+        elif name == "COPY":
+            self._copy(instruction, image)
+        elif name == "USER":
+            image.user = instruction.text
+        elif name == "WORKDIR":
+            image.folder = instruction.text
+            self._make_folder(image)
+        elif name == "SHELL":
+            image.shell = instruction.words
+        elif name == "ENTRYPOINT":
+            image.entrypoint, image.command = instruction.words, []
+        elif name == "CMD":
+            image.command = instruction.words
+        elif name == "HEALTHCHECK":
+            image.health = list(json.loads(instruction.text.removeprefix("CMD").strip()))
+
+    def _run(self, instruction: Instruction, image: Image, arguments: Mapping[str, str]) -> None:
+        began_s = time.monotonic()
+        run = image.run({**arguments, **self._loan.environ}, lent=self._loan.folders, temporary=["/tmp"])
+        self._do(in_root(image.root, [*image.shell, instruction.text], run), instruction)
+        self.steps.append((f"{instruction.name} {instruction.text[:60]}", time.monotonic() - began_s))
+
+    def _make_folder(self, image: Image) -> None:
+        made = ["mkdir", "-p", image.folder]
+        subprocess.run(in_root(image.root, made, Run(environ={"PATH": PATH})), check=True)
+
+    def _copy(self, instruction: Instruction, image: Image) -> None:
+        *sources, target = instruction.words
+        if stage := instruction.flags.get("from"):
+            for source in sources:
+                copy(image.root, source, target, self.build(stage).root)
+            return
+        for source in sources:
+            found = glob.glob(str(self._context / source))
+            if not found:
+                raise BuildError(f"line {instruction.line}: {source} is not in the context")
+            for path in found:
+                copy(image.root, path, target)
+
+    def _do(self, command: Sequence[str], instruction: Instruction) -> None:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=self._step_s,
+            check=False,
+        )
+        if done.returncode != 0:
+            tail = "\n".join(done.stdout.splitlines()[-30:])
+            raise BuildError(f"line {instruction.line}: {instruction.text[:200]}\nended with {done.returncode}:\n{tail}")
