@@ -1,6 +1,5 @@
 """Carries a Dockerfile out: each stage on a layer of its own, RUN and COPY as they stand there."""
 
-import glob
 import json
 import subprocess
 import time
@@ -38,6 +37,22 @@ class Image:
         """How the image's own processes run, with more of an environment and other changes."""
         variables = {"HOME": self.home, **self.environ, **environ}
         return Run(**({"environ": variables, "user": self.user, "folder": self.folder} | more))
+
+    def describe(self, instruction: Instruction, variables: Mapping[str, str]) -> None:
+        """Take in an instruction that runs nothing."""
+        match instruction.name:
+            case "ENV":
+                self.environ |= assignments(instruction, variables)
+            case "USER":
+                self.user = instruction.text
+            case "SHELL":
+                self.shell = instruction.words
+            case "ENTRYPOINT":
+                self.entrypoint, self.command = instruction.words, []
+            case "CMD":
+                self.command = instruction.words
+            case "HEALTHCHECK":
+                self.health = list(json.loads(instruction.text.removeprefix("CMD").strip()))
 
     @property
     def home(self) -> str:
@@ -114,40 +129,27 @@ class Builder:
         return Image(root=Root(layers=[top, machine.debian()], work=work), environ={"PATH": PATH})
 
     def _step(self, instruction: Instruction, image: Image, arguments: dict[str, str]) -> None:
-        name = instruction.name
         variables = arguments | image.environ
-        if name == "ARG":
-            key, _, value = instruction.text.partition("=")
-            arguments[key] = expand(value, variables)
-        elif name == "ENV":
-            image.environ |= assignments(instruction, variables)
-        elif name == "RUN":
-            self._run(instruction, image, arguments)
-        elif name == "COPY":
-            self._copy(instruction, image)
-        elif name == "USER":
-            image.user = instruction.text
-        elif name == "WORKDIR":
-            image.folder = instruction.text
-            self._make_folder(image)
-        elif name == "SHELL":
-            image.shell = instruction.words
-        elif name == "ENTRYPOINT":
-            image.entrypoint, image.command = instruction.words, []
-        elif name == "CMD":
-            image.command = instruction.words
-        elif name == "HEALTHCHECK":
-            image.health = list(json.loads(instruction.text.removeprefix("CMD").strip()))
+        match instruction.name:
+            case "ARG":
+                key, _, value = instruction.text.partition("=")
+                arguments[key] = expand(value, variables)
+            case "RUN":
+                self._run(instruction, image, arguments)
+            case "COPY":
+                self._copy(instruction, image)
+            case "WORKDIR":
+                image.folder = instruction.text
+                made = ["mkdir", "-p", image.folder]
+                subprocess.run(in_root(image.root, made, Run(environ={"PATH": PATH})), check=True)
+            case _:
+                image.describe(instruction, variables)
 
     def _run(self, instruction: Instruction, image: Image, arguments: Mapping[str, str]) -> None:
         began_s = time.monotonic()
         run = image.run({**arguments, **self._loan.environ}, lent=self._loan.folders, temporary=["/tmp"])
         self._do(in_root(image.root, [*image.shell, instruction.text], run), instruction)
         self.steps.append((f"{instruction.name} {instruction.text[:60]}", time.monotonic() - began_s))
-
-    def _make_folder(self, image: Image) -> None:
-        made = ["mkdir", "-p", image.folder]
-        subprocess.run(in_root(image.root, made, Run(environ={"PATH": PATH})), check=True)
 
     def _copy(self, instruction: Instruction, image: Image) -> None:
         *sources, target = instruction.words
@@ -156,11 +158,11 @@ class Builder:
                 copy(image.root, source, target, self.build(stage).root)
             return
         for source in sources:
-            found = glob.glob(str(self._context / source))
+            found = [self._context] if source == "." else list(self._context.glob(source))
             if not found:
                 raise BuildError(f"line {instruction.line}: {source} is not in the context")
             for path in found:
-                copy(image.root, path, target)
+                copy(image.root, str(path), target)
 
     def _do(self, command: Sequence[str], instruction: Instruction) -> None:
         done = subprocess.run(
@@ -175,4 +177,6 @@ class Builder:
         )
         if done.returncode != 0:
             tail = "\n".join(done.stdout.splitlines()[-30:])
-            raise BuildError(f"line {instruction.line}: {instruction.text[:200]}\nended with {done.returncode}:\n{tail}")
+            raise BuildError(
+                f"line {instruction.line}: {instruction.text[:200]}\nended with {done.returncode}:\n{tail}"
+            )

@@ -5,6 +5,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 
@@ -12,15 +13,20 @@ from pathlib import Path, PurePosixPath
 class Rule:
     """One line: what it matches, and whether it brings that back."""
 
-    pattern: re.Pattern[str]
+    text: str
     brings_back: bool
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """What it matches."""
+        return _expression(self.text)
 
 
 def rules(text: str) -> list[Rule]:
     """Read the lines of a .dockerignore."""
     lines = (line.strip() for line in text.splitlines())
     return [
-        Rule(re.compile(_expression(line.removeprefix("!").strip("/"))), line.startswith("!"))
+        Rule(line.removeprefix("!").strip("/"), line.startswith("!"))
         for line in lines
         if line and not line.startswith("#")
     ]
@@ -40,9 +46,10 @@ def files(root: Path) -> Iterator[str]:
     """Yield what is sent to the engine."""
     found = rules((root / ".dockerignore").read_text())
     for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name != ".git"]
+        below = Path(folder).relative_to(root)
+        folders[:] = [name for name in folders if not _is_closed((below / name).as_posix(), found)]
         for name in names:
-            path = (Path(folder) / name).relative_to(root).as_posix()
+            path = (below / name).as_posix()
             if not is_left_out(path, found):
                 yield path
 
@@ -54,9 +61,17 @@ def send(root: Path, target: Path) -> None:
         shutil.copy2(root / name, target / name)
 
 
-def _expression(pattern: str) -> str:
+def _is_closed(folder: str, found: Sequence[Rule]) -> bool:
+    """Tell whether nothing in a folder can be brought back: then nobody needs to look."""
+    return is_left_out(folder, found) and not any(
+        rule.brings_back and rule.text.startswith((f"{folder}/", "*")) for rule in found
+    )
+
+
+@lru_cache
+def _expression(pattern: str) -> re.Pattern[str]:
     parts = []
     for part in re.split(r"(\*\*/|\*\*|\*|\?)", pattern):
         special = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
         parts.append(special.get(part, re.escape(part)))
-    return "".join(parts)
+    return re.compile("".join(parts))
