@@ -147,7 +147,7 @@ class Builder:
 
     def _run(self, instruction: Instruction, image: Image, arguments: Mapping[str, str]) -> None:
         began_s = time.monotonic()
-        run = image.run({**arguments, **self._loan.environ}, lent=self._loan.folders, temporary=["/tmp"])
+        run = image.run({**arguments, **self._loan.environ}, lent=self._loan.folders, temporary=["/tmp:exec"])
         self._do(in_root(image.root, [*image.shell, instruction.text], run), instruction)
         self.steps.append((f"{instruction.name} {instruction.text[:60]}", time.monotonic() - began_s))
 

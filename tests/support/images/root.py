@@ -13,6 +13,7 @@ from typing import Final
 from tests.support.images.machine import NAME_SERVERS
 
 MOUNT_POINT: Final = "/mnt"
+TMPFS: Final = "noexec,nosuid,nodev,mode=1777"  # as an engine mounts them
 DEVICES: Final = ("null", "zero", "full", "random", "urandom", "tty")
 
 
@@ -39,10 +40,10 @@ class Run:
     folder: str = "/"
     lent: Mapping[str, str] = field(default_factory=dict)  # path in the root → path here, for reading
     mounted: Mapping[str, str] = field(default_factory=dict)  # likewise, for writing
-    temporary: Sequence[str] = ()  # folders in memory
+    temporary: Sequence[str] = ()  # folders in memory, each with options behind a colon, as compose writes them
     read_only: bool = False
     confined: bool = False  # no capability, none to be had
-    own_network: bool = False  # nothing but loopback
+    network: str = ""  # name of a network namespace; empty: this machine's
 
 
 def in_root(root: Root, argv: Sequence[str], run: Run) -> list[str]:
@@ -52,16 +53,18 @@ def in_root(root: Root, argv: Sequence[str], run: Run) -> list[str]:
     for device in DEVICES:
         script += [f"touch {at}/dev/{device}", f"mount --bind /dev/{device} {at}/dev/{device}"]
     script += [f"ln -s /proc/self/fd {at}/dev/fd", f"mkdir -m 1777 {at}/dev/shm"]
-    for folder in run.temporary:
-        script += [f"mkdir -p {at}{folder}", f"mount -t tmpfs -o mode=1777 tmpfs {at}{folder}"]
+    for entry in run.temporary:
+        folder, _, options = entry.partition(":")
+        options = ",".join(filter(None, (TMPFS, options)))
+        script += [f"mkdir -p {at}{folder}", f"mount -t tmpfs -o {options} tmpfs {at}{folder}"]
     for target, source in {**run.mounted, **run.lent}.items():
         script += [_place(source, f"{at}{target}"), f"mount --bind {shlex.quote(source)} {at}{target}"]
         script += [f"mount -o remount,bind,ro {at}{target}"] if target in run.lent else []
     script += [f"mount -o remount,ro {at}"] if run.read_only else []
-    script += ["ip link set lo up"] if run.own_network else []
     script.append("exec " + shlex.join(["chroot", at, *_inside(argv, run)]))
     space = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
-    return [*space, *(["--net"] if run.own_network else []), "sh", "-c", "\n".join(script)]
+    entered = ["nsenter", f"--net=/run/netns/{run.network}"] if run.network else []
+    return [*entered, *space, "sh", "-c", "\n".join(script)]
 
 
 def beside(process: int, argv: Sequence[str], run: Run) -> list[str]:

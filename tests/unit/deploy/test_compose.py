@@ -12,6 +12,7 @@ from contracts.configuration.load import load
 from contracts.configuration.schema import BatonConfig
 from deploy.cli import COMMANDS
 from node.arguments import SHUTDOWN_TIMEOUT_S
+from proxy.sight.tracing import tracing_of
 from tests.support.compose import DEMANDED, FOLDER, OVERLAYS, ROOT, compose_files, rendered, seconds
 from tests.support.pinned_venv import pinned_venv, site_packages
 
@@ -108,7 +109,8 @@ def test_the_repositorys_root_says_the_same() -> None:
 def test_every_setting_is_one(combined: dict[str, Any]) -> None:
     """Each BATON_… variable is a setting with a value that it may have; whatever else is wrong is told as well."""
     for name in OURS:
-        load({}, combined["services"][name]["environment"], None)
+        config = load({}, combined["services"][name]["environment"], None).config
+        tracing_of(config.proxy)
 
 
 def test_every_command_is_one(combined: dict[str, Any]) -> None:
