@@ -105,7 +105,7 @@ def nodes(url: str) -> list[dict[str, str]]:
 def used(url: str) -> set[str]:
     """The nodes that have answered something, by the proxy's own count."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return {line.split('node="')[1].split('"')[0] for line in lines if line.startswith("baton_leg_seconds_count{")}
+    return {line.split('url="')[1].split('"')[0] for line in lines if line.startswith("baton_leg_seconds_count{")}
 
 
 def scale_up_and_down(composition: Composition, url: str, load: Load) -> None:
