@@ -1,6 +1,6 @@
 """Images, built without an engine: the Dockerfile's steps in a clean root of Debian, then a container as compose.yaml says.
 
-The proxy's takes a minute and is built on every run. The node's installs vLLM and takes many: `-m image_of_node` asks for it.
+The proxy's takes a minute and is built on every run. The nodes' take gigabytes: `-m image_of_node` asks for them.
 """
 
 import json
@@ -15,13 +15,19 @@ import pytest
 from tests.support.compose import ROOT, compose_files, rendered, seconds
 from tests.support.composed.network import Networks
 from tests.support.composed.resolver import RESOLV_CONF, Resolver
-from tests.support.images.build import Builder, Image
+from tests.support.images.build import Builder, BuildError, Image
 from tests.support.images.container import Container
 from tests.support.images.machine import MachineError, debian
 from tests.support.pinned_venv import REQUIREMENTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
+STAND_IN = """\
+FROM debian:bookworm-1-slim AS stand-in
+RUN apt-get update && apt-get install -y --no-install-recommends ca-certificates python3-pip
+COPY requirements/proxy.txt /stand-in/
+RUN python3 -m pip install --break-system-packages --no-deps -r /stand-in/proxy.txt
+"""
 USER = 10001
 STEP_S = 1500.0
 CHAT = {"model": "baton-embedded", "messages": [{"role": "user", "content": "Who is Clara Voss?"}], "max_tokens": 20}
@@ -65,13 +71,13 @@ def networks() -> Iterator[Networks]:
         yield made
 
 
-def installed(container: Container) -> dict[str, str]:
+def installed(container: Container, python: str = "python") -> dict[str, str]:
     """Distribution → version, as the image's Python sees them."""
     script = (
         "import json; from importlib.metadata import distributions;"
         "print(json.dumps({d.name.lower().replace('_', '-').replace('.', '-'): d.version for d in distributions()}))"
     )
-    found: dict[str, str] = json.loads(container.exec("python", "-c", script).stdout)
+    found: dict[str, str] = json.loads(container.exec(python, "-c", script).stdout)
     return found
 
 
@@ -127,6 +133,39 @@ def test_the_proxys_image_holds_its_pins_and_nothing_else(
     assert found == pinned("proxy.txt") | {"baton-serve": "0.1.0"}
     assert (modules.returncode, modules.stderr) == (0, "")
     assert version.stdout == "baton 0.1.0\n"
+
+
+@pytest.mark.image_of_node
+@pytest.mark.parametrize("device", ["cuda", "npu"])
+def test_the_steps_for_accelerators_run_on_a_stand_in(device: str, builder: Builder, tmp_path: Path) -> None:
+    """Their bases cannot be had here. On a Debian with pip and what Baton needs of vLLM's image, every step does its part."""
+    (tmp_path / "Dockerfile").write_text(STAND_IN)
+    base = Builder(tmp_path / "Dockerfile", ROOT, tmp_path / "base", step_s=STEP_S).build("stand-in")
+    file = ROOT / "deploy" / "docker" / f"{device}.Dockerfile"
+    bases = {"vllm/vllm-openai": base, "quay.io/ascend/vllm-ascend": base}
+    image = Builder(file, ROOT, tmp_path / device, step_s=STEP_S, bases=bases).build("")
+
+    idle = replace(image, entrypoint=["sleep"])
+    service: dict[str, Any] = {"command": ["600"], "volumes": [], "read_only": True, "cap_drop": ["ALL"]}
+    with Container(idle, service, tmp_path / "idle", volumes=tmp_path) as container:
+        found = installed(container, "python3")
+        version = container.exec("baton", "--version")
+        model = container.exec("ls", "/opt/embedded-model/config.json")
+        unwell = container.exec(*image.health)
+
+    assert {name: found.get(name) for name in pinned(f"{device}.txt")} == pinned(f"{device}.txt")
+    assert (version.stdout, model.returncode, unwell.returncode) == ("baton 0.1.0\n", 0, 1)
+
+
+@pytest.mark.image_of_node
+def test_the_build_for_accelerators_fails_where_baton_lacks_something(builder: Builder, tmp_path: Path) -> None:
+    """A base without Baton's packages is found out when the image is built, not when it runs."""
+    (tmp_path / "Dockerfile").write_text(STAND_IN.partition("COPY")[0])
+    base = Builder(tmp_path / "Dockerfile", ROOT, tmp_path / "base", step_s=STEP_S).build("stand-in")
+    file = ROOT / "deploy" / "docker" / "cuda.Dockerfile"
+
+    with pytest.raises(BuildError, match=r"baton-serve .* requires"):
+        Builder(file, ROOT, tmp_path / "cuda", step_s=STEP_S, bases={"vllm/vllm-openai": base}).build("")
 
 
 @pytest.mark.image_of_node

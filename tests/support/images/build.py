@@ -4,7 +4,7 @@ import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -72,7 +72,15 @@ class Image:
 class Builder:
     """Builds stages of one Dockerfile, with those that they need, below one folder."""
 
-    def __init__(self, dockerfile: Path, repository: Path, folder: Path, *, step_s: float) -> None:
+    def __init__(
+        self,
+        dockerfile: Path,
+        repository: Path,
+        folder: Path,
+        *,
+        step_s: float,
+        bases: Mapping[str, Image] | None = None,
+    ) -> None:
         """Read the file and collect the context; nothing is built yet.
 
         Args:
@@ -80,7 +88,9 @@ class Builder:
             repository: the context.
             folder: an empty one, for layers.
             step_s: how long one RUN may take.
+            bases: name before the colon → what stands in for that image.
         """
+        self._bases = dict(bases or {})
         self._stages = {stage.name: stage for stage in stages(dockerfile.read_text())}
         self._folder = folder
         self._step_s = step_s
@@ -107,23 +117,14 @@ class Builder:
         return self._images[target]
 
     def _begin(self, stage: Stage) -> Image:
-        layer = self._folder / "stages" / stage.name
+        layer = self._folder / "stages" / (stage.name or "final")
         top, work = layer / "files", layer / "work"
         for folder in (top, work):
             folder.mkdir(parents=True)
-        if stage.base in self._stages:
-            below = self.build(stage.base)
+        below = self.build(stage.base) if stage.base in self._stages else self._bases.get(stage.base.partition(":")[0])
+        if below is not None:
             root = Root(layers=[top, *below.root.layers], work=work)
-            return Image(
-                root=root,
-                environ=dict(below.environ),
-                user=below.user,
-                folder=below.folder,
-                shell=below.shell,
-                entrypoint=below.entrypoint,
-                command=below.command,
-                health=below.health,
-            )
+            return replace(below, root=root, environ=dict(below.environ))
         if not stage.base.startswith(BASE):
             raise BuildError(f"there is no {stage.base} here, only {BASE}…")
         return Image(root=Root(layers=[top, machine.debian()], work=work), environ={"PATH": PATH})
