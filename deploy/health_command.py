@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from contracts.configuration.load import ConfigError, choose_file, load
-from contracts.configuration.schema import BatonConfig
+from contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
 
 EXIT_UNHEALTHY = 1  # Docker knows no other
 TIMEOUT_S = 3.0
@@ -38,7 +38,12 @@ def main(argv: Sequence[str]) -> int:
 
 def problem_of(part: str, config: BatonConfig, path: str) -> str:
     """Ask one part on this machine; return what is wrong, or nothing."""
-    place = {"proxy": config.proxy, "prefill": config.prefill_node, "decode": config.decode_node}[part]
+    places: dict[str, ProxyConfig | NodeConfig] = {
+        "proxy": config.proxy,
+        "prefill": config.prefill_node,
+        "decode": config.decode_node,
+    }
+    place = places[part]
     connection = _connection(LOOPBACK.get(place.host, place.host), place.port, encrypted=_is_encrypted(part, config))
     try:
         if part == "proxy" and config.proxy.tls_client_ca_file is not None:
@@ -47,7 +52,7 @@ def problem_of(part: str, config: BatonConfig, path: str) -> str:
         connection.request("GET", path)
         status = connection.getresponse().status
     except (OSError, http.client.HTTPException) as exc:
-        return f"{part} on port {place.port}: {exc or type(exc).__name__}"
+        return f"{part} on port {place.port}: {str(exc) or type(exc).__name__}"
     finally:
         connection.close()
     return "" if status == http.client.OK else f"{part} on port {place.port}: {path} answers {status}"

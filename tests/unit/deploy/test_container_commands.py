@@ -92,7 +92,7 @@ def test_secrets_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert first == cluster.read_text() != admin.read_text()
     assert stat.S_IMODE(cluster.stat().st_mode) == 0o600
     assert read_secret(cluster).values
-    assert read_admin_token(admin)
+    assert read_admin_token(admin).opens(f"Bearer {admin.read_text().strip()}")
     assert capsys.readouterr().out.count("was there") == 2
     assert {file.name for file in tmp_path.iterdir()} == {"cluster", "admin"}
 

@@ -39,7 +39,7 @@ def last(chain: list[Stage], name: str) -> str:
 
 def pins(file: str) -> dict[str, str]:
     """Name → version of a file and of those that it includes."""
-    found = {}
+    found: dict[str, str] = {}
     for line in (REQUIREMENTS / file).read_text().splitlines():
         if line.startswith("-r "):
             found |= pins(line.removeprefix("-r "))
