@@ -4,6 +4,7 @@ The proxy's takes a minute and is built on every run. The nodes' take gigabytes:
 """
 
 import json
+import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,13 +35,24 @@ CHAT = {"model": "baton-embedded", "messages": [{"role": "user", "content": "Who
 
 
 @pytest.fixture(scope="module")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
-    """Of the images for machines without an accelerator."""
+def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
+    """Of the images for machines without an accelerator; what it has built is removed, pytest would keep gigabytes."""
     try:
         debian()
     except MachineError as exc:
         pytest.skip(str(exc))
-    return Builder(ROOT / "deploy" / "docker" / "Dockerfile", ROOT, tmp_path_factory.mktemp("build"), step_s=STEP_S)
+    folder = tmp_path_factory.mktemp("build")
+    yield Builder(ROOT / "deploy" / "docker" / "Dockerfile", ROOT, folder, step_s=STEP_S)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, builder: Builder) -> Iterator[Path]:
+    """A folder that is removed with all that was built there."""
+    folder = tmp_path / "workshop"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -137,17 +149,17 @@ def test_the_proxys_image_holds_its_pins_and_nothing_else(
 
 @pytest.mark.image_of_node
 @pytest.mark.parametrize("device", ["cuda", "npu"])
-def test_the_steps_for_accelerators_run_on_a_stand_in(device: str, builder: Builder, tmp_path: Path) -> None:
+def test_the_steps_for_accelerators_run_on_a_stand_in(device: str, workshop: Path) -> None:
     """Their bases cannot be had here. On a Debian with pip and what Baton needs of vLLM's image, every step does its part."""
-    (tmp_path / "Dockerfile").write_text(STAND_IN)
-    base = Builder(tmp_path / "Dockerfile", ROOT, tmp_path / "base", step_s=STEP_S).build("stand-in")
+    (workshop / "Dockerfile").write_text(STAND_IN)
+    base = Builder(workshop / "Dockerfile", ROOT, workshop / "base", step_s=STEP_S).build("stand-in")
     file = ROOT / "deploy" / "docker" / f"{device}.Dockerfile"
     bases = {"vllm/vllm-openai": base, "quay.io/ascend/vllm-ascend": base}
-    image = Builder(file, ROOT, tmp_path / device, step_s=STEP_S, bases=bases).build("")
+    image = Builder(file, ROOT, workshop / device, step_s=STEP_S, bases=bases).build("")
 
     idle = replace(image, entrypoint=["sleep"])
     service: dict[str, Any] = {"command": ["600"], "volumes": [], "read_only": True, "cap_drop": ["ALL"]}
-    with Container(idle, service, tmp_path / "idle", volumes=tmp_path) as container:
+    with Container(idle, service, workshop / "idle", volumes=workshop) as container:
         found = installed(container, "python3")
         version = container.exec("baton", "--version")
         model = container.exec("ls", "/opt/embedded-model/config.json")
@@ -158,14 +170,14 @@ def test_the_steps_for_accelerators_run_on_a_stand_in(device: str, builder: Buil
 
 
 @pytest.mark.image_of_node
-def test_the_build_for_accelerators_fails_where_baton_lacks_something(builder: Builder, tmp_path: Path) -> None:
+def test_the_build_for_accelerators_fails_where_baton_lacks_something(workshop: Path) -> None:
     """A base without Baton's packages is found out when the image is built, not when it runs."""
-    (tmp_path / "Dockerfile").write_text(STAND_IN.partition("COPY")[0])
-    base = Builder(tmp_path / "Dockerfile", ROOT, tmp_path / "base", step_s=STEP_S).build("stand-in")
+    (workshop / "Dockerfile").write_text(STAND_IN.partition("COPY")[0])
+    base = Builder(workshop / "Dockerfile", ROOT, workshop / "base", step_s=STEP_S).build("stand-in")
     file = ROOT / "deploy" / "docker" / "cuda.Dockerfile"
 
     with pytest.raises(BuildError, match=r"baton-serve .* requires"):
-        Builder(file, ROOT, tmp_path / "cuda", step_s=STEP_S, bases={"vllm/vllm-openai": base}).build("")
+        Builder(file, ROOT, workshop / "cuda", step_s=STEP_S, bases={"vllm/vllm-openai": base}).build("")
 
 
 @pytest.mark.image_of_node

@@ -92,6 +92,7 @@ class Builder:
         """
         self._bases = dict(bases or {})
         self._stages = {stage.name: stage for stage in stages(dockerfile.read_text())}
+        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._step_s = step_s
         self._images: dict[str, Image] = {}
