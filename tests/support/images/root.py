@@ -49,7 +49,8 @@ class Run:
 def in_root(root: Root, argv: Sequence[str], run: Run) -> list[str]:
     """Return the command line that runs `argv` in a root, as process 1 of its namespace."""
     at = MOUNT_POINT
-    script = ["set -e", *root.mounts(at), f"mount -t proc proc {at}/proc", f"mount -t tmpfs tmpfs {at}/dev"]
+    script = ["set -e", *root.mounts(at), f"mount -t proc proc {at}/proc", f"mount -t sysfs -o ro sysfs {at}/sys"]
+    script.append(f"mount -t tmpfs tmpfs {at}/dev")
     for device in DEVICES:
         script += [f"touch {at}/dev/{device}", f"mount --bind /dev/{device} {at}/dev/{device}"]
     script += [f"ln -s /proc/self/fd {at}/dev/fd", f"mkdir -m 1777 {at}/dev/shm"]
