@@ -11,6 +11,8 @@ COMMANDS = {  # name → (module with `main(argv) -> int`, what it does)
     "prefill": ("prefill_node.__main__", "run one prefill node; further flags go to vLLM"),
     "decode": ("decode_node.__main__", "run one decode node; further flags go to vLLM"),
     "loadtest": ("loadtest.__main__", "measure a server, compare two runs, check accuracy"),
+    "health": ("deploy.health_command", "ask the proxy or node in this container whether it is well"),
+    "secret": ("deploy.secret_command", "make files with a fresh secret each"),
     "key": ("deploy.key_command", "make an API key, or check a file of them"),
     "doctor": ("deploy.doctor.command", "find what is wrong with a machine or a deployment"),
     "config": ("deploy.config_command", "check the configuration, or print its reference"),

@@ -38,8 +38,10 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """Root, apt-get, a font, no browser."""
+    """Root, apt-get, a font, what makes roots and networks; no browser."""
     made = Machine(tmp_path)
+    made.stub("debootstrap", "")
+    made.stub("ip", "")
     made.stub("id", "echo 0")
     made.stub("apt-get", f'echo "$@" >>{made.log}')
     return made
@@ -65,6 +67,19 @@ def test_a_font_comes_with_it_where_there_is_none(machine: Machine) -> None:
     machine.stub("find", "")
 
     assert machine.run()[2].endswith(f"{PACKAGE} fonts-dejavu-core\n")
+
+
+def test_root_also_gets_what_roots_and_networks_are_made_with(machine: Machine) -> None:
+    """Nobody else could use them, so nobody else is asked for them."""
+    for name in ("debootstrap", "ip"):
+        (machine.folder / name).unlink()
+
+    told = machine.run()[2]
+    machine.stub("id", "echo 1000")
+    said = machine.run()[1]
+
+    assert told.endswith(f"{PACKAGE} debootstrap iproute2\n")
+    assert f"need these packages: {PACKAGE} - install" in said
 
 
 @pytest.mark.parametrize("sudo", [None, "exit 1"])

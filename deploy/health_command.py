@@ -1,0 +1,69 @@
+"""`baton health`: does the process of this container answer? For health checks; it reads the configuration, and asks loopback."""
+
+import argparse
+import http.client
+import os
+import ssl
+import sys
+from collections.abc import Sequence
+
+from contracts.configuration.load import ConfigError, choose_file, load
+from contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
+
+EXIT_UNHEALTHY = 1  # Docker knows no other
+TIMEOUT_S = 3.0
+LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where to ask what listens everywhere
+PARTS = ("proxy", "prefill", "decode")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `baton health …`; return 0 if one of the named parts answers, else 1 and say why."""
+    parser = argparse.ArgumentParser(prog="baton health", description="Ask the process in this container.")
+    parser.add_argument(
+        "parts", nargs="+", choices=PARTS, metavar="proxy|prefill|decode", help="one of them must answer"
+    )
+    parser.add_argument("--ready", action="store_true", help="of the proxy: can it serve, or does it only run?")
+    options = parser.parse_args(argv)
+    try:
+        config = load({}, os.environ, choose_file(None)).config
+    except ConfigError as exc:
+        print(exc, file=sys.stderr)
+        return EXIT_UNHEALTHY
+    problems = [problem_of(part, config, "/ready" if options.ready else "/health") for part in options.parts]
+    if "" in problems:
+        return 0
+    print("; ".join(problems), file=sys.stderr)
+    return EXIT_UNHEALTHY
+
+
+def problem_of(part: str, config: BatonConfig, path: str) -> str:
+    """Ask one part on this machine; return what is wrong, or nothing."""
+    places: dict[str, ProxyConfig | NodeConfig] = {
+        "proxy": config.proxy,
+        "prefill": config.prefill_node,
+        "decode": config.decode_node,
+    }
+    place = places[part]
+    connection = _connection(LOOPBACK.get(place.host, place.host), place.port, encrypted=_is_encrypted(part, config))
+    try:
+        if part == "proxy" and config.proxy.tls_client_ca_file is not None:
+            connection.connect()  # we have no certificate to show
+            return ""
+        connection.request("GET", path)
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException) as exc:
+        return f"{part} on port {place.port}: {str(exc) or type(exc).__name__}"
+    finally:
+        connection.close()
+    return "" if status == http.client.OK else f"{part} on port {place.port}: {path} answers {status}"
+
+
+def _is_encrypted(part: str, config: BatonConfig) -> bool:
+    return part == "proxy" and config.proxy.tls_cert_file is not None
+
+
+def _connection(host: str, port: int, *, encrypted: bool) -> http.client.HTTPConnection:
+    if not encrypted:
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    unverified = ssl._create_unverified_context()  # noqa: S323  # our own process, and a name that is not loopback's
+    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=unverified)

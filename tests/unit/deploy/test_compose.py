@@ -1,0 +1,261 @@
+"""The compose files: read by docker-compose itself, held against the compose-spec schema and against what the code reads."""
+
+import json
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from contracts.configuration.load import load
+from contracts.configuration.schema import BatonConfig
+from deploy.cli import COMMANDS
+from node.arguments import SHUTDOWN_TIMEOUT_S
+from proxy.sight.tracing import tracing_of
+from tests.support.compose import DEMANDED, FOLDER, OVERLAYS, ROOT, compose_files, rendered, seconds
+from tests.support.pinned_venv import pinned_venv, site_packages
+
+MONITORING = {"COMPOSE_PROFILES": "monitoring"}
+MODEL = {"MODEL": "Qwen/Qwen3-8B"}
+OURS = ("prefill", "decode", "proxy")
+NODES = ("prefill", "decode")
+COMBINATIONS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "base": ((), {}),
+    "monitoring": ((), MONITORING),
+    "cuda": (("cuda",), MODEL),
+    "npu": (("npu",), MODEL),
+    "secrets": (("secrets",), DEMANDED),
+    "all of CUDA": (("cuda", "secrets"), MODEL | DEMANDED | MONITORING),
+}
+
+
+class _Tagged(yaml.SafeLoader):
+    """Reads `!reset` as a mark of its own."""
+
+
+RESET = object()
+_Tagged.add_constructor("!reset", lambda _loader, _node: RESET)
+
+
+def without_resets(value: Any) -> Any:
+    """Leave out what a file takes away from the one below it."""
+    if isinstance(value, dict):
+        return {key: without_resets(each) for key, each in value.items() if each is not RESET}
+    return [without_resets(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(scope="module")
+def schema() -> jsonschema.Draft202012Validator:
+    """The compose-spec schema, as a package carries it."""
+    folder = site_packages(pinned_venv("image-tools")) / "check_jsonschema" / "builtin_schemas" / "vendor"
+    found = json.loads((folder / "compose-spec.json").read_text())
+    return jsonschema.validators.validator_for(found)(found)
+
+
+@pytest.fixture(params=COMBINATIONS, scope="module")
+def combined(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """What docker-compose makes of each combination of files that the documentation names."""
+    overlays, environ = COMBINATIONS[request.param]
+    return rendered(compose_files(*overlays), environ)
+
+
+@pytest.fixture(scope="module")
+def base() -> dict[str, Any]:
+    """The base alone."""
+    return rendered(compose_files())
+
+
+@pytest.fixture(scope="module")
+def monitored() -> dict[str, Any]:
+    """The base with its monitoring."""
+    return rendered(compose_files(), MONITORING)
+
+
+@pytest.mark.parametrize(
+    "file", ["compose.yaml", *sorted(str(f.relative_to(ROOT)) for f in FOLDER.glob("compose*.yaml"))]
+)
+def test_each_file_follows_the_compose_specification(file: str, schema: jsonschema.Draft202012Validator) -> None:
+    """As it is written, before anything is merged."""
+    document = without_resets(yaml.load((ROOT / file).read_text(), _Tagged))  # noqa: S506  # safe, with one more tag
+
+    assert [error.message for error in schema.iter_errors(document)] == []
+
+
+def test_the_schema_finds_a_wrong_key(schema: jsonschema.Draft202012Validator) -> None:
+    """A misspelt key would not pass."""
+    assert list(schema.iter_errors({"services": {"proxy": {"image": "a", "restrat": "always"}}}))
+
+
+def test_each_combination_is_valid(combined: dict[str, Any], schema: jsonschema.Draft202012Validator) -> None:
+    """docker-compose accepts it without a warning, and what it makes of it follows the specification."""
+    assert [error.message for error in schema.iter_errors(combined)] == []
+
+
+def test_every_overlay_is_tried() -> None:
+    """A new overlay has to be named among the combinations."""
+    there = {file.name.split(".")[1] for file in FOLDER.glob("compose.*.yaml")}
+
+    assert there == set(OVERLAYS) == {overlay for overlays, _ in COMBINATIONS.values() for overlay in overlays}
+
+
+def test_the_repositorys_root_says_the_same() -> None:
+    """`docker compose up` in the root starts what `-f deploy/compose/compose.yaml` does."""
+    included, named = rendered([ROOT / "compose.yaml"], MONITORING), rendered(compose_files(), MONITORING)
+
+    assert included == {key: value for key, value in named.items() if not key.startswith("x-")}
+
+
+def test_every_setting_is_one(combined: dict[str, Any]) -> None:
+    """Each BATON_… variable is a setting with a value that it may have; whatever else is wrong is told as well."""
+    for name in OURS:
+        config = load({}, combined["services"][name]["environment"], None).config
+        tracing_of(config.proxy)
+
+
+def test_every_command_is_one(combined: dict[str, Any]) -> None:
+    """What the services run, and how they are asked for their health, are commands of ours."""
+    for name, service in combined["services"].items():
+        if "build" in service:
+            assert service["command"][0] in COMMANDS
+            assert name == "secret" or service["healthcheck"]["test"][:3] == ["CMD", "baton", "health"]
+
+
+def test_nodes_are_given_the_time_to_drain(combined: dict[str, Any]) -> None:
+    """Compose kills a process after its stop grace: later than a node or the proxy takes at the most."""
+    for name in OURS:
+        service = combined["services"][name]
+        config: BatonConfig = load({}, service["environment"], None).config
+        needs_s = {
+            "prefill": config.prefill_node.drain_timeout_s + SHUTDOWN_TIMEOUT_S,
+            "decode": config.decode_node.drain_timeout_s + SHUTDOWN_TIMEOUT_S,
+            "proxy": config.serve.stop_timeout_s,
+        }[name]
+        assert needs_s + 5 <= seconds(service["stop_grace_period"])
+
+
+def test_the_proxy_finds_replicas_by_name(base: dict[str, Any]) -> None:
+    """Its members are the services' names, at the ports at which those listen; nothing keeps a service from having replicas."""
+    services = base["services"]
+    config = load({}, services["proxy"]["environment"], None).config.proxy
+    nodes = {name: load({}, services[name]["environment"], None).config for name in NODES}
+
+    assert config.prefill == (f"dns://prefill:{nodes['prefill'].prefill_node.port}",)
+    assert config.decode == (f"dns://decode:{nodes['decode'].decode_node.port}",)
+    for name in NODES:
+        assert not {"ports", "container_name", "hostname"} & services[name].keys()
+        assert services[name]["networks"].keys() <= services["proxy"]["networks"].keys()
+
+
+def test_containers_are_confined_and_come_back(combined: dict[str, Any]) -> None:
+    """Read-only, without capabilities, without new privileges; whatever is to stay is started again; logs are bounded."""
+    for name, service in combined["services"].items():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["restart"] == ("no" if name == "secret" else "unless-stopped")
+        assert "max-size" in service["logging"]["options"]
+        assert not service.get("privileged")
+        assert service.get("user") != "root"
+
+
+def test_nodes_are_reached_by_the_proxy_alone(base: dict[str, Any]) -> None:
+    """Their network leads nowhere, and only loopback has published ports."""
+    assert base["networks"]["nodes"]["internal"] is True
+    assert base["services"]["secret"]["network_mode"] == "none"
+    for service in base["services"].values():
+        assert all(port["host_ip"] == "127.0.0.1" for port in service.get("ports", []))
+
+
+def test_secrets_are_files(combined: dict[str, Any]) -> None:
+    """No variable of any service holds one: what is named so is a path."""
+    for service in combined["services"].values():
+        for name, value in service.get("environment", {}).items():
+            assert not re.search("SECRET|TOKEN|PASSWORD|KEY", name) or value.startswith("/run/") or value == "true", (
+                name
+            )
+
+
+def test_own_secrets_replace_those_that_are_made() -> None:
+    """With the overlay nothing makes secrets, and every process reads those of the files."""
+    services = rendered(compose_files("secrets"), DEMANDED)["services"]
+
+    assert "secret" not in services
+    for name in OURS:
+        config = load({}, services[name]["environment"], None).config
+        mounted = {f"/run/secrets/{secret['source']}" for secret in services[name]["secrets"]}
+        assert str(config.cluster.secret_file) in mounted
+        assert name != "proxy" or str(config.proxy.admin_token_file) in mounted
+
+
+def test_an_overlay_that_lacks_its_files_is_refused() -> None:
+    """It says which variable has to name one."""
+    with pytest.raises(ValueError, match="cluster secret"):
+        rendered(compose_files("secrets"))
+
+
+@pytest.mark.parametrize("device", ["cuda", "npu"])
+def test_accelerators_take_the_place_of_cores(device: str) -> None:
+    """The image is the device's, what concerns threads of a CPU is gone, and each role has a device of its own."""
+    services = rendered(compose_files(device), MODEL)["services"]
+
+    for name in NODES:
+        assert services[name]["image"].startswith(f"baton-node-{device}:")
+        assert services[name]["build"]["dockerfile"] == f"deploy/docker/{device}.Dockerfile"
+        assert "target" not in services[name]["build"]
+        assert not {"OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND"} & services[name]["environment"].keys()
+        assert services[name]["ulimits"]["memlock"] == -1
+    assert services["proxy"]["image"].startswith("baton-proxy:")
+    devices = [json.dumps([services[name].get("devices"), services[name].get("deploy")]) for name in NODES]
+    assert devices[0] != devices[1]
+
+
+def test_images_are_pinned(combined: dict[str, Any]) -> None:
+    """Each has a tag that names a version; another one of ours can be asked for."""
+    for service in combined["services"].values():
+        assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+\.\d+", service["image"]), service["image"]
+    assert rendered(compose_files(), {"TAG": "1.2.3"})["services"]["proxy"]["image"] == "baton-proxy:1.2.3"
+
+
+def test_traces_are_sent_only_where_somebody_takes_them(base: dict[str, Any], monitored: dict[str, Any]) -> None:
+    """The proxy and the nodes are told of the collector by the monitoring's profile."""
+    flag = "--otlp-traces-endpoint"
+    for services, wanted in ((base["services"], False), (monitored["services"], True)):
+        proxy = load({}, services["proxy"]["environment"], None).config.proxy
+        prefill = load({}, services["prefill"]["environment"], None).config.prefill_node
+        decode = load({}, services["decode"]["environment"], None).config.decode_node
+        assert bool(proxy.otlp_endpoint) is wanted
+        assert (flag in prefill.vllm_args) is (flag in decode.vllm_args) is wanted
+    assert not {"prometheus", "grafana", "collector", "traces"} & base["services"].keys()
+
+
+def test_the_monitoring_asks_services_where_they_listen(monitored: dict[str, Any]) -> None:
+    """Prometheus' names and ports are those of the proxy and the nodes; other addresses are services on a common network."""
+    services = monitored["services"]
+    scraped = yaml.safe_load((FOLDER / "prometheus.yml").read_text())["scrape_configs"]
+    targets = {(name, found["port"]) for job in scraped for found in job["dns_sd_configs"] for name in found["names"]}
+    collector = yaml.safe_load((FOLDER / "collector.yaml").read_text())
+    sources = yaml.safe_load((FOLDER / "grafana" / "datasources.yaml").read_text())["datasources"]
+
+    assert targets == {("proxy", 8000), ("prefill", 8100), ("decode", 8200)}
+    for name, _ in targets:
+        assert services[name]["networks"].keys() & services["prometheus"]["networks"].keys()
+    assert collector["exporters"]["otlp"]["endpoint"] == "traces:4317"
+    assert services["traces"]["networks"].keys() & services["collector"]["networks"].keys()
+    assert services["decode"]["networks"].keys() & services["collector"]["networks"].keys()
+    assert {source["url"] for source in sources} == {"http://prometheus:9090", "http://traces:16686"}
+
+
+def test_what_is_mounted_from_the_repository_is_there(monitored: dict[str, Any]) -> None:
+    """A missing file would become an empty folder."""
+    sources = [
+        volume["source"]
+        for service in monitored["services"].values()
+        for volume in service.get("volumes", [])
+        if volume["type"] == "bind"
+    ]
+
+    assert all(source.startswith(str(ROOT / "deploy")) for source in sources)
+    for source in sources:
+        if source.startswith(str(FOLDER)):
+            assert (FOLDER / source).is_file()

@@ -1,0 +1,117 @@
+"""`baton health` and `baton secret`: what containers run beside the proxy and the nodes."""
+
+import json
+import stat
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from contracts.secret import read_secret
+from deploy import health_command, secret_command
+from deploy.cli import main
+from proxy.admin_token import read_admin_token
+from tests.support.ports import free_port
+
+
+class _Part(BaseHTTPRequestHandler):
+    """Is alive and not ready."""
+
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/health" else 503)
+        self.end_headers()
+        self.wfile.write(json.dumps({}).encode())
+
+    def log_message(self, *_: object) -> None:  # pytest's output stays readable
+        pass
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Of something that answers /health."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Part) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(autouse=True)
+def nothing_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing listens at any default port, and there is no file."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("PROXY", "PREFILL_NODE", "DECODE_NODE"):
+        monkeypatch.setenv(f"BATON_{name}_PORT", str(free_port()))
+
+
+@pytest.mark.parametrize("section", ["PROXY", "DECODE_NODE"])
+def test_health_is_asked_where_the_configuration_says(
+    section: str, port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever listens everywhere is asked on loopback; any one of the named parts does."""
+    monkeypatch.setenv(f"BATON_{section}_PORT", str(port))
+    monkeypatch.setenv(f"BATON_{section}_HOST", "0.0.0.0")
+    part = section.partition("_")[0].lower()
+
+    assert main(["health", part]) == 0
+    assert main(["health", "prefill", part]) == 0
+    assert main(["health", "prefill"]) == health_command.EXIT_UNHEALTHY
+    assert "prefill on port" in capsys.readouterr().err
+
+
+def test_readiness_is_more_than_health(
+    port: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A proxy without nodes is alive, and not ready."""
+    monkeypatch.setenv("BATON_PROXY_PORT", str(port))
+
+    assert main(["health", "proxy"]) == 0
+    assert main(["health", "proxy", "--ready"]) == health_command.EXIT_UNHEALTHY
+    assert "/ready answers 503" in capsys.readouterr().err
+
+
+def test_a_wrong_configuration_is_not_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It says what is wrong, and ends as Docker knows it."""
+    monkeypatch.setenv("BATON_PROXY_PORTT", "1")
+
+    assert main(["health", "proxy"]) == 1
+    assert "did you mean BATON_PROXY_PORT" in capsys.readouterr().err
+
+
+def test_secrets_are_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each file has its own, only its owner reads it, both uses accept it, and what is there stays."""
+    cluster, admin = tmp_path / "cluster", tmp_path / "admin"
+
+    assert main(["secret", str(cluster), str(admin)]) == 0
+    first = cluster.read_text()
+    assert main(["secret", str(cluster), str(admin)]) == 0
+
+    assert first == cluster.read_text() != admin.read_text()
+    assert stat.S_IMODE(cluster.stat().st_mode) == 0o600
+    assert read_secret(cluster).values
+    assert read_admin_token(admin).opens(f"Bearer {admin.read_text().strip()}")
+    assert capsys.readouterr().out.count("was there") == 2
+    assert {file.name for file in tmp_path.iterdir()} == {"cluster", "admin"}
+
+
+def test_a_file_that_somebody_else_makes_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that start at once agree on one secret."""
+    file = tmp_path / "cluster"
+
+    def meanwhile() -> str:
+        file.write_text("theirs")
+        return "ours"
+
+    monkeypatch.setattr(secret_command, "generate_secret", meanwhile)
+
+    assert not secret_command.make(file)
+    assert file.read_text() == "theirs"
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one sentence."""
+    assert main(["secret", str(tmp_path / "none" / "file")]) == secret_command.EXIT_FAILED
+    assert "No such file" in capsys.readouterr().err

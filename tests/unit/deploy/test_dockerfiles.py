@@ -1,0 +1,133 @@
+"""The Dockerfiles, as they are written: a linter's opinion, who runs, what is installed, what is sent to the engine."""
+
+import re
+import subprocess
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from deploy.cli import COMMANDS
+from tests.support.images import context
+from tests.support.images.dockerfile import Stage, stages
+from tests.support.pinned_venv import pinned_venv, site_packages
+
+ROOT = Path(__file__).resolve().parents[3]
+FILES = sorted((ROOT / "deploy" / "docker").glob("*Dockerfile"))
+REQUIREMENTS = ROOT / "requirements"
+FINAL = {"Dockerfile": ("proxy", "node"), "cuda.Dockerfile": ("",), "npu.Dockerfile": ("",)}
+MIB = 1 << 20
+
+
+def finals(file: Path) -> list[list[Stage]]:
+    """Each image of a file: its own stage, then those below it."""
+    found = {stage.name: stage for stage in stages(file.read_text())}
+    chains = []
+    for name in FINAL[file.name]:
+        chain = [found[name]]
+        while chain[-1].base in found:
+            chain.append(found[chain[-1].base])
+        chains.append(chain)
+    return chains
+
+
+def last(chain: list[Stage], name: str) -> str:
+    """The instruction that counts."""
+    return next(each.text for stage in chain for each in reversed(stage.instructions) if each.name == name)
+
+
+def pins(file: str) -> dict[str, str]:
+    """Name → version of a file and of those that it includes."""
+    found: dict[str, str] = {}
+    for line in (REQUIREMENTS / file).read_text().splitlines():
+        if line.startswith("-r "):
+            found |= pins(line.removeprefix("-r "))
+        elif "==" in line and not line.startswith("#"):
+            name, _, version = line.partition(";")[0].strip().partition("==")
+            found[name] = version
+    return found
+
+
+def needs(wanted: list[str]) -> set[str]:
+    """The names of what some requirements need here, in turn, themselves included."""
+    found: set[str] = set()
+    todo = [Requirement(text) for text in wanted]
+    while todo:
+        requirement = todo.pop()
+        name = re.sub("[_.]", "-", requirement.name.lower())
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            found.add(name)
+            todo += [Requirement(text) for text in distribution(name).requires or []]
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_linter_finds_nothing(file: Path) -> None:
+    """hadolint, its remarks of every level included."""
+    linter = site_packages(pinned_venv("image-tools")) / "bin" / "hadolint"
+    done = subprocess.run([linter, "--no-color", file], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.stdout + done.stderr, done.returncode) == ("", 0)
+
+
+def test_each_file_is_known_here() -> None:
+    """A new Dockerfile has to be named above."""
+    assert {file.name for file in FILES} == FINAL.keys()
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_images_run_as_a_user_and_know_how_to_say_that_they_are_well(file: Path) -> None:
+    """A numeric user, as Kubernetes wants it to see that it is not root; a health check and a start that our command has."""
+    for chain in finals(file):
+        assert last(chain, "USER") == "10001:10001"
+        assert '["baton", "health", ' in last(chain, "HEALTHCHECK")
+        assert last(chain, "ENTRYPOINT") == '["tini", "--", "baton"]'
+        assert last(chain, "CMD").strip('[]"') in COMMANDS
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_what_images_are_made_of_is_pinned(file: Path) -> None:
+    """A base has a version; pip takes its pins from requirements/ and looks for nothing else."""
+    for stage in stages(file.read_text()):
+        assert stage.base in {"build", "run"} or re.search(r":[\w.-]*\d[\w.-]*$", stage.base), stage.base
+        for each in stage.instructions:
+            for words in re.findall(r"pip(?: --python \S+)? install ([^&]*)", each.text):
+                assert "--no-deps" in words
+                assert re.search(r"-r (/src)?/requirements/|/wheel/\*\.whl", words), words
+
+
+def test_files_of_pins_agree() -> None:
+    """A package that two of them name has one version; clients of other people have their own."""
+    found: dict[str, str] = {}
+    for file in sorted(REQUIREMENTS.glob("*.txt")):
+        if file.name not in {"clients.txt", "image-tools.txt"}:
+            for name, version in pins(file.name).items():
+                assert found.setdefault(name, version) == version, name
+
+
+def test_the_proxys_pins_are_what_it_needs_and_no_more() -> None:
+    """Its image installs them without dependencies, so that what is missing is missed at run time."""
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["tracing"]]
+
+    assert pins("proxy.txt").keys() == needs(wanted)
+
+
+def test_what_builds_the_wheel_is_pinned() -> None:
+    """hatchling, and all that it needs in turn."""
+    assert pins("build.txt").keys() == needs(["hatchling"])
+
+
+def test_little_is_sent_to_the_engine() -> None:
+    """The packages of the wheel with the embedded model, pins, and what describes the project; no tests, no documents."""
+    sent = list(context.files(ROOT))
+    tops = {name.partition("/")[0] for name in sent}
+    folders = {"contracts", "proxy", "prefill_node", "decode_node", "node", "model_runner", "kv_connector", "loadtest"}
+
+    assert tops == folders | {"deploy", "requirements", "pyproject.toml", "README.md", "LICENSE"}
+    assert {"deploy/embedded_model/weights/model.safetensors", "deploy/cli.py", "requirements/proxy.txt"} <= set(sent)
+    assert not [name for name in sent if re.search(r"Dockerfile|compose.*yaml|__pycache__|\.git", name)]
+    assert sum((ROOT / name).stat().st_size for name in sent) < 10 * MIB
