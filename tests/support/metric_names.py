@@ -1,6 +1,7 @@
 """Which series there are, as the code that counts them says; and which ones an expression in PromQL asks for."""
 
 import importlib.util
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -45,7 +46,7 @@ def series() -> dict[str, frozenset[str]]:
     metrics = Metrics()
     metrics.watch_gate(SimpleNamespace(inside=0, waiting=0))  # type: ignore[arg-type]  # all that it asks for
     AccessMetrics(metrics.registry)
-    node = ConnectorMetrics("decode", None, Refusals(), CollectorRegistry())  # type: ignore[arg-type]  # not asked
+    node = ConnectorMetrics("decode", None, Refusals(logging.getLogger(__name__)), CollectorRegistry())  # type: ignore[arg-type]  # not asked
     found = [
         *metrics.registry._collector_to_names,
         *member_metrics.states(()),

@@ -1,6 +1,6 @@
 """What a LeaderWorkerSet (v1) may hold, as far as it is described by hand: no package registry has its schema.
 
-The fields and words were compared with the CRD of LeaderWorkerSet 0.9; `BATON_CRDS` (schemas.py) takes the CRD itself. Pod
+The fields and words were compared with the CRD of LeaderWorkerSet 0.10; `BATON_CRDS` (schemas.py) takes the CRD itself. Pod
 templates are Kubernetes' own and checked in full.
 """
 

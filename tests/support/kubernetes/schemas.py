@@ -18,7 +18,10 @@ from jsonschema import Draft202012Validator
 from tests.support.kubernetes.leader_worker_set import leader_worker_set
 from tests.support.registry import from_npm, from_pypi
 
-VERSIONS: Final = ("1.30.0", "1.37.0")  # of Kubernetes: the oldest that the overlays are for, the newest that there is a schema of
+VERSIONS: Final = (
+    "1.30.0",
+    "1.37.0",
+)  # of Kubernetes: the oldest that the overlays are for, the newest that there is a schema of
 _KUBERNETES: Final = ("kubernetes-validate", "1.37.0")
 _MODELS: Final = {  # API version, kind → npm package, version, file
     ("monitoring.coreos.com/v1", kind): (
@@ -76,7 +79,9 @@ def _validator(api_version: str, kind: str, version: str) -> Draft202012Validato
 def _own_name(known: Schema, api_version: str, kind: str) -> str | None:
     group, _, version = api_version.rpartition("/")
     wanted = {"group": group, "version": version, "kind": kind}
-    return next((name for name, each in known.items() if wanted in each.get("x-kubernetes-group-version-kind", ())), None)
+    return next(
+        (name for name, each in known.items() if wanted in each.get("x-kubernetes-group-version-kind", ())), None
+    )
 
 
 def _model(package: str, version: str, file: str) -> Schema:

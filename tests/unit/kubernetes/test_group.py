@@ -74,7 +74,7 @@ def test_the_leader_starts_ray_and_then_the_node(host: Host) -> None:
 
 def test_the_node_waits_for_all_hosts(host: Host) -> None:
     """An engine cannot begin with a part of its ranks."""
-    host.stub("python3", f'[ -e {host.folder}/asked ] && echo 2 || {{ >{host.folder}/asked; echo 1; }}')
+    host.stub("python3", f"[ -e {host.folder}/asked ] && echo 2 || {{ >{host.folder}/asked; echo 1; }}")
 
     assert host.run("decode")[0] == 0
     assert host.log.read_text().count("python3") == 2
@@ -124,7 +124,7 @@ def test_a_worker_whose_leader_never_comes_ends(host: Host) -> None:
 
 def test_a_worker_outlives_its_leader(host: Host) -> None:
     """All pods are told to end at once, and the leader's drain needs every rank."""
-    host.stub("ray", f'[ -e {host.folder}/asked ] && exit 1\n>{host.folder}/asked')
+    host.stub("ray", f"[ -e {host.folder}/asked ] && exit 1\n>{host.folder}/asked")
 
     assert host.run("outlive-leader") == (0, "")
     assert len(host.told()) == 2

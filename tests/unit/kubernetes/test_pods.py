@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from contracts.configuration.load import ConfigError, load
 from kv_connector.engine.port_memory import shared_path
 from tests.support.kubernetes.render import OVERLAYS, Object, pod_templates, render
 
@@ -89,6 +90,15 @@ def test_service_names_do_not_become_settings(overlay: str, template: Object) ->
     assert template["spec"]["enableServiceLinks"] is False
 
 
+def test_they_would_be_refused_if_they_did() -> None:
+    """The reason for the test above, as Kubernetes words it."""
+    links = {"BATON_PROXY_PORT": "tcp://10.96.0.7:8000", "BATON_PROXY_SERVICE_HOST": "10.96.0.7"}
+
+    with pytest.raises(ConfigError) as refused:
+        load({}, links, None)
+    assert all(name in str(refused.value) for name in links)
+
+
 @every_template
 def test_a_pod_runs_without_privileges(overlay: str, template: Object) -> None:
     """As the level `restricted` asks for; RDMA alone adds a capability."""
@@ -161,9 +171,7 @@ def test_services_and_budgets_find_their_pods(overlay: str, component: str) -> N
         if template["metadata"]["labels"]["app.kubernetes.io/component"] == component
     ]
     (budget,) = [
-        each
-        for each in objects
-        if each["kind"] == "PodDisruptionBudget" and each["metadata"]["name"] == component
+        each for each in objects if each["kind"] == "PodDisruptionBudget" and each["metadata"]["name"] == component
     ]
     services = [
         each["spec"]

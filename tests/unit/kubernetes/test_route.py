@@ -45,4 +45,6 @@ def test_it_leads_to_the_proxies_service() -> None:
 def test_the_proxy_gives_up_before_the_gateway_does() -> None:
     """Its answer says why; a gateway's does not."""
     for rule in _rules():
-        assert min(float(each.removesuffix("s")) for each in rule["timeouts"].values()) > ProxyConfig().request_timeout_s
+        assert (
+            min(float(each.removesuffix("s")) for each in rule["timeouts"].values()) > ProxyConfig().request_timeout_s
+        )

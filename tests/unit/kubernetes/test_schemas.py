@@ -77,9 +77,7 @@ def _misspell_in_group(found: Object) -> None:
         ("multi-host", "LeaderWorkerSet", "decode-group", _misspell_in_group),
     ],
 )
-def test_a_broken_object_does_not_fit(
-    overlay: str, kind: str, name: str, breaks: Callable[[Object], None]
-) -> None:
+def test_a_broken_object_does_not_fit(overlay: str, kind: str, name: str, breaks: Callable[[Object], None]) -> None:
     """A schema that lets everything pass would go unnoticed."""
     broken = copy.deepcopy(named(render(overlay), kind, name))
     breaks(broken)

@@ -18,9 +18,7 @@ every_dashboard = pytest.mark.parametrize("dashboard", dashboards().values(), id
 def _cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
     place = panel["gridPos"]
     return {
-        (x, y)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
+        (x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])
     }
 
 
