@@ -114,7 +114,7 @@ def _volume(
     volume: Object, objects: Sequence[Object], secrets: Mapping[str, Mapping[str, str]], place: Path, group: int
 ) -> Path:
     """Make what kubelet would mount, with its owners and modes."""
-    folder = place / "volumes" / volume["name"]
+    folder: Path = place / "volumes" / volume["name"]
     folder.mkdir(parents=True)
     if "emptyDir" in volume:
         os.chown(folder, 0, group)

@@ -92,13 +92,13 @@ def test_a_group_that_stays_incomplete_ends(host: Host) -> None:
 
 def test_sigterm_reaches_the_node(host: Host) -> None:
     """It drains then: a shell in between would keep the signal to itself."""
-    host.stub("baton", "trap 'exit 7' TERM\n>${0%/*}/up\nwhile :; do sleep 0.05; done")
-    process = host.start("prefill")
-    deadline = time.monotonic() + WAIT_S
-    while not (host.folder / "up").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(process.pid, signal.SIGTERM)
-    process.communicate(timeout=WAIT_S)
+    host.stub("baton", "trap 'exit 7' TERM\n>${0%/*}/up\nfor ((i = 0; i < 400; i++)); do sleep 0.05; done")
+    with host.start("prefill") as process:
+        deadline = time.monotonic() + WAIT_S
+        while not (host.folder / "up").exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(process.pid, signal.SIGTERM)
+        process.communicate(timeout=WAIT_S)
 
     assert process.returncode == 7
 

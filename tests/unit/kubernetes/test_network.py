@@ -51,7 +51,8 @@ def _is_from(peer: Object, namespace: str, labels: dict[str, str]) -> bool:
 
 
 def _is_to(wanted: Object, port: int, names: dict[str, int]) -> bool:
-    first = names.get(wanted["port"], -1) if isinstance(wanted["port"], str) else wanted["port"]
+    named = wanted["port"]
+    first: int = names.get(named, -1) if isinstance(named, str) else named
     return bool(first <= port <= wanted.get("endPort", first))
 
 
