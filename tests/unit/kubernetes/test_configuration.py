@@ -1,6 +1,7 @@
 """The baton.yaml of every pod is one that Baton takes, and the objects around it say the same as it does."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Final, cast
 
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from contracts.configuration.load import load
 from contracts.configuration.schema import BatonConfig, NodeConfig
 from deploy.cli import COMMANDS
+from kv_connector.errors import ConfigError as ConnectorConfigError
+from kv_connector.supported import check_supported
 from node.arguments import SHUTDOWN_TIMEOUT_S, control_port
-from node.flags import refuse_owned
-from tests.support.kubernetes.render import OVERLAYS, Object, pod_templates, render
+from node.flags import count_of, refuse_owned, value_of
+from tests.support.kubernetes.render import OVERLAYS, Object, named, pod_templates, render
 
 COREDNS_CACHE_S: Final = 30  # what kubeadm's CoreDNS keeps an answer for
 SPARE_S: Final = 10
@@ -151,3 +154,31 @@ def test_both_kinds_of_node_read_the_same_file(overlay: str) -> None:
     ]
 
     assert volumes[0] == volumes[1]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_there_are_control_ports_for_every_rank(overlay: str, tmp_path: Path) -> None:
+    """A prefill node listens on one for each; the policy names a range."""
+    node = _loaded(overlay, "prefill", tmp_path).prefill_node
+    policy = named(render(overlay), "NetworkPolicy", "decode-to-prefill-control")
+    (ports,) = policy["spec"]["ingress"][0]["ports"]
+    ranks = 1
+    for flags in (
+        ("--tensor-parallel-size", "-tp"),
+        ("--pipeline-parallel-size", "-pp"),
+        ("--data-parallel-size", "-dp"),
+    ):
+        ranks *= count_of(node.vllm_args, *flags)
+
+    assert ports["port"] == control_port(node)
+    assert ports["endPort"] >= control_port(node) + ranks - 1
+
+
+def test_a_node_over_several_hosts_is_still_refused(tmp_path: Path) -> None:
+    """`docs/kubernetes.md` says so: when this fails, the overlay may promise more, once it has been run."""
+    node = _loaded("multi-host", "prefill", tmp_path).prefill_node
+    backend = value_of(node.vllm_args, "--distributed-executor-backend")
+    config = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend=backend))
+
+    with pytest.raises(ConnectorConfigError, match="Ray"):
+        check_supported(config, SimpleNamespace())  # type: ignore[arg-type]  # all that it looks at first

@@ -12,7 +12,7 @@ STRANGER: Final = "stranger"  # a pod of another namespace
 NEIGHBOUR: Final = "neighbour"  # one that somebody put into ours
 PROMETHEUS: Final = "prometheus"
 HTTP: Final = {PROXY: 8000, PREFILL: 8100, DECODE: 8200}
-CONTROL: Final = 9100
+CONTROL: Final = (9100, 9115, 9131)  # one for each rank
 DATA: Final = (15000, 16001, 17000)
 _OTHERS: Final = {
     STRANGER: ("elsewhere", {"app": "stranger"}),
@@ -81,7 +81,7 @@ def test_what_the_work_needs_is_open(overlay: str) -> None:
     assert reaches(overlay, STRANGER, PROXY, HTTP[PROXY])
     assert reaches(overlay, PROXY, PREFILL, HTTP[PREFILL])
     assert reaches(overlay, PROXY, DECODE, HTTP[DECODE])
-    assert reaches(overlay, DECODE, PREFILL, CONTROL)
+    assert all(reaches(overlay, DECODE, PREFILL, port) for port in CONTROL)
     assert all(reaches(overlay, PREFILL, DECODE, port) for port in DATA)
 
 
@@ -89,7 +89,7 @@ def test_what_the_work_needs_is_open(overlay: str) -> None:
 @pytest.mark.parametrize("who", [PROXY, STRANGER, NEIGHBOUR, PROMETHEUS])
 def test_nobody_else_reaches_control_and_data(overlay: str, who: str) -> None:
     """The data ports take writes from whoever reaches them."""
-    assert not reaches(overlay, who, PREFILL, CONTROL)
+    assert not [port for port in CONTROL if reaches(overlay, who, PREFILL, port)]
     assert not [target for target in (PREFILL, DECODE) for port in DATA if reaches(overlay, who, target, port)]
 
 
@@ -105,7 +105,7 @@ def test_nodes_reach_no_more_of_each_other_than_they_use(overlay: str) -> None:
 @pytest.mark.parametrize("role", [PREFILL, DECODE])
 def test_nodes_of_one_kind_are_fenced_from_each_other(overlay: str, role: str) -> None:
     """Unless a node is several pods, which talk to each other at ports that nobody knows beforehand."""
-    inside = [reaches(overlay, role, role, port) for port in (HTTP[role], CONTROL, 6379, *DATA)]
+    inside = [reaches(overlay, role, role, port) for port in (HTTP[role], 6379, *CONTROL, *DATA)]
 
     assert set(inside) == {overlay == "multi-host"}
 
