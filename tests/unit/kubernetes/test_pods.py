@@ -20,12 +20,26 @@ IMAGES: Final = {
     "rdma": {"baton-proxy", "baton-node-cuda"},
     "multi-host": {"baton-proxy", "baton-node-cuda"},
 }
-TEMPLATES: Final = [
-    pytest.param(overlay, template, id=f"{overlay}/{name}")
-    for overlay in OVERLAYS
-    for name, template in pod_templates(render(overlay)).items()
-]
-every_template = pytest.mark.parametrize(("overlay", "template"), TEMPLATES)
+USUAL: Final = ("Deployment/proxy", "StatefulSet/prefill", "StatefulSet/decode")
+GROUPS: Final = tuple(
+    f"LeaderWorkerSet/{role}-group/{part}" for role in ("prefill", "decode") for part in ("leader", "worker")
+)
+TEMPLATES: Final = dict.fromkeys(OVERLAYS, USUAL) | {"multi-host": ("Deployment/proxy", *GROUPS)}
+every_template = pytest.mark.parametrize(
+    ("overlay", "name"), [(overlay, name) for overlay, names in TEMPLATES.items() for name in names]
+)
+
+
+@pytest.fixture
+def template(overlay: str, name: str) -> Object:
+    """The pod template of that name."""
+    return pod_templates(render(overlay))[name]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_these_are_all(overlay: str) -> None:
+    """A template that is added is tested too."""
+    assert set(pod_templates(render(overlay))) == set(TEMPLATES[overlay])
 
 
 def _container(template: Object) -> Object:
