@@ -28,7 +28,7 @@ while read -r path; do # our tree and Python, which may be on other file systems
     mkdir -p ".$path"
     for (( parent=${#path}; parent > 0; )); do path=${path%/*}; parent=${#path}; chmod a+x ".$path/"; done
 done <"$place/trees"
-while read -r from to; do mkdir -p ".$to"; done <"$place/mounts"
+while read -r from to mode; do mkdir -p ".$to"; done <"$place/mounts"
 cat "$place/hosts" >>etc/hosts
 mount -o remount,ro "$place/root/merged"
 while read -r path; do mountpoint -q ".$path" || mount --rbind "$path" ".$path"; done <"$place/trees"
@@ -52,9 +52,10 @@ def network(name: str) -> Iterator[str]:
     try:
         for command in (
             "link set lo up",
-            "link add pods type dummy",
+            "link add pods type veth peer name nobody",
             f"address add {ADDRESS}/24 dev pods",
             "link set pods up",
+            "link set nobody up",
         ):
             run(["ip", "-n", name, *command.split()])
         yield name
