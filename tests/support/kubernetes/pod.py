@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.embedded_model import WEIGHTS
 from tests.support.kubernetes.render import Object
 
 ROOT: Final = Path(__file__).parents[3]
@@ -30,6 +31,7 @@ while read -r path; do # our tree and Python, which may be on other file systems
 done <"$place/trees"
 while read -r from to mode; do mkdir -p ".$to"; done <"$place/mounts"
 cat "$place/hosts" >>etc/hosts
+[ -e opt/embedded-model ] || ln -s "$(cat "$place/model")" opt/embedded-model # as the Dockerfiles do
 mount -o remount,ro "$place/root/merged"
 while read -r path; do mountpoint -q ".$path" || mount --rbind "$path" ".$path"; done <"$place/trees"
 mount --rbind /proc proc
@@ -85,6 +87,7 @@ def start(
         mounts.append(f"{folder} {mount['mountPath']} {'ro' if mount.get('readOnly') else 'rw'}\n")
     (place / "mounts").write_text("".join(mounts))
     (place / "trees").write_text("".join(f"{path}\n" for path in _trees()))
+    (place / "model").write_text(str(WEIGHTS))
     services = [each["metadata"]["name"] for each in objects if each["kind"] == "Service"]
     (place / "hosts").write_text("".join(f"{ADDRESS} {name}\n" for name in services))
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"} | _environ(

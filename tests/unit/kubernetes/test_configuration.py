@@ -78,6 +78,7 @@ def test_ports_are_those_of_the_configuration(overlay: str, tmp_path: Path) -> N
         control = {"control": control_port(node)} if role == "prefill" else {}
         assert _ports(_template(overlay, role)) == {"http": node.port} | control
         assert node.host == "0.0.0.0"
+        assert node.model  # a node by itself has no default
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -181,4 +182,4 @@ def test_a_node_over_several_hosts_is_still_refused(tmp_path: Path) -> None:
     config = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend=backend))
 
     with pytest.raises(ConnectorConfigError, match="Ray"):
-        check_supported(config, SimpleNamespace())  # type: ignore[arg-type]  # all that it looks at first
+        check_supported(config, SimpleNamespace())  # all that it looks at first
