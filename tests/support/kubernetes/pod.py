@@ -35,6 +35,7 @@ cat "$place/hosts" >>etc/hosts
 mount -o remount,ro "$place/root/merged"
 while read -r path; do mountpoint -q ".$path" || mount --rbind "$path" ".$path"; done <"$place/trees"
 mount --rbind /proc proc
+mount --rbind /sys sys
 mount --rbind /dev dev
 while read -r from to mode; do mount --bind "$from" ".$to"; mount -o "remount,bind,$mode" ".$to"; done <"$place/mounts"
 exec chroot . setpriv --reuid "$user" --regid "$group" --groups "$fs_group" --no-new-privs --bounding-set=-all \
