@@ -1,0 +1,49 @@
+"""What a LeaderWorkerSet (v1) may hold, as far as it is described by hand: no package registry has its schema.
+
+The fields and words were compared with the CRD of LeaderWorkerSet 0.10; `BATON_CRDS` (schemas.py) takes the CRD itself. Pod
+templates are Kubernetes' own and checked in full.
+"""
+
+from typing import Any, Final
+
+_NUMBER_OR_SHARE: Final = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^[0-9]+%?$"}]}
+_POD_TEMPLATE: Final = {"$ref": "#/$defs/io.k8s.api.core.v1.PodTemplateSpec"}
+_CLAIM: Final = {"$ref": "#/$defs/io.k8s.api.core.v1.PersistentVolumeClaim"}
+
+
+def leader_worker_set() -> dict[str, Any]:
+    """Return the schema."""
+    group = {
+        "leaderTemplate": _POD_TEMPLATE,
+        "workerTemplate": _POD_TEMPLATE,
+        "size": {"type": "integer", "minimum": 1},
+        "restartPolicy": {"enum": ["Default", "RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]},
+        "volumeClaimTemplates": {"type": "array", "items": _CLAIM},
+        "persistentVolumeClaimRetentionPolicy": {"type": "object"},
+        "subGroupPolicy": {"type": "object"},
+    }
+    rolling = {"partition": {"type": "integer"}, "maxUnavailable": _NUMBER_OR_SHARE, "maxSurge": _NUMBER_OR_SHARE}
+    spec = {
+        "replicas": {"type": "integer", "minimum": 0},
+        "leaderWorkerTemplate": _object(group, "workerTemplate"),
+        "rolloutStrategy": _object(
+            {"type": {"enum": ["RollingUpdate"]}, "rollingUpdateConfiguration": _object(rolling)}, "type"
+        ),
+        "startupPolicy": {"enum": ["LeaderCreated", "LeaderReady"]},
+        "networkConfig": _object({"subdomainPolicy": {"enum": ["Shared", "UniquePerReplica"]}}, "subdomainPolicy"),
+    }
+    return _object(
+        {
+            "apiVersion": {"const": "leaderworkerset.x-k8s.io/v1"},
+            "kind": {"const": "LeaderWorkerSet"},
+            "metadata": {},
+            "spec": _object(spec, "leaderWorkerTemplate"),
+        },
+        "apiVersion",
+        "kind",
+        "spec",
+    )
+
+
+def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required)}

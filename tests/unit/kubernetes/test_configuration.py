@@ -1,0 +1,185 @@
+"""The baton.yaml of every pod is one that Baton takes, and the objects around it say the same as it does."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Final, cast
+
+import pytest
+
+from contracts.configuration.load import load
+from contracts.configuration.schema import BatonConfig, NodeConfig
+from deploy.cli import COMMANDS
+from kv_connector.errors import ConfigError as ConnectorConfigError
+from kv_connector.supported import check_supported
+from node.arguments import SHUTDOWN_TIMEOUT_S, control_port
+from node.flags import count_of, refuse_owned, value_of
+from tests.support.kubernetes.render import OVERLAYS, Object, named, pod_templates, render
+
+COREDNS_CACHE_S: Final = 30  # what kubeadm's CoreDNS keeps an answer for
+SPARE_S: Final = 10
+NODES: Final = ("prefill", "decode")
+
+
+def _component(template: Object) -> str:
+    return str(template["metadata"]["labels"]["app.kubernetes.io/component"])
+
+
+def _loaded(overlay: str, component: str, folder: Path) -> BatonConfig:
+    """Load the file of a component as its pods do, with their environment."""
+    template = _template(overlay, component)
+    volume = next(each for each in template["spec"]["volumes"] if each["name"] == "config")
+    (content,) = [
+        each["data"]["baton.yaml"]
+        for each in render(overlay)
+        if each["kind"] == "ConfigMap" and each["metadata"]["name"] == volume["configMap"]["name"]
+    ]
+    file = folder / "baton.yaml"
+    file.write_text(content)
+    environ = {each["name"]: each["value"] for each in _container(template).get("env", ()) if "value" in each}
+    return load({}, environ, file).config
+
+
+def _template(overlay: str, component: str) -> Object:
+    """Return the template of the pods that run `baton`."""
+    return next(each for each in pod_templates(render(overlay)).values() if _component(each) == component)
+
+
+def _container(template: Object) -> Object:
+    return cast("Object", template["spec"]["containers"][0])
+
+
+def _node(config: BatonConfig, role: str) -> NodeConfig:
+    return config.prefill_node if role == "prefill" else config.decode_node
+
+
+def _ports(template: Object) -> dict[str, int]:
+    return {each["name"]: each["containerPort"] for each in _container(template)["ports"]}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_proxies_find_the_nodes_by_headless_services(overlay: str, tmp_path: Path) -> None:
+    """A name stands for the addresses of all ready pods, at the port at which the nodes listen."""
+    config = _loaded(overlay, "proxy", tmp_path)
+    services = {each["metadata"]["name"]: each["spec"] for each in render(overlay) if each["kind"] == "Service"}
+
+    for role, urls in (("prefill", config.proxy.prefill), ("decode", config.proxy.decode)):
+        assert urls == (f"dns://{role}:{_ports(_template(overlay, role))['http']}",)
+        assert services[role]["clusterIP"] == "None"
+        assert services[role]["selector"]["app.kubernetes.io/component"] == role
+        assert not services[role].get("publishNotReadyAddresses")
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_ports_are_those_of_the_configuration(overlay: str, tmp_path: Path) -> None:
+    """Probes, policies and Services name the container's ports."""
+    assert _ports(_template(overlay, "proxy")) == {"http": _loaded(overlay, "proxy", tmp_path).proxy.port}
+    for role in NODES:
+        node = _node(_loaded(overlay, role, tmp_path), role)
+        control = {"control": control_port(node)} if role == "prefill" else {}
+        assert _ports(_template(overlay, role)) == {"http": node.port} | control
+        assert node.host == "0.0.0.0"
+        assert node.model  # a node by itself has no default
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_files_that_the_configuration_names_are_mounted(overlay: str, tmp_path: Path) -> None:
+    """The cluster secret everywhere, the admin token and the API keys on proxies alone."""
+    proxy = _loaded(overlay, "proxy", tmp_path)
+    wanted = {
+        "proxy": {proxy.cluster.secret_file, proxy.proxy.admin_token_file, proxy.proxy.api_keys_file},
+        **{role: {_loaded(overlay, role, tmp_path).cluster.secret_file} for role in NODES},
+    }
+
+    for component, files in wanted.items():
+        template = _template(overlay, component)
+        volumes = {each["name"] for each in template["spec"]["volumes"] if "secret" in each}
+        folders = {each["mountPath"] for each in _container(template)["volumeMounts"] if each["name"] in volumes}
+        assert {str(file.parent) for file in files if file} == folders
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_get_the_time_that_their_end_takes(overlay: str, tmp_path: Path) -> None:
+    """The hook, the drain, vLLM's own end, and something to spare, before Kubernetes kills."""
+    proxy = _template(overlay, "proxy")["spec"]
+    stop_s = _loaded(overlay, "proxy", tmp_path).serve.stop_timeout_s
+    hook_s = proxy["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert proxy["terminationGracePeriodSeconds"] >= hook_s + stop_s + SPARE_S
+
+    for role in NODES:
+        drain_s = _node(_loaded(overlay, role, tmp_path), role).drain_timeout_s
+        spec = _template(overlay, role)["spec"]
+        hook_s = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert spec["terminationGracePeriodSeconds"] >= hook_s + drain_s + SHUTDOWN_TIMEOUT_S + SPARE_S
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_node_leaves_the_name_before_it_drains(overlay: str, tmp_path: Path) -> None:
+    """So that proxies have stopped to send it work: answers may be as old as the cluster's DNS keeps them."""
+    interval_s = _loaded(overlay, "proxy", tmp_path).proxy.dns_interval_s
+
+    for role in NODES:
+        hook_s = _container(_template(overlay, role))["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert hook_s >= COREDNS_CACHE_S + interval_s
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_nodes_are_started_as_the_command_wants_it(overlay: str, tmp_path: Path) -> None:
+    """A command that there is, the mounted file, and flags of vLLM's that a node passes on."""
+    for component in ("proxy", *NODES):
+        template = _template(overlay, component)
+        container = _container(template)
+        assert "/etc/baton" in [each["mountPath"] for each in container["volumeMounts"]]
+        if overlay == "multi-host" and component in NODES:
+            assert container["command"] == ["tini", "--", "/etc/baton-group/group.sh", component]
+        else:  # the images' entry point is `baton`, under an init process that hands signals on
+            assert "command" not in container
+            assert container["args"] == [component, "--config", "/etc/baton/baton.yaml"]
+            assert component in COMMANDS
+        if component in NODES:
+            refuse_owned(_node(_loaded(overlay, component, tmp_path), component).vllm_args)
+
+
+def test_rdma_is_asked_for_where_the_devices_are(tmp_path: Path) -> None:
+    """On both kinds of node; elsewhere it is TCP."""
+    for role in NODES:
+        assert _loaded("rdma", role, tmp_path).transfer.protocol == "rdma"
+        assert _loaded("cuda", role, tmp_path).transfer.protocol == "tcp"
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_both_kinds_of_node_read_the_same_file(overlay: str) -> None:
+    """What stands in `transfer`, and the model, must not differ."""
+    volumes = [
+        next(each["configMap"] for each in _template(overlay, role)["spec"]["volumes"] if each["name"] == "config")
+        for role in NODES
+    ]
+
+    assert volumes[0] == volumes[1]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_there_are_control_ports_for_every_rank(overlay: str, tmp_path: Path) -> None:
+    """A prefill node listens on one for each; the policy names a range."""
+    node = _loaded(overlay, "prefill", tmp_path).prefill_node
+    policy = named(render(overlay), "NetworkPolicy", "decode-to-prefill-control")
+    (ports,) = policy["spec"]["ingress"][0]["ports"]
+    ranks = 1
+    for flags in (
+        ("--tensor-parallel-size", "-tp"),
+        ("--pipeline-parallel-size", "-pp"),
+        ("--data-parallel-size", "-dp"),
+    ):
+        ranks *= count_of(node.vllm_args, *flags)
+
+    assert ports["port"] == control_port(node)
+    assert ports["endPort"] >= control_port(node) + ranks - 1
+
+
+def test_a_node_over_several_hosts_is_still_refused(tmp_path: Path) -> None:
+    """`docs/kubernetes.md` says so: when this fails, the overlay may promise more, once it has been run."""
+    node = _loaded("multi-host", "prefill", tmp_path).prefill_node
+    backend = value_of(node.vllm_args, "--distributed-executor-backend")
+    config = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend=backend))
+
+    with pytest.raises(ConnectorConfigError, match="Ray"):
+        check_supported(config, SimpleNamespace())  # all that it looks at first

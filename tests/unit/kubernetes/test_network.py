@@ -1,0 +1,127 @@
+"""Who reaches whom under an overlay's NetworkPolicies, worked out from the rendered objects as a network plugin does it."""
+
+from typing import Final
+
+import pytest
+
+from tests.support.kubernetes.render import OVERLAYS, Object, pod_templates, render
+
+HERE: Final = "baton"
+PROXY, PREFILL, DECODE = "proxy", "prefill", "decode"
+STRANGER: Final = "stranger"  # a pod of another namespace
+NEIGHBOUR: Final = "neighbour"  # one that somebody put into ours
+PROMETHEUS: Final = "prometheus"
+HTTP: Final = {PROXY: 8000, PREFILL: 8100, DECODE: 8200}
+CONTROL: Final = (9100, 9115, 9131)  # one for each rank
+DATA: Final = (15000, 16001, 17000)
+_OTHERS: Final = {
+    STRANGER: ("elsewhere", {"app": "stranger"}),
+    NEIGHBOUR: (HERE, {"app": "neighbour"}),
+    PROMETHEUS: ("monitoring", {"app.kubernetes.io/name": "prometheus"}),
+}
+
+
+def _place(objects: tuple[Object, ...], who: str) -> tuple[str, dict[str, str], dict[str, int]]:
+    """Return namespace, labels and named ports."""
+    if who in _OTHERS:
+        return (*_OTHERS[who], {})
+    template = next(
+        each
+        for each in pod_templates(objects).values()
+        if each["metadata"]["labels"]["app.kubernetes.io/component"] == who
+    )
+    ports = template["spec"]["containers"][0]["ports"]
+    return HERE, template["metadata"]["labels"], {each["name"]: each["containerPort"] for each in ports}
+
+
+def _selects(selector: Object, labels: dict[str, str]) -> bool:
+    for wanted in selector.get("matchExpressions", ()):
+        assert wanted["operator"] == "In"  # no other is used
+        if labels.get(wanted["key"]) not in wanted["values"]:
+            return False
+    return bool(selector.get("matchLabels", {}).items() <= labels.items())
+
+
+def _is_from(peer: Object, namespace: str, labels: dict[str, str]) -> bool:
+    if "namespaceSelector" in peer:
+        right_place = _selects(peer["namespaceSelector"], {"kubernetes.io/metadata.name": namespace})
+    else:
+        right_place = namespace == HERE
+    return right_place and _selects(peer.get("podSelector", {}), labels)
+
+
+def _is_to(wanted: Object, port: int, names: dict[str, int]) -> bool:
+    named = wanted["port"]
+    first: int = names.get(named, -1) if isinstance(named, str) else named
+    return bool(first <= port <= wanted.get("endPort", first))
+
+
+def reaches(overlay: str, source: str, target: str, port: int) -> bool:
+    """Tell whether a pod may open a connection to a port of another."""
+    objects = render(overlay)
+    namespace, labels, _ = _place(objects, source)
+    _, target_labels, names = _place(objects, target)
+    policies = [
+        each["spec"]
+        for each in objects
+        if each["kind"] == "NetworkPolicy" and _selects(each["spec"]["podSelector"], target_labels)
+    ]
+    assert all(policy["policyTypes"] == ["Ingress"] for policy in policies)
+    return not policies or any(
+        ("from" not in rule or any(_is_from(peer, namespace, labels) for peer in rule["from"]))
+        and ("ports" not in rule or any(_is_to(wanted, port, names) for wanted in rule["ports"]))
+        for policy in policies
+        for rule in policy.get("ingress", ())
+    )
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_what_the_work_needs_is_open(overlay: str) -> None:
+    """Clients to proxies, proxies to nodes, decode nodes to control ports, prefill nodes to data ports."""
+    assert reaches(overlay, STRANGER, PROXY, HTTP[PROXY])
+    assert reaches(overlay, PROXY, PREFILL, HTTP[PREFILL])
+    assert reaches(overlay, PROXY, DECODE, HTTP[DECODE])
+    assert all(reaches(overlay, DECODE, PREFILL, port) for port in CONTROL)
+    assert all(reaches(overlay, PREFILL, DECODE, port) for port in DATA)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("who", [PROXY, STRANGER, NEIGHBOUR, PROMETHEUS])
+def test_nobody_else_reaches_control_and_data(overlay: str, who: str) -> None:
+    """The data ports take writes from whoever reaches them."""
+    assert not [port for port in CONTROL if reaches(overlay, who, PREFILL, port)]
+    assert not [target for target in (PREFILL, DECODE) for port in DATA if reaches(overlay, who, target, port)]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_nodes_reach_no_more_of_each_other_than_they_use(overlay: str) -> None:
+    """KV goes one way: a prefill node's data ports are nobody's; nodes do not ask each other over HTTP."""
+    assert not [port for port in DATA if reaches(overlay, DECODE, PREFILL, port)]
+    assert not reaches(overlay, PREFILL, DECODE, HTTP[DECODE])
+    assert not reaches(overlay, DECODE, PREFILL, HTTP[PREFILL])
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("role", [PREFILL, DECODE])
+def test_nodes_of_one_kind_are_fenced_from_each_other(overlay: str, role: str) -> None:
+    """Unless a node is several pods, which talk to each other at ports that nobody knows beforehand."""
+    inside = [reaches(overlay, role, role, port) for port in (HTTP[role], 6379, *CONTROL, *DATA)]
+
+    assert set(inside) == {overlay == "multi-host"}
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_nodes_http_is_for_proxies_and_prometheus(overlay: str) -> None:
+    """It is plain, and vLLM's own routes are behind it."""
+    for role in (PREFILL, DECODE):
+        assert not reaches(overlay, STRANGER, role, HTTP[role])
+        assert not reaches(overlay, NEIGHBOUR, role, HTTP[role])
+        assert reaches(overlay, PROMETHEUS, role, HTTP[role]) is (overlay != "cpu")
+
+
+def test_without_the_policies_all_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests see policies at work, not their own idea of them."""
+    open_door = tuple(each for each in render("cpu") if each["kind"] != "NetworkPolicy")
+    monkeypatch.setattr("tests.unit.kubernetes.test_network.render", lambda _: open_door)
+
+    assert reaches("cpu", STRANGER, DECODE, DATA[0])

@@ -1,0 +1,88 @@
+"""The alert rules: checked and tried by promtool, and what they point to is there."""
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from deploy.prometheus_rule import MONITORING, OBJECT, RULES, as_object
+from tests.support.promtool import complaints
+
+ROOT: Final = Path(__file__).parents[3]
+TESTS: Final = MONITORING / "prometheus" / "tests" / "baton.yaml"
+
+
+def _rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def _anchors(file: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_promtool_takes_the_rules() -> None:
+    """Syntax, and the templates of annotations."""
+    assert complaints("check", "rules", RULES) == ""
+
+
+def test_alerts_fire_when_they_should_and_not_otherwise() -> None:
+    """Two series each, one that must set it off and one that must not."""
+    assert complaints("test", "rules", TESTS) == ""
+
+
+def test_every_alert_is_tried_both_ways() -> None:
+    """An alert without a test is found here."""
+    outcomes: dict[str, set[bool]] = {}
+    for case in yaml.safe_load(TESTS.read_text())["tests"]:
+        for tried in case["alert_rule_test"]:
+            outcomes.setdefault(tried["alertname"], set()).add(bool(tried["exp_alerts"]))
+
+    assert outcomes == {rule["alert"]: {True, False} for rule in _rules()}
+
+
+@pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_says_how_bad_it_is_and_where_to_read_on(rule: dict[str, Any]) -> None:
+    """The runbook is a heading of a page in docs."""
+    page, _, anchor = rule["annotations"]["runbook"].partition("#")
+
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert rule["annotations"]["summary"]
+    assert anchor in _anchors(ROOT / page)
+
+
+@pytest.mark.parametrize("rule", _rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_is_explained(rule: dict[str, Any]) -> None:
+    """In the table of docs/monitoring.md."""
+    assert f"| `{rule['alert']}` |" in (ROOT / "docs" / "monitoring.md").read_text()
+
+
+def test_the_operators_object_says_the_same() -> None:
+    """If not: `python -m deploy.prometheus_rule`."""
+    assert OBJECT.read_text() == as_object(RULES.read_text())
+    assert yaml.safe_load(OBJECT.read_text())["spec"] == yaml.safe_load(RULES.read_text())
+
+
+@pytest.mark.parametrize("broken", ["rate(baton_pushes_total)", "sum by (", "baton_nodes{state=ready}"])
+def test_promtool_finds_a_broken_expression(broken: str, tmp_path: Path) -> None:
+    """The check itself."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": [{"alert": "A", "expr": broken}]}]}))
+
+    assert complaints("check", "rules", rules)
+
+
+def test_promtool_finds_an_alert_that_fires_no_more(tmp_path: Path) -> None:
+    """The tests of rules, on a rule with another threshold."""
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "tests").mkdir()
+    weaker = RULES.read_text().replace("baton_connector_up == 0", "baton_connector_up < 0")
+    assert weaker != RULES.read_text()
+    (tmp_path / "rules" / "baton.yaml").write_text(weaker)
+    (tmp_path / "tests" / "baton.yaml").write_text(TESTS.read_text())
+
+    assert "BatonConnectorSilent" in complaints("test", "rules", tmp_path / "tests" / "baton.yaml")
