@@ -24,8 +24,6 @@ class LaneEvent(Protocol):
 class Lane(Protocol):
     """Where token copies are issued."""
 
-    concurrent: bool  # False: a copy has been made when `copy` returns, and events mean nothing
-
     def host_memory(self, size_bytes: int) -> torch.Tensor:
         """Allocate bytes on the host that the device can write while the host goes on."""
 
@@ -49,46 +47,11 @@ class Lane(Protocol):
         """Let an event stand for what has been issued to the lane."""
 
 
-class HostLane:
-    """The model computes on the host: nothing is ever late."""
-
-    concurrent = False
-
-    def host_memory(self, size_bytes: int) -> torch.Tensor:
-        """See `Lane`."""
-        return torch.empty(size_bytes, dtype=torch.uint8)
-
-    def device_memory(self, size_bytes: int) -> torch.Tensor:
-        """See `Lane`."""
-        return torch.empty(size_bytes, dtype=torch.uint8)
-
-    def event(self) -> LaneEvent:
-        """See `Lane`."""
-        return _Passed()
-
-    def adopt_thread(self) -> None:
-        """See `Lane`."""
-
-    @contextmanager
-    def issuing(self) -> Iterator[None]:
-        """See `Lane`."""
-        yield
-
-    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Lane`."""
-        target.copy_(source)
-
-    def record(self, event: LaneEvent) -> None:
-        """Nothing: it has been passed."""
-
-
 class StreamLane:
     """A stream of a CUDA, ROCm or NPU device, through the device's own torch module.
 
     Not `torch.Event`: on CUDA it ignores `blocking`, and its waiter spins (vLLM #47081).
     """
-
-    concurrent = True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -126,18 +89,3 @@ class StreamLane:
     def record(self, event: LaneEvent) -> None:
         """See `Lane`."""
         event.record(self._stream)
-
-
-class _Passed:
-    """The event of a device that is never late."""
-
-    def record(self, stream: Any) -> None:
-        """Do nothing."""
-
-    def synchronize(self) -> None:
-        """Return."""
-
-
-def lane_for(device: torch.device) -> Lane:
-    """Return a device's lane."""
-    return HostLane() if device.type == "cpu" else StreamLane(device)

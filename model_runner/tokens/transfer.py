@@ -5,8 +5,7 @@
     reader         handle.result(): waits for that step and nothing else, and no longer than it may
 
 The taker waits for the oldest step first, as the copy stream runs them. It alone waits for the device, without a bound,
-since no device offers one; everybody else waits for the taker, with one. On a lane without a stream of its own there is
-nothing to wait for and no taker: `submit` does all of it.
+since no device offers one; everybody else waits for the taker, with one.
 """
 
 import logging
@@ -42,7 +41,7 @@ class Handle:
         self._error: TokenTransferError | None = None
 
     def result(self) -> Tensors:
-        """Wait for this step's tensors, once or often, from any thread.
+        """Wait for this step's tensors, once or often, in any thread.
 
         Raises:
             DeviceLostError: the device failed.
@@ -89,6 +88,7 @@ class TokenTransfer:
             slots: How many steps may be on their way.
         """
         self.counts = Counts()
+        self.make_event = lane.event  # one whose waiter sleeps, for whoever else waits on this device
         self._lane = lane
         self._timeout_s = timeout_s
         self._ring = Ring(lane, sizes.slot_bytes, slots)
@@ -105,8 +105,8 @@ class TokenTransfer:
         return self._ring.in_use, self._ring.slots
 
     def start(self) -> None:
-        """Start the taker, where there is something to wait for; idempotent."""
-        if self._lane.concurrent and not self._taker.is_alive():
+        """Start the taker; idempotent."""
+        if not self._taker.is_alive():
             self._taker.start()
 
     def stop(self) -> None:
@@ -184,8 +184,6 @@ class TokenTransfer:
             broken = self._broken
         if broken is not None:
             flight.handle.resolve(broken)
-        elif not self._lane.concurrent:
-            self.take()
 
     @staticmethod
     def _copy_out(flight: _Flight) -> None:

@@ -23,8 +23,6 @@ GARBAGE = 0x5A  # of memory that belongs to somebody else
 class FakeLane:
     """See the head of this file."""
 
-    concurrent = True
-
     def __init__(self, device: FakeDevice, compute: Stream) -> None:
         self.device = device
         self.compute = compute
@@ -62,7 +60,9 @@ class FakeLane:
             self.stream.synchronize()
             target.copy_(source)
             return
-        assert source.is_contiguous(), "the fake copies whole tensors only"
+        if not source.is_contiguous():
+            self.stream.launch(lambda: _assign(target, source))
+            return
         size_bytes, address = source.numel() * source.element_size(), source.data_ptr()
         memory = StorageWeakRef(source.untyped_storage())  # type: ignore[no-untyped-call]
 
@@ -79,16 +79,15 @@ class FakeLane:
         event.record(self.stream)
 
 
+def _assign(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.copy_(source)
+
+
 def sampled(compute: Stream, *values: int, dtype: torch.dtype = torch.int32, columns: int = 1) -> torch.Tensor:
     """Return a tensor that the model's stream fills late."""
     device_tensor = torch.zeros(len(values) // columns, columns, dtype=dtype)
     real = torch.tensor(values, dtype=dtype).view(device_tensor.shape)
-
-    def kernel() -> None:
-        device_tensor.copy_(real)
-
-    compute.launch(kernel)
-    del kernel
+    compute.launch(lambda: _assign(device_tensor, real))
     return device_tensor
 
 

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 import torch
 
+from model_runner.tokens.choose import transfer_for
 from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
-from model_runner.tokens.lanes import HostLane
 from model_runner.tokens.packing import Sizes
 from model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
@@ -183,7 +183,7 @@ def test_a_step_beyond_the_limits_gets_a_larger_slot(rig: Rig) -> None:
 
 def test_a_host_has_tokens_at_once() -> None:
     """Where nothing is late there is no thread, and the result is there when `submit` returns."""
-    transfer = TokenTransfer(HostLane(), SIZES, timeout_s=SOON_S)
+    transfer = transfer_for(torch.device("cpu"), SIZES, SOON_S)
     transfer.start()
     ids = torch.tensor([[1], [2]], dtype=torch.int32)
     expanded = torch.tensor([5]).expand(3)  # not contiguous
@@ -193,6 +193,9 @@ def test_a_host_has_tokens_at_once() -> None:
 
     assert handle.result()["ids"].tolist() == [[1], [2]]
     assert handle.result()["counts"].tolist() == [5, 5, 5]
+    handle.synchronize()
+    transfer.stop()
+    assert transfer.counts.submitted == 1
     assert "token-transfer" not in {thread.name for thread in threading.enumerate()}
 
 
