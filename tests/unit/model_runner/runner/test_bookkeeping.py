@@ -10,7 +10,8 @@ import torch
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from model_runner.runner.event_synced import EventSynced
+from model_runner.runner.cuda import CudaRunner
+from model_runner.runner.event_synced import ListsEventSynced
 from model_runner.tokens.packing import Sizes
 from model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
@@ -22,8 +23,8 @@ TOKENS = {"plain": [[7], [8]], "drafts": [[7, 9, PLACEHOLDER], [8, PLACEHOLDER, 
 ACCEPTED = {"plain": [[7], [8]], "drafts": [[7, 9], [8]]}
 
 
-class Ours(EventSynced, GPUModelRunner):
-    """vLLM's runner with ours mixed in."""
+class Lists(ListsEventSynced, GPUModelRunner):
+    """Likewise, as on an NPU."""
 
 
 class Step(NamedTuple):
@@ -95,7 +96,7 @@ def test_ours_books_what_the_engine_books_without_blocking(world: LateWorld, tok
     theirs = run_step(GPUModelRunner, world, tokens, logprobs=logprobs)
     quiet = LateWorld(FakeDevice(1, Run.ON_WAIT))
 
-    ours = run_step(Ours, quiet, tokens, logprobs=logprobs)
+    ours = run_step(CudaRunner, quiet, tokens, logprobs=logprobs)
 
     assert ours.tokens == theirs.tokens == ACCEPTED[tokens]
     assert ours.logprobs == theirs.logprobs
@@ -117,3 +118,28 @@ def test_how_often_the_engine_blocks(
     assert sum(found.blocked.values()) == blocked
     assert all(site.startswith("vllm/v1/") for site in found.blocked)
     assert found.waits_for_model_stream == event_waits
+
+
+def test_routed_experts_are_left_to_the_engine(world: LateWorld) -> None:
+    """Up to vLLM 0.30 its bookkeeping issues their copy, and its own wait for the tokens covers it."""
+    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4), timeout_s=20.0)
+    runner = runner_of(CudaRunner, world, transfer)
+    runner.routed_experts_initialized = True
+    step = SamplerOutput(sampled_token_ids=world.sampled(torch.tensor([[7], [8]])), logprobs_tensors=None)
+
+    booked = runner._bookkeeping_sync(SimpleNamespace(num_scheduled_tokens={}), step, None, torch.zeros(2), 2)
+
+    assert booked[3] == [[7], [8]]
+    assert (world.event_waits, transfer.counts.submitted) == (1, 0)
+
+
+def test_lists_alone_can_come_by_our_copy(world: LateWorld) -> None:
+    """As on an NPU, where the wait for them must come last."""
+    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4), timeout_s=20.0)
+    transfer.start()
+    runner: Any = object.__new__(Lists)
+    runner.token_transfer = transfer
+
+    assert runner._to_list(world.sampled(torch.tensor([[7], [8]], dtype=torch.int32))) == [[7], [8]]
+    assert world.audit.snapshot() == {}
+    transfer.stop()
