@@ -36,9 +36,9 @@ class LateWorld:
 
     def sampled(self, values: torch.Tensor) -> "LateTensor":
         """Return a tensor that the model's stream fills with these values."""
-        made = torch.full_like(values, -99).as_subclass(LateTensor)
+        plain = torch.full_like(values, -99)
+        made = plain.as_subclass(LateTensor)
         made.world = self
-        plain = made.as_subclass(_T)
         self.compute.launch(lambda: _assign(plain, values))
         return made
 
@@ -105,19 +105,20 @@ class LateTensor(torch.Tensor):
         """Decide whether a call waits, is issued, or is the device's own business."""
         kwargs = kwargs or {}
         world = next(arg.world for arg in args if isinstance(arg, LateTensor))
-        if func is _T.device.__get__:  # type: ignore[attr-defined]
+        if func == _T.device.__get__:  # type: ignore[attr-defined]
             return _DEVICE
-        plain = [arg.as_subclass(_T) if isinstance(arg, LateTensor) else arg for arg in args]
-        to_host = (func is _T.to and "cpu" in args[1:2]) or (func is _T.copy_ and not isinstance(args[0], LateTensor))
+        with torch._C.DisableTorchFunctionSubclass():
+            plain = [arg.as_subclass(_T) if isinstance(arg, LateTensor) else arg for arg in args]
+        to_host = (func == _T.to and "cpu" in args[1:2]) or (func == _T.copy_ and not isinstance(args[0], LateTensor))
         if to_host and kwargs.get("non_blocking"):
-            target = torch.empty_like(plain[0]) if func is _T.to else plain[0]
-            source = plain[0] if func is _T.to else plain[1]
+            target = torch.empty_like(plain[0]) if func == _T.to else plain[0]
+            source = plain[0] if func == _T.to else plain[1]
             world.current.launch(lambda: _assign(target, source))
             return target
         if to_host or func in _READS:
             world.block()
             return func(*plain, **kwargs)
-        if func is _T.__getitem__ and getattr(args[1], "dtype", None) in (torch.bool, bool):
+        if func == _T.__getitem__ and str(getattr(args[1], "dtype", "")) in ("torch.bool", "bool"):
             world.block()  # how many there are decides the result's shape
         found = func(*plain, **kwargs)
         if isinstance(found, torch.Tensor):

@@ -19,6 +19,7 @@ ON = {AUDIT_VARIABLE: "1"}
 def warning_machinery() -> Iterator[None]:
     """Python's, as it was before the test."""
     with warnings.catch_warnings():
+        warnings.simplefilter("always")
         yield
 
 

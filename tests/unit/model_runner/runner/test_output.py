@@ -29,7 +29,6 @@ class Rig:
         self.transfer = TokenTransfer(
             FakeLane(self.world.device, self.world.compute), Sizes(max_num_seqs=4), timeout_s=20.0
         )
-        self.transfer.start()
         self.ways: dict[str, Make] = {
             "vLLM's": AsyncGPUModelRunnerOutput,
             "ours": outputs_through(self.transfer, AsyncGPUModelRunnerOutput),
@@ -69,12 +68,13 @@ def rig() -> Iterator[Rig]:
 @pytest.mark.parametrize("ids", [[[7], [8]], [[7, 9, -1], [8, -1, -1]]])
 def test_ours_says_what_vllm_s_says(rig: Rig, ids: list[list[int]], logprobs: bool) -> None:
     """Tokens, logprobs and discarded requests, with and without drafts; making it waits for nothing."""
-    found = {}
-    for way in rig.ways:
-        with rig.world.audit.watching():
-            output = rig.make(way, ids, logprobs=logprobs)
-            assert rig.world.device.waits.total() == 0 or way == "ours"
-        found[way] = output.get_output()
+    outputs = {}
+    with rig.world.audit.watching():
+        for way in rig.ways:
+            outputs[way] = rig.make(way, ids, logprobs=logprobs)
+    assert rig.world.device.waits.total() == 0
+    rig.transfer.start()
+    found = {way: output.get_output() for way, output in outputs.items()}
 
     ours, theirs = found["ours"], found["vLLM's"]
     assert ours.sampled_token_ids == theirs.sampled_token_ids
@@ -91,6 +91,7 @@ def test_logits_that_are_no_numbers_are_counted(rig: Rig) -> None:
     nans = rig.world.sampled(torch.tensor([3, 0], dtype=torch.int32))
 
     output = rig.make("ours", [[7], [8]], num_nans=nans)
+    rig.transfer.start()
 
     assert isinstance(output, TokenOutput)
     assert output.get_output().num_nans_in_logits == {"a": 3, "b": 0}
@@ -115,49 +116,36 @@ def test_a_step_with_what_we_do_not_know_is_vllm_s(rig: Rig) -> None:
     assert "num_nans" not in seen
 
 
-def test_penalties_get_the_tokens_of_the_step_before(rig: Rig) -> None:
-    """The crash reported in vLLM #23569: a frequency penalty over placeholders indexes the vocabulary with -1."""
+@pytest.mark.parametrize("cured", [True, False])
+def test_penalties_get_the_tokens_of_the_step_before(rig: Rig, cured: bool) -> None:
+    """The crash reported in vLLM #23569: a frequency penalty over a placeholder indexes the vocabulary with -1.
+
+    vLLM puts the token in its place when the event says that it is there; without waiting, it is something else.
+    """
     output = rig.make("ours", [[7], [8]])
-    histories = [[5, -1], [6]]
-    batch = batch_of(histories)
-
-    InputBatch.set_async_sampled_token_ids(batch, output.sampled_token_ids_cpu, output.async_copy_ready_event)
-    InputBatch.update_async_output_token_ids(batch)
-
-    assert histories == [[5, 7], [6]]
-
-
-def test_without_waiting_penalties_would_get_something_else(rig: Rig) -> None:
-    """What the test above would see."""
-    output = rig.make("ours", [[7], [8]])
-    histories = [[5, -1], [6]]
-    batch = batch_of(histories)
-
-    InputBatch.set_async_sampled_token_ids(
-        batch,
-        torch.full((2, 1), -1),
-        SimpleNamespace(synchronize=lambda: None),  # type: ignore[arg-type]
-    )
-    InputBatch.update_async_output_token_ids(batch)
-
-    assert histories != [[5, 7], [6]]
-    output.get_output()
-
-
-def batch_of(histories: list[list[int]]) -> Any:
-    """An input batch of requests a and b, as far as penalties look at it; b's last token was discarded."""
-    return SimpleNamespace(
+    output.sampled_token_ids_cpu.fill_(-1)
+    histories = [[5, -1], [6]]  # of b, the last token was discarded
+    batch: Any = SimpleNamespace(
         sampling_metadata=SimpleNamespace(output_token_ids=histories),
         prev_req_id_to_index={"a": 0, "b": 1},
         req_ids=["a", "b"],
     )
+    event: Any = SimpleNamespace(synchronize=lambda: None)
+    if cured:
+        event = output.async_copy_ready_event
+        rig.transfer.start()
+
+    InputBatch.set_async_sampled_token_ids(batch, output.sampled_token_ids_cpu, event)
+    InputBatch.update_async_output_token_ids(batch)
+
+    assert (histories == [[5, 7], [6]]) == cured
 
 
 def test_a_lost_device_ends_the_step(rig: Rig) -> None:
     """Whoever turns the output into lists gets the error."""
     output = rig.make("ours", [[7], [8]])
-    rig.transfer.stop()
+    rig.world.device.lose("gone")
+    rig.transfer.start()
 
-    with pytest.raises(Exception, match="stopped"):
+    with pytest.raises(DeviceLostError, match="gone"):
         output.get_output()
-    assert issubclass(DeviceLostError, Exception)
