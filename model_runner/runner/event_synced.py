@@ -33,9 +33,7 @@ SPINNING = (
 class OwnsTransfer:
     """A V1 model runner with a `TokenTransfer`."""
 
-    output_module: ClassVar[ModuleType] = (
-        gpu_model_runner  # where the runner finds the class of its asynchronous output
-    )
+    output_module: ClassVar[ModuleType] = gpu_model_runner  # where it looks for the class of its output
     device: Any
     vllm_config: Any
 

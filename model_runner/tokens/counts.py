@@ -8,7 +8,7 @@ SECONDS: Final = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.
 
 
 class Counts:
-    """Times and totals of one `TokenTransfer`."""
+    """Times and totals of one `TokenTransfer`. Two readers that end their waits at the same instant may count as one."""
 
     def __init__(self) -> None:
         self.to_host_s = Histogram(SECONDS)  # from submit to tokens on the host

@@ -32,10 +32,24 @@ _STOP_S = 5.0
 class Handle:
     """The tokens of one step, on their way."""
 
-    def __init__(self, tensors: Tensors, timeout_s: float, give_up: Callable[[str], TokenTransferError]) -> None:
-        self.tensors = tensors  # on the host; theirs who read them, and empty until `synchronize` has returned
-        self.waited_s: Callable[[float], None] = lambda _: None
+    def __init__(
+        self,
+        tensors: Tensors,
+        timeout_s: float,
+        waited: Callable[[float], None],
+        give_up: Callable[[str], TokenTransferError],
+    ) -> None:
+        """Make it.
+
+        Args:
+            tensors: On the host; theirs who read them, and without meaning until `synchronize` has returned.
+            timeout_s: How long a reader waits.
+            waited: Is told how long one has waited.
+            give_up: Is told when one has waited for too long, and says what he gets.
+        """
+        self.tensors = tensors
         self._timeout_s = timeout_s
+        self._waited = waited
         self._give_up = give_up
         self._resolved = threading.Event()
         self._error: TokenTransferError | None = None
@@ -55,7 +69,7 @@ class Handle:
         began_s = time.perf_counter()
         if not self._resolved.wait(self._timeout_s):
             raise self._give_up(f"a step's tokens did not come within {self._timeout_s:g} s")
-        self.waited_s(time.perf_counter() - began_s)
+        self._waited(time.perf_counter() - began_s)
         if self._error is not None:
             raise self._error
 
@@ -134,8 +148,7 @@ class TokenTransfer:
         submitted_s = time.perf_counter()
         self.counts.grown += slot.grow(packing.size_bytes)
         empty = {name: torch.empty(t.shape, dtype=t.dtype, device="cpu") for name, t in tensors.items()}
-        handle = Handle(empty, self._timeout_s, self._give_up)
-        handle.waited_s = self.counts.wait_s.observe
+        handle = Handle(empty, self._timeout_s, self.counts.wait_s.observe, self._give_up)
         sources = tuple(tensors.values())
         with self._lane.issuing():
             self._issue(slot, packing, sources)
