@@ -82,7 +82,7 @@ class TorchAudit(SyncAudit):
         super().__init__()
         self._show = warnings.showwarning
         warnings.filterwarnings("always", message=f".*{_WARNING}.*")
-        warnings.showwarning = self._hear
+        warnings.showwarning = self._hear  # type: ignore[assignment]  # what is left out is optional
         module.set_sync_debug_mode("warn")
 
     def _hear(self, message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:

@@ -15,7 +15,7 @@ class CpuRunner(EventSynced, CPUModelRunner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         # Under asynchronous scheduling vLLM's runner makes such an event; its CPU runner replaces `torch.Event` only.
-        with in_place_of(torch.cuda, "Event", _NoEvent):
+        with in_place_of(torch.get_device_module("cuda"), "Event", _NoEvent):
             super().__init__(*args, **kwargs)
 
 

@@ -35,7 +35,7 @@ def late_tokens_vllm(argv: Sequence[str]) -> None:
         device = FakeDevice(seed=1)
         return TokenTransfer(FakeLane(device, device.stream()), sizes, timeout_s=timeout_s)
 
-    choose.transfer_for = late  # in this process and those that it forks
+    choose.transfer_for = late  # type: ignore[assignment]  # in this process and those that it forks
     plain_vllm([*argv, "--worker-cls", "model_runner.cpu.Worker"])
 
 

@@ -22,14 +22,17 @@ DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # offers `collective_rpc`
 AT_ONCE = 8
 TIMEOUT_S = 120.0
 
+FEW = {"allowed_token_ids": [4, 21, 84, 267, 300, 479, 500, 609]}  # so few that they repeat, and penalties matter
+
 ASKED: dict[str, dict[str, Any]] = {
     "greedy": {},
     "without logprobs": {"logprobs": None},
-    "frequency penalty": {"frequency_penalty": 1.8},
-    "presence and repetition penalties": {"presence_penalty": 1.2, "repetition_penalty": 1.4},
+    "few words": FEW,
+    "frequency penalty": FEW | {"frequency_penalty": 1.8},
+    "presence and repetition penalties": FEW | {"presence_penalty": 1.2, "repetition_penalty": 1.4},
     "bad words": {"bad_words": ["a", "the", "e"]},
     "several answers": {"n": 3, "temperature": 1.0, "seed": 11},
-    "seeded, penalised": {"temperature": 0.8, "seed": 5, "frequency_penalty": 1.0, "top_p": 0.9},
+    "seeded, penalised": FEW | {"temperature": 0.8, "seed": 5, "frequency_penalty": 1.0, "top_p": 0.9},
     "an end that the request chooses": {"ignore_eos": False, "stop_token_ids": [17, 84, 295], "min_tokens": 2},
     "no more than one": {"max_tokens": 1},
     "logprobs of the prompt": {"prompt_logprobs": 2},
@@ -60,8 +63,8 @@ def differences(wanted: dict[str, list[dict[str, Any]]], found: dict[str, list[d
     return [
         f"{name}, answer {i}: {problem}"
         for name, choices in wanted.items()
-        for i, (want, got) in enumerate(zip_longest(choices, found[name], fillvalue={}))
-        if (problem := difference(want, got))
+        for i in range(max(len(choices), len(found[name])))
+        if (problem := difference(dict(enumerate(choices)).get(i, {}), dict(enumerate(found[name])).get(i, {})))
     ]
 
 
@@ -107,10 +110,14 @@ def wanted(stack: Stack, prompts: list[list[int]]) -> Iterator[dict[str, list[di
 
 
 def test_what_is_asked_for_makes_a_difference(wanted: dict[str, list[dict[str, Any]]]) -> None:
-    """Penalties, bad words and seeds change the answers here, so that one that is ignored would show."""
-    plain = [wanted[f"greedy, prompt {i}"][0]["token_ids"] for i in range(3)]
-    for name in ("frequency penalty", "presence and repetition penalties", "several answers", "seeded, penalised"):
-        assert [wanted[f"{name}, prompt {i}"][0]["token_ids"] for i in range(3)] != plain, name
+    """Penalties and seeds change the answers here, so that one that is ignored would show."""
+
+    def tokens(name: str) -> list[list[int]]:
+        return [wanted[f"{name}, prompt {i}"][0]["token_ids"] for i in range(3)]
+
+    assert tokens("several answers") != tokens("greedy")
+    for name in ("frequency penalty", "presence and repetition penalties", "seeded, penalised"):
+        assert tokens(name) != tokens("few words"), name
 
 
 def test_ours_answers_like_the_engine_s(

@@ -11,7 +11,7 @@ It says that it lies on a CUDA device. Blocking are the calls of which torch's s
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -105,7 +105,7 @@ class LateTensor(torch.Tensor):
         """Decide whether a call waits, is issued, or is the device's own business."""
         kwargs = kwargs or {}
         world = next(arg.world for arg in args if isinstance(arg, LateTensor))
-        if func == _T.device.__get__:  # type: ignore[attr-defined]
+        if func == _T.device.__get__:
             return _DEVICE
         with torch._C.DisableTorchFunctionSubclass():
             plain = [arg.as_subclass(_T) if isinstance(arg, LateTensor) else arg for arg in args]
@@ -133,7 +133,7 @@ def _assign(target: torch.Tensor, values: torch.Tensor) -> None:
 
 def _engine_line() -> str:
     """The innermost line of vLLM's."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and "site-packages/vllm" not in frame.f_code.co_filename:
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return f"{short(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else "outside of vLLM"
