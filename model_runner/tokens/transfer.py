@@ -164,16 +164,15 @@ class TokenTransfer:
             flight = self._flights[0]
         try:
             flight.slot.event.synchronize()
-        except Exception as exc:  # noqa: BLE001  # thread boundary: whatever the device's error is, readers must get it
+            if not self._remove(flight):
+                return False  # given up meanwhile
+            self._copy_out(flight)
+        except Exception as exc:  # noqa: BLE001  # thread boundary: whatever it is, readers must get it
             lost = DeviceLostError(f"the device failed before a step's tokens came: {exc}")
             lost.__cause__ = exc
+            flight.handle.resolve(lost)
             self._break(lost)
             return False
-        with self._changed:
-            if not self._flights or self._flights[0] is not flight:
-                return False  # given up meanwhile
-            self._flights.popleft()
-        self._copy_out(flight)
         self._ring.release(flight.slot)
         self.counts.to_host_s.observe(time.perf_counter() - flight.submitted_s)
         flight.handle.resolve()
@@ -198,7 +197,15 @@ class TokenTransfer:
         if broken is not None:
             flight.handle.resolve(broken)
 
+    def _remove(self, flight: _Flight) -> bool:
+        with self._changed:
+            is_oldest = bool(self._flights) and self._flights[0] is flight
+            if is_oldest:
+                self._flights.popleft()
+            return is_oldest
+
     @staticmethod
+    @torch.inference_mode()  # as vLLM's model thread, which has made the tensors; the mode is a thread's own
     def _copy_out(flight: _Flight) -> None:
         for extent, tensor in zip(flight.packing.extents, flight.handle.tensors.values(), strict=True):
             tensor.copy_(part_of(flight.slot.host, extent.offset_bytes, tensor))

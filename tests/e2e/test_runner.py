@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.client import LOGPROB_TOLERANCE, body_for
 from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -95,10 +96,10 @@ def started(stack: Stack, *flags: str, **more: Any) -> Server:
 
 
 @pytest.fixture(scope="module")
-def prompts(trio: Trio) -> list[list[int]]:
-    """One that is short, one of several chunks, and one that repeats itself."""
-    by_length = sorted(trio.prompts, key=len)
-    return [by_length[0], by_length[len(by_length) // 2][:600], [5, 9, 14, 22] * 12]
+def prompts() -> list[list[int]]:
+    """One that is short, one that is longer, and one that repeats itself."""
+    shortest, middle, _ = choose_prompts(3)
+    return [shortest, middle[:600], [5, 9, 14, 22] * 12]
 
 
 @pytest.fixture(scope="module")

@@ -79,6 +79,7 @@ class FakeLane:
         event.record(self.stream)
 
 
+@torch.inference_mode()
 def _assign(target: torch.Tensor, source: torch.Tensor) -> None:
     target.copy_(source)
 

@@ -149,6 +149,36 @@ def test_a_lost_device_is_an_error(rig: Rig) -> None:
         rig.transfer.submit({"ids": sampled(rig.compute, 3)})
 
 
+def test_what_goes_wrong_on_the_host_is_an_error_as_well(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A taker that died in silence would let every reader wait for his bound."""
+
+    def fail(_flight: object) -> None:
+        raise RuntimeError("no such memory")
+
+    monkeypatch.setattr(rig.transfer, "_copy_out", fail)
+    handle = rig.transfer.submit({"ids": sampled(rig.compute, 1)})
+
+    rig.transfer.take()
+
+    with pytest.raises(DeviceLostError, match="no such memory"):
+        handle.result()
+    with pytest.raises(DeviceLostError):
+        rig.transfer.submit({"ids": sampled(rig.compute, 2)})
+
+
+def test_steps_of_inference_mode_are_taken_by_another_thread(rig: Rig) -> None:
+    """As vLLM's are: its model thread is in that mode, which other threads do not share."""
+    rig.transfer.start()
+
+    with torch.inference_mode():
+        handles = [
+            rig.transfer.submit({"ids": torch.full((1, 1), step), "logprobs": torch.full((1, 2), 0.5)})
+            for step in range(5)
+        ]
+
+    assert [handle.result()["ids"].item() for handle in handles] == [0, 1, 2, 3, 4]
+
+
 def test_a_device_that_hangs_is_an_error(stuck: Rig) -> None:
     """The taker waits for ever, and nobody else does (vLLM #42897, #52247)."""
     handle = stuck.transfer.submit({"ids": sampled(stuck.compute, 1)})
