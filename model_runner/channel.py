@@ -2,6 +2,6 @@
 
 from typing import Final
 
-RUNNER_SOCKET: Final = "runner.sock"  # in the node's runtime directory; answers `b"snapshot"` with a report
-RUNNER_SOCKET_VARIABLE: Final = "BATON_RUNNER_SOCKET"  # its whole path; unset in a server that is no node
+RUNNER_SOCKET: Final = "runner.sock"  # in an engine's folder; answers `b"snapshot"` with a report
+RUNTIME_DIR_VARIABLE: Final = "BATON_RUNTIME_DIR"  # the node's folder; unset in a server that is no node
 AUDIT_VARIABLE: Final = "BATON_SYNC_AUDIT"  # 1: count what makes the model thread wait

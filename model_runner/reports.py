@@ -10,7 +10,7 @@ from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from kv_connector.errors import ConnectorError
 from kv_connector.status import StatusServer
 from model_runner.audit import Audit, NoAudit, make_audit
-from model_runner.channel import RUNNER_SOCKET_VARIABLE
+from model_runner.channel import RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +20,7 @@ class Reports:
 
     device: Any
     model_runner: Any
+    vllm_config: Any
     _audit: Audit = NoAudit()
     _report_server: StatusServer | None = None
 
@@ -27,9 +28,10 @@ class Reports:
         """Answer the node from now on, if this rank is one that samples."""
         super().init_device()  # type: ignore[misc]
         self._audit = make_audit(self.device, os.environ)
-        path = os.environ.get(RUNNER_SOCKET_VARIABLE)
-        if path and get_pp_group().is_last_rank and get_tp_group().rank_in_group == 0:
-            self._report_server = _serve(Path(path), self)
+        folder = os.environ.get(RUNTIME_DIR_VARIABLE)
+        if folder and get_pp_group().is_last_rank and get_tp_group().rank_in_group == 0:
+            engine = self.vllm_config.parallel_config.data_parallel_index
+            self._report_server = _serve(Path(folder, f"dp{engine}") if engine else Path(folder), self)
 
     def execute_model(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model, watched."""
@@ -64,11 +66,13 @@ class Reports:
         super().shutdown()  # type: ignore[misc]
 
 
-def _serve(path: Path, worker: Reports) -> StatusServer | None:
-    server = StatusServer(path, worker.token_report)
+def _serve(folder: Path, worker: Reports) -> StatusServer | None:
+    """Answer in an engine's own folder: the node's for the first, `dp1` and so on for further data-parallel ones."""
+    server = StatusServer(folder / RUNNER_SOCKET, worker.token_report)
     try:
+        folder.mkdir(exist_ok=True)
         server.start()
-    except ConnectorError as exc:
+    except (ConnectorError, OSError) as exc:
         logger.warning("the node shows no metrics of tokens: %s", exc)
         server.stop()
         return None

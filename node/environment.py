@@ -5,7 +5,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from model_runner.channel import AUDIT_VARIABLE, RUNNER_SOCKET, RUNNER_SOCKET_VARIABLE
+from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE
 from node.flags import ranks_of
 
 # vLLM's second model runner drives the connector's hooks in another order.
@@ -27,7 +27,7 @@ def environment(device: str, arguments: Sequence[str], cores: int, current: Mapp
 
 def of_worker(runtime_dir: Path, *, sync_audit: bool) -> dict[str, str | None]:
     """Return what the worker is told by its environment, whoever else has set it."""
-    return {RUNNER_SOCKET_VARIABLE: str(runtime_dir / RUNNER_SOCKET), AUDIT_VARIABLE: "1" if sync_audit else None}
+    return {RUNTIME_DIR_VARIABLE: str(runtime_dir), AUDIT_VARIABLE: "1" if sync_audit else None}
 
 
 def apply(changes: Mapping[str, str | None], environ: MutableMapping[str, str] = os.environ) -> None:

@@ -11,7 +11,7 @@ import zmq
 
 from model_runner import reports
 from model_runner.audit import SyncAudit
-from model_runner.channel import AUDIT_VARIABLE, RUNNER_SOCKET, RUNNER_SOCKET_VARIABLE
+from model_runner.channel import AUDIT_VARIABLE, RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
 from model_runner.reports import Reports
 from model_runner.tokens.host import HostTransfer
 
@@ -42,6 +42,7 @@ class Base:
 class Worker(Reports, Base):
     """One that reports."""
 
+    vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(data_parallel_index=0))
     model_runner: Any = SimpleNamespace(token_transfer=HostTransfer(), use_async_scheduling=True)
 
 
@@ -51,7 +52,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     monkeypatch.setattr(reports, "get_pp_group", lambda: SimpleNamespace(is_last_rank=True))
     monkeypatch.setattr(reports, "get_tp_group", lambda: SimpleNamespace(rank_in_group=0))
     monkeypatch.delenv(AUDIT_VARIABLE, raising=False)
-    monkeypatch.delenv(RUNNER_SOCKET_VARIABLE, raising=False)
+    monkeypatch.delenv(RUNTIME_DIR_VARIABLE, raising=False)
     made = Worker()
     yield made
     made.shutdown()
@@ -70,20 +71,31 @@ def ask(path: Path) -> dict[str, Any]:
 
 def test_the_node_is_answered(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the start on, until the worker ends."""
-    path = tmp_path / RUNNER_SOCKET
-    monkeypatch.setenv(RUNNER_SOCKET_VARIABLE, str(path))
+    monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(tmp_path))
     worker.init_device()
 
-    told = ask(path)
+    told = ask(tmp_path / RUNNER_SOCKET)
 
     assert told["async_scheduling"] is True
     assert (told["tokens"]["slots"], told["tokens"]["submitted"]) == (0, 0)
     assert told["syncs"] == {}
 
 
+def test_each_data_parallel_engine_answers_in_its_own_folder(
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its connector does."""
+    monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(worker.vllm_config.parallel_config, "data_parallel_index", 2)
+
+    worker.init_device()
+
+    assert ask(tmp_path / "dp2" / RUNNER_SOCKET)["runner"] == "SimpleNamespace"
+
+
 def test_a_rank_that_does_not_sample_is_silent(worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last stage's first rank is the one to ask."""
-    monkeypatch.setenv(RUNNER_SOCKET_VARIABLE, str(tmp_path / RUNNER_SOCKET))
+    monkeypatch.setenv(RUNTIME_DIR_VARIABLE, str(tmp_path))
     monkeypatch.setattr(reports, "get_tp_group", lambda: SimpleNamespace(rank_in_group=1))
 
     worker.init_device()
@@ -93,7 +105,7 @@ def test_a_rank_that_does_not_sample_is_silent(worker: Worker, tmp_path: Path, m
 
 def test_a_path_that_cannot_be_bound_stops_no_worker(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only metrics are missing then."""
-    monkeypatch.setenv(RUNNER_SOCKET_VARIABLE, "/nowhere/" + "x" * 200)
+    monkeypatch.setenv(RUNTIME_DIR_VARIABLE, "/nowhere/" + "x" * 200)
 
     worker.init_device()
 

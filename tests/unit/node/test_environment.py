@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from model_runner.channel import AUDIT_VARIABLE, RUNNER_SOCKET_VARIABLE
+from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE
 from node.environment import apply, environment, of_worker
 
 
@@ -53,10 +53,10 @@ def test_changes_are_applied() -> None:
 
 def test_the_worker_is_told_where_to_answer_and_what_to_count(tmp_path: Path) -> None:
     """Whatever its environment said before: it may be another node's."""
-    environ = {AUDIT_VARIABLE: "1", RUNNER_SOCKET_VARIABLE: "/elsewhere"}
+    environ = {AUDIT_VARIABLE: "1", RUNTIME_DIR_VARIABLE: "/elsewhere"}
 
     apply(of_worker(tmp_path, sync_audit=False), environ)
-    assert environ == {RUNNER_SOCKET_VARIABLE: str(tmp_path / "runner.sock")}
+    assert environ == {RUNTIME_DIR_VARIABLE: str(tmp_path)}
 
     apply(of_worker(tmp_path, sync_audit=True), environ)
     assert environ[AUDIT_VARIABLE] == "1"
