@@ -48,14 +48,16 @@ def answer(server: Server, body: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def answers(server: Server, model: str, prompts: Sequence[Sequence[int]]) -> dict[str, list[dict[str, Any]]]:
-    """Ask for everything there is to ask for, of several prompts, several at once."""
+def answers(
+    server: Server, model: str, prompts: Sequence[Sequence[int]], at_once: int = AT_ONCE
+) -> dict[str, list[dict[str, Any]]]:
+    """Ask for everything there is to ask for, of several prompts."""
     bodies = {
         f"{name}, prompt {i}": body_for(model, prompt) | more
         for name, more in ASKED.items()
         for i, prompt in enumerate(prompts)
     }
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(at_once) as pool:
         return dict(zip(bodies, pool.map(lambda body: answer(server, body), bodies.values()), strict=True))
 
 
@@ -155,12 +157,15 @@ def test_late_tokens_change_no_answer(
 
 
 def test_ngram_speculation_gets_its_tokens(stack: Stack, prompts: list[list[int]]) -> None:
-    """The drafts that are looked up in the tokens so far, accepted ones, and their logprobs are the engine's own."""
+    """The drafts that are looked up in the tokens so far, accepted ones, and their logprobs are the engine's own.
+
+    One request at a time: which drafts share a step decides what vLLM 0.32 makes of penalties and allowed tokens.
+    """
     found, accepted = {}, {}
     for name, target in (("plain_vllm", "engine"), ("late_tokens_vllm", "late")):
         flags = (*NGRAM, *(ENGINE if target == "engine" else ()))
         server = started(stack, *flags, name=f"ngram-{target}", target=f"tests.e2e.targets:{name}", env=DEVELOPMENT)
-        found[target] = answers(server, stack.model, prompts)
+        found[target] = answers(server, stack.model, prompts, at_once=1)
         accepted[target] = server.metrics()["vllm:spec_decode_num_accepted_tokens_total"]
         assert ("tokens" in report(server)) == (target == "late")
         server.stop()
