@@ -55,12 +55,13 @@ def runners(reports: Sequence[Snapshot]) -> dict[str, Any]:
 
 def _tokens(values: Sequence[Snapshot]) -> dict[str, Any]:
     """Add up, but for the most that one engine had in use at once."""
-    return {
-        name: _combine(name, [value[name] for value in values])
-        if name == "histograms"
-        else (max if name.endswith("_max") else sum)(value[name] for value in values)
-        for name in values[0]
-    }
+    return {name: _of_tokens(name, [value[name] for value in values]) for name in values[0]}
+
+
+def _of_tokens(name: str, values: Sequence[Any]) -> Any:
+    if name == "histograms":
+        return _combine(name, values)
+    return max(values) if name.endswith("_max") else sum(values)
 
 
 def _together(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
