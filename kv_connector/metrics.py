@@ -20,7 +20,9 @@ DECODE_OUTCOMES = ("loaded", "cached", "cancelled")  # and "recomputed", which h
 VERIFIED = {"ok": "verified", "mismatch": "mismatched", "failed": "unverifiable"}  # result → the worker's total
 
 
-class _Values(msgspec.Struct):
+class HistogramValues(msgspec.Struct):
+    """A histogram's snapshot, see `Histogram`."""
+
     bounds: tuple[float, ...] = ()
     counts: tuple[int, ...] = (0,)  # one more than bounds
     sum: float = 0.0
@@ -32,7 +34,7 @@ class _Session(msgspec.Struct):
 
 class _Worker(msgspec.Struct):
     totals: dict[str, int] = {}
-    histograms: dict[str, _Values] = {}
+    histograms: dict[str, HistogramValues] = {}
     sessions: list[_Session] = []
     quarantined_blocks: int = 0
     refused: dict[str, int] = {}
@@ -40,7 +42,7 @@ class _Worker(msgspec.Struct):
 
 class _Scheduler(msgspec.Struct):
     totals: dict[str, int] = {}
-    histograms: dict[str, _Values] = {}
+    histograms: dict[str, HistogramValues] = {}
     recomputed_by_reason: dict[str, int] = {}
     reservations: int = 0
     reserved_blocks: int = 0
@@ -101,12 +103,12 @@ def _of_prefill(worker: _Worker) -> list[Metric]:
         pushes,
         CounterMetricFamily("baton_pushed_bytes", "KV in push calls that returned 0, bytes", totals.get("bytes", 0)),
         _verified({"mismatch": totals.get("mismatched", 0)}),
-        _histogram(
+        histogram_family(
             "baton_exposed_push_seconds",
             "From the last layer computed to COMMIT, per committed transfer",
             worker.histograms.get("exposed_push_s"),
         ),
-        _histogram(
+        histogram_family(
             "baton_hidden_share",
             "Share of the shorter of prefill and transfer that ran behind the other, per committed transfer",
             worker.histograms.get("hidden_share"),
@@ -129,12 +131,12 @@ def _of_decode(scheduler: _Scheduler, worker: _Worker) -> list[Metric]:
         GaugeMetricFamily(
             "baton_quarantined_blocks", "Reserved blocks of dirty epochs, kept until a fence", worker.quarantined_blocks
         ),
-        _histogram(
+        histogram_family(
             "baton_commit_to_first_step_seconds",
             "From COMMIT's arrival to the first step that computes with the KV, per loaded transfer",
             scheduler.histograms.get("commit_to_first_step_s"),
         ),
-        _histogram(
+        histogram_family(
             "baton_exposed_transfer_seconds",
             "What the hand-over added to the time to first token, on both nodes, per loaded transfer",
             scheduler.histograms.get("exposed_transfer_s"),
@@ -162,8 +164,9 @@ def _verified(counts: Mapping[str, int]) -> CounterMetricFamily:
     return verified
 
 
-def _histogram(name: str, help_text: str, values: _Values | None) -> HistogramMetricFamily:
-    values = values or _Values()
+def histogram_family(name: str, help_text: str, values: HistogramValues | None) -> HistogramMetricFamily:
+    """Return a snapshot as Prometheus' family; None: one without counts."""
+    values = values or HistogramValues()
     bounds = [*map(floatToGoString, values.bounds), "+Inf"]
     buckets = list(zip(bounds, map(float, accumulate(values.counts)), strict=True))
     return HistogramMetricFamily(name, help_text, buckets, values.sum)

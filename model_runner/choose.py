@@ -3,13 +3,11 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-WORKERS: Mapping[str, str] = MappingProxyType(
-    {
-        "cpu": "model_runner.cpu.Worker",
-        "cuda": "model_runner.cuda.Worker",
-        "npu": "model_runner.npu.Worker",
-    }
+MODULES: Mapping[str, str] = MappingProxyType(
+    {"cpu": "model_runner.cpu", "cuda": "model_runner.cuda", "npu": "model_runner.npu"}
 )
+OURS, ENGINES = "Worker", "EngineWorker"
+NOT_BY_DEFAULT = ("npu",)  # nobody has run ours there, and waiting for an event can hang before CANN 8.5
 
 
 class UnknownDeviceError(ValueError):
@@ -23,13 +21,17 @@ def detect_device() -> str:
     return str(current_platform.device_type)
 
 
-def worker_class(device: str) -> str:
+def worker_class(device: str, model_runner: str = "auto") -> str:
     """Return the import path of a device's worker class.
+
+    Args:
+        device: As vLLM names it.
+        model_runner: `baton`, `engine`, or `auto` for the one that is proven on the device.
 
     Raises:
         UnknownDeviceError: there is none.
     """
-    try:
-        return WORKERS[device]
-    except KeyError:
-        raise UnknownDeviceError(f"no worker class for device {device!r}, only for {', '.join(WORKERS)}") from None
+    if device not in MODULES:
+        raise UnknownDeviceError(f"no worker class for device {device!r}, only for {', '.join(MODULES)}")
+    engines = model_runner == "engine" or (model_runner == "auto" and device in NOT_BY_DEFAULT)
+    return f"{MODULES[device]}.{ENGINES if engines else OURS}"

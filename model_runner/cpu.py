@@ -1,4 +1,4 @@
-"""The worker on a CPU: vLLM's own, plus what it lacks for pinned cores, AMX, and pipeline stages."""
+"""The workers on a CPU: vLLM's own, plus what it lacks for pinned cores, AMX, and pipeline stages; and one with our runner."""
 
 import os
 from collections.abc import Mapping
@@ -7,14 +7,16 @@ from typing import Any
 import torch
 from vllm import envs
 from vllm.distributed.parallel_state import get_pp_group
+from vllm.v1.worker import cpu_worker
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from model_runner.lifetime import end_with_parent
 from model_runner.pipeline import choose, lane
+from model_runner.reports import Reports
 
 
-class Worker(CPUWorker):
-    """vLLM's CPU worker for a Baton node."""
+class EngineWorker(Reports, CPUWorker):
+    """vLLM's CPU worker for a Baton node, with vLLM's model runner."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         end_with_parent()
@@ -51,10 +53,36 @@ class Worker(CPUWorker):
         return result
 
 
+class Worker(EngineWorker):
+    """The same, with tokens by `TokenTransfer`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        ask_for_async_scheduling(self.vllm_config, os.environ)
+
+    def init_device(self) -> None:
+        """Make our runner where vLLM's code makes its own."""
+        from model_runner.runner.cpu import CpuRunner
+        from model_runner.runner.place import in_place_of
+
+        with in_place_of(cpu_worker, "CPUModelRunner", CpuRunner):
+            super().init_device()
+
+
 def compute_threads(environ: Mapping[str, str], current: int, cores: int) -> int:
     """Return how many threads torch shall compute with: `OMP_NUM_THREADS` if it is set, never more than cores."""
     asked = environ.get("OMP_NUM_THREADS", "")
     return min(int(asked) if asked.isdecimal() and int(asked) else current, cores)
+
+
+def ask_for_async_scheduling(vllm_config: Any, environ: Mapping[str, str]) -> None:
+    """Have vLLM schedule a step before it has the tokens of the last one, if `BATON_CPU_ASYNC_SCHEDULING` is 1.
+
+    On a CPU that gains nothing, and vLLM turns it off; it is how the asynchronous output is tested with a real engine. The
+    worker must live in the engine's process (one rank), which makes its scheduler after its worker.
+    """
+    if environ.get("BATON_CPU_ASYNC_SCHEDULING") == "1" and vllm_config.speculative_config is None:
+        vllm_config.scheduler_config.async_scheduling = True
 
 
 def ask_for_amx() -> None:

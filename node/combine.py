@@ -46,6 +46,24 @@ def integrity(answers: Sequence[Snapshot]) -> dict[str, Any]:
     }
 
 
+def runners(reports: Sequence[Snapshot]) -> dict[str, Any]:
+    """Combine what each engine's worker tells of its tokens' way to the host; at least one."""
+    tokens = [report["tokens"] for report in reports if "tokens" in report]
+    syncs = dict(sum((Counter(report["syncs"]) for report in reports), Counter[str]()))
+    return {**reports[0], "syncs": syncs, **({"tokens": _tokens(tokens)} if tokens else {})}
+
+
+def _tokens(values: Sequence[Snapshot]) -> dict[str, Any]:
+    """Add up, but for the most that one engine had in use at once."""
+    return {name: _of_tokens(name, [value[name] for value in values]) for name in values[0]}
+
+
+def _of_tokens(name: str, values: Sequence[Any]) -> Any:
+    if name == "histograms":
+        return _combine(name, values)
+    return max(values) if name.endswith("_max") else sum(values)
+
+
 def _together(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
     if len(snapshots) == 1:
         return dict(snapshots[0])

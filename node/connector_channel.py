@@ -22,6 +22,7 @@ import zmq
 import zmq.asyncio
 
 from contracts.http import LOCAL, RECOMPUTED
+from model_runner.channel import RUNNER_SOCKET
 from node import combine
 from node.errors import ConnectorSilentError
 
@@ -102,6 +103,15 @@ class SnapshotClient:
         asked = (self._asker.ask(path, TIMELINE_REQUEST, transfer_id.encode()) for path in workers)
         answers = await asyncio.gather(*asked)
         return [{**flow, "rank": rank} for rank, answer in enumerate(answers) for flow in answer["flows"]]
+
+    async def runner(self) -> dict[str, Any]:
+        """Return what the worker has counted of its tokens' way to the host.
+
+        Raises:
+            ConnectorSilentError: it did not answer in time.
+        """
+        found = [folder / RUNNER_SOCKET for folder in engine_dirs(self._runtime_dir)]
+        return combine.runners(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in found)))
 
     async def integrity(self) -> dict[str, Any]:
         """Have the block pool checked; return what was found.

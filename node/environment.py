@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
+from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE
 from node.flags import ranks_of
 
 # vLLM's second model runner drives the connector's hooks in another order.
@@ -21,6 +23,11 @@ def environment(device: str, arguments: Sequence[str], cores: int, current: Mapp
     """
     wanted = _for_cpu(arguments, cores) if device == "cpu" else dict(_FOR_ACCELERATORS)
     return {name: value for name, value in wanted.items() if value is None or name not in current}
+
+
+def of_worker(runtime_dir: Path, *, sync_audit: bool) -> dict[str, str | None]:
+    """Return what the worker is told by its environment, whoever else has set it."""
+    return {RUNTIME_DIR_VARIABLE: str(runtime_dir), AUDIT_VARIABLE: "1" if sync_audit else None}
 
 
 def apply(changes: Mapping[str, str | None], environ: MutableMapping[str, str] = os.environ) -> None:

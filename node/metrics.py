@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from contracts.kv_transfer import Role
 from kv_connector.metrics import families
 from kv_connector.refusals import Refusals
+from model_runner.metrics import families as runner_families
 from node.connector_channel import SnapshotClient
 from node.errors import ConnectorSilentError
 
@@ -54,11 +55,18 @@ class ConnectorMetrics(Collector):
             found = families(self._role, *snapshots, self._refusals.snapshot())
         except (ConnectorSilentError, msgspec.ValidationError):
             found = []
-        _scraped.set([*found, _up(bool(found))])
+        _scraped.set([*found, _up(bool(found)), *await self._of_runner()])
+
+    async def _of_runner(self) -> list[Metric]:
+        """What the worker tells of its tokens; it is silent where the connector is."""
+        try:
+            return runner_families(await self._snapshots.runner())
+        except (ConnectorSilentError, msgspec.ValidationError):
+            return []
 
     def describe(self) -> Sequence[Metric]:
         """Every family that this node may show."""
-        return [*families(self._role, {}, {}), _up(False)]
+        return [*families(self._role, {}, {}), _up(False), *runner_families({})]
 
     def collect(self) -> Sequence[Metric]:
         """What this task's scrape has fetched; nothing for anybody else who reads the registry."""

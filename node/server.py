@@ -87,8 +87,8 @@ def _check(role: Role, config: BatonConfig, runtime_dir: Path) -> _Plan:
 
 def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[str]:
     """Decide vLLM's arguments, then set what else vLLM reads: the environment, and the gate's settings."""
-    device, worker = _device()
     node, theirs = plan.node, plan.node.vllm_args
+    device, worker = _device(node.model_runner)
     _check_transport(config.transfer.protocol, device)
     refuse_unproven(node.beside, theirs, device, versions().get("vllm", "none"))
     directory = weights.model_directory(node.model, value_of(theirs, "--revision"))
@@ -112,6 +112,7 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
     )
     cores = len(os.sched_getaffinity(0))
     environment.apply(environment.environment(device, arguments, cores, os.environ))
+    environment.apply(environment.of_worker(plan.runtime_dir, sync_audit=node.sync_audit))
     configure(
         GateSettings(
             traits=plan.traits,
@@ -126,11 +127,11 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
     return arguments
 
 
-def _device() -> tuple[str, str]:
+def _device(model_runner: str) -> tuple[str, str]:
     """Return the device of this machine and its worker class."""
     try:
         device = choose.detect_device()
-        return device, choose.worker_class(device)
+        return device, choose.worker_class(device, model_runner)
     except choose.UnknownDeviceError as exc:
         raise StartRefusedError(str(exc)) from exc
     except ImportError as exc:

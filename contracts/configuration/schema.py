@@ -102,6 +102,8 @@ class NodeConfig:
     advertise_host: str = ""  # address that peers reach this node at; empty: `host`, or its first non-loopback one
     control_port: Port = 0  # ZMQ port of a prefill node; 0: `port` + 1000
     drain_timeout_s: Seconds = 20.0  # after SIGTERM, for running requests and pushes to end; then vLLM is stopped
+    model_runner: Literal["auto", "baton", "engine"] = "auto"  # whose sampled tokens' way to the host; see runner.md
+    sync_audit: bool = False  # count what makes the model thread wait for the device; see runner.md
     beside: Objects = ()  # KV connectors of vLLM beside Baton's, with kv_connector and settings; see composition.md
     vllm_args: Words = ()  # any further flag of vLLM's OpenAI server
 

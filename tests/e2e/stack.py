@@ -133,12 +133,14 @@ class Stack:
         self.token = read_secret(self.secret_file).node_token()
         self.servers: list[Server] = []
 
-    def plain(self, *flags: str, name: str = "plain", **more: Any) -> Server:
+    def plain(
+        self, *flags: str, name: str = "plain", target: str = "tests.e2e.targets:plain_vllm", **more: Any
+    ) -> Server:
         """A plain vLLM server; `more` are fields of `Server`."""
         port = free_port()
         argv = ["--model", self.model, "--port", str(port), "--enforce-eager", "--enable-prompt-tokens-details"]
         argv += ["--host", "127.0.0.1", "--kv-cache-memory-bytes", str(256 << 20), *QUIET, *flags]
-        return self._spawn(name, "tests.e2e.targets:plain_vllm", argv, port, **more)
+        return self._spawn(name, target, argv, port, **more)
 
     def node(
         self,

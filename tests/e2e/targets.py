@@ -23,6 +23,22 @@ def plain_vllm(argv: Sequence[str]) -> None:
     entry.main()
 
 
+def late_tokens_vllm(argv: Sequence[str]) -> None:
+    """The same with our worker, whose tokens come late: through slots, events and a thread, as from a GPU."""
+    from model_runner.tokens import choose
+    from model_runner.tokens.packing import Sizes
+    from model_runner.tokens.transfer import TokenTransfer
+    from tests.support.fake_device import FakeDevice
+    from tests.support.fake_lane import FakeLane
+
+    def late(_device: Any, sizes: Sizes, timeout_s: float) -> TokenTransfer:
+        device = FakeDevice(seed=1)
+        return TokenTransfer(FakeLane(device, device.stream()), sizes, timeout_s=timeout_s)
+
+    choose.transfer_for = late  # type: ignore[assignment]  # in this process and those that it forks
+    plain_vllm([*argv, "--worker-cls", "model_runner.cpu.Worker"])
+
+
 def flipping_prefill_node(argv: Sequence[str]) -> None:
     """A prefill node whose transfer engine can be told to damage a byte of what it has delivered."""
     from kv_connector.engine import mooncake

@@ -18,7 +18,7 @@ YOUNGER = {
     "get_transfer_results": "0.30.0",  # before, `get_finished` and `get_block_ids_with_load_errors`
     "has_pending_push_work": "0.28.0",  # a decode node needs it
 }
-OUR_OWN = {"pipeline_counts"}  # called by name over vLLM's `collective_rpc`
+OUR_OWN = {"pipeline_counts", "token_report"}  # called by name over vLLM's `collective_rpc`
 # What our code asks for with a default.
 TOLERATED = {f"{CONNECTOR}._kv_cache_manager": "0.30.0", "vllm.config:CacheConfig.kv_cache_layout": "0.29.0"}
 

@@ -83,7 +83,10 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         "vllm.v1.worker.gpu_worker:Worker": ("__init__",),
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
             *("device", "intermediate_tensors", "max_num_tokens", "model", "model_config"),
+            *("transfer_event", "use_async_scheduling", "vllm_config"),
         ),
+        "vllm.v1.worker.gpu_model_runner:AsyncGPUModelRunnerOutput": ("get_output",),
+        "vllm.v1.worker.cpu_worker": ("CPUModelRunner",),  # cpu.py takes its place
         "vllm.distributed.parallel_state:GroupCoordinator": (
             *("cpu_group", "device_group", "irecv_tensor_dict", "isend_tensor_dict", "world_size"),
         ),
@@ -124,5 +127,9 @@ OVERRIDES = (
     ),
     Override("kv_connector.metadata:DecodeReport", f"{CONNECTOR.partition(':')[0]}:KVConnectorWorkerMetadata"),
     Override("model_runner.cpu:Worker", "vllm.v1.worker.cpu_worker:CPUWorker"),
+    Override("model_runner.cpu:EngineWorker", "vllm.v1.worker.cpu_worker:CPUWorker"),
     Override("model_runner.cuda:Worker", "vllm.v1.worker.gpu_worker:Worker"),
+    Override("model_runner.cuda:EngineWorker", "vllm.v1.worker.gpu_worker:Worker"),
+    Override("model_runner.reports:Reports", "vllm.v1.worker.gpu_worker:Worker"),
+    Override("model_runner.runner.event_synced:EventSynced", "vllm.v1.worker.gpu_model_runner:GPUModelRunner"),
 )

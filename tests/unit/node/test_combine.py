@@ -72,3 +72,22 @@ def test_a_node_is_sound_if_all_of_its_engines_are() -> None:
         "idle_checks": 6,
         "integrity_findings": 1,
     }
+
+
+def test_engines_reports_of_tokens_are_added_up() -> None:
+    """All but the most slots that one of them used at once; an engine with vLLM's own runner adds nothing."""
+    tokens = {
+        "histograms": {"wait_s": {"bounds": [1.0], "counts": [1, 0], "sum": 0.5}},
+        "submitted": 3,
+        "slots": 4,
+        "slots_in_use_max": 2,
+    }
+    ours = {"runner": "CudaRunner", "syncs": {"a.py:1": 1}, "tokens": tokens}
+
+    both = combine.runners([ours, {**ours, "tokens": {**tokens, "slots_in_use_max": 1}}, {"runner": "", "syncs": {}}])
+
+    assert both["tokens"]["submitted"] == 6
+    assert (both["tokens"]["slots"], both["tokens"]["slots_in_use_max"]) == (8, 2)
+    assert both["tokens"]["histograms"]["wait_s"]["counts"] == [2, 0]
+    assert both["syncs"] == {"a.py:1": 2}
+    assert "tokens" not in combine.runners([{"runner": "", "syncs": {}}])

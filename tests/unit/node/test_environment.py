@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 
-from node.environment import apply, environment
+from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE
+from node.environment import apply, environment, of_worker
 
 
 def test_one_rank_on_a_cpu_shares_the_engines_process() -> None:
@@ -46,3 +49,14 @@ def test_changes_are_applied() -> None:
     environ = {"a": "1", "b": "2"}
     apply({"a": None, "c": "3", "d": None}, environ)
     assert environ == {"b": "2", "c": "3"}
+
+
+def test_the_worker_is_told_where_to_answer_and_what_to_count(tmp_path: Path) -> None:
+    """Whatever its environment said before: it may be another node's."""
+    environ = {AUDIT_VARIABLE: "1", RUNTIME_DIR_VARIABLE: "/elsewhere"}
+
+    apply(of_worker(tmp_path, sync_audit=False), environ)
+    assert environ == {RUNTIME_DIR_VARIABLE: str(tmp_path)}
+
+    apply(of_worker(tmp_path, sync_audit=True), environ)
+    assert environ[AUDIT_VARIABLE] == "1"

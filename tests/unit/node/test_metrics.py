@@ -25,6 +25,12 @@ class FakeConnector:
             raise ConnectorSilentError("no snapshot")
         return Snapshots(self.scheduler, {})
 
+    async def runner(self) -> dict[str, Any]:
+        """Return the worker's report."""
+        if self.scheduler is None:
+            raise ConnectorSilentError("no report")
+        return {"runner": "CpuRunner", "tokens": {"slots": 4, "slots_in_use": 1}, "syncs": {"a.py:1": 2}}
+
 
 def refusals() -> Refusals:
     """One request without the token has been turned away."""
@@ -115,3 +121,21 @@ def test_the_registry_is_left_as_it_was_found() -> None:
     metrics.stop()
 
     ConnectorMetrics("decode", cast("SnapshotClient", FakeConnector({})), refusals(), registry).start()
+
+
+async def test_a_scrape_shows_the_tokens_way_to_the_host() -> None:
+    """As the worker reports it, beside the connector's series."""
+    metrics, _, registry = metrics_of({})
+
+    shown = await scraped(metrics, registry)
+
+    assert "baton_token_slots_in_use 1.0" in shown
+    assert 'baton_unintended_syncs_total{site="a.py:1"} 2.0' in shown
+
+
+async def test_a_silent_worker_shows_no_series() -> None:
+    """Rather than old ones."""
+    metrics, connector, registry = metrics_of({})
+    connector.scheduler = None
+
+    assert "baton_token" not in await scraped(metrics, registry)

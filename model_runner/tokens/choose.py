@@ -1,0 +1,17 @@
+"""Which transfer belongs to which device."""
+
+import torch
+
+from model_runner.tokens.host import HostTransfer
+from model_runner.tokens.lanes import StreamLane
+from model_runner.tokens.packing import Sizes
+from model_runner.tokens.transfer import TokenTransfer
+
+Transfer = TokenTransfer | HostTransfer
+
+
+def transfer_for(device: torch.device, sizes: Sizes, timeout_s: float) -> Transfer:
+    """Make a device's transfer."""
+    if device.type == "cpu":
+        return HostTransfer()
+    return TokenTransfer(StreamLane(device), sizes, timeout_s=timeout_s)

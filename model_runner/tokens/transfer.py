@@ -1,0 +1,237 @@
+"""Brings the tensors of each step to the host, while the model goes on.
+
+    model thread   submit: take a slot, pack, one copy, record the slot's event ── next step …
+    taker          sleep for the event ─ copy out of the slot ─ free it ─ resolve the handle
+    reader         handle.result(): waits for that step and nothing else, and no longer than it may
+
+The taker waits for the oldest step first, as the copy stream runs them. It alone waits for the device, without a bound,
+since no device offers one; everybody else waits for the taker, with one.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import torch
+
+from model_runner.tokens.counts import Counts
+from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
+from model_runner.tokens.lanes import Lane
+from model_runner.tokens.packing import Packing, Sizes, pack
+from model_runner.tokens.slots import SLOTS, Ring, Slot, part_of
+
+logger = logging.getLogger(__name__)
+
+Tensors = Mapping[str, torch.Tensor]
+_STOP_S = 5.0
+
+
+class Handle:
+    """The tokens of one step, on their way."""
+
+    def __init__(
+        self,
+        tensors: Tensors,
+        timeout_s: float,
+        waited: Callable[[float], None],
+        give_up: Callable[[str], TokenTransferError],
+    ) -> None:
+        """Make it.
+
+        Args:
+            tensors: On the host; theirs who read them, and without meaning until `synchronize` has returned.
+            timeout_s: How long a reader waits.
+            waited: Is told how long one has waited.
+            give_up: Is told when one has waited for too long, and says what he gets.
+        """
+        self.tensors = tensors
+        self._timeout_s = timeout_s
+        self._waited = waited
+        self._give_up = give_up
+        self._resolved = threading.Event()
+        self._error: TokenTransferError | None = None
+
+    def result(self) -> Tensors:
+        """Wait for this step's tensors, once or often, in any thread.
+
+        Raises:
+            DeviceLostError: the device failed.
+            TokenTimeoutError: they did not come in time.
+        """
+        self.synchronize()
+        return self.tensors
+
+    def synchronize(self) -> None:
+        """Wait for them; vLLM asks its events like this."""
+        began_s = time.perf_counter()
+        if not self._resolved.wait(self._timeout_s):
+            raise self._give_up(f"a step's tokens did not come within {self._timeout_s:g} s")
+        self._waited(time.perf_counter() - began_s)
+        if self._error is not None:
+            raise self._error
+
+    def resolve(self, error: TokenTransferError | None = None) -> None:
+        """Say that the tensors are there, or why they never will be."""
+        self._error = error
+        self._resolved.set()
+
+
+class _Flight(NamedTuple):
+    """A step whose copy has been issued."""
+
+    slot: Slot
+    packing: Packing
+    handle: Handle
+    sources: tuple[torch.Tensor, ...]  # the device's memory is not given away before it has been read (vLLM #29623)
+    submitted_s: float
+
+
+class TokenTransfer:
+    """See the head of this file. One thread submits."""
+
+    def __init__(self, lane: Lane, sizes: Sizes, *, timeout_s: float, slots: int = SLOTS) -> None:
+        """Allocate everything that a step needs.
+
+        Args:
+            lane: Of the device that the tensors lie on.
+            sizes: What a step brings at most.
+            timeout_s: How long one wait may take, for a slot or for tokens.
+            slots: How many steps may be on their way.
+        """
+        self.counts = Counts()
+        self.make_event = lane.event  # one whose waiter sleeps, for whoever else waits on this device
+        self._lane = lane
+        self._timeout_s = timeout_s
+        self._ring = Ring(lane, sizes.slot_bytes, slots)
+        self._flights: deque[_Flight] = deque()
+        self._changed = threading.Condition()
+        self._broken: TokenTransferError | None = None
+        self._abandoned: list[_Flight] = []  # the device may still read and write what belongs to them
+        self._stopping = False
+        self._taker = threading.Thread(target=self._take_all, name="token-transfer", daemon=True)
+
+    @property
+    def slots(self) -> tuple[int, int]:
+        """How many slots are in use, of how many."""
+        return self._ring.in_use, self._ring.slots
+
+    def start(self) -> None:
+        """Start the taker; idempotent."""
+        if not self._taker.is_alive():
+            self._taker.start()
+
+    def stop(self) -> None:
+        """End the taker; what is on its way comes to nothing. Idempotent, and bounded even if the device hangs."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self._break(TokenTransferError("the runner has stopped"))
+        if self._taker.is_alive():
+            self._taker.join(_STOP_S)
+
+    def submit(self, tensors: Tensors) -> Handle:
+        """Send a step's tensors on their way; waits only if every slot is in use.
+
+        Raises:
+            TokenTransferError: an earlier step was lost, or no slot became free in time.
+        """
+        if self._broken is not None:
+            raise self._broken
+        packing = pack(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+        self.counts.slot_waits += self._ring.in_use == self._ring.slots
+        slot = self._ring.acquire(self._timeout_s)
+        self.counts.submitted += 1
+        self.counts.slots_in_use_max = max(self.counts.slots_in_use_max, self._ring.in_use)
+        submitted_s = time.perf_counter()
+        self.counts.grown += slot.grow(packing.size_bytes)
+        empty = {name: torch.empty(t.shape, dtype=t.dtype, device="cpu") for name, t in tensors.items()}
+        handle = Handle(empty, self._timeout_s, self.counts.wait_s.observe, self._give_up)
+        sources = tuple(tensors.values())
+        with self._lane.issuing():
+            self._issue(slot, packing, sources)
+            self._lane.record(slot.event)
+        self._add(_Flight(slot, packing, handle, sources, submitted_s))
+        return handle
+
+    def take(self) -> bool:
+        """Wait for the oldest step's copy and resolve its handle; return False if there is none. The taker's work."""
+        with self._changed:
+            if not self._flights:
+                return False
+            flight = self._flights[0]
+        try:
+            flight.slot.event.synchronize()
+            if not self._remove(flight):
+                return False  # given up meanwhile
+            self._copy_out(flight)
+        except Exception as exc:  # noqa: BLE001  # thread boundary: whatever it is, readers must get it
+            lost = DeviceLostError(f"the device failed before a step's tokens came: {exc}")
+            lost.__cause__ = exc
+            flight.handle.resolve(lost)
+            self._break(lost)
+            return False
+        self._ring.release(flight.slot)
+        self.counts.to_host_s.observe(time.perf_counter() - flight.submitted_s)
+        flight.handle.resolve()
+        return True
+
+    # --- inside ---
+
+    def _issue(self, slot: Slot, packing: Packing, sources: tuple[torch.Tensor, ...]) -> None:
+        """Issue one copy to the host, of the one tensor or of all of them packed."""
+        if len(sources) == 1 and sources[0].is_contiguous():
+            self._lane.copy(part_of(slot.host, 0, sources[0]), sources[0])
+            return
+        for extent, source in zip(packing.extents, sources, strict=True):
+            self._lane.copy(part_of(slot.device, extent.offset_bytes, source), source)
+        self._lane.copy(slot.host[: packing.size_bytes], slot.device[: packing.size_bytes])
+
+    def _add(self, flight: _Flight) -> None:
+        with self._changed:
+            self._flights.append(flight)
+            self._changed.notify_all()
+            broken = self._broken
+        if broken is not None:
+            flight.handle.resolve(broken)
+
+    def _remove(self, flight: _Flight) -> bool:
+        with self._changed:
+            is_oldest = bool(self._flights) and self._flights[0] is flight
+            if is_oldest:
+                self._flights.popleft()
+            return is_oldest
+
+    @staticmethod
+    @torch.inference_mode()  # as vLLM's model thread, which has made the tensors; the mode is a thread's own
+    def _copy_out(flight: _Flight) -> None:
+        for extent, tensor in zip(flight.packing.extents, flight.handle.tensors.values(), strict=True):
+            tensor.copy_(part_of(flight.slot.host, extent.offset_bytes, tensor))
+
+    def _give_up(self, why: str) -> TokenTransferError:
+        """A reader has waited long enough: nothing more is sent to a device that does not answer."""
+        error = TokenTimeoutError(why)
+        self._break(error)
+        return error
+
+    def _break(self, error: TokenTransferError) -> None:
+        """Let every reader, and every later step, have this error. Slots in flight are never used again."""
+        with self._changed:
+            if self._broken is None:
+                self._broken = error
+            flights = list(self._flights)
+            self._abandoned += flights
+            self._flights.clear()
+        for flight in flights:
+            flight.handle.resolve(error)
+
+    def _take_all(self) -> None:
+        self._lane.adopt_thread()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._flights or self._stopping)
+                if self._stopping:
+                    return
+            self.take()

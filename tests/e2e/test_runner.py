@@ -1,0 +1,202 @@
+"""Our model runner in real servers: whatever is asked for, it answers what the engine's own does."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.client import LOGPROB_TOLERANCE, body_for
+from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import choose_prompts
+from tests.e2e.stack import FLOAT32, Server, Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+ENGINE = ("--worker-cls", "model_runner.cpu.EngineWorker")
+OURS = ("--worker-cls", "model_runner.cpu.Worker")
+NGRAM = ("--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3}))
+DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # offers `collective_rpc`
+AT_ONCE = 8
+TIMEOUT_S = 120.0
+
+FEW = {"allowed_token_ids": [4, 21, 84, 267, 300, 479, 500, 609]}  # so few that they repeat, and penalties matter
+
+ASKED: Mapping[str, dict[str, Any]] = {
+    "greedy": {},
+    "without logprobs": {"logprobs": None},
+    "few words": FEW,
+    "frequency penalty": FEW | {"frequency_penalty": 1.8},
+    "presence and repetition penalties": FEW | {"presence_penalty": 1.2, "repetition_penalty": 1.4},
+    "bad words": {"bad_words": ["a", "the", "e"]},
+    "several answers": {"n": 3, "temperature": 1.0, "seed": 11},
+    "seeded, penalised": FEW | {"temperature": 0.8, "seed": 5, "frequency_penalty": 1.0, "top_p": 0.9},
+    "an end that the request chooses": {"ignore_eos": False, "stop_token_ids": [17, 84, 295], "min_tokens": 2},
+    "no more than one": {"max_tokens": 1},
+    "logprobs of the prompt": {"prompt_logprobs": 2},
+}
+
+
+def answer(server: Server, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ask; return the answers."""
+    response = httpx.post(server.url + "/v1/completions", json=body, timeout=TIMEOUT_S)
+    assert response.status_code == 200, response.text
+    found: list[dict[str, Any]] = response.json()["choices"]
+    return found
+
+
+def answers(
+    server: Server,
+    model: str,
+    prompts: Sequence[Sequence[int]],
+    asked: Mapping[str, dict[str, Any]] = ASKED,
+    at_once: int = AT_ONCE,
+) -> dict[str, list[dict[str, Any]]]:
+    """Ask for everything there is to ask for, of several prompts."""
+    bodies = {
+        f"{name}, prompt {i}": body_for(model, prompt) | more
+        for name, more in asked.items()
+        for i, prompt in enumerate(prompts)
+    }
+    with ThreadPoolExecutor(at_once) as pool:
+        return dict(zip(bodies, pool.map(lambda body: answer(server, body), bodies.values()), strict=True))
+
+
+def differences(wanted: dict[str, list[dict[str, Any]]], found: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """Say which answers differ, and in what."""
+    return [
+        f"{name}, answer {i}: {problem}"
+        for name, choices in wanted.items()
+        for i in range(max(len(choices), len(found[name])))
+        if (problem := difference(dict(enumerate(choices)).get(i, {}), dict(enumerate(found[name])).get(i, {})))
+    ]
+
+
+def difference(want: dict[str, Any], got: dict[str, Any]) -> str:
+    """Say in what one answer differs: tokens and ends exactly, logprobs within a tolerance."""
+    for key in ("token_ids", "finish_reason", "stop_reason", "text"):
+        if want.get(key) != got.get(key):
+            return f"{key} {got.get(key)} in place of {want.get(key)}"
+    ours, theirs = (got.get("logprobs") or {}), (want.get("logprobs") or {})
+    pairs = zip_longest(ours.get("token_logprobs") or [], theirs.get("token_logprobs") or [])
+    if any(a is None or b is None or abs(a - b) > LOGPROB_TOLERANCE for a, b in pairs):
+        return "other logprobs"
+    return "" if len(want.get("prompt_logprobs") or []) == len(got.get("prompt_logprobs") or []) else "prompt logprobs"
+
+
+def report(server: Server) -> dict[str, Any]:
+    """What a server's worker tells of its token path."""
+    response = server.http.post(server.url + "/collective_rpc", json={"method": "token_report"}, timeout=60)
+    (found,) = response.raise_for_status().json()["results"]
+    return dict(found)
+
+
+def started(stack: Stack, *flags: str, **more: Any) -> Server:
+    """Start a server and wait for it."""
+    server = stack.plain(*FLOAT32, *flags, **more)
+    server.wait_ready()
+    return server
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    """One that is short, one that is longer, and one that repeats itself."""
+    shortest, middle, _ = choose_prompts(3)
+    return [shortest, middle[:600], [5, 9, 14, 22] * 12]
+
+
+@pytest.fixture(scope="module")
+def wanted(stack: Stack, prompts: list[list[int]]) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    """What the engine's own runner answers."""
+    server = started(stack, *ENGINE, name="engine")
+    yield answers(server, stack.model, prompts)
+    server.stop()
+
+
+def test_what_is_asked_for_makes_a_difference(wanted: dict[str, list[dict[str, Any]]]) -> None:
+    """Penalties and seeds change the answers here, so that one that is ignored would show."""
+
+    def tokens(name: str) -> list[list[int]]:
+        return [wanted[f"{name}, prompt {i}"][0]["token_ids"] for i in range(3)]
+
+    assert tokens("several answers") != tokens("greedy")
+    for name in ("frequency penalty", "presence and repetition penalties", "seeded, penalised"):
+        assert tokens(name) != tokens("few words"), name
+
+
+def test_ours_answers_like_the_engine_s(
+    stack: Stack, prompts: list[list[int]], wanted: dict[str, list[dict[str, Any]]]
+) -> None:
+    """As nodes run it: synchronous scheduling, tokens that are on the host at once."""
+    server = started(stack, *OURS, name="ours", env=DEVELOPMENT)
+
+    found = answers(server, stack.model, prompts)
+    seen = report(server)
+    server.stop()
+
+    assert differences(wanted, found) == []
+    assert (seen["runner"], seen["async_scheduling"]) == ("CpuRunner", False)
+    assert seen["tokens"]["submitted"] > 0
+
+
+@pytest.mark.parametrize("scheduling", ["synchronous", "asynchronous"])
+def test_late_tokens_change_no_answer(
+    stack: Stack, prompts: list[list[int]], wanted: dict[str, list[dict[str, Any]]], scheduling: str
+) -> None:
+    """Tokens that come as from a GPU, through slots and a thread, also when the next step has begun without them."""
+    env = DEVELOPMENT | {"BATON_CPU_ASYNC_SCHEDULING": "1" if scheduling == "asynchronous" else "0"}
+    server = started(stack, name="late", target="tests.e2e.targets:late_tokens_vllm", env=env)
+
+    found = answers(server, stack.model, prompts)
+    seen = report(server)
+    server.stop()
+
+    assert differences(wanted, found) == []
+    assert seen["async_scheduling"] == (scheduling == "asynchronous")
+    assert sum(seen["tokens"]["histograms"]["to_host_s"]["counts"]) == seen["tokens"]["submitted"] > 0
+    assert seen["tokens"]["slots_in_use"] == 0
+
+
+def test_ngram_speculation_gets_its_tokens(stack: Stack, prompts: list[list[int]]) -> None:
+    """The drafts that are looked up in the tokens so far, accepted ones, and their logprobs are the engine's own.
+
+    One request at a time, and without chance: with drafts, vLLM 0.32 on a CPU differs from itself under a seed, and which
+    requests share a step decides what it makes of penalties and allowed tokens.
+    """
+    asked = {name: more for name, more in ASKED.items() if "temperature" not in more}
+    found, accepted = {}, {}
+    for name, target in (("plain_vllm", "engine"), ("late_tokens_vllm", "late")):
+        flags = (*NGRAM, *(ENGINE if target == "engine" else ()))
+        server = started(stack, *flags, name=f"ngram-{target}", target=f"tests.e2e.targets:{name}", env=DEVELOPMENT)
+        found[target] = answers(server, stack.model, prompts, asked, at_once=1)
+        accepted[target] = server.metrics()["vllm:spec_decode_num_accepted_tokens_total"]
+        assert ("tokens" in report(server)) == (target == "late")
+        server.stop()
+
+    assert differences(found["engine"], found["late"]) == []
+    assert accepted["engine"] > 0
+
+
+def test_a_node_shows_how_its_tokens_come(trio: Trio) -> None:
+    """Nodes run our runner unless they are told otherwise, and count on `/metrics`."""
+    answer(trio.plain, body_for(trio.model, trio.prompts[0]))
+    httpx.post(
+        trio.proxy.url + "/v1/completions", json=body_for(trio.model, trio.prompts[0]), timeout=TIMEOUT_S
+    ).raise_for_status()
+
+    assert trio.decode.metrics()["baton_token_to_host_seconds_count"] > 0
+
+
+def test_a_node_can_run_the_engine_s_own_runner(stack: Stack) -> None:
+    """With `model_runner: engine`; its series are there, and empty."""
+    server = stack.node("decode", *FLOAT32, "--model-runner", "engine", name="engine-node")
+    server.wait_ready()
+
+    answer(server, body_for(stack.model, [1, 2, 3]))
+    shown = server.metrics()
+    server.stop()
+
+    assert shown["baton_token_to_host_seconds_count"] == 0

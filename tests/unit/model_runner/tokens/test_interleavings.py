@@ -1,0 +1,73 @@
+"""The ring in many random orders of device, taker and readers; steps are never mixed."""
+
+import random
+from collections import deque
+
+import pytest
+import torch
+
+from model_runner.tokens.packing import Sizes
+from model_runner.tokens.slots import Ring, Slot
+from model_runner.tokens.transfer import Handle, TokenTransfer
+from tests.support.fake_device import FakeDevice, Run
+from tests.support.fake_lane import FakeLane
+
+INTERLEAVINGS = 10_000
+STEPS = 6
+SIZES = Sizes(max_num_seqs=2, top_logprobs=0)
+
+
+def mixed_steps(seed: int) -> list[tuple[int, list[int]]]:
+    """Run one interleaving; return the steps that came as something else, with what came."""
+    chance = random.Random(seed)
+    device = FakeDevice(seed, Run.ON_WAIT)
+    compute = device.stream()
+    transfer = TokenTransfer(FakeLane(device, compute), SIZES, timeout_s=5.0, slots=chance.choice((1, 2, 3)))
+    slowness = chance.choice((0.1, 0.5, 0.9))  # of the reader
+    unread: deque[tuple[int, Handle]] = deque()
+    wrong = []
+    step = 0
+    while step < STEPS or unread:
+        in_use, slots = transfer.slots
+        if step < STEPS and in_use < slots and chance.random() < 0.6:
+            ids = torch.empty(2, dtype=torch.int32)
+            compute.launch(lambda ids=ids, step=step: ids.copy_(torch.tensor([step, ~step])))  # type: ignore[misc]
+            tensors = {"ids": ids, "more": ids} if chance.random() < 0.3 else {"ids": ids}
+            unread.append((step, transfer.submit(tensors)))
+            del ids, tensors
+            step += 1
+        device.advance(chance.randrange(4))
+        if chance.random() > slowness or in_use == slots:
+            transfer.take()
+        if unread and (chance.random() > slowness or step == STEPS):
+            transfer.take()
+            copied_out = len(unread) - len(transfer._flights)
+            if copied_out:
+                at = chance.randrange(copied_out)
+                expected, handle = unread[at]
+                del unread[at]
+                found = [tensor.tolist() for tensor in handle.result().values()]
+                if any(values != [expected, ~expected] for values in found):
+                    wrong.append((expected, found[0]))
+    return wrong
+
+
+@pytest.mark.timeout(300)
+def test_no_interleaving_mixes_steps() -> None:
+    """Whoever is slow: the device, who copies out of the ring, or who reads what was copied."""
+    wrong = {seed: found for seed in range(INTERLEAVINGS) if (found := mixed_steps(seed))}
+
+    assert wrong == {}
+
+
+def test_a_ring_that_reuses_too_early_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With slots that count as free when their copy is done, as they are without a reader, steps are mixed."""
+
+    def acquire(ring: Ring, timeout_s: float) -> Slot:
+        ring._free.rotate(-1)
+        return next((slot for slot in ring._free if slot.event.query()), ring._free[0])  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Ring, "acquire", acquire)
+    monkeypatch.setattr(Ring, "release", lambda ring, slot: None)
+
+    assert any(mixed_steps(seed) for seed in range(100))

@@ -1,0 +1,98 @@
+"""What the copy stream of a real device is asked, in order; no device is needed to see that."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from model_runner.tokens.lanes import StreamLane
+
+DEVICE = torch.device("cuda", 0)
+
+
+class Module:
+    """A device's module of torch that writes down what it is asked."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+
+    def Stream(self, device: torch.device) -> "NamedStream":  # noqa: N802  # as torch names it
+        return NamedStream(self, f"copy stream of {device}")
+
+    def Event(self, *, blocking: bool) -> "NamedEvent":  # noqa: N802
+        assert blocking
+        return NamedEvent(self)
+
+    def current_stream(self, device: torch.device) -> "NamedStream":
+        return NamedStream(self, f"model stream of {device}")
+
+    @contextmanager
+    def stream(self, stream: "NamedStream") -> Iterator[None]:
+        self.log.append(f"enter {stream.name}")
+        yield
+        self.log.append("leave")
+
+    def set_device(self, device: torch.device) -> None:
+        self.log.append(f"this thread is of {device}")
+
+
+class NamedStream:
+    """A stream."""
+
+    def __init__(self, module: Module, name: str) -> None:
+        self.module, self.name = module, name
+
+    def wait_stream(self, other: "NamedStream") -> None:
+        self.module.log.append(f"{self.name} waits for {other.name}")
+
+
+class NamedEvent:
+    """An event."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+
+    def record(self, stream: NamedStream) -> None:
+        self._module.log.append(f"record on {stream.name}")
+
+    def synchronize(self) -> None:
+        """Nobody here waits."""
+
+
+@pytest.fixture
+def module() -> Iterator[Module]:
+    """In the place of `torch.cuda`."""
+    made = Module()
+    with patch.object(torch, "get_device_module", lambda device: made):
+        yield made
+
+
+def test_copies_run_behind_the_model_and_beside_what_follows(module: Module) -> None:
+    """On a stream of their own, which has waited for the model's; the event stands behind them on that stream."""
+    lane = StreamLane(DEVICE)
+    event = lane.event()
+    target = torch.zeros(2)
+
+    with lane.issuing():
+        lane.copy(target, torch.ones(2))
+        module.log.append("copied")
+        lane.record(event)
+
+    assert module.log == [
+        "copy stream of cuda:0 waits for model stream of cuda:0",
+        "enter copy stream of cuda:0",
+        "copied",
+        "record on copy stream of cuda:0",
+        "leave",
+    ]
+    assert target.tolist() == [1.0, 1.0]
+
+
+def test_a_thread_that_waits_belongs_to_the_device(module: Module) -> None:
+    """Or it would open a context on the first one."""
+    StreamLane(DEVICE).adopt_thread()
+
+    assert module.log == ["this thread is of cuda:0"]

@@ -1,0 +1,260 @@
+"""Tokens that come to the host late, without anybody waiting for more than them."""
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+import torch
+
+from model_runner.tokens.choose import transfer_for
+from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
+from model_runner.tokens.packing import Sizes
+from model_runner.tokens.transfer import TokenTransfer
+from tests.support.fake_device import FakeDevice, Run
+from tests.support.fake_lane import FakeLane, blocking_tolist, sampled
+
+SIZES = Sizes(max_num_seqs=4, speculative_tokens=3, top_logprobs=2)
+SOON_S = 0.05
+LATE_S = 20.0  # against hanging
+
+
+class Rig:
+    """A transfer on the fake device."""
+
+    def __init__(self, run: Run, timeout_s: float = LATE_S, slots: int = 2) -> None:
+        self.device = FakeDevice(1, run)
+        self.compute = self.device.stream()
+        self.lane = FakeLane(self.device, self.compute)
+        self.transfer = TokenTransfer(self.lane, SIZES, timeout_s=timeout_s, slots=slots)
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    """Nothing runs but what somebody waits for; the test itself takes."""
+    made = Rig(Run.ON_WAIT)
+    yield made
+    made.transfer.stop()
+    made.device.close()
+
+
+@pytest.fixture
+def stuck() -> Iterator[Rig]:
+    """A device that never gets on, with a taker, and readers who wait for a short time."""
+    made = Rig(Run.ON_ADVANCE, timeout_s=SOON_S)
+    made.transfer.start()
+    yield made
+    made.device.close()
+    made.transfer.stop()
+
+
+def test_a_step_comes_as_it_was_sampled(rig: Rig) -> None:
+    """Everything that belongs to it comes, each in its own shape and dtype, in one copy to the host."""
+    ids = sampled(rig.compute, 7, 8, -1, 9, -1, -1, columns=3)
+    logprobs = torch.tensor([[-0.5, -1.5]])
+    accepted = torch.tensor([1, 0], dtype=torch.int64)
+
+    handle = rig.transfer.submit({"ids": ids, "logprobs": logprobs, "accepted": accepted})
+    rig.transfer.take()
+    found = handle.result()
+
+    assert found["ids"].tolist() == [[7, 8, -1], [9, -1, -1]]
+    assert found["ids"].dtype == torch.int32
+    assert torch.equal(found["logprobs"], logprobs)
+    assert found["accepted"].tolist() == [1, 0]
+    assert rig.lane.copies_to_host == 1
+
+
+def test_submitting_waits_for_nothing(rig: Rig) -> None:
+    """The model thread goes on while neither the model nor the copy has run."""
+    ids = sampled(rig.compute, 1)
+
+    rig.transfer.submit({"ids": ids})
+
+    assert rig.device.waits.total() == 0
+    assert ids.tolist() == [[0]]
+
+
+def test_a_kv_copy_on_another_stream_does_not_delay_a_token() -> None:
+    """50 ms of copying delay a blocking `tolist` by as much (vLLM #22754), and an event of the copy stream not at all."""
+    delays_ms = {}
+    for way in ("blocking", "event"):
+        rig = Rig(Run.ON_WAIT)
+        clock_ms = [0.0]  # of what has run
+        kv_copies = rig.device.stream()
+        kv_copies.launch(partial(clock_ms.append, 50.0))
+        ids = sampled(rig.compute, 3)
+        if way == "blocking":
+            assert blocking_tolist(rig.device, ids) == [[3]]
+        else:
+            handle = rig.transfer.submit({"ids": ids})
+            rig.transfer.take()
+            assert handle.result()["ids"].tolist() == [[3]]
+        delays_ms[way] = sum(clock_ms)
+        rig.device.close()
+
+    assert delays_ms == {"blocking": 50.0, "event": 0.0}
+
+
+def test_a_slot_is_not_reused_before_it_was_read(rig: Rig) -> None:
+    """With every slot in flight, the next step waits for one, and does not write over what nobody has read."""
+    impatient = TokenTransfer(rig.lane, SIZES, timeout_s=SOON_S, slots=1)
+    first = impatient.submit({"ids": sampled(rig.compute, 1)})
+    rig.device.synchronize()  # the copy has run; nobody has read it
+
+    with pytest.raises(TokenTimeoutError, match="none of 1 slots"):
+        impatient.submit({"ids": sampled(rig.compute, 2)})
+    impatient.take()
+
+    assert first.result()["ids"].tolist() == [[1]]
+    assert impatient.counts.slot_waits == 1
+
+
+def test_a_waiting_step_gets_the_slot_that_is_read(rig: Rig) -> None:
+    """A full ring is no error while somebody reads."""
+    handles = [rig.transfer.submit({"ids": sampled(rig.compute, step)}) for step in (1, 2)]
+    reader = threading.Timer(SOON_S, rig.transfer.take)
+    reader.start()
+
+    handles.append(rig.transfer.submit({"ids": sampled(rig.compute, 3)}))
+    while rig.transfer.take():
+        pass
+    reader.join()
+
+    assert [handle.result()["ids"].item() for handle in handles] == [1, 2, 3]
+
+
+def test_results_outlive_their_slot(rig: Rig) -> None:
+    """Who reads late reads his own step, however often the slot has been used since."""
+    first = rig.transfer.submit({"ids": sampled(rig.compute, 1)})
+    rig.transfer.take()
+    for step in range(2, 6):
+        rig.transfer.submit({"ids": sampled(rig.compute, step)})
+        rig.transfer.take()
+
+    assert first.result()["ids"].item() == 1
+
+
+def test_a_lost_device_is_an_error(rig: Rig) -> None:
+    """Not a hang: of the step that was under way, of those behind it, and of all later ones (vLLM #42897)."""
+    handles = [rig.transfer.submit({"ids": sampled(rig.compute, step)}) for step in (1, 2)]
+    rig.device.lose("fell off the bus")
+
+    rig.transfer.take()
+
+    for handle in handles:
+        with pytest.raises(DeviceLostError, match="fell off the bus"):
+            handle.result()
+    with pytest.raises(DeviceLostError):
+        rig.transfer.submit({"ids": sampled(rig.compute, 3)})
+
+
+def test_what_goes_wrong_on_the_host_is_an_error_as_well(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A taker that died in silence would let every reader wait for his bound."""
+
+    def fail(_flight: object) -> None:
+        raise RuntimeError("no such memory")
+
+    monkeypatch.setattr(rig.transfer, "_copy_out", fail)
+    handle = rig.transfer.submit({"ids": sampled(rig.compute, 1)})
+
+    rig.transfer.take()
+
+    with pytest.raises(DeviceLostError, match="no such memory"):
+        handle.result()
+    with pytest.raises(DeviceLostError):
+        rig.transfer.submit({"ids": sampled(rig.compute, 2)})
+
+
+def test_steps_of_inference_mode_are_taken_by_another_thread(rig: Rig) -> None:
+    """As vLLM's are: its model thread is in that mode, which other threads do not share."""
+    rig.transfer.start()
+
+    with torch.inference_mode():
+        handles = [
+            rig.transfer.submit({"ids": torch.full((1, 1), step), "logprobs": torch.full((1, 2), 0.5)})
+            for step in range(5)
+        ]
+
+    assert [handle.result()["ids"].item() for handle in handles] == [0, 1, 2, 3, 4]
+
+
+def test_a_device_that_hangs_is_an_error(stuck: Rig) -> None:
+    """The taker waits for ever, and nobody else does (vLLM #42897, #52247)."""
+    handle = stuck.transfer.submit({"ids": sampled(stuck.compute, 1)})
+
+    with pytest.raises(TokenTimeoutError, match=r"within 0\.05 s"):
+        handle.result()
+    with pytest.raises(TokenTimeoutError):
+        stuck.transfer.submit({"ids": sampled(stuck.compute, 2)})
+
+
+def test_stopping_is_bounded_and_tells_who_waits(stuck: Rig) -> None:
+    """A runner can stop although its device hangs."""
+    stuck.transfer.submit({"ids": sampled(stuck.compute, 1)})
+    stuck.device.lose()
+    stuck.transfer.stop()
+    stuck.transfer.stop()
+
+    with pytest.raises(TokenTransferError):
+        stuck.transfer.submit({"ids": sampled(stuck.compute, 2)})
+
+
+def test_a_step_beyond_the_limits_gets_a_larger_slot(rig: Rig) -> None:
+    """Logprobs of the whole vocabulary, say: counted, since making pinned memory can stall a device."""
+    tops = torch.rand(1, 5000)
+
+    handle = rig.transfer.submit({"logprobs": tops})
+    rig.transfer.take()
+
+    assert torch.equal(handle.result()["logprobs"], tops)
+    assert rig.transfer.counts.grown == 1
+
+
+def test_a_host_has_tokens_at_once() -> None:
+    """Where nothing is late there is no thread, and the result is there when `submit` returns."""
+    transfer = transfer_for(torch.device("cpu"), SIZES, SOON_S)
+    transfer.start()
+    ids = torch.tensor([[1], [2]], dtype=torch.int32)
+    expanded = torch.tensor([5]).expand(3)  # not contiguous
+
+    handle = transfer.submit({"ids": ids, "counts": expanded})
+    ids.zero_()
+
+    assert handle.result()["ids"].tolist() == [[1], [2]]
+    assert handle.result()["counts"].tolist() == [5, 5, 5]
+    handle.synchronize()
+    transfer.stop()
+    assert transfer.counts.submitted == 1
+    assert "token-transfer" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_everything_is_counted(rig: Rig) -> None:
+    """How long tokens took, how long readers waited, how full the ring was."""
+    handles = [rig.transfer.submit({"ids": sampled(rig.compute, step)}) for step in (1, 2)]
+    assert rig.transfer.slots == (2, 2)
+    while rig.transfer.take():
+        pass
+    for handle in handles:
+        handle.result()
+
+    seen = rig.transfer.counts.snapshot()
+
+    assert rig.transfer.slots == (0, 2)
+    assert seen["submitted"] == seen["slots_in_use_max"] == 2
+    assert sum(seen["histograms"]["to_host_s"]["counts"]) == 2
+    assert sum(seen["histograms"]["wait_s"]["counts"]) == 2
+    assert (seen["slot_waits"], seen["grown"]) == (0, 0)
+
+
+def test_a_taker_serves_readers_in_other_threads() -> None:
+    """With real threads and a device that is late: each reader gets its own step."""
+    rig = Rig(Run.BACKGROUND, slots=2)
+    rig.transfer.start()
+    try:
+        handles = [rig.transfer.submit({"ids": sampled(rig.compute, step)}) for step in range(40)]
+        assert [handle.result()["ids"].item() for handle in handles] == list(range(40))
+        assert rig.device.waits[threading.current_thread().name] == 0
+    finally:
+        rig.transfer.stop()
+        rig.device.close()
