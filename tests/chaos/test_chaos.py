@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,8 @@ PATIENCE = 8.0
 REQUEST_TIMEOUT_S = 120.0
 
 
+# Twice as many processes share the cores: prompts would be preempted, or computed between two looks at the nodes.
+BUSY: dict[str, Any] = {"prefill_blocks": 64, "layer_s": 0.01}
 RANKS = (  # of each prefill node, of each decode node
     pytest.param(("", ""), id="1 to 1"),
     *(
@@ -50,7 +53,7 @@ def chaos(
         transfer = replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S)
         shape = Shape(
             prefill_ranks=of_prefill,
-            prefill_blocks=64 if of_prefill else Shape().prefill_blocks,  # slow ones would do little else than preempt
+            **(BUSY if of_prefill else {}),
             decode_ranks=of_decode,
             transfer=transfer,
             request_timeout_s=REQUEST_TIMEOUT_S,
