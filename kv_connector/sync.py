@@ -250,8 +250,10 @@ def recorder(device: "torch.device", *, attention_writes_kv: bool = True) -> Mod
     module = torch.get_device_module(device)
 
     def record() -> Awaitable:
-        event = torch.Event(device=device, blocking=True)  # a waiter sleeps instead of spinning
-        event.record()
+        event: Awaitable = module.Event(
+            blocking=True
+        )  # a waiter sleeps; on CUDA `torch.Event` would spin (vLLM #47081)
+        module.current_stream(device).record_event(event)
         return event
 
     return ModelStream(
