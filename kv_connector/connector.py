@@ -25,7 +25,7 @@ from vllm.v1.request import RequestStatus
 from contracts.kv_transfer import Grid
 from kv_connector.config import ConnectorConfig
 from kv_connector.engine_version import FailedLoads, TransferResults, cache_manager_of, check_engine
-from kv_connector.groups import groups_of
+from kv_connector.groups import groups_of, refuse_beside
 from kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from kv_connector.scheduler_side.prefill import PrefillScheduler
@@ -71,6 +71,9 @@ class BatonConnector(KVConnectorBase_V1, SupportsHMA):
         parallel = vllm_config.parallel_config
         extra = transfer_config.kv_connector_extra_config
         self._config = ConnectorConfig.from_extra({**extra, "engine": parallel.data_parallel_index})
+        groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
+        if self._config.has_neighbours:
+            refuse_beside(groups)
         self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         self._worker: Worker | None = None
@@ -81,7 +84,6 @@ class BatonConnector(KVConnectorBase_V1, SupportsHMA):
         if role is KVConnectorRole.SCHEDULER:
             secret, block_tokens = self._config.secret(), vllm_config.cache_config.block_size
             grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
-            groups = groups_of(kv_cache_config, block_tokens)
             if transfer_config.is_kv_producer:
                 self._scheduler = PrefillScheduler(secret, block_tokens, grid, groups=groups)
             else:

@@ -39,6 +39,19 @@ def have_windows(groups: Sequence[Group]) -> bool:
     return any(group.window != EVERYTHING for group in groups)
 
 
+def refuse_beside(groups: Sequence[Group]) -> None:
+    """Check what another KV connector beside ours has been tried with.
+
+    Raises:
+        ConfigError: not with these groups.
+    """
+    if len(groups) > 1 or have_windows(groups):
+        raise ConfigError(
+            "another KV connector beside Baton's has not been tried with a sliding window or several KV cache groups: "
+            "leave out `beside`"
+        )
+
+
 def groups_of(
     kv_cache_config: "KVCacheConfig", block_tokens: int, *, can_fail: bool = KNOWS_FAILED_RECEIVES
 ) -> tuple[Group, ...]:
@@ -74,8 +87,13 @@ def _window_of(group: "KVCacheGroupSpec") -> int:
     spec = getattr(group.kv_cache_spec, "first_spec", group.kv_cache_spec)  # of layers that differ in size only
     if type(spec) in _KEEPS_ALL:
         return EVERYTHING
-    if type(spec) is not SlidingWindowSpec or getattr(spec, "extra_retained_tokens", 0):
+    if type(spec) is not SlidingWindowSpec or _retains_more(spec):
         raise ConfigError(
             f"a KV cache of kind {type(spec).__name__}, which keeps its blocks by rules of its own, is not covered yet"
         )
     return int(spec.sliding_window)
+
+
+def _retains_more(spec: object) -> bool:
+    """Whether blocks are kept beyond the window; older versions of vLLM cannot."""
+    return bool(getattr(spec, "extra_retained_tokens", 0))

@@ -4,8 +4,6 @@ from collections import Counter
 
 import pytest
 
-from kv_connector.scheduler_side import decode, pins
-from kv_connector.handoff import producer
 from tests.support.async_schedules.group_world import LAYOUTS, GroupWorld, plan_of
 
 SCHEDULES = 100

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from vllm.v1.request import Request
 
 from contracts.configuration.schema import TransferConfig
-from contracts.kv_transfer import Role
 from kv_connector.config import ConnectorConfig
 from kv_connector.metadata import DecodeReport, PrefillStep
 from kv_connector.scheduler_side.decode import DecodeScheduler
@@ -138,7 +137,12 @@ class GroupTraffic:
 
     def _edge(self, layout: Layout) -> int:
         """Lengths at which the window of the last token begins with the last token of a block (and about it)."""
-        return self._random.choice(layout.windows) - 1 + BLOCK_TOKENS * self._random.randint(1, 8) + self._random.randint(-1, 1)
+        return (
+            self._random.choice(layout.windows)
+            - 1
+            + BLOCK_TOKENS * self._random.randint(1, 8)
+            + self._random.randint(-1, 1)
+        )
 
     def _random_tokens(self, length: int) -> list[int]:
         return [self._random.randrange(1 << 16) for _ in range(length)]
@@ -153,7 +157,9 @@ class GroupTraffic:
         start = text.computed or hit
         if text.complete:
             return None
-        scheduled = min(len(text.tokens) - start, self._random.choice((CHUNK_TOKENS, self._random.randint(1, CHUNK_TOKENS))))
+        scheduled = min(
+            len(text.tokens) - start, self._random.choice((CHUNK_TOKENS, self._random.randint(1, CHUNK_TOKENS)))
+        )
         before = self._ids(text) if text.computed else [[] for _ in self._groups]
         given = self.manager.allocate_slots(text.prefill, scheduled, hit, found)
         if given is None:
@@ -166,7 +172,12 @@ class GroupTraffic:
         text.prefill.num_computed_tokens = text.computed = start + scheduled
         writes.append(
             [
-                Write(group, after[group][index], max(start, index * BLOCK_TOKENS), text.tokens[max(start, index * BLOCK_TOKENS) : min(text.computed, (index + 1) * BLOCK_TOKENS)])
+                Write(
+                    group,
+                    after[group][index],
+                    max(start, index * BLOCK_TOKENS),
+                    text.tokens[max(start, index * BLOCK_TOKENS) : min(text.computed, (index + 1) * BLOCK_TOKENS)],
+                )
                 for group in self._groups
                 for index in range(start // BLOCK_TOKENS, -(-text.computed // BLOCK_TOKENS))
             ]
@@ -187,7 +198,9 @@ class GroupTraffic:
 
     def _preempt(self) -> set[str]:
         """Now and then, and when nobody has room."""
-        if not self._running or self._random.random() > (0.5 if self.manager.block_pool.get_num_free_blocks() < 4 else 0.05):
+        if not self._running or self._random.random() > (
+            0.5 if self.manager.block_pool.get_num_free_blocks() < 4 else 0.05
+        ):
             return set()
         victim = self._random.choice(self._running)
         self._running.remove(victim)
@@ -212,7 +225,9 @@ class GroupDecodeSide:
         self._layout = layout
         self._texts = {text.decode.request_id: text for text in texts}
         self.manager = layout.manager()
-        config = ConnectorConfig(runtime_dir=Path(), secret_file=Path(), weights="w", transfer=TransferConfig(early_reserve_share=0.0))
+        config = ConnectorConfig(
+            runtime_dir=Path(), secret_file=Path(), weights="w", transfer=TransferConfig(early_reserve_share=0.0)
+        )
         self.side = DecodeScheduler(config, SECRET, BLOCK_TOKENS, groups=layout.groups)
         self.side._ledger.bind(self.manager.block_pool)
         self.side.integrity.bind(self.manager.block_pool, self.manager)
@@ -264,7 +279,12 @@ class GroupDecodeSide:
             self.side.finish_request(text.decode)
             self._told()
             return
-        if self.manager.allocate_slots(text.decode, 0, hit, found, num_external_computed_tokens=missing, delay_cache_blocks=True) is None:
+        if (
+            self.manager.allocate_slots(
+                text.decode, 0, hit, found, num_external_computed_tokens=missing, delay_cache_blocks=True
+            )
+            is None
+        ):
             return
         text.decode.num_computed_tokens = hit + missing
         text.stage = "reserved"
@@ -315,5 +335,7 @@ class GroupDecodeSide:
                 expected = content(text.tokens[place], layer, place)
                 if block == 0 or (found := self._memory.read(layer, block, place)) != expected:
                     shown = "the null block" if block == 0 else found
-                    self.problem = self.problem or f"{text.name} layer {layer} token {place}: found {shown!r} for {expected!r}"
+                    self.problem = (
+                        self.problem or f"{text.name} layer {layer} token {place}: found {shown!r} for {expected!r}"
+                    )
                     return

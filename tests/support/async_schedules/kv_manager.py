@@ -89,7 +89,9 @@ def request(name: str, tokens: Sequence[int], role: Role) -> Request:
         block_hasher=get_request_block_hasher(BLOCK_TOKENS, sha256),
     )
     peer = ADDRESS if role == "decode" else ""
-    made.kv_transfer_params = sign(TransferParams(transfer_id=name, role=role, peer=peer), SECRET)
+    made.kv_transfer_params = sign(
+        TransferParams(transfer_id=name.encode().hex().zfill(32), role=role, peer=peer), SECRET
+    )
     return made
 
 

@@ -87,6 +87,7 @@ class World:
 
     def run(self) -> str:
         """Run to the end; return what was wrong, or ""."""
+        problem: str
         for _ in range(self.chance.choice((0, 0, 10, 40))):  # how early D is
             self.decode_side.act()
             self._wire.deliver(to_prefill=self.chance.random() < 0.5)
@@ -96,7 +97,8 @@ class World:
             if self.decode_side.problem or not (self.traffic.busy or self.decode_side.unfinished()):
                 break
         self._come_to_rest()
-        if problem := self.decode_side.check():
+        problem = self.decode_side.check()
+        if problem:
             return problem
         return "; ".join(self.decode_side.unfinished())
 
