@@ -37,7 +37,9 @@ def groups(*specs: Any) -> Any:
     return SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs])
 
 
-@pytest.mark.parametrize("spec", [FULL, SimpleNamespace(first_spec=FULL)], ids=["full", "full, of several sizes"])
+@pytest.mark.parametrize(
+    "spec", [FULL, SimpleNamespace(first_spec=FULL, block_size=16)], ids=["full", "full, of several sizes"]
+)
 def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     """The common cases raise nothing."""
     check_supported(engine(), groups(spec))
