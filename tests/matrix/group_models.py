@@ -67,7 +67,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
                 "layer_types": ["sliding_attention", "full_attention"] * 2,
                 "num_local_experts": 4,
                 "num_experts_per_tok": 2,
-                "rope_scaling": None,
+                "max_position_embeddings": 32 * CONTEXT_TOKENS,  # as its way of stretching positions wants it
             },
             groups=2,
         ),
