@@ -1,9 +1,12 @@
 """Windows and groups on a late device: what D reads is what P's kernels wrote, whatever is recycled meanwhile."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
+from kv_connector.handoff import pushing
+from kv_connector.scheduler_side import decode, pins
 from tests.support.async_schedules.group_world import LAYOUTS, GroupWorld, plan_of
 
 SCHEDULES = 100
@@ -20,3 +23,32 @@ def test_what_the_last_token_reads_is_what_the_kernels_wrote(name: str) -> None:
 
     assert not {"hit on P", "hit on D", "freed at the end", "preempted"} - seen.keys()
     assert name == "Mistral" or seen["recycled within a prompt"]
+
+
+def without_pins(patch: pytest.MonkeyPatch) -> None:
+    """P trusts vLLM to keep a finished prompt's blocks (I2)."""
+    patch.setattr(pins.BlockTables, "pin", lambda *_: None)
+
+
+def with_the_whole_prompt(patch: pytest.MonkeyPatch) -> None:
+    """D asks for the last token too, and vLLM allocates for the token after it."""
+    patch.setattr(decode, "have_windows", lambda _: False)
+
+
+def without_groups(patch: pytest.MonkeyPatch) -> None:
+    """P takes every layer's blocks from the first group's table."""
+    patch.setattr(pushing.Terms, "group_of", lambda *_: pushing.ONLY)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "name"),
+    [(without_pins, "Mistral"), (with_the_whole_prompt, "Mistral"), (without_groups, "GPT-OSS")],
+    ids=lambda given: getattr(given, "__name__", given),
+)
+def test_a_missing_precaution_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, mutant: Callable[[pytest.MonkeyPatch], None], name: str
+) -> None:
+    """Without it D reads what P's kernels never wrote for that prompt, or nothing arrives."""
+    mutant(monkeypatch)
+
+    assert any(GroupWorld(LAYOUTS[name], plan_of(seed), seed).run() for seed in range(5 * SCHEDULES))
