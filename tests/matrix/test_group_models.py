@@ -45,14 +45,18 @@ class Pair:
         if cell == "abort":
             asyncio.run(leave_early(self.proxy, self.model, prompts[-1]))
             problems += self._leftovers()
+        before = self._totals()  # a client that leaves may have P give up first, which counts as failed
         found = answers(self.proxy.url, self.model, prompts, AT_ONCE)
         for i, got in zip(chosen, found, strict=True):
             if why := difference(self.expected[i], got) or ("" if got.path == DISAGGREGATED else got.reason):
                 problems.append(f"{len(self.prompts[i])} tokens: {why}")
-        totals = self.decode.transfers()["worker"]["totals"]
-        if any(totals[name] for name in ("failed", "mismatched", "unverifiable")):
-            problems.append(f"the decode node counts {totals}")
+        if more := {name: total - before[name] for name, total in self._totals().items() if total > before[name]}:
+            problems.append(f"the decode node counts {more}")
         return problems + self._leftovers()
+
+    def _totals(self) -> dict[str, int]:
+        totals = self.decode.transfers()["worker"]["totals"]
+        return {name: totals[name] for name in ("failed", "mismatched", "unverifiable")}
 
     def _leftovers(self) -> list[str]:
         problems = []

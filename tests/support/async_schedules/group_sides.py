@@ -229,6 +229,8 @@ class GroupDecodeSide:
             runtime_dir=Path(), secret_file=Path(), weights="w", transfer=TransferConfig(early_reserve_share=0.0)
         )
         self.side = DecodeScheduler(config, SECRET, BLOCK_TOKENS, groups=layout.groups)
+        self.side._outcomes.close()
+        self.side._outcomes = SimpleNamespace(send=lambda *_: None)  # type: ignore[assignment]  # there is no node
         self.side._ledger.bind(self.manager.block_pool)
         self.side.integrity.bind(self.manager.block_pool, self.manager)
 
