@@ -30,6 +30,7 @@ class Membership(NamedTuple):
 
 
 ONLY = Membership()
+ONE_GROUP: Mapping[int, Membership] = {}  # nobody writes to it; the explorer pickles it
 
 
 class Terms(NamedTuple):
@@ -41,7 +42,7 @@ class Terms(NamedTuple):
     shares: int = 0  # see `Commit.shares`
     whole: bool = True  # whole blocks travel, to blocks of the same size: digests of them can be compared
     regions: Sequence[int] = ()  # P's, by number, of which something travels
-    groups: Mapping[int, Membership] = MappingProxyType({})  # by layer; one that is not named is in the first
+    groups: Mapping[int, Membership] = ONE_GROUP  # by layer; one that is not named is in the first
 
     def group_of(self, layer: int) -> Membership:
         """Return the KV cache group of one of the layers."""

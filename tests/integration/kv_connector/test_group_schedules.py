@@ -21,8 +21,9 @@ def test_what_the_last_token_reads_is_what_the_kernels_wrote(name: str) -> None:
         assert not (problem := world.run()), f"seed {seed}: {problem}"
         seen += world.traffic.seen + world.decode_side.seen
 
-    assert not {"hit on P", "hit on D", "freed at the end", "preempted"} - seen.keys()
-    assert name == "Mistral" or seen["recycled within a prompt"]
+    assert not {"hit on P", "freed at the end", "preempted"} - seen.keys()
+    if name != "Mistral":  # with one group and this pool neither comes up; the matrix has prefix hits on D
+        assert not {"hit on D", "recycled within a prompt"} - seen.keys()
 
 
 def without_pins(patch: pytest.MonkeyPatch) -> None:
