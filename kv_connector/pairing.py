@@ -18,6 +18,7 @@ from kv_connector.errors import LayoutError
 from kv_connector.layout import Region, Sections
 from kv_connector.protocol import Rank
 from kv_connector.tp_mapping import fits, heads_between, heads_of
+from kv_connector.windows import EVERYTHING
 
 MAX_PIECES = 65_536  # of a region's larger block; Qwen3-8B's in blocks of 16 and 128 tokens on a CPU: 8,256
 MAX_BLOCK_RATIO = 64  # tokens of the larger block to those of the smaller
@@ -159,6 +160,12 @@ def _pair(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | 
     heads = _heads(src, dst, source.rank, target.rank)
     if not heads:
         return None
+    if src.window != dst.window:
+        raise LayoutError(_differ(src, "tokens in the attention window", src.window, dst.window))
+    if src.window != EVERYTHING and source.block_tokens != target.block_tokens:
+        raise LayoutError(
+            _differ(src, "tokens in a block of a layer with a window", source.block_tokens, target.block_tokens)
+        )
     ours, others = (_slabs(src, source), _slabs(dst, target))
     if source.block_tokens == target.block_tokens and ours.kernel_tokens == others.kernel_tokens:
         if ours.slab_bytes != others.slab_bytes:

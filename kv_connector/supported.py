@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from vllm.v1.kv_cache_interface import FullAttentionSpec
-
 from kv_connector.errors import ConfigError
+from kv_connector.groups import groups_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -31,14 +30,6 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
         raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
     if vllm_config.model_config.enable_sleep_mode:
         raise ConfigError("sleep mode unmaps memory that peers read and write: turn it off")
-    if len(kv_cache_config.kv_cache_groups) > 1:
-        raise ConfigError("models with several KV cache groups are not covered by the hand-off yet")
-    (group,) = kv_cache_config.kv_cache_groups
-    spec = getattr(group.kv_cache_spec, "first_spec", group.kv_cache_spec)  # of layers that differ in size only
-    if not isinstance(spec, FullAttentionSpec):
-        kind = type(spec).__name__
-        raise ConfigError(
-            f"a KV cache of kind {kind}, which frees blocks while a prompt is computed, is not covered yet"
-        )
+    groups_of(kv_cache_config, vllm_config.cache_config.block_size)
     if vllm_config.speculative_config is not None:
         raise ConfigError("speculative decoding is not covered by the hand-off yet")

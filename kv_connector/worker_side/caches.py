@@ -1,17 +1,28 @@
 """The KV caches that a worker registered, as plain integers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kv_connector.errors import LayoutError
 from kv_connector.layout import Division, Region, Span, regions_of_tensor, storage_spans, unique_regions
+from kv_connector.windows import EVERYTHING
 
 if TYPE_CHECKING:
     import torch
 
     KVCache = torch.Tensor | tuple[torch.Tensor, ...]
+
+
+class Membership(NamedTuple):
+    """The KV cache group of a layer, by number, and its window (`windows.py`)."""
+
+    group: int = 0
+    window: int = EVERYTHING
+
+
+ONLY = Membership()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +69,7 @@ def describe(
     num_blocks: int,
     block_tokens: int,
     divisions: Mapping[str, Division] = MappingProxyType({}),
+    groups: Mapping[str, Membership] = MappingProxyType({}),
 ) -> Caches:
     """Read the layout off the tensors that vLLM allocated.
 
@@ -66,6 +78,7 @@ def describe(
         num_blocks: Scheduler blocks in the pool.
         block_tokens: Tokens of a scheduler block.
         divisions: vLLM's layer name → how its blocks may be divided.
+        groups: vLLM's layer name → its KV cache group; by default there is one.
 
     Raises:
         LayoutError: a tensor is laid out in a way that cannot be pushed.
@@ -77,8 +90,9 @@ def describe(
         tensors = tensors_of(kv_cache)
         if not all(hasattr(tensor, "data_ptr") for tensor in tensors):
             raise LayoutError(f"{name} keeps several tensors (a recurrent state): it cannot be disaggregated yet")
+        group, window = groups.get(name, ONLY)
         regions = [
-            region
+            replace(region, group=group, window=window)
             for number, tensor in enumerate(tensors)
             for region in regions_of_tensor(
                 name=name if len(tensors) == 1 else f"{name}.{number}",
@@ -92,7 +106,8 @@ def describe(
             )
         ]
         borders |= {tensor.untyped_storage().data_ptr() for tensor in tensors}
-        original = next((r for r in found if r.base_addr == regions[0].base_addr), None)
+        address = group, regions[0].base_addr
+        original = next((r for r in found if (r.group, r.base_addr) == address), None)
         layer_of[name] = original.layer if original else regions[0].layer
         found.extend(regions)
     return Caches(

@@ -209,7 +209,7 @@ def test_a_forward_pass_that_raises_is_never_committed(tmp_path: Path) -> None:
         ranks.reserve("a", 16, [7])
         prompt = Prompt(16, 1, b"prompt a")
         ranks.prefill.begin_step(
-            PrefillStep(started=[StartedPrompt("a", "p-a", prompt)], progress=[Progress("p-a", [1], 1)])
+            PrefillStep(started=[StartedPrompt("a", "p-a", prompt)], progress=[Progress("p-a", [[1]], 1)])
         )
         ranks.prefill.layer_written("layer.0")
         with pytest.raises(MemoryError), ending_step(ranks):

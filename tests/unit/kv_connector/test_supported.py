@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from kv_connector.errors import ConfigError
 from kv_connector.supported import check_supported
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
-WINDOW = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sliding_window=64)
 
 
 def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) -> Any:
@@ -28,6 +27,7 @@ def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) 
     return SimpleNamespace(
         parallel_config=SimpleNamespace(**plain | parallel),
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
+        cache_config=SimpleNamespace(block_size=16),
         speculative_config=speculative,
     )
 
@@ -37,7 +37,9 @@ def groups(*specs: Any) -> Any:
     return SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs])
 
 
-@pytest.mark.parametrize("spec", [FULL, SimpleNamespace(first_spec=FULL)], ids=["full", "full, of several sizes"])
+@pytest.mark.parametrize(
+    "spec", [FULL, SimpleNamespace(first_spec=FULL, block_size=16)], ids=["full", "full, of several sizes"]
+)
 def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     """The common cases raise nothing."""
     check_supported(engine(), groups(spec))
@@ -52,8 +54,6 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
         (engine(distributed_executor_backend="ray"), groups(FULL), "other hosts"),
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
-        (engine(), groups(FULL, FULL), "several KV cache groups"),
-        (engine(), groups(WINDOW), "SlidingWindowSpec"),
         (engine(speculative=object()), groups(FULL), "speculative decoding"),
     ],
 )
