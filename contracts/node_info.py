@@ -29,6 +29,7 @@ class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     heads: int = 1
     total_heads: int = 0
     sections: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=64)] = ()
+    drafter: Name = ""  # names the drafter whose layer it is; empty: the target's
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):

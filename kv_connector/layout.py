@@ -45,6 +45,7 @@ class Region:
     total_heads: int = 0  # KV heads of all ranks together; 0: a block cannot be divided by heads
     # In a slab: (how many in a row, bytes of one token in each); empty: a slab cannot be divided by tokens.
     sections: Sections = ()
+    drafter: str = ""  # names the drafter whose layer this is; empty: the target's
 
     def __post_init__(self) -> None:
         if min(self.base_addr, self.layer, self.total_heads) < 0:
@@ -90,6 +91,7 @@ class Region:
             heads=self.heads,
             total_heads=self.total_heads,
             sections=self.sections,
+            drafter=self.drafter,
         )
 
     @classmethod
@@ -110,6 +112,7 @@ class Region:
             heads=info.heads,
             total_heads=info.total_heads,
             sections=info.sections,
+            drafter=info.drafter,
         )
 
 

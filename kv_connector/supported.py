@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
+from kv_connector.drafting import objection
 from kv_connector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,6 +32,10 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
         raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
     if vllm_config.model_config.enable_sleep_mode:
         raise ConfigError("sleep mode unmaps memory that peers read and write: turn it off")
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):  # until vLLM 0.31
+        raise ConfigError(
+            "scales of the KV cache that each node works out for itself are not KV's: take a checkpoint's"
+        )
     if len(kv_cache_config.kv_cache_groups) > 1:
         raise ConfigError("models with several KV cache groups are not covered by the hand-off yet")
     (group,) = kv_cache_config.kv_cache_groups
@@ -40,5 +45,5 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
         raise ConfigError(
             f"a KV cache of kind {kind}, which frees blocks while a prompt is computed, is not covered yet"
         )
-    if vllm_config.speculative_config is not None:
-        raise ConfigError("speculative decoding is not covered by the hand-off yet")
+    if reason := objection(vllm_config):
+        raise ConfigError(reason)

@@ -1,7 +1,7 @@
 """The KV caches that a worker registered, as plain integers."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Caches:
     """Every KV region of one worker. A *layer* here is what vLLM calls by one name and hooks once."""
 
-    layer_of: Mapping[str, int]  # vLLM's layer name → index, in vLLM's order
+    layer_of: Mapping[str, int]  # vLLM's layer name → index, in vLLM's order; a drafter's layers are left out
     regions: tuple[Region, ...]  # each buffer once, in layer order
     num_blocks: int  # scheduler blocks in the pool
     block_tokens: int
@@ -58,6 +58,8 @@ def describe(
     num_blocks: int,
     block_tokens: int,
     divisions: Mapping[str, Division] = MappingProxyType({}),
+    drafter: str = "",
+    draft_layers: Collection[str] = (),
 ) -> Caches:
     """Read the layout off the tensors that vLLM allocated.
 
@@ -66,6 +68,8 @@ def describe(
         num_blocks: Scheduler blocks in the pool.
         block_tokens: Tokens of a scheduler block.
         divisions: vLLM's layer name → how its blocks may be divided.
+        drafter: Name of the drafter, if there is one.
+        draft_layers: vLLM's names of its layers. Their hooks tell nothing: each pass of the drafter calls them.
 
     Raises:
         LayoutError: a tensor is laid out in a way that cannot be pushed.
@@ -92,11 +96,13 @@ def describe(
             )
         ]
         borders |= {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        if name in draft_layers:
+            regions = [replace(region, drafter=drafter) for region in regions]
         original = next((r for r in found if r.base_addr == regions[0].base_addr), None)
         layer_of[name] = original.layer if original else regions[0].layer
         found.extend(regions)
     return Caches(
-        layer_of=layer_of,
+        layer_of={name: layer for name, layer in layer_of.items() if name not in draft_layers},
         regions=unique_regions(found),
         num_blocks=num_blocks,
         block_tokens=block_tokens,

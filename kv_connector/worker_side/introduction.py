@@ -92,10 +92,10 @@ class Introduction:
             their_block_units=found.dst_block_tokens // unit,
             shares=found.shares,
             whole=found.whole,
-            regions=[names.index(pair.src.name) for pair in found.regions],
+            regions=[names.index(pair.src.name) for pair in found.of_target],
         )
 
     def regions_from(self, theirs: Hello) -> list[int]:
-        """Return which of our regions come from a prefill rank, by number, in its order."""
+        """Return which of our target's regions come from a prefill rank, by number, in its order."""
         names = [region.name for region in self.caches.regions]
-        return [names.index(pair.dst.name) for pair in self.pairing(theirs).regions]
+        return [names.index(pair.dst.name) for pair in self.pairing(theirs).of_target]

@@ -76,3 +76,12 @@ def test_memory_is_registered_allocation_by_allocation() -> None:
     assert caches.borders == {both.data_ptr()}
     assert list(caches.spans) == [(both.data_ptr(), 2 * size)]
     assert list(as_two.spans) == [(both.data_ptr(), size), (both[1].data_ptr(), size)]
+
+
+def test_a_drafters_layers_are_marked_and_not_hooked() -> None:
+    """Each of its passes would call the hook: they are handed over when the step has ended."""
+    caches = describe(cpu_caches(), num_blocks=6, block_tokens=16, drafter="small", draft_layers=frozenset({"layer.1"}))
+
+    assert [(region.name, region.drafter) for region in caches.regions] == [("layer.0", ""), ("layer.1", "small")]
+    assert dict(caches.layer_of) == {"layer.0": 0}
+    assert caches.num_layers == 2

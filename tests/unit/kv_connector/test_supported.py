@@ -42,6 +42,7 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     """The common cases raise nothing."""
     check_supported(engine(), groups(spec))
     check_supported(engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec))
+    check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
         (engine(sleep=True), groups(FULL), "sleep mode"),
         (engine(), groups(FULL, FULL), "several KV cache groups"),
         (engine(), groups(WINDOW), "SlidingWindowSpec"),
-        (engine(speculative=object()), groups(FULL), "speculative decoding"),
+        (engine(speculative=SimpleNamespace(method="mtp")), groups(FULL), "speculative decoding with method 'mtp'"),
     ],
 )
 def test_everything_else_is_refused_with_the_reason(config: Any, cache: Any, words: str) -> None:

@@ -1,0 +1,80 @@
+"""Speculative decoding on either node: the tokens of one plain server that does without."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from contracts.http import DISAGGREGATED
+from deploy.embedded_model import WEIGHTS
+from tests.e2e.client import difference
+from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import VERIFY, answers
+from tests.e2e.stack import FLOAT32, Server, Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+
+DRAFTS = 3
+METHODS: dict[str, dict[str, Any]] = {
+    "": {},
+    "ngram": {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 3, "prompt_lookup_min": 2},
+    # A drafter that is the target itself: whatever is not accepted was drafted from another KV.
+    "draft": {"method": "draft_model", "model": str(WEIGHTS), "num_speculative_tokens": DRAFTS},
+}
+
+
+@contextmanager
+def served(stack: Stack, prefill: str, decode: str) -> Iterator[tuple[Server, Server]]:
+    """Yield the proxy and the decode node of a pair that speculates so."""
+    flags = [
+        [*FLOAT32, *VERIFY, *(["--speculative-config", json.dumps(METHODS[method])] if method else [])]
+        for method in (prefill, decode)
+    ]
+    made = [stack.node("prefill", *flags[0], "--max-num-batched-tokens", "256"), stack.node("decode", *flags[1])]
+    try:
+        for node in made:
+            node.wait_ready()
+        made.append(stack.proxy(made[:1], made[1:]))
+        made[-1].wait_ready()
+        yield made[2], made[1]
+    finally:
+        for server in reversed(made):
+            server.stop()
+            stack.servers.remove(server)
+
+
+def accepted(node: Server) -> float:
+    """Which share of the drafted tokens was accepted so far."""
+    metrics = node.metrics()
+    return metrics["vllm:spec_decode_num_accepted_tokens_total"] / metrics["vllm:spec_decode_num_draft_tokens_total"]
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "least_accepted"),
+    [
+        ("", "ngram", 0.0),
+        ("ngram", "ngram", 0.0),
+        ("", "draft", 0.0),
+        ("draft", "draft", 0.95),
+        ("draft", "", None),
+    ],
+)
+def test_tokens_do_not_depend_on_who_speculates(
+    stack: Stack, trio: Trio, prefill: str, decode: str, least_accepted: float | None
+) -> None:
+    """Exact whichever side drafts; a drafter's KV travels where both have it, so that D drafts as if it had computed it."""
+    with served(stack, prefill, decode) as (proxy, node):
+        prompts, expected = trio.prompts[::3], trio.reference[::3]
+
+        found = answers(proxy.url, stack.model, prompts, at_once=3)
+
+        for prompt, wanted, got in zip(prompts, expected, found, strict=True):
+            assert difference(wanted, got) == "", f"{len(prompt)} tokens"
+            assert got.path == DISAGGREGATED, got.reason
+        totals = node.transfers()["worker"]["totals"]
+        assert totals["failed"] == totals["mismatched"] == 0
+        assert totals["verified"] == totals["loaded"] > 0
+        if least_accepted is not None:
+            assert accepted(node) >= least_accepted
