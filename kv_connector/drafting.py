@@ -40,7 +40,7 @@ def draft_layers(vllm_config: "VllmConfig", names: Iterable[str]) -> frozenset[s
         return frozenset()
     if settings.method == "draft_model":
         return frozenset(name for name in names if name.startswith(_DRAFT_MODEL))
-    first = vllm_config.model_config.get_total_num_hidden_layers()
+    first = vllm_config.model_config.get_num_layers(vllm_config.parallel_config)  # of all: there are no stages
     return frozenset(name for name in names if _number(name) >= first)
 
 

@@ -32,9 +32,9 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
         raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
     if vllm_config.model_config.enable_sleep_mode:
         raise ConfigError("sleep mode unmaps memory that peers read and write: turn it off")
-    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):  # until vLLM 0.31
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):  # of older versions
         raise ConfigError(
-            "scales of the KV cache that each node works out for itself are not KV's: take a checkpoint's"
+            "--calculate-kv-scales lets each node scale its KV in its own way: use the checkpoint's scales"
         )
     if len(kv_cache_config.kv_cache_groups) > 1:
         raise ConfigError("models with several KV cache groups are not covered by the hand-off yet")

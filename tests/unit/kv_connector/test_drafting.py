@@ -17,7 +17,7 @@ def engine(method: str | None, *, stages: int = 1, drafter: str = "a drafter") -
     return SimpleNamespace(
         speculative_config=speculative if method else None,
         parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
-        model_config=SimpleNamespace(get_total_num_hidden_layers=lambda: 4),
+        model_config=SimpleNamespace(get_num_layers=lambda parallel: 4 if parallel.pipeline_parallel_size == 1 else 2),
     )
 
 

@@ -14,7 +14,7 @@ FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch
 WINDOW = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sliding_window=64)
 
 
-def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) -> Any:
+def engine(*, sleep: bool = False, speculative: object = None, own_scales: bool = False, **parallel: Any) -> Any:
     """A supported engine's configuration, with changes."""
     plain = {
         "tensor_parallel_size": 1,
@@ -29,6 +29,7 @@ def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) 
         parallel_config=SimpleNamespace(**plain | parallel),
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
+        cache_config=SimpleNamespace(calculate_kv_scales=own_scales),
     )
 
 
@@ -53,6 +54,7 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
         (engine(distributed_executor_backend="ray"), groups(FULL), "other hosts"),
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
+        (engine(own_scales=True), groups(FULL), "calculate-kv-scales"),
         (engine(), groups(FULL, FULL), "several KV cache groups"),
         (engine(), groups(WINDOW), "SlidingWindowSpec"),
         (engine(speculative=SimpleNamespace(method="mtp")), groups(FULL), "speculative decoding with method 'mtp'"),
