@@ -56,8 +56,7 @@ class Pair:
         prompts, expected = long_prompts(), self._expected["chunked"]
         if cell == "abort":
             await leave_early(self.proxy, self.model, prompts[-1])
-            problems = await self._compare(prompts, expected)  # served over blocks that were given back
-            return problems + self._leftovers()
+            return self._leftovers() + await self._compare(prompts, expected)  # over blocks that were given back
         if cell == "prefix hit":
             halves = [prompt[: len(prompt) // 2] for prompt in prompts]
             for node in (self.prefill, self.decode):
@@ -65,6 +64,7 @@ class Pair:
         return await self._compare(prompts, expected)
 
     async def _compare(self, prompts: Sequence[Sequence[int]], expected: Sequence[Answer]) -> list[str]:
+        before = self._bad_endings()
         found = await ask_all(self.proxy.url, self.model, prompts, AT_ONCE)
         problems = []
         for prompt, wanted, got in zip(prompts, expected, found, strict=True):
@@ -74,10 +74,13 @@ class Pair:
                 problems.append(f"{len(prompt)} tokens: {why}")
             elif got.path != DISAGGREGATED:
                 problems.append(f"{len(prompt)} tokens: served as {got.path}: {got.reason}")
-        totals = self.decode.transfers()["worker"]["totals"]
-        if totals["failed"] or totals["mismatched"] or totals["unverifiable"]:
-            problems.append(f"the decode node counts {totals}")
+        if (after := self._bad_endings()) != before:
+            problems.append(f"the decode node counts {after}, before {before}")
         return problems
+
+    def _bad_endings(self) -> dict[str, int]:
+        totals = self.decode.transfers()["worker"]["totals"]
+        return {name: totals[name] for name in ("failed", "mismatched", "unverifiable")}
 
     def _leftovers(self) -> list[str]:
         problems = []
