@@ -42,23 +42,21 @@ def test_what_d_holds_is_what_p_computed(stack: Stack, trio: Trio, flags: tuple[
 
     In half precision plain vLLM differs from itself between batches, so that tokens say nothing.
     """
-    prompts = trio.prompts[::4]
+    prompts = [prompt for prompt in trio.prompts[::4] if len(prompt) > 1]  # the last token is D's own in any case
     prefill = stack.node("prefill", *flags, *VERIFY, "--max-num-batched-tokens", "256")
     decode = stack.node("decode", *flags, *VERIFY)
-    plain = stack.plain(*flags)
-    with stopped(stack, prefill, decode, plain):
+    plain = [stack.plain(*flags)] if is_exact else []
+    with stopped(stack, prefill, decode, *plain):
         proxy = stack.proxy([prefill], [decode])
         with stopped(stack, proxy):
-            found, expected = (
-                answers(proxy.url, stack.model, prompts, at_once=3),
-                answers(plain.url, stack.model, prompts),
-            )
+            found = answers(proxy.url, stack.model, prompts, at_once=3)
+            expected = [answers(server.url, stack.model, prompts) for server in plain]
 
         assert [answer.path for answer in found] == [DISAGGREGATED] * len(prompts)
         totals = decode.transfers()["worker"]["totals"]
         assert totals["verified"] == totals["loaded"] == len(prompts), totals
-        if is_exact:
-            assert [difference(*pair) for pair in zip(expected, found, strict=True)] == [""] * len(prompts)
+        for reference in expected:
+            assert [difference(*pair) for pair in zip(reference, found, strict=True)] == [""] * len(prompts)
 
 
 def test_another_type_of_kv_is_another_cache(stack: Stack, trio: Trio) -> None:

@@ -49,8 +49,16 @@ def write_head(folder: Path) -> str:
     folder.mkdir(exist_ok=True)
     tensors = {f"{name}.weight": torch.randn(*shape, generator=draw) * 0.1 for name, shape in shapes.items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    same = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
-    same += ("max_position_embeddings", "bos_token_id", "eos_token_id", "rope_parameters", "rms_norm_eps", "hidden_act")
+    sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
+    same = (
+        *sizes,
+        "max_position_embeddings",
+        "bos_token_id",
+        "eos_token_id",
+        "rope_parameters",
+        "rms_norm_eps",
+        "hidden_act",
+    )
     settings = {name: target[name] for name in same}
     settings |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}
     (folder / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": False, "dtype": "float32"}))

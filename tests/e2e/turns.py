@@ -61,13 +61,13 @@ async def converse(prefill: Server, decode: Server, proxy: Server, model: str, t
     return turns
 
 
-def run(stack: Stack, *proxy_flags: str) -> list[Turn]:
-    """Start a pair and a proxy, and have one conversation."""
+def run(stack: Stack, settings: dict[str, str | None]) -> list[Turn]:
+    """Start a pair and a proxy with these settings, and have one conversation."""
     made = [stack.node("prefill", *FLOAT32), stack.node("decode", *FLOAT32)]
     try:
         for node in made:
             node.wait_ready()
-        made.append(stack.proxy(made[:1], made[1:], *proxy_flags))
+        made.append(stack.proxy(made[:1], made[1:], env=settings))
         made[-1].wait_ready()
         return asyncio.run(converse(made[0], made[1], made[2], stack.model, choose_prompts(2)[-1]))
     finally:
@@ -79,10 +79,10 @@ def run(stack: Stack, *proxy_flags: str) -> list[Turn]:
 def main() -> int:
     """Print a table for each way of routing."""
     with tempfile.TemporaryDirectory(prefix="baton-turns-") as folder, running_stack(Path(folder)) as stack:
-        for flags in ((), ("--local-below-bytes", str(LOCAL_BELOW_BYTES))):
-            print(f"\nproxy {' '.join(flags) or 'as it comes'}: {ANSWER_TOKENS} tokens an answer")
+        for below in (0, LOCAL_BELOW_BYTES):
+            print(f"\nproxy.local_below_bytes {below}; {ANSWER_TOKENS} tokens an answer")
             print("turn  prompt  question  computed on P  of it again  computed on D  path")
-            turns = run(stack, *flags)
+            turns = run(stack, {"BATON_PROXY_LOCAL_BELOW_BYTES": str(below)})
             for number, turn in enumerate(turns, 1):
                 again = max(0, turn.on_prefill - turn.question)
                 print(

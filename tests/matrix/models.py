@@ -101,7 +101,7 @@ def ensure(name: str, folder: Path = CACHE) -> Path:
 
 def _settings(name: str) -> str:
     recipe = MODELS[name]
-    return json.dumps({"seed": SEED, "family": recipe.family} | _DECODER | recipe.changes, indent=2) + "\n"
+    return json.dumps({"seed": SEED, "family": recipe.family, **_DECODER, **recipe.changes}, indent=2) + "\n"
 
 
 def _write(name: str, folder: Path) -> None:
@@ -109,7 +109,7 @@ def _write(name: str, folder: Path) -> None:
     import transformers
 
     recipe = MODELS[name]
-    config = getattr(transformers, f"{recipe.family}Config")(**(_DECODER | recipe.changes))
+    config = getattr(transformers, f"{recipe.family}Config")(**{**_DECODER, **recipe.changes})
     torch.manual_seed(SEED)
     getattr(transformers, f"{recipe.family}ForCausalLM")(config).save_pretrained(folder)
     tokens.write(tokens.load(), folder, CONTEXT_TOKENS)
