@@ -54,7 +54,7 @@ _MLA: Final[Mapping[str, Any]] = MappingProxyType(
     }
 )
 # Where a CPU has AMX, vLLM takes a backend that knows bfloat16 alone. This one has blocks of 16 tokens; vLLM then computes
-# prompts whole and keeps no prefix cache.
+# prompts whole and keeps no prefix cache. Seen with a plain server: other tokens for a prompt alone and among three.
 _MLA_FLAGS: Final = ("--attention-backend", "CPU_MLA")
 
 
@@ -64,6 +64,7 @@ class Recipe(NamedTuple):
     family: str  # of `<family>Config` and `<family>ForCausalLM`
     changes: Mapping[str, Any]
     flags: Sequence[str] = ()  # of every server with this model
+    is_repeatable: bool = True  # vLLM gives the same tokens for a prompt alone and among others
 
 
 MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
@@ -75,8 +76,8 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
         "moe-qk-norm": Recipe(
             "Qwen3Moe", {"head_dim": 32, "moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2}
         ),
-        "mla-v2": Recipe("DeepseekV2", {**_MLA, "topk_method": "greedy"}, _MLA_FLAGS),
-        "mla-v3": Recipe("DeepseekV3", {**_MLA, "topk_method": "noaux_tc"}, _MLA_FLAGS),
+        "mla-v2": Recipe("DeepseekV2", {**_MLA, "topk_method": "greedy"}, _MLA_FLAGS, is_repeatable=False),
+        "mla-v3": Recipe("DeepseekV3", {**_MLA, "topk_method": "noaux_tc"}, _MLA_FLAGS, is_repeatable=False),
     }
 )
 
