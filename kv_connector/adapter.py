@@ -7,10 +7,7 @@ computes it itself. Large files count by size, head and samples, as the weights 
 import hashlib
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from vllm.lora.request import LoRARequest
+from typing import Final, Protocol
 
 _FILES: Final = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
 _SAMPLE_BYTES: Final = 64 * 1024
@@ -19,7 +16,21 @@ _SAMPLES: Final = 32
 _State = tuple[str, int, int]  # a file's path, size and time of change, ns
 
 
-def adapter_name(adapter: "LoRARequest") -> str:
+class Adapter(Protocol):
+    """What is read of vLLM's `LoRARequest`."""
+
+    @property
+    def lora_name(self) -> str:
+        """As requests name it."""
+        ...
+
+    @property
+    def lora_path(self) -> str:
+        """A folder, or an id of the hub."""
+        ...
+
+
+def adapter_name(adapter: Adapter) -> str:
     """Name an adapter, the same on two nodes only if its files are. One that lies elsewhere goes by its name alone."""
     folder = Path(adapter.lora_path)
     states: list[_State] = []
