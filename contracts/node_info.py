@@ -31,6 +31,7 @@ class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sections: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=64)] = ()
     group: int = 0  # KV cache group
     window: int = 0  # tokens that a token reads; 0: all
+    drafter: Name = ""  # names the drafter whose layer it is; empty: the target's
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):

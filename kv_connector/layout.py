@@ -48,6 +48,7 @@ class Region:
     sections: Sections = ()
     group: int = 0  # whose block table names its blocks; layers of other groups may lie in the same memory
     window: int = EVERYTHING  # see `windows.py`
+    drafter: str = ""  # names the drafter whose layer this is; empty: the target's
 
     def __post_init__(self) -> None:
         if min(self.base_addr, self.layer, self.total_heads, self.group, self.window) < 0:
@@ -95,6 +96,7 @@ class Region:
             sections=self.sections,
             group=self.group,
             window=self.window,
+            drafter=self.drafter,
         )
 
     @classmethod
@@ -117,6 +119,7 @@ class Region:
             sections=info.sections,
             group=info.group,
             window=info.window,
+            drafter=info.drafter,
         )
 
 

@@ -8,6 +8,8 @@ from array import array
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from kv_connector.adapter import adapter_name
+
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
@@ -19,7 +21,7 @@ def prompt_hash(request: "Request") -> bytes:
         place = feature.mm_position
         digest.update(f"|mm {feature.identifier} {place.offset} {place.length}".encode())
     if request.lora_request is not None:
-        digest.update(f"|lora {request.lora_request.lora_name}".encode())
+        digest.update(f"|lora {adapter_name(request.lora_request)}".encode())
     if request.cache_salt:
         digest.update(f"|salt {request.cache_salt}".encode())
     return digest.digest()

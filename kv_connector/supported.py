@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from kv_connector.drafting import objection
 from kv_connector.errors import ConfigError
-from kv_connector.groups import groups_of
+from kv_connector.groups import groups_of, have_windows
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -30,6 +31,12 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
         raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
     if vllm_config.model_config.enable_sleep_mode:
         raise ConfigError("sleep mode unmaps memory that peers read and write: turn it off")
-    groups_of(kv_cache_config, vllm_config.cache_config.block_size)
-    if vllm_config.speculative_config is not None:
-        raise ConfigError("speculative decoding is not covered by the hand-off yet")
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):  # of older versions
+        raise ConfigError(
+            "--calculate-kv-scales lets each node scale its KV in its own way: use the checkpoint's scales"
+        )
+    groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
+    if reason := objection(vllm_config):
+        raise ConfigError(reason)
+    if vllm_config.speculative_config is not None and (len(groups) > 1 or have_windows(groups)):
+        raise ConfigError("speculative decoding has not been tried with a sliding window or several KV cache groups")

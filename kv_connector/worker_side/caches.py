@@ -1,6 +1,6 @@
 """The KV caches that a worker registered, as plain integers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
@@ -29,7 +29,7 @@ ONLY = Membership()
 class Caches:
     """Every KV region of one worker. A *layer* here is what vLLM calls by one name and hooks once."""
 
-    layer_of: Mapping[str, int]  # vLLM's layer name → index, in vLLM's order
+    layer_of: Mapping[str, int]  # vLLM's layer name → index, in vLLM's order; a drafter's layers are left out
     regions: tuple[Region, ...]  # each buffer once, in layer order
     num_blocks: int  # scheduler blocks in the pool
     block_tokens: int
@@ -70,6 +70,8 @@ def describe(
     block_tokens: int,
     divisions: Mapping[str, Division] = MappingProxyType({}),
     groups: Mapping[str, Membership] = MappingProxyType({}),
+    drafter: str = "",
+    draft_layers: Collection[str] = (),
 ) -> Caches:
     """Read the layout off the tensors that vLLM allocated.
 
@@ -79,6 +81,8 @@ def describe(
         block_tokens: Tokens of a scheduler block.
         divisions: vLLM's layer name → how its blocks may be divided.
         groups: vLLM's layer name → its KV cache group; by default there is one.
+        drafter: Name of the drafter, if there is one.
+        draft_layers: vLLM's names of its layers. Their hooks tell nothing: each pass of the drafter calls them.
 
     Raises:
         LayoutError: a tensor is laid out in a way that cannot be pushed.
@@ -106,12 +110,14 @@ def describe(
             )
         ]
         borders |= {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        if name in draft_layers:
+            regions = [replace(region, drafter=drafter) for region in regions]
         address = group, regions[0].base_addr
         original = next((r for r in found if (r.group, r.base_addr) == address), None)
         layer_of[name] = original.layer if original else regions[0].layer
         found.extend(regions)
     return Caches(
-        layer_of=layer_of,
+        layer_of={name: layer for name, layer in layer_of.items() if name not in draft_layers},
         regions=unique_regions(found),
         num_blocks=num_blocks,
         block_tokens=block_tokens,

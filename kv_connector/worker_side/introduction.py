@@ -95,7 +95,7 @@ class Introduction:
             their_block_units=found.dst_block_tokens // unit,
             shares=found.shares,
             whole=found.whole,
-            regions=[names.index(pair.src.name) for pair in found.regions],
+            regions=[names.index(pair.src.name) for pair in found.of_target],
             groups={
                 pair.src.layer: Membership(pair.src.group, pair.dst.group, pair.src.window) for pair in found.regions
             },
@@ -115,7 +115,7 @@ class Introduction:
         regions = self.caches.regions
         names = [region.name for region in regions]
         return parts_of(
-            [names.index(pair.dst.name) for pair in self.pairing(theirs).regions],
+            [names.index(pair.dst.name) for pair in self.pairing(theirs).of_target],
             lambda region: regions[region].group,
             lambda group: [block for block in wish.blocks[group] if block],
         )

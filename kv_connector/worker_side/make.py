@@ -10,6 +10,7 @@ from contracts.node_info import to_plain
 from kv_connector.config import ConnectorConfig
 from kv_connector.digest import RegionDigests
 from kv_connector.divisions import divisions_of, total_kv_heads
+from kv_connector.drafting import draft_layers, drafter_digest
 from kv_connector.engine.mooncake_environment import check_transport
 from kv_connector.fingerprint import fingerprint_of
 from kv_connector.groups import groups_of
@@ -67,6 +68,8 @@ def make_worker(
         block_tokens=vllm_config.cache_config.block_size,
         divisions=divisions_of(vllm_config, kv_cache_config, kv_caches),
         groups=_memberships(vllm_config, kv_cache_config),
+        drafter=drafter_digest(vllm_config),
+        draft_layers=draft_layers(vllm_config, kv_caches),
     )
     tensors = [tensor for kv_cache in kv_caches.values() for tensor in tensors_of(kv_cache)]
     device = tensors[0].device

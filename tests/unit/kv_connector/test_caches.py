@@ -92,3 +92,12 @@ def test_layers_of_several_groups_may_lie_in_the_same_memory() -> None:
     ]
     assert dict(caches.layer_of) == {"layer.0": 0, "layer.1": 1, "layer.2": 1}  # the last shares the KV of the second
     assert len(caches.spans) == 1
+
+
+def test_a_drafters_layers_are_marked_and_not_hooked() -> None:
+    """Each of its passes would call the hook: they are handed over when the step has ended."""
+    caches = describe(cpu_caches(), num_blocks=6, block_tokens=16, drafter="small", draft_layers=frozenset({"layer.1"}))
+
+    assert [(region.name, region.drafter) for region in caches.regions] == [("layer.0", ""), ("layer.1", "small")]
+    assert dict(caches.layer_of) == {"layer.0": 0}
+    assert caches.num_layers == 2

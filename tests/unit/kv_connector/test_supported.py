@@ -13,7 +13,7 @@ from kv_connector.supported import check_supported
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
 
 
-def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) -> Any:
+def engine(*, sleep: bool = False, speculative: object = None, own_scales: bool = False, **parallel: Any) -> Any:
     """A supported engine's configuration, with changes."""
     plain = {
         "tensor_parallel_size": 1,
@@ -27,8 +27,8 @@ def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) 
     return SimpleNamespace(
         parallel_config=SimpleNamespace(**plain | parallel),
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
-        cache_config=SimpleNamespace(block_size=16),
         speculative_config=speculative,
+        cache_config=SimpleNamespace(block_size=16, calculate_kv_scales=own_scales),
     )
 
 
@@ -44,6 +44,7 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     """The common cases raise nothing."""
     check_supported(engine(), groups(spec))
     check_supported(engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec))
+    check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,13 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
         (engine(distributed_executor_backend="ray"), groups(FULL), "other hosts"),
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
-        (engine(speculative=object()), groups(FULL), "speculative decoding"),
+        (engine(own_scales=True), groups(FULL), "calculate-kv-scales"),
+        (engine(speculative=SimpleNamespace(method="mtp")), groups(FULL), "speculative decoding with method 'mtp'"),
+        (
+            engine(speculative=SimpleNamespace(method="ngram")),
+            groups(FULL, FULL),
+            "speculative decoding has not been tried with a sliding window",
+        ),
     ],
 )
 def test_everything_else_is_refused_with_the_reason(config: Any, cache: Any, words: str) -> None:
