@@ -51,7 +51,6 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         CONNECTOR: ("_kv_cache_config", "_kv_cache_manager", "_kv_transfer_config", "_vllm_config"),
         GROUPS: ("request_finished_all_groups",),
         "vllm.distributed.device_communicators.shm_broadcast": ("sched_yield",),  # spinning.py takes its place
-        f"{CONNECTOR.partition(':')[0]}:SupportsHMA": ("request_finished_all_groups",),
         "vllm.v1.attention.backends.cpu_attn": ("_get_attn_isa",),
         "vllm.v1.core.block_pool:BlockPool": (
             *("blocks", "free_block_queue", "free_blocks", "get_num_free_blocks", "null_block", "num_gpu_blocks"),
