@@ -31,7 +31,7 @@ class Adapter(Protocol):
 
 
 def adapter_name(adapter: Adapter) -> str:
-    """Name an adapter, the same on two nodes only if its files are. One that lies elsewhere goes by its name alone."""
+    """Name an adapter, the same on two nodes only if its files are. One of the hub goes by its id."""
     folder = Path(adapter.lora_path)
     states: list[_State] = []
     for name in _FILES:
@@ -40,7 +40,7 @@ def adapter_name(adapter: Adapter) -> str:
         except OSError:
             continue  # each format has one of them; an id of the hub has none
         states.append((str(folder / name), found.st_size, found.st_mtime_ns))
-    return f"{adapter.lora_name} {_digest(tuple(states))}"
+    return f"{adapter.lora_name} {_digest(tuple(states)) if states else adapter.lora_path}"
 
 
 @lru_cache(maxsize=256)

@@ -24,7 +24,13 @@ from vllm.v1.request import RequestStatus
 
 from contracts.kv_transfer import Grid
 from kv_connector.config import ConnectorConfig
-from kv_connector.engine_version import FailedLoads, TransferResults, cache_manager_of, check_engine
+from kv_connector.engine_version import (
+    KNOWS_FAILED_RECEIVES,
+    FailedLoads,
+    TransferResults,
+    cache_manager_of,
+    check_engine,
+)
 from kv_connector.groups import groups_of, refuse_beside
 from kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
 from kv_connector.scheduler_side.decode import DecodeScheduler
@@ -57,7 +63,11 @@ _COMPLETED = (
 )
 
 
-class BatonConnector(KVConnectorBase_V1, SupportsHMA):
+# vLLM gives a model's layers several groups only to a connector that says it can have them.
+_Groups: Any = SupportsHMA if KNOWS_FAILED_RECEIVES else object
+
+
+class BatonConnector(KVConnectorBase_V1, _Groups):
     """Pushes KV from prefill to decode nodes, layer by layer; also of models with several KV cache groups."""
 
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:

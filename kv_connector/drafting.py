@@ -21,7 +21,12 @@ _DRAFT_MODEL = "draft_model."  # what vLLM's `DraftModelProposer` puts before th
 def objection(vllm_config: "VllmConfig") -> str:
     """Return why this engine's speculative decoding is not covered; "" if it is, or if there is none."""
     settings = vllm_config.speculative_config
-    if settings is None or settings.method in WITHOUT_LAYERS:
+    if settings is None:
+        return ""
+    if vllm_config.kv_transfer_config.is_kv_producer and vllm_config.parallel_config.pipeline_parallel_size > 1:
+        # vLLM then calls `wait_for_save` in the last stage alone: the others would never hand over all of their layers
+        return "speculative decoding on a prefill node of several pipeline stages is not covered: give it to the decode node"
+    if settings.method in WITHOUT_LAYERS:
         return ""
     if settings.method not in WITH_LAYERS:
         return (

@@ -18,6 +18,7 @@ from kv_connector.windows import EVERYTHING
 if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
+_WITHOUT = "start with --disable-hybrid-kv-cache-manager, which keeps every layer's KV in full"
 _KEEPS_ALL = (FullAttentionSpec, MLAAttentionSpec)  # no subclasses: they may free blocks by rules of their own
 
 
@@ -48,7 +49,7 @@ def refuse_beside(groups: Sequence[Group]) -> None:
     if len(groups) > 1 or have_windows(groups):
         raise ConfigError(
             "another KV connector beside Baton's has not been tried with a sliding window or several KV cache groups: "
-            "leave out `beside`"
+            f"leave out `beside`, or {_WITHOUT}"
         )
 
 
@@ -73,7 +74,7 @@ def groups_of(
     if len(groups) > 1 and sizes != [block_tokens]:
         raise ConfigError(
             f"KV cache groups with blocks of different numbers of tokens ({', '.join(map(str, sizes))}; the scheduler's "
-            f"have {block_tokens}) are not covered yet"
+            f"have {block_tokens}) are not covered yet: {_WITHOUT}"
         )
     if not can_fail and (len(groups) > 1 or have_windows(groups)):
         raise ConfigError(
@@ -84,12 +85,22 @@ def groups_of(
 
 
 def _window_of(group: "KVCacheGroupSpec") -> int:
-    spec = getattr(group.kv_cache_spec, "first_spec", group.kv_cache_spec)  # of layers that differ in size only
+    of_layers = getattr(group.kv_cache_spec, "kv_cache_specs", None)  # of layers that differ in size only
+    windows = {_window_of_layer(spec) for spec in (of_layers.values() if of_layers else [group.kv_cache_spec])}
+    if len(windows) > 1:
+        raise ConfigError(
+            f"a KV cache group with windows of {', '.join(map(str, sorted(windows)))} tokens is not covered yet"
+        )
+    return windows.pop()
+
+
+def _window_of_layer(spec: object) -> int:
     if type(spec) in _KEEPS_ALL:
         return EVERYTHING
     if type(spec) is not SlidingWindowSpec or _retains_more(spec):
         raise ConfigError(
-            f"a KV cache of kind {type(spec).__name__}, which keeps its blocks by rules of its own, is not covered yet"
+            f"a KV cache of kind {type(spec).__name__}, which keeps its blocks by rules of its own, is not covered yet: "
+            f"if other layers attend to everything, {_WITHOUT}"
         )
     return int(spec.sliding_window)
 

@@ -93,7 +93,7 @@ class Pairing:
     @property
     def whole(self) -> bool:
         """Whether whole blocks travel, to blocks of the same size."""
-        return self.src_block_tokens == self.dst_block_tokens and all(pair.whole for pair in self.regions)
+        return self.src_block_tokens == self.dst_block_tokens and all(pair.whole for pair in self.of_target)
 
     def of_layer(self, layer: int) -> list[RegionPair]:
         """The pairs of one of P's layers."""

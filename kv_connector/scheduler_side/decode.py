@@ -115,7 +115,7 @@ class DecodeScheduler:
         if params is None or request.skip_reading_prefix_cache:
             return  # an ordinary request; one that must compute its prompt itself
         prompt = prompt_hash(request)
-        transfer_id = params.transfer_of(prompt)
+        transfer_id = params.transfer_of(prompt_hash(request, with_files=False))
         peers = params.peer.split(",")
         if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:
             self._unfit(params)

@@ -85,7 +85,7 @@ class PrefillScheduler:
         if params is None:
             return
         prompt = prompt_hash(request)
-        transfer_id = params.transfer_of(prompt)
+        transfer_id = params.transfer_of(prompt_hash(request, with_files=False))
         if known := self._prompts.get(transfer_id):
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
                 self._refusals.count(Refused.REUSED_ID, transfer_id)

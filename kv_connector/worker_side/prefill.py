@@ -136,6 +136,8 @@ class PrefillWorker:
                     self._fan_out.add_source_blocks(request_id, *blocks)
                 for request_id in step.holds:
                     self._fan_out.hold(request_id, now)
+                for request_id, reason in step.voids:  # one that began in this step, too
+                    self._fan_out.void(request_id, reason, now)
                 self._flush()
         new_blocks = sum(max(map(len, prompt.new_blocks), default=0) for prompt in step.progress)
         self._sync.begin_step(step.progress, self._sender.layers_at_once(new_blocks))

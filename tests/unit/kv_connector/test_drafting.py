@@ -10,12 +10,13 @@ from kv_connector.drafting import draft_layers, drafter_digest, objection
 TARGET = [f"model.layers.{i}.self_attn.attn" for i in range(4)]
 
 
-def engine(method: str | None, *, stages: int = 1, drafter: str = "a drafter") -> Any:
+def engine(method: str | None, *, stages: int = 1, drafter: str = "a drafter", prefill: bool = False) -> Any:
     """What we read of an engine with four layers and this method."""
     config = SimpleNamespace(to_dict=lambda: {"name": drafter})
     speculative = SimpleNamespace(method=method, draft_model_config=SimpleNamespace(hf_config=config, dtype="float32"))
     return SimpleNamespace(
         speculative_config=speculative if method else None,
+        kv_transfer_config=SimpleNamespace(is_kv_producer=prefill),
         parallel_config=SimpleNamespace(pipeline_parallel_size=stages),
         model_config=SimpleNamespace(get_num_layers=lambda parallel: 4 if parallel.pipeline_parallel_size == 1 else 2),
     )
@@ -32,6 +33,7 @@ def test_these_methods_are_covered(method: str | None) -> None:
     [
         (engine("mtp"), "method 'mtp' is not covered by the hand-off: use one of ngram, "),
         (engine("medusa"), "method 'medusa' is not covered"),
+        (engine("ngram", stages=2, prefill=True), "on a prefill node of several pipeline stages is not covered"),
         (engine("eagle", stages=2), "a drafter of method 'eagle' beside pipeline stages is not covered"),
     ],
 )
@@ -41,8 +43,9 @@ def test_other_methods_are_refused_by_name(config: Any, words: str) -> None:
 
 
 def test_ngrams_may_stand_beside_pipeline_stages() -> None:
-    """They have no layers that a stage could hold."""
+    """On a decode node: they have no layers that a stage could hold."""
     assert objection(engine("ngram", stages=2)) == ""
+    assert objection(engine("ngram", prefill=True)) == ""
 
 
 def test_the_drafters_layers_are_told_apart() -> None:

@@ -30,8 +30,8 @@ def cache(*specs: Any) -> Any:
 
 
 def test_a_group_says_how_far_its_tokens_read() -> None:
-    """As the engine's own configuration has it; of layers that differ in size alone the first one counts."""
-    several = SimpleNamespace(first_spec=WINDOW, block_size=16)
+    """As the engine's own configuration has it; layers of one group may differ in size."""
+    several = SimpleNamespace(kv_cache_specs={"a": WINDOW, "b": WINDOW}, block_size=16)
 
     assert groups_of(cache(FULL), 16) == ONE_GROUP
     assert groups_of(cache(WINDOW, FULL, several), 16) == (Group(64), Group(), Group(64))
@@ -43,13 +43,14 @@ def test_a_group_says_how_far_its_tokens_read() -> None:
         ([CHUNKED], "kind ChunkedLocalAttentionSpec"),
         ([FULL, STATE], "kind MambaSpec"),
         ([RETAINING], "kind SlidingWindowSpec"),
+        ([SimpleNamespace(kv_cache_specs={"a": FULL, "b": WINDOW}, block_size=16)], "windows of 0, 64 tokens"),
         (
             [FULL, SlidingWindowSpec(block_size=32, sliding_window=64, **COMMON)],
             r"different numbers of tokens \(16, 32;",
         ),
         ([FULL] * (MAX_GROUPS + 1), "at most 16"),
     ],
-    ids=["chunked local attention", "a recurrent state", "it keeps more", "other blocks", "too many"],
+    ids=["chunked local attention", "a recurrent state", "it keeps more", "two windows", "other blocks", "too many"],
 )
 def test_other_caches_are_refused(specs: list[Any], words: str) -> None:
     """The sentence names what it is."""

@@ -28,6 +28,7 @@ def engine(*, sleep: bool = False, speculative: object = None, own_scales: bool 
         parallel_config=SimpleNamespace(**plain | parallel),
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
+        kv_transfer_config=SimpleNamespace(is_kv_producer=False),
         cache_config=SimpleNamespace(block_size=16, calculate_kv_scales=own_scales),
     )
 
@@ -38,7 +39,7 @@ def groups(*specs: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "spec", [FULL, SimpleNamespace(first_spec=FULL, block_size=16)], ids=["full", "full, of several sizes"]
+    "spec", [FULL, SimpleNamespace(kv_cache_specs={"a": FULL}, block_size=16)], ids=["full", "full, of several sizes"]
 )
 def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     """The common cases raise nothing."""
