@@ -55,3 +55,21 @@ def test_an_adapter_that_was_replaced_is_another(tmp_path: Path) -> None:
     before = prompt_hash(tuned(tmp_path / "a", b"first"))
 
     assert prompt_hash(tuned(tmp_path / "a", b"other, longer")) != before
+
+
+def test_an_adapter_of_the_hub_is_known_by_its_id() -> None:
+    """Its files lie where we do not look."""
+    one, two = (
+        FakeRequest("r1", [1], lora_request=SimpleNamespace(lora_name="tuned", lora_path=f"org/{name}"))
+        for name in ("one", "two")
+    )
+
+    assert prompt_hash(one) != prompt_hash(two)
+
+
+def test_two_nodes_with_other_files_name_a_prompt_alike(tmp_path: Path) -> None:
+    """So that they meet, and find at once that it is not the same."""
+    ours, theirs = tuned(tmp_path / "a", b"one"), tuned(tmp_path / "b", b"two")
+
+    assert prompt_hash(ours, with_files=False) == prompt_hash(theirs, with_files=False)
+    assert prompt_hash(ours) != prompt_hash(theirs)
