@@ -6,7 +6,7 @@ in the same memory. `windows.py` says what a window means for a prompt's blocks.
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 
@@ -94,7 +94,7 @@ def _window_of(group: "KVCacheGroupSpec") -> int:
     return windows.pop()
 
 
-def _window_of_layer(spec: object) -> int:
+def _window_of_layer(spec: Any) -> int:
     if type(spec) in _KEEPS_ALL:
         return EVERYTHING
     if type(spec) is not SlidingWindowSpec or _retains_more(spec):
