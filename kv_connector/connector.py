@@ -258,7 +258,12 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
-        """Each head's tokens together, so that ranks of other tensor-parallel sizes can take their heads."""
+        """Each head's tokens together, so that ranks of other tensor-parallel sizes can take their heads.
+
+        A connector that stands beside ours asks for the same by the name that its version of vLLM has for it.
+        """
+        if vllm_config.kv_transfer_config.kv_connector_extra_config.get("has_neighbours"):
+            return None
         return None if vllm_config.model_config is None or vllm_config.model_config.use_mla else "HND"
 
     @classmethod
