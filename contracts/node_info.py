@@ -16,7 +16,7 @@ Word = Annotated[str, msgspec.Meta(max_length=512)]
 class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block.
 
-    The last four say how a block may be divided; see `kv_connector.layout.Region`.
+    `kernel_blocks` to `sections` say how a block may be divided; see `kv_connector.layout.Region`.
     """
 
     name: Name
@@ -29,6 +29,9 @@ class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     heads: int = 1
     total_heads: int = 0
     sections: Annotated[tuple[tuple[int, int], ...], msgspec.Meta(max_length=64)] = ()
+    group: int = 0  # KV cache group
+    window: int = 0  # tokens that a token reads; 0: all
+    drafter: Name = ""  # names the drafter whose layer it is; empty: the target's
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ class ConnectorConfig:
     advertise_host: str = "127.0.0.1"  # address that peers reach this node at
     data_host: str = "127.0.0.1"  # address of the transfer engine
     layerwise: bool = False  # P: ask vLLM for piecewise graphs, since hooks do not run inside captured ones
+    has_neighbours: bool = False  # other KV connectors stand beside this one
     engine: int = 0  # index of this data-parallel engine; the connector sets it
 
     @classmethod

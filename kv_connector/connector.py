@@ -18,12 +18,20 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
+    SupportsHMA,
 )
 from vllm.v1.request import RequestStatus
 
 from contracts.kv_transfer import Grid
 from kv_connector.config import ConnectorConfig
-from kv_connector.engine_version import FailedLoads, TransferResults, cache_manager_of, check_engine
+from kv_connector.engine_version import (
+    KNOWS_FAILED_RECEIVES,
+    FailedLoads,
+    TransferResults,
+    cache_manager_of,
+    check_engine,
+)
+from kv_connector.groups import groups_of, refuse_beside
 from kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from kv_connector.scheduler_side.prefill import PrefillScheduler
@@ -55,8 +63,12 @@ _COMPLETED = (
 )
 
 
-class BatonConnector(KVConnectorBase_V1):
-    """Pushes KV from prefill to decode nodes, layer by layer."""
+# vLLM gives a model's layers several groups only to a connector that says it can have them.
+_Groups: Any = SupportsHMA if KNOWS_FAILED_RECEIVES else object
+
+
+class BatonConnector(KVConnectorBase_V1, _Groups):
+    """Pushes KV from prefill to decode nodes, layer by layer; also of models with several KV cache groups."""
 
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         """Read the configuration; threads start with `register_kv_caches` and `bind_gpu_block_pool`."""
@@ -69,6 +81,9 @@ class BatonConnector(KVConnectorBase_V1):
         parallel = vllm_config.parallel_config
         extra = transfer_config.kv_connector_extra_config
         self._config = ConnectorConfig.from_extra({**extra, "engine": parallel.data_parallel_index})
+        groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
+        if self._config.has_neighbours:
+            refuse_beside(groups)
         self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         self._worker: Worker | None = None
@@ -80,10 +95,12 @@ class BatonConnector(KVConnectorBase_V1):
             secret, block_tokens = self._config.secret(), vllm_config.cache_config.block_size
             grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
             if transfer_config.is_kv_producer:
-                self._scheduler = PrefillScheduler(secret, block_tokens, grid)
+                self._scheduler = PrefillScheduler(secret, block_tokens, grid, groups=groups)
             else:
                 can_share = bool(vllm_config.cache_config.enable_prefix_caching)
-                self._scheduler = DecodeScheduler(self._config, secret, block_tokens, grid, has_prefix_cache=can_share)
+                self._scheduler = DecodeScheduler(
+                    self._config, secret, block_tokens, grid, has_prefix_cache=can_share, groups=groups
+                )
 
     # --- worker ---
 
@@ -203,7 +220,7 @@ class BatonConnector(KVConnectorBase_V1):
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         """Blocks are allocated for a request."""
         if isinstance(self._scheduler, DecodeScheduler):
-            self._scheduler.allocated(request, blocks.blocks[0], num_external_tokens)
+            self._scheduler.allocated(request, blocks.blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
         """Tell the workers about this step."""
@@ -229,13 +246,24 @@ class BatonConnector(KVConnectorBase_V1):
             self._scheduler.finish_request(request)
         return False, None
 
+    def request_finished_all_groups(
+        self, request: "Request", block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """The same as asked by a vLLM that may have several KV cache groups."""
+        return self.request_finished(request, block_ids[0])
+
     def has_pending_push_work(self) -> bool:
         """Keep stepping while a peer may write to some block: it is a step that gives it back."""
         return isinstance(self._scheduler, DecodeScheduler) and self._scheduler.has_open_reservations()
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: "VllmConfig") -> str | None:
-        """Each head's tokens together, so that ranks of other tensor-parallel sizes can take their heads."""
+        """Each head's tokens together, so that ranks of other tensor-parallel sizes can take their heads.
+
+        A connector that stands beside ours asks for the same by the name that its version of vLLM has for it.
+        """
+        if vllm_config.kv_transfer_config.kv_connector_extra_config.get("has_neighbours"):
+            return None
         return None if vllm_config.model_config is None or vllm_config.model_config.use_mla else "HND"
 
     @classmethod

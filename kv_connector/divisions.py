@@ -41,8 +41,10 @@ def divisions_of(
         heads = getattr(spec, "num_kv_heads", 0)
         if tensor is None or isinstance(tensor, tuple) or getattr(tensor, "ndim", 0) != 4 or tensor.shape[1] != heads:
             continue
-        if heads != max(1, total // tp_size):
+        if heads != max(1, total // tp_size) or getattr(spec, "max_tp_shards", None) not in (None, total):
             continue  # a layer that counts its heads otherwise than the model
+        if tp_size > total and len(kv_cache_config.kv_cache_groups) > 1:
+            continue  # replicas hide how many heads such a layer has in all
         layer = layers[name]
         backend, sections = backends.name_of(layer), NO_SECTIONS
         if backend == backends.CPU:

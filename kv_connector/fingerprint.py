@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.node_info import Fingerprint
 from kv_connector import backends
+from kv_connector.drafting import draft_layers
 from kv_connector.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -58,8 +59,10 @@ def attention_of(vllm_config: "VllmConfig") -> str:
     Raises:
         ConfigError: no layer has told vLLM of itself, as in a process without a model.
     """
-    layers = vllm_config.compilation_config.static_forward_context.values()
-    names = {_backend_of(layer, vllm_config) for layer in layers if backends.name_of(layer)}
+    layers = dict(vllm_config.compilation_config.static_forward_context)
+    for name in draft_layers(vllm_config, tuple(layers)):
+        del layers[name]  # a peer may do without the drafter, or have another
+    names = {_backend_of(layer, vllm_config) for layer in layers.values() if backends.name_of(layer)}
     if not names:
         raise ConfigError("this process has no attention layers, so its KV cannot be described")
     return "+".join(sorted(names))

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from contracts.node_info import RegionInfo
 from kv_connector.errors import LayoutError
+from kv_connector.windows import EVERYTHING
 
 Span = tuple[int, int]  # address and length, both in bytes
 Sections = tuple[tuple[int, int], ...]
@@ -45,9 +46,12 @@ class Region:
     total_heads: int = 0  # KV heads of all ranks together; 0: a block cannot be divided by heads
     # In a slab: (how many in a row, bytes of one token in each); empty: a slab cannot be divided by tokens.
     sections: Sections = ()
+    group: int = 0  # whose block table names its blocks; layers of other groups may lie in the same memory
+    window: int = EVERYTHING  # see `windows.py`
+    drafter: str = ""  # names the drafter whose layer this is; empty: the target's
 
     def __post_init__(self) -> None:
-        if min(self.base_addr, self.layer, self.total_heads) < 0:
+        if min(self.base_addr, self.layer, self.total_heads, self.group, self.window) < 0:
             raise LayoutError(f"{self} has a negative field")
         if min(self.block_bytes, self.num_blocks, self.kernel_blocks, self.heads) < 1:
             raise LayoutError(f"{self} has a field below 1")
@@ -90,6 +94,9 @@ class Region:
             heads=self.heads,
             total_heads=self.total_heads,
             sections=self.sections,
+            group=self.group,
+            window=self.window,
+            drafter=self.drafter,
         )
 
     @classmethod
@@ -110,6 +117,9 @@ class Region:
             heads=info.heads,
             total_heads=info.total_heads,
             sections=info.sections,
+            group=info.group,
+            window=info.window,
+            drafter=info.drafter,
         )
 
 
@@ -217,14 +227,14 @@ def _is_dense(dims: Iterable[_Dim]) -> bool:
 
 
 def unique_regions(regions: Iterable[Region]) -> tuple[Region, ...]:
-    """Keep the first of each set of aliases (layers that share KV), in order.
+    """Keep the first of each set of aliases (layers of one group that share KV), in order.
 
     Raises:
         LayoutError: two regions start at the same address with the same stride, but hold blocks of different sizes.
     """
-    kept: dict[tuple[int, int], Region] = {}
+    kept: dict[tuple[int, int, int], Region] = {}
     for region in regions:
-        first = kept.setdefault((region.base_addr, region.stride_bytes), region)
+        first = kept.setdefault((region.group, region.base_addr, region.stride_bytes), region)
         if first.block_bytes != region.block_bytes:
             raise LayoutError(f"{first} and {region} share memory but not the size of a block")
     return tuple(kept.values())

@@ -48,7 +48,7 @@ class Progress(NamedTuple):
     """What one step does for one prompt."""
 
     request_id: str
-    new_blocks: list[int]  # block ids that the prompt got in this step, appended in prompt order
+    new_blocks: list[list[int]]  # block ids that the prompt got in this step, by KV cache group, in prompt order
     ready_blocks: int  # blocks of the prompt that are complete when this step's forward pass has run
 
 

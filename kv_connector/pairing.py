@@ -18,6 +18,7 @@ from kv_connector.errors import LayoutError
 from kv_connector.layout import Region, Sections
 from kv_connector.protocol import Rank
 from kv_connector.tp_mapping import fits, heads_between, heads_of
+from kv_connector.windows import EVERYTHING
 
 MAX_PIECES = 65_536  # of a region's larger block; Qwen3-8B's in blocks of 16 and 128 tokens on a CPU: 8,256
 MAX_BLOCK_RATIO = 64  # tokens of the larger block to those of the smaller
@@ -76,8 +77,13 @@ class Pairing:
 
     @property
     def shares(self) -> int:
-        """Pairs of region and head that travel: added up over all P ranks it must be everything that D has."""
-        return sum(pair.heads for pair in self.regions)
+        """Pairs of region and head that travel: added up over all P ranks it must be everything that D's target has."""
+        return sum(pair.heads for pair in self.of_target)
+
+    @property
+    def of_target(self) -> list[RegionPair]:
+        """The pairs that D relies on, hence all but a drafter's."""
+        return [pair for pair in self.regions if not pair.src.drafter]
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -87,7 +93,7 @@ class Pairing:
     @property
     def whole(self) -> bool:
         """Whether whole blocks travel, to blocks of the same size."""
-        return self.src_block_tokens == self.dst_block_tokens and all(pair.whole for pair in self.regions)
+        return self.src_block_tokens == self.dst_block_tokens and all(pair.whole for pair in self.of_target)
 
     def of_layer(self, layer: int) -> list[RegionPair]:
         """The pairs of one of P's layers."""
@@ -95,16 +101,19 @@ class Pairing:
 
 
 def shares_of(regions: Sequence[Region]) -> int:
-    """Return how many pairs of region and head a rank has."""
-    return sum(region.heads for region in regions)
+    """Return how many pairs of region and head a rank has; a drafter's do not count, as D can do without."""
+    return sum(region.heads for region in regions if not region.drafter)
 
 
 def pair(source: Side, target: Side) -> Pairing:
     """Compare a P rank with a D rank.
 
+    A drafter's regions travel where both have the same drafter and its blocks can be mapped.
+
     Raises:
         LayoutError: some bytes of a region that both have cannot be mapped; the message gives the first difference.
     """
+    source, target = _without_strangers(source, target), _without_strangers(target, source)
     if source.rank.pp_size == target.rank.pp_size == 1 and len(source.regions) != len(target.regions):
         raise LayoutError(
             f"{len(source.regions)} KV regions in the prefill rank, {len(target.regions)} in the decode rank"
@@ -118,11 +127,20 @@ def pair(source: Side, target: Side) -> Pairing:
         raise LayoutError(f"KV region {min(missing)!r} of the prefill rank is unknown to the decode rank")
     if source.rank.pp_size == 1 and (missing := theirs.keys() - ours):
         raise LayoutError(f"KV region {min(missing)!r} of the decode rank is unknown to the prefill rank")
+    pairs = (_pair_draft if src.drafter else _pair for src, _ in common)
+    made = (make(src, dst, source, target) for make, (src, dst) in zip(pairs, common, strict=True))
     return Pairing(
-        regions=tuple(found for src, dst in common if (found := _pair(src, dst, source, target)) is not None),
+        regions=tuple(found for found in made if found is not None),
         src_block_tokens=source.block_tokens,
         dst_block_tokens=target.block_tokens,
     )
+
+
+def _without_strangers(mine: Side, other: Side) -> Side:
+    """Leave out regions of a drafter that the other side has not."""
+    known = {(region.name, region.drafter) for region in other.regions}
+    kept = [region for region in mine.regions if not region.drafter or (region.name, region.drafter) in known]
+    return mine._replace(regions=kept)
 
 
 def _check(side: Side) -> None:
@@ -159,6 +177,12 @@ def _pair(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | 
     heads = _heads(src, dst, source.rank, target.rank)
     if not heads:
         return None
+    if src.window != dst.window:
+        raise LayoutError(_differ(src, "tokens in the attention window", src.window, dst.window))
+    if src.window != EVERYTHING and source.block_tokens != target.block_tokens:
+        raise LayoutError(
+            _differ(src, "tokens in a block of a layer with a window", source.block_tokens, target.block_tokens)
+        )
     ours, others = (_slabs(src, source), _slabs(dst, target))
     if source.block_tokens == target.block_tokens and ours.kernel_tokens == others.kernel_tokens:
         if ours.slab_bytes != others.slab_bytes:
@@ -167,6 +191,14 @@ def _pair(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | 
     else:
         strips = _resized(heads, src, dst, source, target)
     return RegionPair(src=src, dst=dst, heads=len(heads), strips=strips)
+
+
+def _pair_draft(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | None:
+    """Pair two regions of a drafter; `None` as well where they cannot be mapped: D drafts worse then."""
+    try:
+        return _pair(src, dst, source, target)
+    except LayoutError:
+        return None
 
 
 def _heads(src: Region, dst: Region, prefill: Rank, decode: Rank) -> range:

@@ -22,6 +22,7 @@ from kv_connector.verification import DIGEST_BYTES
 
 MAX_OPEN = 8_192  # transfers between one P rank and one D rank; a D that has more computes the rest itself
 MAX_BLOCKS = 262_144  # in one reservation and KV group: a prompt of 4 million tokens
+MAX_GROUPS = 16  # KV groups in a reservation
 MAX_REASON_CHARS = 2_000
 MAX_REGIONS = 4_096
 
@@ -95,7 +96,9 @@ class Reserve(msgspec.Struct, frozen=True, kw_only=True, tag="reserve"):
     tokens: Tokens  # prompt length that D wants, tokens
     first_token: Tokens  # D has everything before it; a multiple of the block size
     # destination block ids from `first_token` on; 0: not wanted
-    blocks: Annotated[list[Annotated[list[BlockId], msgspec.Meta(max_length=MAX_BLOCKS)]], msgspec.Meta(max_length=16)]
+    blocks: Annotated[
+        list[Annotated[list[BlockId], msgspec.Meta(max_length=MAX_BLOCKS)]], msgspec.Meta(max_length=MAX_GROUPS)
+    ]
     prompt_hash: Digest
 
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from vllm.v1.kv_cache_interface import FullAttentionSpec
-
+from kv_connector.drafting import objection
 from kv_connector.errors import ConfigError
+from kv_connector.groups import groups_of, have_windows
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -31,14 +31,12 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
         raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
     if vllm_config.model_config.enable_sleep_mode:
         raise ConfigError("sleep mode unmaps memory that peers read and write: turn it off")
-    if len(kv_cache_config.kv_cache_groups) > 1:
-        raise ConfigError("models with several KV cache groups are not covered by the hand-off yet")
-    (group,) = kv_cache_config.kv_cache_groups
-    spec = getattr(group.kv_cache_spec, "first_spec", group.kv_cache_spec)  # of layers that differ in size only
-    if not isinstance(spec, FullAttentionSpec):
-        kind = type(spec).__name__
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):  # of older versions
         raise ConfigError(
-            f"a KV cache of kind {kind}, which frees blocks while a prompt is computed, is not covered yet"
+            "--calculate-kv-scales lets each node scale its KV in its own way: use the checkpoint's scales"
         )
-    if vllm_config.speculative_config is not None:
-        raise ConfigError("speculative decoding is not covered by the hand-off yet")
+    groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
+    if reason := objection(vllm_config):
+        raise ConfigError(reason)
+    if vllm_config.speculative_config is not None and (len(groups) > 1 or have_windows(groups)):
+        raise ConfigError("speculative decoding has not been tried with a sliding window or several KV cache groups")

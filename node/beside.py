@@ -88,6 +88,8 @@ def with_neighbours(baton: dict[str, Any], beside: Sequence[Mapping[str, Any]], 
     if not beside:
         return baton
     others = [_child(entry, role) for entry in beside]
+    known = {**baton.get("kv_connector_extra_config", {}), "has_neighbours": True}
+    baton = {**baton, "kv_connector_extra_config": known}
     return {
         "kv_connector": "MultiConnector",
         # Blocks are loaded here on either kind of node, so vLLM must not give any away that a step may still write to.

@@ -73,7 +73,10 @@ def _together(snapshots: Sequence[Snapshot]) -> dict[str, Any]:
 def _combine(name: str, values: Sequence[Any]) -> Any:
     there = [value for value in values if value is not None]
     if name in _COUNTED:
-        return dict(sum(map(Counter, there), Counter[str]()))
+        total: Counter[str] = Counter()
+        for value in there:
+            total.update(value)  # adding counters would drop what is 0
+        return dict(total)
     if name in _JOINED:
         return [item for value in there for item in value]
     if name in _ADDED:

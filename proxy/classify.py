@@ -17,8 +17,13 @@ BEAM_SEARCH: Final = "beam search"
 PROMPT_LOGPROBS: Final = "prompt logprobs need the prompt computed where it is decoded"
 NO_PROMPT: Final = "there is no prompt"
 EMBEDDINGS: Final = "the prompt is given as embeddings"
+MEDIA: Final = "a prompt with images, sound or files has not been tried between two nodes"
 
 _EMPTY_LIST: Final = re.compile(rb"\[\s*\]")
+# In a string of JSON a quote has a backslash before it, so that text about these does not look like them.
+_MEDIA: Final = re.compile(
+    rb'"type"\s*:\s*"(?:input_)?(?:image|audio|video|file)|"(?:image|audio|video)_(?:url|embeds|pil)"|"input_audio"'
+)
 _LIST_OF_LISTS_OR_STRINGS: Final = re.compile(rb'\[\s*["\[]')
 
 
@@ -36,6 +41,8 @@ def reason_for_local(fields: Fields) -> str | None:
         return PROMPT_LOGPROBS
     if is_set(fields, "prompt_embeds"):
         return EMBEDDINGS
+    if any(_MEDIA.search(memoryview(fields[name])) for name in ("messages", "input") if name in fields):
+        return MEDIA
     return NO_PROMPT if _count_listed(fields) == 0 else None
 
 

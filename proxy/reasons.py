@@ -17,6 +17,7 @@ LABELS: Final = {
     classify.PROMPT_LOGPROBS: "prompt_logprobs",
     classify.NO_PROMPT: "no_prompt",
     classify.EMBEDDINGS: "embeddings",
+    classify.MEDIA: "media",
     alone.BACKGROUND: "background",
     alone.TOOLS: "built_in_tools",
     alone.TRUNCATION: "truncation",

@@ -11,7 +11,7 @@ MARKED_FOLDERS = ("e2e", "chaos")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by folder, and run the fast ones first."""
-    order = ("unit", "explorer", "integration", "e2e", "chaos")
+    order = ("unit", "explorer", "integration", "e2e", "matrix", "chaos")
     for item in items:
         if _folder(item) in MARKED_FOLDERS:
             item.add_marker(_folder(item))

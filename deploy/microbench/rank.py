@@ -101,7 +101,7 @@ class PlayedTransfer(NamedTuple):
 
     def progress(self, first: int, stop: int) -> Progress:
         """What the scheduler says when a step computes blocks `[first, stop)`."""
-        return Progress(self.name, list(self.source[first:stop]), stop)
+        return Progress(self.name, [list(self.source[first:stop])], stop)
 
 
 class PrefillRank:

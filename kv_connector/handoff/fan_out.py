@@ -37,10 +37,10 @@ class FanOut:
             if flow_id in self._producer.transfers:  # else it has ended already
                 self._open.setdefault(transfer_id, set()).add(flow_id)
 
-    def add_source_blocks(self, request_id: str, blocks: list[int]) -> None:
-        """The scheduler gave the prompt more blocks."""
+    def add_source_blocks(self, request_id: str, *blocks: Sequence[int]) -> None:
+        """The scheduler gave the prompt more blocks, by KV cache group."""
         for part in self._parts(request_id):
-            self._producer.add_source_blocks(part, blocks)
+            self._producer.add_source_blocks(part, *blocks)
 
     def ready(self, request_id: str, layer: int, blocks: int, now: float) -> None:
         """The device has written the first `blocks` blocks of the prompt in `layer`."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kv_connector.handoff.pushing import NOTHING, Coverage, Piece, Terms
+from kv_connector.handoff.pushing import NOTHING, ONLY, Coverage, Membership, Piece, Terms
 from kv_connector.layer_times import LayerTimes
 from kv_connector.protocol import Reserve
 
@@ -45,7 +45,7 @@ class Outgoing:
     request_id: str = ""  # empty: the prompt has not started here
     prompt: Prompt | None = None
     reservation: Reserve | None = None
-    source_blocks: list[int] = field(default_factory=list)  # our block ids, in prompt order
+    source_blocks: list[list[int]] = field(default_factory=list)  # our block ids, in prompt order, by KV cache group
     ready: list[int] = field(default_factory=list)  # blocks of the prompt written, per layer
     coverage: Coverage | None = None  # exists once both prompt and reservation do
     terms: Terms = NOTHING  # likewise
@@ -63,18 +63,23 @@ class Outgoing:
         """The reserved epoch; 0 while nothing is reserved."""
         return self.reservation.epoch if self.reservation else 0
 
-    def pushed_blocks(self, block_tokens: int) -> list[int]:
-        """Our ids of the blocks that the reservation asks for, in prompt order."""
-        assert self.reservation is not None
-        assert self.prompt is not None
-        return self.source_blocks[self.reservation.first_token // block_tokens : self.prompt.blocks]
+    def pushed_blocks(self, block_tokens: int, group: Membership = ONLY) -> list[int]:
+        """Our ids of the blocks that the reservation asks for in a group, in prompt order.
 
-    def units(self, unit_tokens: int) -> "Units":
-        """Where the units that the reservation asks for lie, on either side."""
+        Blocks of the same size on both sides. The last may not exist yet: then it is not asked for.
+        """
+        assert self.reservation is not None
+        first = self.reservation.first_token // block_tokens
+        wanted = self.reservation.blocks[group.theirs]
+        ours = self.source_blocks[group.ours][first : first + len(wanted)]
+        return [block for block, theirs in zip(ours, wanted, strict=False) if theirs]
+
+    def units(self, unit_tokens: int, group: Membership = ONLY) -> "Units":
+        """Where the units that the reservation asks for in a group lie, on either side."""
         assert self.reservation is not None
         ours, theirs = self.terms.block_units, self.terms.their_block_units
         first = self.reservation.first_token // unit_tokens
-        return Units(self.source_blocks, self.reservation.blocks[0], first, ours, theirs)
+        return Units(self.source_blocks[group.ours], self.reservation.blocks[group.theirs], first, ours, theirs)
 
 
 class Units(NamedTuple):

@@ -13,13 +13,13 @@ Outputs are collected: `outbox` (messages), `released` (requests whose source bl
 (complete transfers whose digests are wanted), `complaints` (committed transfers that arrived wrong).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import count
 
 from kv_connector.handoff.claims import Budget, Claims
 from kv_connector.handoff.outgoing import Complaint, Outgoing, Prompt, Push
-from kv_connector.handoff.pushing import Coverage, Terms
+from kv_connector.handoff.pushing import Coverage, Membership, Terms
 from kv_connector.handoff.session import Session, SessionState
 from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.handoff.tombstones import Tombstones
@@ -40,6 +40,7 @@ from kv_connector.protocol import (
 )
 from kv_connector.refusals import Refused, uncounted
 from kv_connector.timings import counted_from
+from kv_connector.windows import first_read_block
 
 REVOKED, UNWANTED, CANCELLED = "revoked", "no longer wanted", "cancelled by the proxy"
 DECISIONS = {REVOKED: "revoked", UNWANTED: "revoked", CANCELLED: "cancelled"}  # ends that are no failures
@@ -130,10 +131,12 @@ class Producer:
             self._send(transfer.decode, Started(transfer_id=transfer_id, tokens=prompt.tokens))
         self._pair(transfer, now)
 
-    def add_source_blocks(self, request_id: str, blocks: list[int]) -> None:
-        """The scheduler gave the prompt more blocks (ids of scheduler blocks, appended in prompt order)."""
+    def add_source_blocks(self, request_id: str, *blocks: Sequence[int]) -> None:
+        """The scheduler gave the prompt more blocks: ids by KV cache group, appended in prompt order."""
         if transfer := self._by_request(request_id):
-            transfer.source_blocks.extend(blocks)
+            transfer.source_blocks += ([] for _ in blocks[len(transfer.source_blocks) :])
+            for table, more in zip(transfer.source_blocks, blocks, strict=False):
+                table.extend(more)
 
     def ready(self, request_id: str, layer: int, blocks: int, now: float) -> None:
         """The device has finished writing the first `blocks` blocks of the prompt in `layer` (I1)."""
@@ -405,7 +408,7 @@ class Producer:
         wanted = -(-prompt.tokens // their_tokens) - their_first
         if wish.prompt_hash != prompt.prompt_hash or wish.tokens != prompt.tokens:
             self._end(transfer, "the two nodes see different prompts", now)
-        elif rest or first < 0 or wanted < 1 or [len(group) for group in wish.blocks] != [wanted]:
+        elif rest or first < 0 or wanted < 1 or (spans := self._spans(prompt, wish, terms, wanted)) is None:
             self._end(transfer, "the reservation does not fit the prompt", now)
         else:
             transfer.terms = terms
@@ -415,10 +418,31 @@ class Producer:
                 wanted=units - first,
                 ready=transfer.ready,
                 block_units=terms.block_units,
+                spans={layer: range(span.start, min(span.stop, units - first)) for layer, span in spans.items()},
             )
             self._note_pushable(transfer)
-            if not terms.layers:  # nothing to push, nothing to wait for
+            if transfer.coverage.complete:  # nothing to push, nothing to wait for
                 self._settle(transfer, now)
+
+    def _spans(self, prompt: Prompt, wish: Reserve, terms: Terms, blocks: int) -> dict[int, range] | None:
+        """Return which units each layer has to push, counted from the first wanted; `None` if that cannot be done.
+
+        In each group D names so many `blocks`, 0 for those that it does not want: they come before and after the rest.
+        It may want nothing that P has let go, which a window does (I2).
+        """
+        if not wish.blocks or any(len(group) != blocks for group in wish.blocks):
+            return None
+        spans: dict[Membership, range] = {}
+        for group in {terms.group_of(layer) for layer in terms.layers}:
+            if group.theirs >= len(wish.blocks):
+                return None
+            wanted = _wanted(wish.blocks[group.theirs])
+            kept = first_read_block(prompt.tokens, group.window, self._block_tokens)
+            before = wish.first_token // self._block_tokens
+            if wanted is None or (wanted and before + wanted.start < kept):
+                return None
+            spans[group] = range(wanted.start * terms.their_block_units, wanted.stop * terms.their_block_units)
+        return {layer: spans[terms.group_of(layer)] for layer in terms.layers}
 
     def _may_push(self, transfer: Outgoing) -> bool:
         """A push may begin only for an epoch that is reserved, not ending, and of a session that is alive."""
@@ -506,6 +530,13 @@ class Producer:
     def _send(self, decode: int, body: Body) -> None:
         if session := self.sessions.get(decode):
             self.outbox.append((self._routes[decode], session.stamp(body)))
+
+
+def _wanted(blocks: Sequence[int]) -> range | None:
+    """Return the places of the blocks that are not 0; `None` if there are others between them."""
+    places = [place for place, block in enumerate(blocks) if block]
+    found = range(places[0], places[-1] + 1) if places else range(0)
+    return found if len(found) == len(places) else None
 
 
 def _clean(transfer_id: str, epoch: int, reason: str) -> Fail:

@@ -8,12 +8,29 @@ counted per layer in prompt order, relative to the first unit that D wants:
     [0, ready[layer])     written by the device on P
     [0, wanted)           what D asked for
 
-Ranges are handed out once and never overlap, so the sum of acknowledged units reaching `wanted` for each layer means
-that every (layer, unit) had a push that returned 0 (I4).
+A layer with a window has a *span* of its own, a part of `[0, wanted)`: handing out begins and ends there.
+
+Ranges are handed out once and never overlap, so the sum of acknowledged units reaching that of all spans means that
+every wanted (layer, unit) had a push that returned 0 (I4).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
+
+from kv_connector.windows import EVERYTHING
+
+
+class Membership(NamedTuple):
+    """The KV cache group of a layer, by its number on either side, and its window."""
+
+    ours: int = 0
+    theirs: int = 0
+    window: int = EVERYTHING
+
+
+ONLY = Membership()
+ONE_GROUP: Mapping[int, Membership] = {}  # nobody writes to it; the explorer pickles it
 
 
 class Terms(NamedTuple):
@@ -25,6 +42,11 @@ class Terms(NamedTuple):
     shares: int = 0  # see `Commit.shares`
     whole: bool = True  # whole blocks travel, to blocks of the same size: digests of them can be compared
     regions: Sequence[int] = ()  # P's, by number, of which something travels
+    groups: Mapping[int, Membership] = ONE_GROUP  # by layer; one that is not named is in the first
+
+    def group_of(self, layer: int) -> Membership:
+        """Return the KV cache group of one of the layers."""
+        return self.groups.get(layer, ONLY)
 
 
 NOTHING = Terms(())
@@ -41,10 +63,17 @@ class Piece(NamedTuple):
 class Coverage:
     """Progress of one epoch over all layers."""
 
-    __slots__ = ("_block_units", "_first", "_handed", "_ready", "acknowledged", "expected", "wanted")
+    __slots__ = ("_block_units", "_first", "_handed", "_ready", "_stop", "acknowledged", "expected", "wanted")
 
     def __init__(
-        self, *, layers: Sequence[int], first_unit: int, wanted: int, ready: list[int], block_units: int = 1
+        self,
+        *,
+        layers: Sequence[int],
+        first_unit: int,
+        wanted: int,
+        ready: list[int],
+        block_units: int = 1,
+        spans: Mapping[int, range] = MappingProxyType({}),
     ) -> None:
         """Begin.
 
@@ -54,13 +83,16 @@ class Coverage:
             wanted: Units from there on.
             ready: Blocks of the prompt written, by layer; shared with the transfer.
             block_units: Units in a block of P's.
+            spans: Of a layer the units that it has to push, counted from `first_unit`; by default all that are wanted.
         """
+        whole = range(wanted)
         self._first = first_unit
         self._ready = ready
         self._block_units = block_units
-        self._handed = dict.fromkeys(layers, 0)
+        self._handed = {layer: spans.get(layer, whole).start for layer in layers}
+        self._stop = {layer: spans.get(layer, whole).stop for layer in layers}
         self.wanted = wanted
-        self.expected = wanted * len(layers)
+        self.expected = sum(len(spans.get(layer, whole)) for layer in layers)
         self.acknowledged = 0
 
     @property
@@ -91,4 +123,4 @@ class Coverage:
         self.acknowledged += sum(piece.stop - piece.start for piece in pieces)
 
     def _available(self, layer: int) -> int:
-        return min(self._ready[layer] * self._block_units - self._first, self.wanted)
+        return min(self._ready[layer] * self._block_units - self._first, self._stop[layer])

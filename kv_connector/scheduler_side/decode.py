@@ -16,6 +16,7 @@ from contracts.kv_transfer import SINGLE, Grid, TransferParams
 from contracts.secret import ClusterSecret
 from kv_connector.config import ConnectorConfig
 from kv_connector.engine_version import restart
+from kv_connector.groups import ONE_GROUP, Group, have_windows
 from kv_connector.handoff.incoming import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from kv_connector.prompt import prompt_hash
@@ -69,12 +70,16 @@ class DecodeScheduler:
         grid: Grid = SINGLE.prefill,
         *,
         has_prefix_cache: bool = True,
+        groups: Sequence[Group] = ONE_GROUP,
     ) -> None:
         self.addresses: list[str] = []  # none: decode ranks dial
         self._config = config
         self._grid = grid
         self._secret = secret
         self._block_tokens = block_tokens
+        self._groups = groups
+        # Told of the whole prompt, vLLM would compute its last token without the first token in that one's window.
+        self._own_tokens = 1 if have_windows(groups) else 0
         self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
@@ -110,7 +115,7 @@ class DecodeScheduler:
         if params is None or request.skip_reading_prefix_cache:
             return  # an ordinary request; one that must compute its prompt itself
         prompt = prompt_hash(request)
-        transfer_id = params.transfer_of(prompt)
+        transfer_id = params.transfer_of(prompt_hash(request, with_files=False))
         peers = params.peer.split(",")
         if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:
             self._unfit(params)
@@ -140,11 +145,13 @@ class DecodeScheduler:
         if missing <= 1:
             return 0, False  # vLLM computes the last token itself in any case
         if self._may_reserve(tracked, missing):
-            return missing, True
+            return missing - self._own_tokens, True
         return None, False  # bounded: the worker gives up after `transfer_timeout_s` and reports it
 
-    def allocated(self, request: "Request", blocks: Sequence["KVCacheBlock"], num_external_tokens: int) -> None:
-        """Blocks have been allocated: `blocks` (all of the request's, in prompt order)."""
+    def allocated(
+        self, request: "Request", blocks: Sequence[Sequence["KVCacheBlock"]], num_external_tokens: int
+    ) -> None:
+        """Blocks have been allocated: `blocks` (all of the request's, by KV cache group, in prompt order)."""
         tracked = self._requests.get(request.request_id)
         if tracked is None or tracked.state is not _State.WAITING:
             return
@@ -154,11 +161,14 @@ class DecodeScheduler:
             self._settle(request.request_id, tracked)  # vLLM may force this whatever `match` said
             return
         prompt_tokens = request.num_prompt_tokens
-        first_token = prompt_tokens - num_external_tokens
-        wanted = blocks[first_token // self._block_tokens : -(-prompt_tokens // self._block_tokens)]
-        self._ledger.take(request.request_id, wanted)
-        wish = Wish(prompt_tokens, first_token, [[block.block_id for block in wanted]], tracked.prompt_hash)
-        self.integrity.history.note("reserved for the peer of", request.request_id, wish.blocks[0])
+        first_token = prompt_tokens - self._own_tokens - num_external_tokens
+        first, stop = first_token // self._block_tokens, -(-prompt_tokens // self._block_tokens)
+        reserved = [[block for block in group[first:stop] if not block.is_null] for group in blocks]
+        wanted = [_by_place(group[first:stop], stop - first) for group in blocks]
+        self._ledger.take(request.request_id, [block for group in reserved for block in group])
+        wish = Wish(prompt_tokens, first_token, wanted, tracked.prompt_hash)
+        for group in wanted:
+            self.integrity.history.note("reserved for the peer of", request.request_id, filter(None, group))
         self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))
         self._timings.reserved(request.request_id, time.monotonic())
         tracked.external_tokens = num_external_tokens
@@ -251,7 +261,9 @@ class DecodeScheduler:
     def _may_reserve(self, tracked: _Tracked, missing: int) -> bool:
         """Reserve at once while enough of the pool stays free; else only for a prompt that has started (E8)."""
         pool = self._ledger.pool
-        left = pool.get_num_free_blocks() - -(-missing // self._block_tokens)
+        missing_blocks = -(-missing // self._block_tokens)
+        needed = sum(min(missing_blocks, group.most_read_blocks(self._block_tokens)) for group in self._groups)
+        left = pool.get_num_free_blocks() - needed
         return tracked.started or left >= self._config.transfer.early_reserve_share * pool.num_gpu_blocks
 
     def _unfit(self, params: TransferParams) -> None:
@@ -282,3 +294,9 @@ class DecodeScheduler:
         self._totals["recomputed"] += 1
         self._failures.add(tracked.transfer_id, reason)
         self._outcomes.send(tracked.named, "recomputed", reason)
+
+
+def _by_place(blocks: Sequence["KVCacheBlock"], places: int) -> list[int]:
+    """Return a block id for each place; 0 where vLLM has no block, since nobody will read it or it is D's to fill."""
+    ids = [0 if block.is_null else block.block_id for block in blocks]
+    return ids + [0] * (places - len(ids))

@@ -5,17 +5,20 @@ its blocks were taken away (abort, preemption). Only a complete prompt's blocks 
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from contracts.kv_transfer import SINGLE, Grid, Grids
 from contracts.secret import ClusterSecret
+from kv_connector.groups import ONE_GROUP, Group
 from kv_connector.handoff.outgoing import Prompt
 from kv_connector.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from kv_connector.prompt import prompt_hash
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
+from kv_connector.scheduler_side.pins import BlockTables
 from kv_connector.scheduler_side.tracking import params_of, wrong_grid
 
 if TYPE_CHECKING:
@@ -47,7 +50,14 @@ class _Tracked:
 class PrefillScheduler:
     """Everything that P's scheduler process knows about transfers."""
 
-    def __init__(self, secret: ClusterSecret, block_tokens: int, grid: Grid = SINGLE.prefill) -> None:
+    def __init__(
+        self,
+        secret: ClusterSecret,
+        block_tokens: int,
+        grid: Grid = SINGLE.prefill,
+        *,
+        groups: Sequence[Group] = ONE_GROUP,
+    ) -> None:
         self.addresses: list[str] = []  # of our ranks, for the node API
         self._grid = grid
         self._secret = secret
@@ -58,12 +68,14 @@ class PrefillScheduler:
         self._prompts: dict[str, bytes] = {}  # transfer id → prompt hash, of both
         self._step = PrefillStep()
         self._pool: BlockPool | None = None
-        self.integrity = IntegrityCheck(dict)
+        self._tables = BlockTables(groups, block_tokens)
+        self.integrity = IntegrityCheck(self._tables.pins.reservations)
         self._totals = {"transfers": 0, "completed": 0, "voided": 0}
 
     def bind_pool(self, pool: "BlockPool", cache_manager: Any = None) -> None:
         """Name the block pool and, where vLLM hands it out, its cache manager."""
         self._pool = pool
+        self._tables.pins.bind(pool)
         self.integrity.bind(pool, cache_manager)
 
     def add_request(self, request: "Request") -> None:
@@ -73,7 +85,7 @@ class PrefillScheduler:
         if params is None:
             return
         prompt = prompt_hash(request)
-        transfer_id = params.transfer_of(prompt)
+        transfer_id = params.transfer_of(prompt_hash(request, with_files=False))
         if known := self._prompts.get(transfer_id):
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
@@ -98,13 +110,13 @@ class PrefillScheduler:
         for new in output.scheduled_new_reqs:
             scheduled = output.num_scheduled_tokens[new.req_id]
             self._begin(new.req_id, new.num_computed_tokens)
-            self._advance(new.req_id, new.block_ids[0], new.num_computed_tokens + scheduled)
+            self._advance(new.req_id, new.block_ids, new.num_computed_tokens + scheduled)
         cached = output.scheduled_cached_reqs
         for request_id, blocks, computed in zip(
             cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
         ):
             scheduled = output.num_scheduled_tokens[request_id]
-            self._advance(request_id, blocks[0] if blocks else [], computed + scheduled)
+            self._advance(request_id, blocks or (), computed + scheduled)
         step, self._step = self._step, PrefillStep()
         return step
 
@@ -131,6 +143,7 @@ class PrefillScheduler:
     def update(self, finished_sending: set[str]) -> None:
         """The workers let go of these requests' blocks."""
         for request_id in finished_sending:
+            self._tables.forget(request_id)
             self.integrity.request_ended(request_id)
             if tracked := self._held.pop(request_id, None):
                 self._prompts.pop(tracked.transfer_id, None)
@@ -169,14 +182,18 @@ class PrefillScheduler:
             self._step.started.append(started)
             tracked.state = _State.RUNNING
 
-    def _advance(self, request_id: str, new_blocks: list[int], computed_tokens: int) -> None:
+    def _advance(self, request_id: str, new_blocks: Sequence[Sequence[int]], computed_tokens: int) -> None:
         tracked = self._requests.get(request_id)
         if tracked is None or tracked.state in (_State.VOID, _State.COMPLETE):
             return
         ready = computed_tokens // self._block_tokens  # a block that is being filled is not pushed
         if computed_tokens >= tracked.tokens:
             ready, tracked.state = tracked.blocks, _State.COMPLETE
-        self._step.progress.append(Progress(request_id, list(new_blocks), ready))
+        self._step.progress.append(Progress(request_id, [list(blocks) for blocks in new_blocks], ready))
+        if not self._tables.extend(request_id, tracked.tokens, new_blocks):
+            self._void(request_id, "vLLM has let go of blocks that are still read")
+        elif tracked.state is _State.COMPLETE:
+            self._tables.pin(request_id, tracked.tokens)
 
     def _void(self, request_id: str, reason: str) -> None:
         tracked = self._requests.get(request_id)
@@ -184,3 +201,4 @@ class PrefillScheduler:
             self._step.voids.append((request_id, reason))
             self._totals["voided"] += 1
             tracked.state = _State.VOID
+            self._tables.forget(request_id)

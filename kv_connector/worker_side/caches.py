@@ -1,12 +1,13 @@
 """The KV caches that a worker registered, as plain integers."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kv_connector.errors import LayoutError
 from kv_connector.layout import Division, Region, Span, regions_of_tensor, storage_spans, unique_regions
+from kv_connector.windows import EVERYTHING
 
 if TYPE_CHECKING:
     import torch
@@ -14,11 +15,21 @@ if TYPE_CHECKING:
     KVCache = torch.Tensor | tuple[torch.Tensor, ...]
 
 
+class Membership(NamedTuple):
+    """The KV cache group of a layer, by number, and its window (`windows.py`)."""
+
+    group: int = 0
+    window: int = EVERYTHING
+
+
+ONLY = Membership()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caches:
     """Every KV region of one worker. A *layer* here is what vLLM calls by one name and hooks once."""
 
-    layer_of: Mapping[str, int]  # vLLM's layer name → index, in vLLM's order
+    layer_of: Mapping[str, int]  # vLLM's layer name → index, in vLLM's order; a drafter's layers are left out
     regions: tuple[Region, ...]  # each buffer once, in layer order
     num_blocks: int  # scheduler blocks in the pool
     block_tokens: int
@@ -58,6 +69,9 @@ def describe(
     num_blocks: int,
     block_tokens: int,
     divisions: Mapping[str, Division] = MappingProxyType({}),
+    groups: Mapping[str, Membership] = MappingProxyType({}),
+    drafter: str = "",
+    draft_layers: Collection[str] = (),
 ) -> Caches:
     """Read the layout off the tensors that vLLM allocated.
 
@@ -66,6 +80,9 @@ def describe(
         num_blocks: Scheduler blocks in the pool.
         block_tokens: Tokens of a scheduler block.
         divisions: vLLM's layer name → how its blocks may be divided.
+        groups: vLLM's layer name → its KV cache group; by default there is one.
+        drafter: Name of the drafter, if there is one.
+        draft_layers: vLLM's names of its layers. Their hooks tell nothing: each pass of the drafter calls them.
 
     Raises:
         LayoutError: a tensor is laid out in a way that cannot be pushed.
@@ -77,8 +94,9 @@ def describe(
         tensors = tensors_of(kv_cache)
         if not all(hasattr(tensor, "data_ptr") for tensor in tensors):
             raise LayoutError(f"{name} keeps several tensors (a recurrent state): it cannot be disaggregated yet")
+        group, window = groups.get(name, ONLY)
         regions = [
-            region
+            replace(region, group=group, window=window)
             for number, tensor in enumerate(tensors)
             for region in regions_of_tensor(
                 name=name if len(tensors) == 1 else f"{name}.{number}",
@@ -92,11 +110,14 @@ def describe(
             )
         ]
         borders |= {tensor.untyped_storage().data_ptr() for tensor in tensors}
-        original = next((r for r in found if r.base_addr == regions[0].base_addr), None)
+        if name in draft_layers:
+            regions = [replace(region, drafter=drafter) for region in regions]
+        address = group, regions[0].base_addr
+        original = next((r for r in found if (r.group, r.base_addr) == address), None)
         layer_of[name] = original.layer if original else regions[0].layer
         found.extend(regions)
     return Caches(
-        layer_of=layer_of,
+        layer_of={name: layer for name, layer in layer_of.items() if name not in draft_layers},
         regions=unique_regions(found),
         num_blocks=num_blocks,
         block_tokens=block_tokens,

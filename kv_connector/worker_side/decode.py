@@ -23,7 +23,7 @@ from kv_connector.sync import Record
 from kv_connector.tp_mapping import named, transfer_of
 from kv_connector.verification import differences, mismatch
 from kv_connector.wake import Waker, wake_path
-from kv_connector.worker_side.digesting import DigestThread
+from kv_connector.worker_side.digesting import DigestThread, Part, blocks_of
 from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.receiving import ReceivingEngines
@@ -63,7 +63,7 @@ class DecodeWorker:
             refused=self._refusals.count,
         )
         self._gather = Gather(self._consumer, shares_of(caches.regions))
-        self._digests: DigestThread[tuple[Incoming, list[int]]] = DigestThread(digests, self._compared)
+        self._digests: DigestThread[tuple[Incoming, list[Part]]] = DigestThread(digests, self._compared)
         self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
         self._zeroing = Zeroing(done=self._zeroed, failed=self._give_up)
         self._loop = ControlLoop(self, TICK_S, secret=secret, refusals=self._refusals)
@@ -249,8 +249,8 @@ class DecodeWorker:
         for transfer in drain(consumer.to_verify):
             assert transfer.wish is not None  # committed
             self._committed_s[transfer_of(transfer.transfer_id)] = time.monotonic()
-            regions = self._introduction.regions_from(consumer.hellos[transfer.peer])
-            self._digests.ask((transfer, regions), transfer.wish.blocks[0], regions)
+            parts = self._introduction.written_to(transfer.wish, consumer.hellos[transfer.peer])
+            self._digests.ask((transfer, parts), parts)
         for resolved in drain(gather.resolved):
             self._resolve(resolved)
         self._report.started.update(drain(gather.started))
@@ -278,15 +278,14 @@ class DecodeWorker:
             if reason:
                 self._failed.add(resolved.request_id)
 
-    def _compared(self, arrived: tuple[Incoming, list[int]], digests: bytes) -> None:
+    def _compared(self, arrived: tuple[Incoming, list[Part]], digests: bytes) -> None:
         """The digests of what arrived are there (their own thread): compare them with those of what P read."""
         transfer, compared = arrived
-        commit, wish = transfer.commit, transfer.wish
+        commit = transfer.commit
         assert commit is not None  # it is being verified
-        assert wish is not None
-        names = [self._introduction.caches.regions[i].name for i in compared]
+        names = [self._introduction.caches.regions[i].name for part in compared for i in part.regions]
         regions = differences(names, digests, commit.digests)
-        problem = mismatch(regions, wish.blocks[0]) if digests else "the digests could not be computed"
+        problem = mismatch(regions, blocks_of(compared)) if digests else "the digests could not be computed"
         verdict = "verified" if not regions else "mismatched" if digests else "unverifiable"
         with self._lock:
             waited_for = self._consumer.verified(transfer, problem if regions else "", mismatch=verdict == "mismatched")

@@ -8,14 +8,34 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Generic, NamedTuple, TypeVar
 
 from kv_connector.digest import BlockDigests
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+G = TypeVar("G")
+
+
+class Part(NamedTuple):
+    """Regions of one KV cache group, and the blocks in which they are digested."""
+
+    blocks: Sequence[int]
+    regions: Sequence[int]
+
+
+def parts_of(regions: Iterable[int], group_of: Callable[[int], G], blocks: Callable[[G], Sequence[int]]) -> list[Part]:
+    """Divide regions, in their order, into parts; `blocks(group)` are those of a group."""
+    runs = ((group, list(some)) for group, some in groupby(regions, group_of))
+    return [Part(blocks(group), some) for group, some in runs]
+
+
+def blocks_of(parts: Iterable[Part]) -> list[int]:
+    """Return all blocks of some parts, each once: no two groups share one."""
+    return list(dict.fromkeys(block for part in parts for block in part.blocks))
 
 
 class DigestThread(Generic[T]):
@@ -25,7 +45,7 @@ class DigestThread(Generic[T]):
         """`done(thing, digests)` is called from this object's thread, with no digests where computing them failed."""
         self._compute = compute
         self._done = done
-        self._work: queue.SimpleQueue[tuple[T, Sequence[int], Sequence[int]] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[tuple[T, Sequence[Part]] | None] = queue.SimpleQueue()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="baton-digest", daemon=True)
         self.busy_s = 0.0
@@ -41,24 +61,24 @@ class DigestThread(Generic[T]):
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
-    def ask(self, thing: T, blocks: Sequence[int], regions: Sequence[int]) -> None:
-        """Have the digests of `blocks` computed in some regions."""
-        self._work.put((thing, blocks, regions))
+    def ask(self, thing: T, parts: Sequence[Part]) -> None:
+        """Have digests computed; they come one after the other, in the order of the parts and of their regions."""
+        self._work.put((thing, parts))
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None and not self._stopping:
-            thing, blocks, regions = item
+            thing, parts = item
             begun = time.monotonic()
-            digests = self._try(blocks, regions)
+            digests = self._try(parts)
             self.busy_s += time.monotonic() - begun
             try:
                 self._done(thing, digests)
             except Exception:  # thread boundary: without this thread nothing would ever be verified again
                 logger.exception("a digest could not be made use of")
 
-    def _try(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
+    def _try(self, parts: Sequence[Part]) -> bytes:
         try:
-            return self._compute(blocks, regions)
+            return b"".join([self._compute(part.blocks, part.regions) for part in parts])
         except Exception:  # whatever a device raises: what cannot be verified must not pass for verified
-            logger.exception("the digests of %d blocks could not be computed", len(blocks))
+            logger.exception("the digests of %d blocks could not be computed", len(blocks_of(parts)))
             return b""

@@ -7,12 +7,15 @@ from contracts.kv_transfer import Grid, Grids, Role
 from contracts.node_info import Fingerprint, differences
 from kv_connector.errors import LayoutError
 from kv_connector.handoff.gather import Flow
-from kv_connector.handoff.pushing import Terms
+from kv_connector.handoff.incoming import Wish
+from kv_connector.handoff.outgoing import Outgoing
+from kv_connector.handoff.pushing import Membership, Terms
 from kv_connector.layout import Region
 from kv_connector.pairing import Pairing, Side, pair
 from kv_connector.protocol import Hello, Rank
 from kv_connector.tp_mapping import flow_id, readers, sources
 from kv_connector.worker_side.caches import Caches
+from kv_connector.worker_side.digesting import Part, parts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,27 @@ class Introduction:
             their_block_units=found.dst_block_tokens // unit,
             shares=found.shares,
             whole=found.whole,
-            regions=[names.index(pair.src.name) for pair in found.regions],
+            regions=[names.index(pair.src.name) for pair in found.of_target],
+            groups={
+                pair.src.layer: Membership(pair.src.group, pair.dst.group, pair.src.window) for pair in found.regions
+            },
         )
 
-    def regions_from(self, theirs: Hello) -> list[int]:
-        """Return which of our regions come from a prefill rank, by number, in its order."""
-        names = [region.name for region in self.caches.regions]
-        return [names.index(pair.dst.name) for pair in self.pairing(theirs).regions]
+    def read_from(self, transfer: Outgoing) -> list[Part]:
+        """Return what of our KV a complete transfer's pushes have read, whole blocks."""
+        regions, terms = self.caches.regions, transfer.terms
+        return parts_of(
+            terms.regions,
+            lambda region: terms.group_of(regions[region].layer),
+            lambda group: transfer.pushed_blocks(self.caches.block_tokens, group),
+        )
+
+    def written_to(self, wish: Wish, theirs: Hello) -> list[Part]:
+        """Return what of our KV a prefill rank has written; regions in its order."""
+        regions = self.caches.regions
+        names = [region.name for region in regions]
+        return parts_of(
+            [names.index(pair.dst.name) for pair in self.pairing(theirs).of_target],
+            lambda region: regions[region].group,
+            lambda group: [block for block in wish.blocks[group] if block],
+        )

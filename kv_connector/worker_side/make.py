@@ -10,11 +10,13 @@ from contracts.node_info import to_plain
 from kv_connector.config import ConnectorConfig
 from kv_connector.digest import RegionDigests
 from kv_connector.divisions import divisions_of, total_kv_heads
+from kv_connector.drafting import draft_layers, drafter_digest
 from kv_connector.engine.mooncake_environment import check_transport
 from kv_connector.fingerprint import fingerprint_of
+from kv_connector.groups import groups_of
 from kv_connector.protocol import Rank
 from kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
-from kv_connector.worker_side.caches import describe, tensors_of
+from kv_connector.worker_side.caches import Membership, describe, tensors_of
 from kv_connector.worker_side.decode import DecodeWorker
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.prefill import PrefillWorker
@@ -65,6 +67,9 @@ def make_worker(
         num_blocks=num_blocks,
         block_tokens=vllm_config.cache_config.block_size,
         divisions=divisions_of(vllm_config, kv_cache_config, kv_caches),
+        groups=_memberships(vllm_config, kv_cache_config),
+        drafter=drafter_digest(vllm_config),
+        draft_layers=draft_layers(vllm_config, kv_caches),
     )
     tensors = [tensor for kv_cache in kv_caches.values() for tensor in tensors_of(kv_cache)]
     device = tensors[0].device
@@ -105,6 +110,16 @@ def make_worker(
     }
     address = worker.address if isinstance(worker, PrefillWorker) else ""
     return Made(worker, introduction.index, address, lambda: described | worker.snapshot())
+
+
+def _memberships(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> dict[str, Membership]:
+    """Return vLLM's layer name → its KV cache group."""
+    groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
+    return {
+        name: Membership(number, group.window)
+        for number, (group, spec) in enumerate(zip(groups, kv_cache_config.kv_cache_groups, strict=True))
+        for name in spec.layer_names
+    }
 
 
 def rank_of(vllm_config: "VllmConfig") -> Rank:

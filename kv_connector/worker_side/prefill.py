@@ -25,7 +25,7 @@ from kv_connector.sync import ModelStream, Record, make_layer_sync
 from kv_connector.tp_mapping import named, transfer_of
 from kv_connector.verification import Sampling
 from kv_connector.worker_side.accounts import Accounts, ended_at
-from kv_connector.worker_side.digesting import DigestThread
+from kv_connector.worker_side.digesting import DigestThread, blocks_of
 from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.groups import Groups
 from kv_connector.worker_side.introduction import Introduction
@@ -133,11 +133,13 @@ class PrefillWorker:
                 for started in step.started:
                     self._start(started, now)
                 for request_id, blocks, _ in step.progress:
-                    self._fan_out.add_source_blocks(request_id, blocks)
+                    self._fan_out.add_source_blocks(request_id, *blocks)
                 for request_id in step.holds:
                     self._fan_out.hold(request_id, now)
+                for request_id, reason in step.voids:  # one that began in this step, too
+                    self._fan_out.void(request_id, reason, now)
                 self._flush()
-        new_blocks = sum(len(prompt.new_blocks) for prompt in step.progress)
+        new_blocks = sum(max(map(len, prompt.new_blocks), default=0) for prompt in step.progress)
         self._sync.begin_step(step.progress, self._sender.layers_at_once(new_blocks))
 
     def attention_begins(self, layer_name: str) -> None:
@@ -249,9 +251,9 @@ class PrefillWorker:
         for peer, message in drain(self._producer.outbox):
             self._loop.send(cast("PeerKey", peer), encode(message))
         for transfer in drain(self._producer.to_digest):
-            blocks = transfer.pushed_blocks(self._introduction.caches.block_tokens)
-            self._read_from.append((transfer.transfer_id, blocks))
-            self._digests.ask(transfer, blocks, transfer.terms.regions)
+            parts = self._introduction.read_from(transfer)
+            self._read_from.append((transfer.transfer_id, blocks_of(parts)))
+            self._digests.ask(transfer, parts)
         for complaint in drain(self._producer.complaints):
             self._hear(complaint)
         for transfer, outcome in drain(self._producer.ended):

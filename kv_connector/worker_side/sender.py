@@ -18,6 +18,7 @@ from kv_connector.engine.base import SendingEngine
 from kv_connector.handoff.fan_out import FanOut
 from kv_connector.handoff.outgoing import Push
 from kv_connector.handoff.producer import Producer
+from kv_connector.handoff.pushing import Membership
 from kv_connector.pairing import Pairing, RegionPair
 from kv_connector.plan import CopyPlan, plan_units
 from kv_connector.sync import Handover
@@ -224,11 +225,16 @@ class Sender:
     def _plan(self, push: Push) -> CopyPlan:
         """Turn pieces into copies, planning layers that share a range of units once."""
         pairing = self._peer(push.transfer.decode).pairing
-        units = push.transfer.units(pairing.unit_tokens)
-        ranges: dict[tuple[int, int], list[RegionPair]] = {}
+        transfer = push.transfer
+        ranges: dict[tuple[Membership, int, int], list[RegionPair]] = {}
         for layer, start, stop in push.pieces:
-            ranges.setdefault((start, stop), []).extend(pairing.of_layer(layer))
-        return CopyPlan.joined([plan_units(regions, *units.lie(*between)) for between, regions in ranges.items()])
+            ranges.setdefault((transfer.terms.group_of(layer), start, stop), []).extend(pairing.of_layer(layer))
+        return CopyPlan.joined(
+            [
+                plan_units(regions, *transfer.units(pairing.unit_tokens, group).lie(start, stop))
+                for (group, start, stop), regions in ranges.items()
+            ]
+        )
 
     def _units_at_once(self, unit_bytes: int, copies: int) -> int:
         """How many units of a layer one call may have, at so many copies a unit."""

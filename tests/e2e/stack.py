@@ -134,11 +134,23 @@ class Stack:
         self.servers: list[Server] = []
 
     def plain(
-        self, *flags: str, name: str = "plain", target: str = "tests.e2e.targets:plain_vllm", **more: Any
+        self,
+        *flags: str,
+        name: str = "plain",
+        target: str = "tests.e2e.targets:plain_vllm",
+        model: str = "",
+        **more: Any,
     ) -> Server:
-        """A plain vLLM server; `more` are fields of `Server`."""
+        """A plain vLLM server; `model` is another one than the stack's, `more` are fields of `Server`."""
         port = free_port()
-        argv = ["--model", self.model, "--port", str(port), "--enforce-eager", "--enable-prompt-tokens-details"]
+        argv = [
+            "--model",
+            model or self.model,
+            "--port",
+            str(port),
+            "--enforce-eager",
+            "--enable-prompt-tokens-details",
+        ]
         argv += ["--host", "127.0.0.1", "--kv-cache-memory-bytes", str(256 << 20), *QUIET, *flags]
         return self._spawn(name, target, argv, port, **more)
 
@@ -151,6 +163,7 @@ class Stack:
         bind: str = "",
         cpus: Sequence[int] = (),
         target: str = "",
+        model: str = "",
         **more: Any,
     ) -> Server:
         """A prefill or decode node; prefill nodes get the first core, decode nodes the last, those of several ranks all.
@@ -163,6 +176,7 @@ class Stack:
             bind: where it listens, if that is another address.
             cpus: other cores.
             target: called in place of the node's own `main`.
+            model: another one than the stack's.
             more: fields of `Server`.
         """
         cores = sorted(os.sched_getaffinity(0))
@@ -170,7 +184,7 @@ class Stack:
         if ranks == 1:
             cpus = cpus or (cores[:1] if role == "prefill" else cores[-1:])
         port = free_port()
-        argv = ["--model", self.model, "--port", str(port), "--host", bind or host]
+        argv = ["--model", model or self.model, "--port", str(port), "--host", bind or host]
         argv += ["--secret-file", str(self.secret_file)]
         if role == "prefill":
             argv += ["--control-port", str(free_port(ranks))]

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER, REASON_HEADER
+from contracts.kv_transfer import PROTOCOL_VERSION
 from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
@@ -118,7 +119,7 @@ def test_a_node_refuses_unsigned_parameters(trio: Trio, role: str) -> None:
     """OpenAI-shaped, before vLLM sees the request."""
     server = trio.prefill if role == "prefill" else trio.decode
 
-    answer = ask(server.url, body_for(trio.model, [5, 6, 7], kv_transfer_params={"baton": {"v": 1}}))
+    answer = ask(server.url, body_for(trio.model, [5, 6, 7], kv_transfer_params={"baton": {"v": PROTOCOL_VERSION}}))
 
     assert answer.status_code == 403
     assert "signed" in answer.json()["error"]["message"] or "transfer id" in answer.json()["error"]["message"]

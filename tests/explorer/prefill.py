@@ -142,7 +142,7 @@ class PrefillSide:
         assert reservation is not None, "only what is reserved is pushed"
         assert handle not in self.pushes, "what is being pushed is not handed out again"
         self.pushes[handle] = push
-        source, target = push.transfer.source_blocks[piece.start], reservation.blocks[0][piece.start]
+        source, target = push.transfer.source_blocks[0][piece.start], reservation.blocks[0][piece.start]
         return [Submitted(handle, handle[0], reservation.engine, source, target, piece.layer)]
 
     def _on_done(self, handle: tuple[str, int], ok: bool) -> None:

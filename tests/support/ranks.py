@@ -125,7 +125,7 @@ class Ranks:
         """P runs one step: writes every layer of `blocks`, of which `ready` of the prompt are then complete."""
         prompt = Prompt(tokens, -(-tokens // BLOCK_TOKENS), f"prompt {name}".encode())
         started = [StartedPrompt(name, f"p-{name}", prompt)] if first else []
-        self.prefill.begin_step(PrefillStep(started=started, progress=[Progress(f"p-{name}", list(blocks), ready)]))
+        self.prefill.begin_step(PrefillStep(started=started, progress=[Progress(f"p-{name}", [list(blocks)], ready)]))
         for layer in range(LAYERS):
             for block in blocks:
                 self.source.write(layer, block, f"{name} layer {layer} block {block}")

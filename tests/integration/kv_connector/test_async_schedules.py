@@ -68,7 +68,7 @@ def on_streams(ranks: Ranks, layer_sync: str, source: Stream, target: Stream, *,
 def compute(ranks: Ranks, stream: Stream, name: str, blocks: list[int]) -> None:
     """P computes a prompt of full blocks in one step, on its device."""
     prompt = Prompt(len(blocks) * BLOCK_TOKENS, len(blocks), f"prompt {name}".encode())
-    started, progress = StartedPrompt(name, f"p-{name}", prompt), Progress(f"p-{name}", blocks, len(blocks))
+    started, progress = StartedPrompt(name, f"p-{name}", prompt), Progress(f"p-{name}", [blocks], len(blocks))
     ranks.prefill.begin_step(PrefillStep(started=[started], progress=[progress]))
     for layer in range(LAYERS):
         ranks.prefill.attention_begins(f"layer.{layer}")

@@ -209,7 +209,7 @@ def test_a_forward_pass_that_raises_is_never_committed(tmp_path: Path) -> None:
         ranks.reserve("a", 16, [7])
         prompt = Prompt(16, 1, b"prompt a")
         ranks.prefill.begin_step(
-            PrefillStep(started=[StartedPrompt("a", "p-a", prompt)], progress=[Progress("p-a", [1], 1)])
+            PrefillStep(started=[StartedPrompt("a", "p-a", prompt)], progress=[Progress("p-a", [[1]], 1)])
         )
         ranks.prefill.layer_written("layer.0")
         with pytest.raises(MemoryError), ending_step(ranks):
@@ -218,6 +218,25 @@ def test_a_forward_pass_that_raises_is_never_committed(tmp_path: Path) -> None:
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
         assert ranks.failed == {"d-a": "the forward pass failed"}
+
+
+def test_a_prompt_that_is_voided_in_the_step_in_which_it_starts_is_never_pushed(tmp_path: Path) -> None:
+    """I2: some of its blocks were never its own."""
+    with Ranks(tmp_path) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 16, [7])
+        prompt = Prompt(16, 1, b"prompt a")
+        ranks.prefill.begin_step(
+            PrefillStep(
+                started=[StartedPrompt("a", "p-a", prompt)],
+                progress=[Progress("p-a", [[1]], 1)],
+                voids=[("p-a", "blocks that are still read are gone")],
+            )
+        )
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert ranks.failed == {"d-a": "blocks that are still read are gone"}
 
 
 def test_a_prompt_that_will_never_start_is_told_at_once(tmp_path: Path) -> None:

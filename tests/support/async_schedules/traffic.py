@@ -158,7 +158,7 @@ class Traffic:
         self.seen["chunk that ends inside a block"] += stop % BLOCK_TOKENS != 0 and not prompt.complete
         ready = len(prompt.texts) if prompt.complete else stop // BLOCK_TOKENS
         if started or stop > first:
-            told.progress.append(Progress(f"p-{prompt.name}", [*known, *new], ready))
+            told.progress.append(Progress(f"p-{prompt.name}", [[*known, *new]], ready))
         if prompt.complete:
             self._running.remove(prompt)
             self._finished.append(prompt)

@@ -26,7 +26,8 @@ from tests.support.async_schedules.decode_side import DecodeSide
 from tests.support.async_schedules.traffic import TOKEN_BYTES, Step, Traffic, Write, content
 from tests.support.async_schedules.wire import Wire
 from tests.support.fake_device import FakeDevice, Run
-from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, SECRET, Memory
+from tests.support.plain_memory import fingerprint
+from tests.support.ranks import SECRET, Memory
 
 PATIENCE = 400  # steps without new prompts until a schedule counts as stuck
 LONG_S = 3600.0  # no clock takes part
@@ -47,24 +48,25 @@ class World:
     def __init__(self, plan: Plan, seed: int) -> None:
         self._plan = plan
         self.chance = random.Random(seed)
-        self.source, self.target = Memory(), Memory()
-        self.traffic = Traffic(self.chance, prompts=self.chance.randint(1, 4))
+        self.source, self.target = self._make_memory(), self._make_memory()
+        self._layers = range(self.source.caches.num_layers)
+        self.traffic = self._make_traffic()
         self.device = FakeDevice(seed, Run.ON_WAIT)
         self._stream = self.device.stream()
         self.sender_waits = 0  # for the device
         self._fabric = MemoryFabric(automatic=self.chance.random() < 0.5)
         self._wire = Wire()
-        self._hooked = [self.chance.random() < 0.85 for _ in range(LAYERS)]
+        self._hooked = [self.chance.random() < 0.85 for _ in self._layers]
         self._weights = [self.chance.choice((0.2, 1, 4)) for _ in range(6)]
         with (
             patch.object(prefill, "ControlLoop", self._wire.loop),
             patch.object(decode, "ControlLoop", self._wire.loop),
         ):
             self.prefill, self._decode = self._make_workers()
-        at_once = self.chance.choice((1, 1, 2, LAYERS))  # as if for links of several speeds
+        at_once = self.chance.choice((1, 1, 2, len(self._layers)))  # as if for links of several speeds
         self.prefill._sender.layers_at_once = lambda blocks: at_once  # type: ignore[method-assign]
         self._decode._engines._make(0)
-        self.decode_side = DecodeSide(self.chance, self._decode, self.target, list(self.traffic.prompts.values()))
+        self.decode_side = self._make_decode_side()
         self._turns: list[Callable[[], object]] = [
             self.device.advance,
             self._turn_of_sender,
@@ -74,8 +76,18 @@ class World:
             self.decode_side.act,
         ]
 
+    def _make_memory(self) -> Any:
+        return Memory()
+
+    def _make_traffic(self) -> Any:
+        return Traffic(self.chance, prompts=self.chance.randint(1, 4))
+
+    def _make_decode_side(self) -> Any:
+        return DecodeSide(self.chance, self._decode, self.target, list(self.traffic.prompts.values()))
+
     def run(self) -> str:
         """Run to the end; return what was wrong, or ""."""
+        problem: str
         for _ in range(self.chance.choice((0, 0, 10, 40))):  # how early D is
             self.decode_side.act()
             self._wire.deliver(to_prefill=self.chance.random() < 0.5)
@@ -85,7 +97,8 @@ class World:
             if self.decode_side.problem or not (self.traffic.busy or self.decode_side.unfinished()):
                 break
         self._come_to_rest()
-        if problem := self.decode_side.check():
+        problem = self.decode_side.check()
+        if problem:
             return problem
         return "; ".join(self.decode_side.unfinished())
 
@@ -97,7 +110,7 @@ class World:
         self._begin(step)
         self._others()
         reserved = self.decode_side.reserved
-        for layer in range(LAYERS):
+        for layer in self._layers:
             self._layer(step, layer)
         if step.writes and self.decode_side.reserved > reserved:
             self.traffic.seen["reserved between layers"] += 1
@@ -171,17 +184,18 @@ class World:
             weights="w",
             transfer=TransferConfig(
                 layer_sync=self._plan.layer_sync,  # type: ignore[arg-type]  # the schema names the choices
-                push_max_bytes=BLOCK_BYTES * self.chance.randint(1, 8),
+                push_max_bytes=self.source.caches.layer_block_bytes * self.chance.randint(1, 8),
                 peer_timeout_s=LONG_S,
                 transfer_timeout_s=LONG_S,
                 orphan_timeout_s=LONG_S,
                 receive_engines=1,
             ),
         )
+        known_as = fingerprint(self.source.caches.block_tokens)
         common: dict[str, Any] = {"config": config, "secret": SECRET}
         return (
             prefill.PrefillWorker(
-                introduction=Introduction("P", "prefill", Rank(), FINGERPRINT, self.source.caches),
+                introduction=Introduction("P", "prefill", Rank(), known_as, self.source.caches),
                 engines=self._fabric.factory("p"),
                 incarnation=11,
                 digests=self.source.digests,
@@ -189,7 +203,7 @@ class World:
                 **common,
             ),
             decode.DecodeWorker(
-                introduction=Introduction("D", "decode", Rank(), FINGERPRINT, self.target.caches),
+                introduction=Introduction("D", "decode", Rank(), known_as, self.target.caches),
                 engines=self._fabric.factory("d"),
                 incarnation=22,
                 digests=self.target.digests,

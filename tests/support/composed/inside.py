@@ -6,11 +6,13 @@ that the compose file names.
 
 import ctypes
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from deploy.cli import main
+from deploy.forkserver import ROOT
 
 _CLONE_NEWNS: Final = 0x00020000  # linux/sched.h
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18  # linux/mount.h
@@ -48,6 +50,11 @@ def _make_root(volumes: Mapping[str, tuple[str, bool]], links: Mapping[str, str]
         _mount(source, place, flags=_MS_BIND)
         if not writable:
             _mount(source, place, flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+    for folder in (ROOT, Path(sys.prefix)):  # they are part of an image, wherever they lie here
+        place = root / str(folder)[1:]
+        if not place.exists():  # below a volume
+            place.mkdir(parents=True)
+            _mount(str(folder), place, flags=_MS_BIND | _MS_REC)
     for target, source in links.items():
         (root / target[1:]).symlink_to(source)
     os.chroot(root)

@@ -50,6 +50,9 @@ DIVIDED: Final = RegionInfo(
     heads=2,
     total_heads=8,
     sections=((4, 8), (1, 32)),
+    group=1,
+    window=1024,
+    drafter="d",
 )
 GRIDS: Final = Grids(prefill=Grid(tp=2, pp=1), decode=Grid(tp=1, pp=2))
 
@@ -71,7 +74,7 @@ BODIES: Mapping[str, Body] = MappingProxyType(
             engine="10.0.0.2:12001",
             tokens=300,
             first_token=128,
-            blocks=[[2, 0]],
+            blocks=[[2, 0], [0, 7]],
             prompt_hash=b"\0\xff",
         ),
         "revoke": Revoke(transfer_id=f"{TRANSFER}/1-0", epoch=1, mismatch="k: block 2"),

@@ -37,7 +37,8 @@ def main(*, folder: str, host: str) -> int:
     blocks = [2 * i + 1 for i in range(PROMPT_BLOCKS)]  # no two next to each other: one descriptor each
     worker.begin_step(
         PrefillStep(
-            started=[StartedPrompt("t", "p-t", prompt)], progress=[Progress("p-t", blocks, ready_blocks=PROMPT_BLOCKS)]
+            started=[StartedPrompt("t", "p-t", prompt)],
+            progress=[Progress("p-t", [blocks], ready_blocks=PROMPT_BLOCKS)],
         )
     )
     for layer in range(LAYERS):

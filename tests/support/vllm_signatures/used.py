@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("kv_connector", "model_runner", "node", "prefill_node", "decode_node")
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
 
+GROUPS = "vllm.distributed.kv_transfer.kv_connector.v1.base:SupportsHMA"  # the other base, for several KV cache groups
+
 # Where vLLM calls its connectors' hooks.
 CALLERS = (
     "vllm.config.vllm",
@@ -47,6 +49,7 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
             "speculative_config",
         ),
         CONNECTOR: ("_kv_cache_config", "_kv_cache_manager", "_kv_transfer_config", "_vllm_config"),
+        GROUPS: ("request_finished_all_groups",),
         "vllm.distributed.device_communicators.shm_broadcast": ("sched_yield",),  # spinning.py takes its place
         "vllm.v1.attention.backends.cpu_attn": ("_get_attn_isa",),
         "vllm.v1.core.block_pool:BlockPool": (
@@ -67,7 +70,8 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("req_to_blocks",),
         "vllm.v1.engine.core": ("time",),  # wake.py takes its place
         "vllm.v1.kv_cache_interface:KVCacheConfig": ("kv_cache_groups", "num_blocks"),
-        "vllm.v1.kv_cache_interface:KVCacheGroupSpec": ("kv_cache_spec",),
+        "vllm.v1.kv_cache_interface:KVCacheGroupSpec": ("kv_cache_spec", "layer_names"),
+        "vllm.v1.kv_cache_interface:SlidingWindowSpec": ("sliding_window",),
         "vllm.v1.outputs:KVConnectorOutput": ("finished_recving", "finished_sending", "kv_connector_worker_meta"),
         "vllm.v1.request:Request": (
             *("cache_salt", "kv_transfer_params", "lora_request", "mm_features", "num_computed_tokens"),

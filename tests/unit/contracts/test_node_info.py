@@ -1,3 +1,6 @@
+import msgspec
+import pytest
+
 from contracts.node_info import Fingerprint, differences
 
 OURS = Fingerprint(
@@ -32,3 +35,11 @@ def test_every_difference_is_named_with_both_values() -> None:
         "dtype: 'bfloat16' here, 'float32' there",
         "block_size_tokens: 128 here, 96 there",
     ]
+
+
+@pytest.mark.parametrize("theirs", ["float16", "float32", "fp8", "fp8_e5m2"])
+def test_another_type_of_kv_is_another_cache(theirs: str) -> None:
+    """Its bytes would be read as something else."""
+    other = msgspec.structs.replace(OURS, kv_cache_dtype=theirs)
+
+    assert differences(OURS, other) == [f"kv_cache_dtype: 'auto' here, '{theirs}' there"]

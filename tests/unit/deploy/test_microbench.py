@@ -101,7 +101,7 @@ def test_a_played_transfer_speaks_as_the_scheduler_does() -> None:
     transfer = PlayedTransfer("a", range(10, 14), range(20, 24))
 
     assert transfer.prompt.blocks == 4
-    assert transfer.progress(1, 3) == ("a", [11, 12], 3)
+    assert transfer.progress(1, 3) == ("a", [[11, 12]], 3)
 
 
 def test_figures_come_from_a_process_of_their_own(children: Children) -> None:

@@ -22,6 +22,11 @@ class FakeBlock:
     block_id: int
     ref_cnt: int = 0
 
+    @property
+    def is_null(self) -> bool:
+        """Whether it is vLLM's placeholder."""
+        return self.block_id == 0
+
 
 class FakePool:
     """vLLM's `BlockPool` as far as references go."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kv_connector.errors import LayoutError
-from kv_connector.worker_side.caches import describe
+from kv_connector.worker_side.caches import Membership, describe
 
 
 def cpu_caches() -> dict[str, torch.Tensor]:
@@ -76,3 +76,28 @@ def test_memory_is_registered_allocation_by_allocation() -> None:
     assert caches.borders == {both.data_ptr()}
     assert list(caches.spans) == [(both.data_ptr(), 2 * size)]
     assert list(as_two.spans) == [(both.data_ptr(), size), (both[1].data_ptr(), size)]
+
+
+def test_layers_of_several_groups_may_lie_in_the_same_memory() -> None:
+    """The blocks' ids tell them apart: each has regions, a group and a window of its own, in memory registered once."""
+    (storage, _) = cpu_caches().values()
+    tensors = {"layer.0": storage, "layer.1": storage, "layer.2": storage}
+    groups = {"layer.0": Membership(0, 64), "layer.1": Membership(1), "layer.2": Membership(1)}
+
+    caches = describe(tensors, num_blocks=6, block_tokens=16, groups=groups)
+
+    assert [(region.name, region.group, region.window) for region in caches.regions] == [
+        ("layer.0", 0, 64),
+        ("layer.1", 1, 0),
+    ]
+    assert dict(caches.layer_of) == {"layer.0": 0, "layer.1": 1, "layer.2": 1}  # the last shares the KV of the second
+    assert len(caches.spans) == 1
+
+
+def test_a_drafters_layers_are_marked_and_not_hooked() -> None:
+    """Each of its passes would call the hook: they are handed over when the step has ended."""
+    caches = describe(cpu_caches(), num_blocks=6, block_tokens=16, drafter="small", draft_layers=frozenset({"layer.1"}))
+
+    assert [(region.name, region.drafter) for region in caches.regions] == [("layer.0", ""), ("layer.1", "small")]
+    assert dict(caches.layer_of) == {"layer.0": 0}
+    assert caches.num_layers == 2

@@ -34,6 +34,7 @@ def config(*layers: Any, rope: Any = None, text_rope: Any = None, cache_dtype: s
         model_config=SimpleNamespace(**fields),
         cache_config=SimpleNamespace(cache_dtype=cache_dtype, block_size=128),
         compilation_config=SimpleNamespace(static_forward_context=dict(enumerate(layers))),
+        speculative_config=None,
     )
 
 
@@ -131,3 +132,15 @@ def test_the_instruction_set_is_asked_for_where_layers_do_not_tell(
     monkeypatch.setitem(sys.modules, "vllm.v1.attention.backends", backends)
 
     assert fingerprint_of(config(Layer("CPU_ATTN", head_size=32)), "abc").attention == "CPU_ATTN/vec128-32"
+
+
+def test_a_drafters_layers_do_not_count() -> None:
+    """A node with a drafter and one without exchange the target's KV."""
+    plain, drafting = config(CPU_LAYER), config()
+    drafting.speculative_config = SimpleNamespace(method="draft_model")
+    drafting.compilation_config.static_forward_context = {
+        "model.layers.0": CPU_LAYER,
+        "draft_model.layers.0": Layer("CPU_ATTN", isa="vec16"),
+    }
+
+    assert differences(fingerprint_of(plain, "abc"), fingerprint_of(drafting, "abc")) == []

@@ -216,6 +216,8 @@ def staged(side: Side) -> Side:
         (PLAIN.side(0)._replace(rank=Rank(tp=2, tp_size=2)), PLAIN.side(0), "is no rank of any grid"),
         (PLAIN.side(0)._replace(rank=Rank(tp_size=3)), PLAIN.side(0), "2 KV heads cannot be divided among 3 ranks"),
         (MANY.side(0), Rig(heads=8192, tp_size=1, block_tokens=4).side(0), "pieces in each block are too many"),
+        (changed(PLAIN, window=9), PLAIN.side(0), "9 tokens in the attention window in the prefill rank, 0"),
+        (changed(PLAIN, window=9), changed(SMALL, window=9), "8 tokens in a block of a layer with a window .* 4"),
         (PLAIN.side(0)._replace(block_tokens=0), PLAIN.side(0), "a block of 0 tokens cannot have 1 parts"),
     ],
 )
@@ -232,3 +234,38 @@ def test_layers_share_one_list_of_pieces() -> None:
     first, second = pair(PLAIN.side(0, names), SMALL.side(0, names)).regions
 
     assert first.strips is second.strips
+
+
+def drafting(drafter: str, tp_size: int = 1, **changes: object) -> Side:
+    """A rank with one layer of the target and one of a drafter."""
+    side = Rig(heads=2, tp_size=tp_size, block_tokens=16).side(0, ("l0", "draft"))
+    target, draft = side.regions
+    return side._replace(regions=[target, replace(draft, drafter=drafter, **changes)])  # type: ignore[arg-type]
+
+
+def test_a_drafters_layers_travel_to_the_same_drafter_and_count_for_nothing() -> None:
+    """D resumes on the target's layers alone, and compares those alone."""
+    made = pair(drafting("small"), drafting("small"))
+
+    assert [one.src.name for one in made.regions] == ["l0", "draft"]
+    assert [one.src.name for one in made.of_target] == ["l0"]
+    assert made.layers == (0, 1)
+    assert made.shares == shares_of(drafting("small").regions) == 2
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode"),
+    [
+        (drafting("small"), Rig(heads=2, tp_size=1, block_tokens=16).side(0)),
+        (Rig(heads=2, tp_size=1, block_tokens=16).side(0), drafting("small")),
+        (drafting("small"), drafting("other")),
+        (drafting("small"), drafting("small", total_heads=4)),
+    ],
+    ids=["only P drafts", "only D drafts", "different drafters", "it cannot be mapped"],
+)
+def test_a_drafters_layers_stay_where_they_are_of_no_use(prefill: Side, decode: Side) -> None:
+    """The target's layers travel all the same."""
+    made = pair(prefill, decode)
+
+    assert [one.src.name for one in made.regions] == ["l0"]
+    assert made.shares == shares_of(decode.regions) == 2

@@ -29,7 +29,7 @@ class Engine:
         if tokens is None:
             return None, []
         blocks = self.pool.allocate(-(-req.num_prompt_tokens // BLOCK_TOKENS))
-        self.side.allocated(req, blocks, tokens)
+        self.side.allocated(req, [blocks], tokens)
         return tokens, blocks
 
 
@@ -154,7 +154,7 @@ def test_a_request_that_vllm_forces_to_compute_gives_up_its_transfer(engine: Eng
     engine.side.add_request(req)
     assert engine.side.match(req, 0) == (40, True)
 
-    engine.side.allocated(req, [], 0)
+    engine.side.allocated(req, [[]], 0)
 
     assert engine.side.take_step(step_output()).cancelled == ["r1"]
 
@@ -270,7 +270,7 @@ def test_every_transfer_ends_in_exactly_one_way(engine: Engine) -> None:
         engine.side.add_request(req)
     for name in "abc":
         engine.admit(requests[name])
-    engine.side.allocated(requests["d"], [], 0)
+    engine.side.allocated(requests["d"], [[]], 0)
 
     engine.side.update(DecodeReport(failed={"b": "no commit within 120 s"}), {"a", "b"})
     for req in requests.values():

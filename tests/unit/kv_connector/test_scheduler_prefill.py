@@ -19,7 +19,7 @@ def test_a_prompt_in_one_chunk_is_ready_as_a_whole() -> None:
 
     assert [started.request_id for started in step.started] == ["r1"]
     assert step.started[0].prompt.blocks == 3
-    assert step.progress == [Progress("r1", [5, 6, 7], 3)]
+    assert step.progress == [Progress("r1", [[5, 6, 7]], 3)]
 
 
 def test_a_partial_block_at_a_chunk_boundary_waits_until_it_is_complete() -> None:
@@ -30,8 +30,8 @@ def test_a_partial_block_at_a_chunk_boundary_waits_until_it_is_complete() -> Non
     first = side.take_step(step_output(new=[("r1", [5, 6], 0, 24)]))
     second = side.take_step(step_output(cached=[("r1", [7], 24, 16)]))
 
-    assert first.progress == [Progress("r1", [5, 6], 1)]
-    assert second.progress == [Progress("r1", [7], 3)]
+    assert first.progress == [Progress("r1", [[5, 6]], 1)]
+    assert second.progress == [Progress("r1", [[7]], 3)]
     assert second.started == []
 
 
@@ -42,7 +42,7 @@ def test_prefix_hit_blocks_are_ready_with_the_step_that_first_schedules_them() -
 
     step = side.take_step(step_output(new=[("r1", [1, 2, 9], 32, 8)]))
 
-    assert step.progress == [Progress("r1", [1, 2, 9], 3)]
+    assert step.progress == [Progress("r1", [[1, 2, 9]], 3)]
 
 
 def test_a_finished_prompt_keeps_its_blocks() -> None:

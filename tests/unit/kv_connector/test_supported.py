@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 import torch
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from kv_connector.errors import ConfigError
 from kv_connector.supported import check_supported
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
-WINDOW = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32, sliding_window=64)
 
 
-def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) -> Any:
+def engine(*, sleep: bool = False, speculative: object = None, own_scales: bool = False, **parallel: Any) -> Any:
     """A supported engine's configuration, with changes."""
     plain = {
         "tensor_parallel_size": 1,
@@ -29,6 +28,8 @@ def engine(*, sleep: bool = False, speculative: object = None, **parallel: Any) 
         parallel_config=SimpleNamespace(**plain | parallel),
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
+        kv_transfer_config=SimpleNamespace(is_kv_producer=False),
+        cache_config=SimpleNamespace(block_size=16, calculate_kv_scales=own_scales),
     )
 
 
@@ -37,11 +38,14 @@ def groups(*specs: Any) -> Any:
     return SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs])
 
 
-@pytest.mark.parametrize("spec", [FULL, SimpleNamespace(first_spec=FULL)], ids=["full", "full, of several sizes"])
+@pytest.mark.parametrize(
+    "spec", [FULL, SimpleNamespace(kv_cache_specs={"a": FULL}, block_size=16)], ids=["full", "full, of several sizes"]
+)
 def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     """The common cases raise nothing."""
     check_supported(engine(), groups(spec))
     check_supported(engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec))
+    check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
 
 
 @pytest.mark.parametrize(
@@ -52,9 +56,13 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
         (engine(distributed_executor_backend="ray"), groups(FULL), "other hosts"),
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
-        (engine(), groups(FULL, FULL), "several KV cache groups"),
-        (engine(), groups(WINDOW), "SlidingWindowSpec"),
-        (engine(speculative=object()), groups(FULL), "speculative decoding"),
+        (engine(own_scales=True), groups(FULL), "calculate-kv-scales"),
+        (engine(speculative=SimpleNamespace(method="mtp")), groups(FULL), "speculative decoding with method 'mtp'"),
+        (
+            engine(speculative=SimpleNamespace(method="ngram")),
+            groups(FULL, FULL),
+            "speculative decoding has not been tried with a sliding window",
+        ),
     ],
 )
 def test_everything_else_is_refused_with_the_reason(config: Any, cache: Any, words: str) -> None:

@@ -19,7 +19,7 @@ from kv_connector.sync import (
     recorder,
 )
 
-PROMPTS = [Progress("r1", [1], 1)]
+PROMPTS = [Progress("r1", [[1]], 1)]
 
 
 class Device:

@@ -122,7 +122,8 @@ def test_a_decode_node_asks_batons_connector_first() -> None:
     config = with_neighbours(BATON, (OFFLOADING,), "decode")
 
     assert names(config) == ["BatonConnector", "OffloadingConnector"]
-    assert config["kv_connector_extra_config"]["connectors"][0] == BATON
+    own = config["kv_connector_extra_config"]["connectors"][0]
+    assert own == BATON | {"kv_connector_extra_config": own["kv_connector_extra_config"]}
 
 
 def test_a_decode_nodes_offloading_has_the_fence() -> None:
@@ -145,5 +146,9 @@ def test_the_whole_is_one_that_loads_and_recomputes(role: Role) -> None:
     """The outer configuration says when blocks may be given away, and what follows a failed load."""
     config = with_neighbours(BATON, (OFFLOADING,), role)
 
+    own = next(
+        one for one in config["kv_connector_extra_config"]["connectors"] if one["kv_connector"] == "BatonConnector"
+    )
+    assert own["kv_connector_extra_config"]["has_neighbours"] is True
     assert (config["kv_connector"], config["kv_role"]) == ("MultiConnector", "kv_both")
     assert config["kv_load_failure_policy"] == "recompute"

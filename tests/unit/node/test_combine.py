@@ -33,6 +33,13 @@ def test_counts_are_added_up_and_the_rest_is_the_first_ranks() -> None:
     assert both["histograms"]["hidden_share"] == {"bounds": [0.5], "counts": [2, 4], "sum": 3.0}
 
 
+def test_what_no_rank_has_seen_counts_as_none() -> None:
+    """Whoever reads a total finds it."""
+    quiet = {**RANK, "totals": {"committed": 0}}
+
+    assert combine.ranks([quiet, quiet])["totals"] == {"committed": 0}
+
+
 def test_a_block_that_several_ranks_keep_out_of_the_pool_is_one_block() -> None:
     """The ranks of an engine share its pool; other engines have their own."""
     rank = {**RANK, "quarantined_blocks": 3}

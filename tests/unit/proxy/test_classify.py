@@ -46,11 +46,25 @@ def test_any_number_of_prompts_and_answers_is_disaggregated(body: dict[str, Any]
         ({"messages": [], "echo": True}, classify.PROMPT_LOGPROBS),
         ({"prompt_embeds": "AAAA"}, classify.EMBEDDINGS),
         ({"prompt": []}, classify.NO_PROMPT),
+        ({"messages": [{"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, classify.MEDIA),
+        ({"messages": [{"content": [{"image_url": {"url": "x"}}]}]}, classify.MEDIA),
+        ({"messages": [{"content": [{"type": "image", "source": {}}]}]}, classify.MEDIA),
+        ({"messages": [{"content": [{"type": "input_audio", "input_audio": {}}]}]}, classify.MEDIA),
+        ({"input": [{"content": [{"type": "input_image", "image_url": "x"}]}]}, classify.MEDIA),
+        ({"input": [{"content": [{"type": "input_file", "file_id": "x"}]}]}, classify.MEDIA),
     ],
 )
 def test_what_the_protocol_does_not_cover_stays_on_the_decode_node(body: dict[str, Any], expected: str) -> None:
     """Each kind of request that is computed on one node says why."""
     assert reason(**body) == expected
+
+
+def test_words_about_images_are_words() -> None:
+    """Only a part of a prompt can be an image."""
+    said = '{"type": "image_url", "image_url": {"url": "x"}}'
+
+    assert reason(messages=[{"content": said}, {"content": [{"type": "text", "text": said}]}]) is None
+    assert reason(messages=[{"content": "a"}], tools=[{"function": {"parameters": {"type": "image"}}}]) is None
 
 
 @pytest.mark.parametrize(

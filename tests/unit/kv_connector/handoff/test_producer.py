@@ -399,9 +399,21 @@ def test_the_first_request_keeps_a_transfer_id() -> None:
         WISH._replace(first_token=-16, blocks=[[3, 4, 5, 6]]),
         WISH._replace(first_token=48, blocks=[[]]),
         WISH._replace(blocks=[[4, 5]]),
-        WISH._replace(blocks=[[4, 5, 6], [7, 8, 9]]),
+        WISH._replace(blocks=[[4, 5, 6], [7, 8]]),
+        WISH._replace(blocks=[[4, 0, 6]]),
+        WISH._replace(blocks=[]),
     ],
-    ids=["hash", "tokens", "off a block", "before the prompt", "nothing", "too few blocks", "another group"],
+    ids=[
+        "hash",
+        "tokens",
+        "off a block",
+        "before the prompt",
+        "nothing",
+        "too few blocks",
+        "another group",
+        "a hole",
+        "no group",
+    ],
 )
 def test_a_reservation_that_does_not_fit_fails_cleanly(wish: Wish) -> None:
     """I7: no byte moves for another prompt or into a list of another length."""

@@ -52,3 +52,25 @@ def test_complete_means_every_block_of_every_layer() -> None:
     coverage.acknowledge(first)
 
     assert coverage.complete
+
+
+def test_a_layer_with_a_window_has_a_range_of_its_own() -> None:
+    """What came before was never its, and what is complete is the sum of the ranges."""
+    coverage = Coverage(layers=range(3), first_unit=2, wanted=5, ready=[7, 7, 7], spans={1: range(3, 5), 2: range(0)})
+
+    pieces = coverage.take(100)
+
+    assert pieces == (Piece(0, 0, 5), Piece(1, 3, 5))
+    assert not coverage.pending
+    coverage.acknowledge(pieces[:1])
+    assert not coverage.complete
+    coverage.acknowledge(pieces[1:])
+    assert coverage.complete
+
+
+def test_a_range_waits_for_its_own_units() -> None:
+    """The units before it are ready long before."""
+    coverage = Coverage(layers=range(1), first_unit=0, wanted=5, ready=[3], spans={0: range(3, 5)})
+
+    assert not coverage.pending
+    assert coverage.take(9) == ()

@@ -325,7 +325,7 @@ def test_what_the_device_wrote_is_ready_for_all_readers() -> None:
     made.ready("p", 0, 2, 0.0)
 
     assert [transfer.ready for transfer in producer.transfers.values()] == [[2, 0], [2, 0]]
-    assert [transfer.source_blocks for transfer in producer.transfers.values()] == [[1, 2, 3], [1, 2, 3]]
+    assert [transfer.source_blocks for transfer in producer.transfers.values()] == [[[1, 2, 3]], [[1, 2, 3]]]
 
 
 def test_a_rank_that_nobody_reads_lets_go_at_once() -> None:

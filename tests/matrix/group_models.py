@@ -1,0 +1,108 @@
+"""Tiny models with sliding windows, random weights: written once and kept. Their KV caches have the groups of the real ones'.
+
+Prompt lengths are chosen where a window begins in the last token of a block, besides round ones: there vLLM frees, when a
+prompt ends, a block that the decode node still reads.
+"""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from deploy.embedded_model import tokenizer as tokens
+
+CONTEXT_TOKENS: Final = 4096
+CACHE: Final = Path.home() / ".cache" / "baton" / "matrix-models"
+RECIPE: Final = "recipe.json"
+SEED: Final = 9
+
+_DECODER: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "vocab_size": tokens.VOCABULARY_SIZE,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": CONTEXT_TOKENS,
+        "initializer_range": 0.1,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
+)
+
+
+class Recipe(NamedTuple):
+    """Two classes of transformers', the window, and what else differs from the defaults."""
+
+    family: str  # of `<family>Config` and `<family>ForCausalLM`
+    window: int
+    changes: Mapping[str, Any]
+    config: str = ""  # where its class is called otherwise
+    groups: int = 1
+
+
+MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
+    {
+        "mistral": Recipe("Mistral", 200, {}),
+        "gemma3": Recipe(
+            "Gemma3",
+            256,
+            {
+                "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+                "query_pre_attn_scalar": 32,
+                "pad_token_id": 0,
+            },
+            config="Gemma3Text",
+            groups=4,
+        ),
+        "gpt-oss": Recipe(
+            "GptOss",
+            128,
+            {
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "max_position_embeddings": 32 * CONTEXT_TOKENS,  # as its way of stretching positions wants it
+            },
+            groups=2,
+        ),
+    }
+)
+
+
+def lengths(name: str, block_tokens: int = 128) -> Sequence[int]:
+    """Prompt lengths, tokens: up to a block, at the edge (see above), one token in the last block, and long."""
+    edge = MODELS[name].window - 1
+    return 1, 100, edge + 3 * block_tokens, edge + 9 * block_tokens, 10 * block_tokens + 1, 1500
+
+
+def ensure(name: str, folder: Path = CACHE) -> Path:
+    """Return where a model lies; it is written beside its place and moved there whole, unless it is there."""
+    recipe, place = MODELS[name], folder / name
+    settings = {**_DECODER, "sliding_window": recipe.window, **recipe.changes}
+    text = json.dumps({"seed": SEED, "family": recipe.family, **settings}, indent=2) + "\n"
+    if (place / RECIPE).is_file() and (place / RECIPE).read_text() == text:
+        return place
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as partial:
+        made = Path(partial) / name
+        _write(recipe, settings, made)
+        (made / RECIPE).write_text(text)
+        shutil.rmtree(place, ignore_errors=True)
+        made.replace(place)
+    return place
+
+
+def _write(recipe: Recipe, settings: Mapping[str, Any], folder: Path) -> None:
+    import torch  # these take seconds to import, and a model that is there needs neither
+    import transformers
+
+    config = getattr(transformers, f"{recipe.config or recipe.family}Config")(**settings)
+    torch.manual_seed(SEED)
+    getattr(transformers, f"{recipe.family}ForCausalLM")(config).save_pretrained(folder)
+    tokens.write(tokens.load(), folder, CONTEXT_TOKENS)

@@ -1,0 +1,118 @@
+"""KV of models with windows and several KV cache groups is handed over exactly, in the four ways in which prompts come."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from contracts.http import DISAGGREGATED
+from tests.e2e.client import Answer, difference
+from tests.e2e.fidelity import VERIFY, answers, choose_prompts
+from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
+from tests.matrix.group_models import MODELS, ensure, lengths
+from tests.matrix.trial import COMMON, READY_WITHIN_S, leave_early
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+
+CELLS = ("short", "chunked", "prefix hit", "abort")
+CHUNK_TOKENS = "512"
+BLOCK_TOKENS = 128
+AT_ONCE = 3
+
+
+@dataclass
+class Pair:
+    """Two nodes and a proxy with one model, and what one plain server answers."""
+
+    prefill: Server
+    decode: Server
+    proxy: Server
+    model: str
+    prompts: Sequence[Sequence[int]]
+    expected: Sequence[Answer]
+
+    def run(self, cell: str) -> list[str]:
+        """Serve the prompts of a cell; returns what was wrong."""
+        chosen = [i for i, prompt in enumerate(self.prompts) if (len(prompt) <= BLOCK_TOKENS) == (cell == "short")]
+        prompts = [self.prompts[i] for i in chosen]
+        if cell == "prefix hit":
+            for node in (self.prefill, self.decode):
+                answers(node.url, self.model, [prompt[: len(prompt) // 2] for prompt in prompts], AT_ONCE)
+        problems: list[str] = []
+        if cell == "abort":
+            asyncio.run(leave_early(self.proxy, self.model, prompts[-1]))
+            problems += self._leftovers()
+        before = self._totals()  # a client that leaves may have P give up first, which counts as failed
+        found = answers(self.proxy.url, self.model, prompts, AT_ONCE)
+        for i, got in zip(chosen, found, strict=True):
+            if why := difference(self.expected[i], got) or ("" if got.path == DISAGGREGATED else got.reason):
+                problems.append(f"{len(self.prompts[i])} tokens: {why}")
+        if more := {name: total - before[name] for name, total in self._totals().items() if total > before[name]}:
+            problems.append(f"the decode node counts {more}")
+        return problems + self._leftovers()
+
+    def _totals(self) -> dict[str, int]:
+        totals = self.decode.transfers()["worker"]["totals"]
+        return {name: totals[name] for name in ("failed", "mismatched", "unverifiable")}
+
+    def _leftovers(self) -> list[str]:
+        problems = []
+        for node in (self.prefill, self.decode):
+            settle(node, GIVEN_BACK_WITHIN_S)
+            integrity = node.integrity()
+            if not integrity["ok"]:
+                problems.append(f"{node.name}: {integrity['findings']}")
+        return problems
+
+
+def _prompts(name: str) -> list[list[int]]:
+    """Of which no two begin alike."""
+    text = choose_prompts(6)[-1]
+    return [[20 + number, *(text * 2)[: length - 1]] for number, length in enumerate(lengths(name))]
+
+
+@contextmanager
+def _pair_of(forkserver_of: Stack, name: str, *shape: str) -> Iterator[Pair]:
+    folder = forkserver_of.folder / name
+    folder.mkdir(exist_ok=True)
+    stack = Stack(forkserver_of.forkserver, folder, ensure(name))
+    try:
+        plain = stack.plain(*FLOAT32, "--max-model-len", "4096")
+        plain.wait_ready()
+        prefill = stack.node("prefill", *COMMON, *VERIFY, "--max-num-batched-tokens", CHUNK_TOKENS, *shape)
+        decode = stack.node("decode", *COMMON, *VERIFY)
+        for node in (prefill, decode):
+            node.wait_ready(READY_WITHIN_S)
+        prompts = _prompts(name)
+        expected = answers(plain.url, stack.model, prompts)
+        plain.stop()
+        proxy = stack.proxy([prefill], [decode])
+        proxy.wait_ready()
+        yield Pair(prefill, decode, proxy, stack.model, prompts, expected)
+    finally:
+        for server in reversed(stack.servers):
+            server.stop()
+
+
+@pytest.fixture(scope="module")
+def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Pair]:
+    """A prefill node, a decode node and a proxy with one model, and what one plain server said."""
+    with _pair_of(stack, request.param) as running:
+        yield running
+
+
+@pytest.mark.parametrize("pair", ["gpt-oss"], indirect=True)
+def test_a_representative_model_is_exact_in_every_way(pair: Pair) -> None:
+    """Full attention and windows, in groups that share memory."""
+    assert [problem for cell in CELLS for problem in pair.run(cell)] == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("pair", [*MODELS], indirect=True)
+def test_every_model_with_windows_is_exact(pair: Pair, cell: str) -> None:
+    """Each model in each way."""
+    assert pair.run(cell) == []

@@ -1,0 +1,54 @@
+"""Random schedules, as in `world.py`, of models with windows and several KV cache groups."""
+
+import random
+from functools import partial
+from typing import Any
+
+from tests.support.async_schedules.group_sides import GroupDecodeSide, GroupTraffic, Step, Write
+from tests.support.async_schedules.kv_manager import GEMMA3, GPT_OSS, MISTRAL, GroupMemory, Layout, content
+from tests.support.async_schedules.world import Plan, World
+
+LAYOUTS = {"Gemma3": GEMMA3, "GPT-OSS": GPT_OSS, "Mistral": MISTRAL}
+
+
+class GroupWorld(World):
+    """P and D with vLLM's own block managers."""
+
+    def __init__(self, layout: Layout, plan: Plan, seed: int) -> None:
+        self.layout = layout
+        super().__init__(plan, seed)
+
+    def _make_memory(self) -> GroupMemory:
+        return GroupMemory(self.layout)
+
+    def _make_traffic(self) -> Any:
+        return GroupTraffic(self.chance, self.layout, self.chance.randint(1, 3))
+
+    def _make_decode_side(self) -> Any:
+        texts = list(self.traffic.prompts.values())
+        return GroupDecodeSide(self.chance, self._decode, self.target, self.layout, texts)
+
+    def run(self) -> str:
+        """Run to the end; return what was wrong, or "". Besides, P's pool must be whole again."""
+        if problem := super().run():
+            return problem
+        pool = self.traffic.manager.block_pool
+        left = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
+        return f"{left} blocks of P have not come back" if left else ""
+
+    def _launch(self, step: Step, layer: int) -> None:  # type: ignore[override]  # steps of another kind
+        group = self.layout.group_of(layer)
+        for writes in step.writes:
+            if mine := [write for write in writes if write.group == group]:
+                self._stream.launch(partial(self._write, layer, mine))
+
+    def _write(self, layer: int, writes: list[Write]) -> None:  # type: ignore[override]  # likewise
+        for _, block, place, tokens in writes:
+            text = b"".join(content(token, layer, place + i) for i, token in enumerate(tokens))
+            self.source.write(layer, block, place, text)
+
+
+def plan_of(seed: int) -> Plan:
+    """Take turns between the policies."""
+    chance = random.Random(seed)
+    return Plan(layer_sync=chance.choice(("event", "stream", "forward")), attention_writes_kv=chance.random() < 0.5)

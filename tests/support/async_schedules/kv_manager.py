@@ -1,0 +1,145 @@
+"""vLLM's own KV cache manager, and the memory behind it, for layouts with windows and several groups."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.request import Request
+
+from contracts.kv_transfer import Role, TransferParams, sign
+from kv_connector.digest import RegionDigests
+from kv_connector.groups import Group
+from kv_connector.layout import Region
+from kv_connector.worker_side.caches import Caches
+from tests.support.async_schedules.wire import ADDRESS
+from tests.support.ranks import SECRET
+
+BLOCK_TOKENS, TOKEN_BYTES = 128, 16
+BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
+MODEL_TOKENS = 4096
+
+
+class Layout(NamedTuple):
+    """Groups of layers, of which the first ones of each group lie in the same memory, and so on."""
+
+    windows: Sequence[int]  # by group; 0: none
+    layers_each: int
+    blocks: int  # in the pool
+
+    @property
+    def groups(self) -> list[Group]:
+        """As our scheduler sides know them."""
+        return [Group(window) for window in self.windows]
+
+    @property
+    def num_layers(self) -> int:
+        """In all groups."""
+        return len(self.windows) * self.layers_each
+
+    def group_of(self, layer: int) -> int:
+        """Layers of different groups alternate, as in the models."""
+        return layer % len(self.windows)
+
+    def kv_cache_config(self) -> KVCacheConfig:
+        """As vLLM's scheduler gets it."""
+        common: dict[str, Any] = {
+            "block_size": BLOCK_TOKENS,
+            "num_kv_heads": 1,
+            "head_size": 2,
+            "dtype": torch.float32,
+        }
+        groups = [
+            KVCacheGroupSpec(
+                [f"layer.{layer}" for layer in range(self.num_layers) if self.group_of(layer) == group],
+                SlidingWindowSpec(sliding_window=window, **common) if window else FullAttentionSpec(**common),
+            )
+            for group, window in enumerate(self.windows)
+        ]
+        return KVCacheConfig(num_blocks=self.blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+    def manager(self) -> KVCacheManager:
+        """Make vLLM's manager of such a cache."""
+        init_none_hash(sha256)
+        return KVCacheManager(
+            self.kv_cache_config(),
+            max_model_len=MODEL_TOKENS,
+            scheduler_block_size=BLOCK_TOKENS,
+            hash_block_size=BLOCK_TOKENS,
+        )
+
+
+GEMMA3 = Layout(windows=(0, 256, 256, 256), layers_each=1, blocks=72)
+GPT_OSS = Layout(windows=(130, 0), layers_each=2, blocks=44)
+MISTRAL = Layout(windows=(300,), layers_each=3, blocks=28)
+
+
+def request(name: str, tokens: Sequence[int], role: Role) -> Request:
+    """A request of vLLM's, part of a transfer."""
+    made = Request(
+        f"{role[0]}-{name}",
+        list(tokens),
+        SamplingParams(max_tokens=1),
+        None,
+        block_hasher=get_request_block_hasher(BLOCK_TOKENS, sha256),
+    )
+    peer = ADDRESS if role == "decode" else ""
+    made.kv_transfer_params = sign(
+        TransferParams(transfer_id=name.encode().hex().zfill(32), role=role, peer=peer), SECRET
+    )
+    return made
+
+
+def content(token: int, layer: int, place: int) -> bytes:
+    """What the KV of a token at a place of a prompt looks like in a layer."""
+    return f"{token} {layer} {place}".encode().ljust(TOKEN_BYTES, b".")
+
+
+class GroupMemory:
+    """The KV cache of one rank: the first layers of all groups in one buffer, the second ones in the next."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._bytes = (ctypes.c_char * (layout.layers_each * layout.blocks * BLOCK_BYTES))()
+        base = ctypes.addressof(self._bytes)
+        groups = len(layout.windows)
+        self.caches = Caches(
+            layer_of={f"layer.{layer}": layer for layer in range(layout.num_layers)},
+            regions=tuple(
+                Region(
+                    name=f"layer.{layer}",
+                    layer=layer,
+                    base_addr=base + layer // groups * layout.blocks * BLOCK_BYTES,
+                    block_bytes=BLOCK_BYTES,
+                    stride_bytes=BLOCK_BYTES,
+                    num_blocks=layout.blocks,
+                    group=layout.group_of(layer),
+                    window=layout.windows[layout.group_of(layer)],
+                )
+                for layer in range(layout.num_layers)
+            ),
+            num_blocks=layout.blocks,
+            block_tokens=BLOCK_TOKENS,
+        )
+
+    def digests(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
+        """The digests of some blocks, computed as a worker computes them."""
+        return RegionDigests([torch.frombuffer(self._bytes, dtype=torch.uint8)], self.caches.regions)(blocks, regions)
+
+    def address(self, layer: int, block: int, place: int = 0) -> int:
+        """Where the KV of the token at a place of a prompt lies."""
+        region = self.caches.regions[layer]
+        return region.base_addr + block * region.stride_bytes + place % BLOCK_TOKENS * TOKEN_BYTES
+
+    def write(self, layer: int, block: int, place: int, text: bytes) -> None:
+        """Write some tokens of a block."""
+        ctypes.memmove(self.address(layer, block, place), text, len(text))
+
+    def read(self, layer: int, block: int, place: int) -> bytes:
+        """Read one token."""
+        return ctypes.string_at(self.address(layer, block, place), TOKEN_BYTES)

@@ -1,0 +1,108 @@
+"""Layers of several KV cache groups: each has block tables of its own, and ranges of its own to push."""
+
+from typing import Any
+
+import pytest
+
+from kv_connector.handoff.incoming import Wish
+from kv_connector.handoff.outgoing import Prompt
+from kv_connector.handoff.pushing import Membership, Terms
+from tests.unit.kv_connector.handoff.machines import Pair
+
+# 70 tokens in blocks of 16: five blocks. Layer 0 reads everything, layer 1 the last 40 tokens: from block 1 on.
+PROMPT = Prompt(70, 5, b"hash")
+GROUPS = {0: Membership(0, 1), 1: Membership(1, 0, window=40)}
+WISH = Wish(70, 0, [[0, 12, 13, 14, 15], [1, 2, 3, 4, 5]], b"hash")
+
+
+@pytest.fixture
+def pair() -> Pair:
+    """P and D, whose groups have other numbers."""
+    made = Pair()
+    made.p._terms = lambda _: Terms(range(2), shares=2, regions=range(2), groups=GROUPS)
+    return made
+
+
+def start(pair: Pair, **changes: Any) -> None:
+    """P computes all of the prompt; of the second group's blocks the first has been freed."""
+    pair.p.start("t", "p-t", PROMPT._replace(**changes), pair.now)
+    pair.p.add_source_blocks("p-t", [21, 22, 23], [0, 32, 33])
+    pair.p.add_source_blocks("p-t", [24, 25], [34, 35])
+    pair.talk()
+    pair.write(blocks=5)
+
+
+def test_each_layer_is_pushed_from_and_to_the_blocks_of_its_group(pair: Pair) -> None:
+    """The layer with a window from the first block on that is still read."""
+    start(pair)
+    pair.reserve(wish=WISH)
+
+    [push] = pair.pushes()
+
+    assert [tuple(piece) for piece in push.pieces] == [(0, 0, 5), (1, 1, 5)]
+    lie = [push.transfer.units(16, GROUPS[layer]).lie(start, stop)[:2] for layer, start, stop in push.pieces]
+    assert lie == [([21, 22, 23, 24, 25], [1, 2, 3, 4, 5]), ([32, 33, 34, 35], [12, 13, 14, 15])]
+    pair.p.push_done(push, True, pair.now)
+    pair.talk()
+    assert [resolved.ok for resolved in pair.resolved()] == [True]
+
+
+def test_a_commit_waits_for_every_group(pair: Pair) -> None:
+    """I4: one layer's blocks are not the other's."""
+    start(pair)
+    pair.reserve(wish=WISH)
+
+    pushes = pair.pushes(max_blocks=5)
+
+    assert [[piece.layer for piece in push.pieces] for push in pushes] == [[0], [1]]
+    pair.p.push_done(pushes[0], True, pair.now)
+    pair.talk()
+    assert not pair.resolved()
+    pair.p.push_done(pushes[1], True, pair.now)
+    pair.talk()
+    assert [resolved.ok for resolved in pair.resolved()] == [True]
+
+
+def test_what_d_does_not_want_of_the_end_does_not_travel(pair: Pair) -> None:
+    """A last block that holds the last token alone is D's own to fill."""
+    start(pair, tokens=65)
+    pair.reserve(wish=WISH._replace(tokens=65, blocks=[[0, 12, 13, 14, 0], [1, 2, 3, 4, 0]]))
+
+    [push] = pair.pushes()
+
+    assert [tuple(piece) for piece in push.pieces] == [(0, 0, 4), (1, 1, 4)]
+    assert push.transfer.pushed_blocks(16, GROUPS[1]) == [32, 33, 34]
+
+
+def test_only_one_token_of_a_window_is_left_to_d(pair: Pair) -> None:
+    """D has all of a group's blocks itself: nothing of it travels, and nothing is waited for."""
+    start(pair)
+    pair.reserve(wish=WISH._replace(blocks=[[0, 0, 0, 0, 0], [1, 2, 3, 4, 5]]))
+
+    [push] = pair.pushes()
+    pair.p.push_done(push, True, pair.now)
+    pair.talk()
+
+    assert [tuple(piece) for piece in push.pieces] == [(0, 0, 5)]
+    assert [resolved.ok for resolved in pair.resolved()] == [True]
+
+
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        [[11, 12, 13, 14, 15], [1, 2, 3, 4, 5]],
+        [[0, 12, 0, 14, 15], [1, 2, 3, 4, 5]],
+        [[12, 13, 14, 15], [1, 2, 3, 4, 5]],
+        [[0, 12, 13, 14, 15]],
+    ],
+    ids=["a block that P has let go", "a hole", "another length", "a group is missing"],
+)
+def test_a_reservation_that_no_window_leaves_fails_cleanly(pair: Pair, blocks: list[list[int]]) -> None:
+    """I2: P does not take D's word for what is still held."""
+    start(pair)
+    pair.reserve(wish=WISH._replace(blocks=blocks))
+
+    assert not pair.pushes()
+    assert [(resolved.ok, resolved.reason) for resolved in pair.resolved()] == [
+        (False, "the reservation does not fit the prompt")
+    ]

@@ -1,0 +1,145 @@
+"""Both scheduler sides with a window and several groups: what is pinned, what is reserved, what is asked for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kv_connector.groups import Group
+from kv_connector.metadata import DecodeReport, Progress
+from kv_connector.scheduler_side.decode import DecodeScheduler
+from kv_connector.scheduler_side.prefill import PrefillScheduler
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
+
+GROUPS = (Group(), Group(window=33))  # of blocks of 16 tokens
+TOKENS = 80  # the last token reads from 47 on, the last one of block 2
+
+
+def step(new: list[Any] = (), cached: list[Any] = (), **more: Any) -> Any:  # type: ignore[assignment]  # immutable
+    """A step in which requests get blocks of both groups."""
+    output = step_output(new, cached, **more)
+    for one, (_, blocks, *_) in zip(output.scheduled_new_reqs, new, strict=True):
+        one.block_ids = blocks
+    output.scheduled_cached_reqs.new_block_ids = [blocks for _, blocks, *_ in cached]
+    return output
+
+
+class Prefill:
+    """A prefill node's scheduler side that computes a prompt in two chunks."""
+
+    def __init__(self, null_in: tuple[int, ...] = ()) -> None:
+        self.pool = FakePool(33)
+        self.side = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=GROUPS)
+        self.side.bind_pool(self.pool)
+        self.request = request("prefill", TOKENS)
+        self.side.add_request(self.request)
+        table = [0 if place in null_in else 11 + place for place in range(5)]
+        self.first = self.side.take_step(step(new=[("r1", ([1, 2, 3], table[:3]), 0, 48)]))
+        self.last = self.side.take_step(step(cached=[("r1", ([4, 5], table[3:]), 48, 32)]))
+
+    def pinned(self) -> list[int]:
+        """Blocks with a reference of ours."""
+        return [block.block_id for block in self.pool.blocks if block.ref_cnt]
+
+
+def test_the_workers_hear_of_every_groups_blocks() -> None:
+    """In the order of the groups."""
+    made = Prefill()
+
+    assert made.first.progress == [Progress("r1", [[1, 2, 3], [11, 12, 13]], 3)]
+    assert made.last.progress == [Progress("r1", [[4, 5], [14, 15]], 5)]
+
+
+def test_what_a_window_would_free_at_the_end_is_pinned_until_it_has_been_sent() -> None:
+    """I2: vLLM frees block 2 of the second group when the request ends, before it asks whether that is needed."""
+    made = Prefill()
+
+    assert made.pinned() == [13, 14, 15]
+    assert made.side.finish_request(made.request, aborted=False)
+    assert made.pinned() == [13, 14, 15]
+    made.side.update({"r1"})
+    assert made.pinned() == []
+
+
+@pytest.mark.parametrize("how", ["aborted", "preempted"])
+def test_a_void_prompt_is_not_pinned(how: str) -> None:
+    """Its blocks are somebody else's at once."""
+    made = Prefill()
+
+    if how == "aborted":
+        made.side.finish_request(made.request, aborted=True)
+    else:
+        made.side.take_step(step(preempted={"r1"}))
+
+    assert made.pinned() == []
+
+
+def test_a_block_that_is_gone_though_d_reads_it_voids_the_prompt() -> None:
+    """Should vLLM ever free more than it says: that is a recomputed prompt, never the null block's content."""
+    made = Prefill(null_in=(0, 1, 2))
+
+    assert [request_id for request_id, _ in made.first.voids] == ["r1"]
+    assert made.pinned() == []
+    assert Prefill(null_in=(0, 1)).first.voids == []
+
+
+class Decode:
+    """A decode node's scheduler side, and what vLLM allocates for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.side = DecodeScheduler(config(folder), SECRET, BLOCK_TOKENS, groups=GROUPS)
+        self.pool = FakePool(33)
+        self.side.bind_pool(self.pool)
+
+    def admit(self, tokens: int, local: int, *places: tuple[int, int]) -> Any:
+        """Allocate blocks at `[first, stop)` of each group, null blocks before; return what is reserved."""
+        made = request("decode", tokens)
+        self.side.add_request(made)
+        missing, _ = self.side.match(made, local)
+        assert missing == tokens - 1 - local
+        groups = [[self.pool.blocks[0]] * first + self.pool.allocate(stop - first) for first, stop in places]
+        self.side.allocated(made, groups, missing)
+        (reserved,) = self.side.take_step(step()).reserved
+        return reserved.wish
+
+
+@pytest.fixture
+def decode(tmp_path: Path) -> Iterator[Decode]:
+    """With 32 free blocks."""
+    made = Decode(tmp_path)
+    yield made
+    made.side.close()
+
+
+def test_d_asks_for_all_tokens_but_the_last(decode: Decode) -> None:
+    """And reserves what vLLM allocates then, in lists of one length, with 0 for what nobody reads."""
+    wish = decode.admit(TOKENS, 0, (0, 5), (2, 5))
+
+    assert (wish.tokens, wish.first_token) == (TOKENS, 0)
+    assert wish.blocks == [[1, 2, 3, 4, 5], [0, 0, 6, 7, 8]]
+
+
+def test_a_block_for_the_last_token_alone_is_not_reserved(decode: Decode) -> None:
+    """VLLM allocates it when it computes that token."""
+    wish = decode.admit(81, 32, (0, 5), (3, 5))
+
+    assert wish.first_token == 32
+    assert wish.blocks == [[3, 4, 5, 0], [0, 6, 7, 0]]
+
+
+def test_blocks_of_all_groups_are_held_and_the_null_block_is_not(decode: Decode) -> None:
+    """I3: one reference each beside vLLM's, until the epoch is closed."""
+    decode.admit(TOKENS, 0, (0, 5), (2, 5))
+
+    assert [block.ref_cnt for block in decode.pool.blocks[:10]] == [0, *[2] * 8, 0]
+    decode.side.update(DecodeReport(closed=["r1"]), set())
+    assert [block.ref_cnt for block in decode.pool.blocks[:10]] == [0, *[1] * 8, 0]
+
+
+def test_a_prompt_of_which_only_the_last_token_is_missing_is_not_asked_for(decode: Decode) -> None:
+    """D computes that one in any case."""
+    made = request("decode", 33)
+    decode.side.add_request(made)
+
+    assert decode.side.match(made, 32) == (0, False)

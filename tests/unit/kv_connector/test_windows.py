@@ -1,0 +1,99 @@
+"""Which blocks a window leaves: compared with vLLM's own manager on both nodes, over every length about a block's edge."""
+
+from typing import Any
+
+import pytest
+import torch
+from vllm.v1.core.block_pool import BlockPool
+from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
+from vllm.v1.kv_cache_interface import SlidingWindowSpec
+
+from kv_connector.groups import Group
+from kv_connector.windows import EVERYTHING, first_read_block
+
+BLOCK = 4
+CASES = [(tokens, window) for window in (2, 3, 4, 5, 7, 8, 9, 13) for tokens in range(2, 30)]
+
+
+def manager(window: int) -> Any:
+    """VLLM's manager of one group."""
+    common: dict[str, Any] = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
+    return SlidingWindowManager(
+        SlidingWindowSpec(sliding_window=window, **common),
+        block_pool=BlockPool(64, enable_caching=True, hash_block_size=BLOCK),
+        enable_caching=True,
+        kv_cache_group_id=0,
+        scheduler_block_size=BLOCK,
+    )
+
+
+def places(table: Any) -> list[int]:
+    """Where a block table has blocks."""
+    return [place for place, block in enumerate(table) if not block.is_null]
+
+
+def read_by_the_last(tokens: int, window: int) -> list[int]:
+    """Blocks that the last token reads, itself apart: straight from what a window is."""
+    return sorted({token // BLOCK for token in range(max(0, tokens - window), tokens - 1)})
+
+
+@pytest.mark.parametrize("local", [0, 1, 2, 3], ids="{} blocks here".format)
+def test_d_has_a_block_for_whatever_its_first_step_reads(local: int) -> None:
+    """Told of all tokens but the last, vLLM allocates from the first block that is read on."""
+    for tokens, window in CASES:
+        hit = local * BLOCK
+        if hit >= tokens - 1:
+            continue
+        made = manager(window)
+        cached = made.block_pool.get_new_blocks(local)
+        kept = first_read_block(hit + 1, window, BLOCK)
+        found = [made.block_pool.null_block] * kept + cached[kept:]
+        made.add_local_computed_blocks("r", found, hit, tokens - 1 - hit)
+        made.allocate_external_computed_blocks("r", hit, tokens - 1 - hit)
+
+        table = made.req_to_blocks["r"]
+        first = first_read_block(tokens, window, BLOCK)
+        assert places(table) == list(range(first, -(-(tokens - 1) // BLOCK)))
+        assert set(read_by_the_last(tokens, window)) <= set(places(table))
+
+
+def test_told_of_the_whole_prompt_vllm_would_lack_a_block() -> None:
+    """Why D asks for one token less: it computes the last token itself all the same."""
+    made = manager(window=3)
+    made.add_local_computed_blocks("r", [], 0, 10)
+    made.allocate_external_computed_blocks("r", 0, 10)
+
+    assert read_by_the_last(10, 3) == [1, 2]
+    assert places(made.req_to_blocks["r"]) == [2]
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 4, 5, 8, 30], ids="chunks of {}".format)
+def test_p_keeps_what_d_reads_until_its_last_chunk_has_been_scheduled(chunk: int) -> None:
+    """Nothing that travels is recycled while the prompt is computed; at its end at most one block of it is freed."""
+    lost = 0
+    for tokens, window in CASES:
+        made = manager(window)
+        first = first_read_block(tokens, window, BLOCK)
+        table = made.req_to_blocks["r"]
+        for computed in range(0, tokens, chunk):
+            made.remove_skipped_blocks("r", computed)
+            made.allocate_new_blocks("r", min(tokens, computed + chunk), min(tokens, computed + chunk))
+            assert set(places(table)) >= set(range(first, len(table)))
+        made.remove_skipped_blocks("r", tokens)
+        gone = set(range(first, len(table))) - set(places(table))
+        assert gone <= {first}
+        lost += bool(gone)
+    assert lost
+
+
+def test_without_a_window_everything_is_read() -> None:
+    """Full attention."""
+    assert first_read_block(1_000, EVERYTHING, BLOCK) == 0
+    assert Group().most_read_blocks(BLOCK) > 1_000
+
+
+def test_most_read_blocks_is_a_bound() -> None:
+    """For deciding whether there is room for a prompt."""
+    for tokens, window in CASES:
+        first = first_read_block(tokens, window, BLOCK)
+        assert -(-tokens // BLOCK) - first <= Group(window).most_read_blocks(BLOCK)
