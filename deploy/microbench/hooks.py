@@ -60,7 +60,7 @@ class Case:
         self._batches += 1
         prompts = []
         for i in range(self.requests):
-            ids = range(i * per_request, (i + 1) * per_request)
+            ids = range(1 + i * per_request, 1 + (i + 1) * per_request)  # block 0 is vLLM's null block
             prompts.append(PlayedTransfer(f"{self.policy}-{self.requests}-{self._batches}-{i}", ids, ids))
         committed = 0
         if self._rank:

@@ -102,7 +102,8 @@ class Pusher:
 
     def _prompt(self, size: int) -> PlayedTransfer:
         blocks = size // LAYERS // self._shape.block_bytes
-        return PlayedTransfer(f"{time.monotonic_ns()}", range(0, 2 * blocks, 2), range(1, 2 * blocks, 2))
+        scattered = range(1, 2 * blocks, 2)  # no two of them side by side; block 0 is vLLM's null block
+        return PlayedTransfer(f"{time.monotonic_ns()}", scattered, scattered)
 
 
 def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
