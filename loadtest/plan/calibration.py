@@ -30,10 +30,15 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Decode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One decode node. A step takes `step_s + sequence_s · sequences + context_token_s · tokens of context of all`."""
+    """One decode node.
+
+    A step takes `step_s + sequence_s · sequences + context_token_s · tokens of context of all`, and `several_s` if it has
+    more than one sequence: a product of matrices instead of a vector's.
+    """
 
     step_s: float
     sequence_s: float
+    several_s: float = 0.0
     context_token_s: float = 0.0
     arrival_s: float = 0.0  # by which each request that arrives delays the next step
     max_num_seqs: int = DEFAULT_SEQUENCES

@@ -19,6 +19,12 @@ from loadtest.plan.job import Job
 EARLY_SHARE: Final = 0.25  # of the pool; below it, only prompts that P has begun get room (`early_reserve_share`)
 
 
+def step_s(speed: Decode, sequences: int, context: float) -> float:
+    """Return how long a step with so many sequences takes, which have `context` tokens together."""
+    several_s = speed.several_s if sequences > 1 else 0.0
+    return speed.step_s + several_s + speed.sequence_s * sequences + speed.context_token_s * context
+
+
 class DecodeNode:
     """Its batch, the line of those whose KV is there, and the room in its KV pool."""
 
@@ -139,7 +145,7 @@ class DecodeNode:
     def _after(self, steps: int) -> float:
         """Return when so many steps of the stretch are done."""
         speed, sequences = self._speed, len(self._batch)
-        first_s = speed.step_s + speed.sequence_s * sequences + speed.context_token_s * self._context
+        first_s = step_s(speed, sequences, self._context)
         growth_s = speed.context_token_s * sequences
         return self._began_s + self._extra_s + steps * first_s + growth_s * steps * (steps - 1) / 2
 

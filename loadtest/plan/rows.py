@@ -16,10 +16,11 @@ import msgspec
 from loadtest.errors import RunError
 from loadtest.measures.record import Record
 from loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
+from loadtest.plan.decode import step_s
 from loadtest.plan.fit import Row, fit
 
 PREFILL: Final = ("the step", "the prompt", "the token", "the context", "the overhead")
-DECODE: Final = ("the step", "the sequence", "the context", "the arrival")
+DECODE: Final = ("the step", "the sequence", "the second sequence", "the context", "the arrival")
 BUSY: Final = 0.55  # of the TTFT of one request alone; two users who never meet on P have a first token every 0.5
 
 
@@ -46,10 +47,11 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
         RunError: what was measured does not suffice.
     """
     by_decode = fit(decode_rows(decode), DECODE, "decode")
-    each_step_s, sequence_s, context_token_s, arrival_s = by_decode.coefficients
+    each_step_s, sequence_s, several_s, context_token_s, arrival_s = by_decode.coefficients
     speed = Decode(
         step_s=each_step_s,
         sequence_s=sequence_s,
+        several_s=several_s,
         context_token_s=context_token_s,
         arrival_s=arrival_s,
         max_num_seqs=known.decode.max_num_seqs,
@@ -104,10 +106,9 @@ def _first_token_s(record: Record, beside: int, found: Calibration) -> float:
     steps = math.ceil(tokens / speed.max_num_batched_tokens)
     prefill_s = steps * speed.step_s + speed.prompt_s + speed.token_s * tokens
     prefill_s += speed.token_context_s * tokens * tokens / 2
-    base_s = decode.step_s + decode.context_token_s * tokens * beside
-    waited_s = (base_s + decode.sequence_s * beside) / 2
-    step_s = base_s + decode.sequence_s * (beside + 1) + decode.context_token_s * tokens
-    return prefill_s + exposed_s(tokens / steps, found.link) + waited_s + step_s + found.overhead_s
+    waited_s = step_s(decode, beside, tokens * beside) / 2
+    own_s = step_s(decode, beside + 1, tokens * (beside + 1))
+    return prefill_s + exposed_s(tokens / steps, found.link) + waited_s + own_s + found.overhead_s
 
 
 def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:
@@ -124,7 +125,7 @@ def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> l
         steps = math.ceil(tokens / batched)
         rest = (1.0, float(tokens), tokens * tokens / 2)
         ttft_s = fmean(record.ttft_s for record in alone if record.ttft_s is not None)
-        first_step_s = speed.step_s + speed.sequence_s + speed.context_token_s * tokens
+        first_step_s = step_s(speed, 1, tokens)
         rest_s = max(ttft_s - first_step_s - exposed_s(tokens / steps, known.link), ttft_s / 100)
         rows.append(Row((float(steps), *rest, 1.0), rest_s))
         for users, records in in_line.items():
@@ -186,13 +187,14 @@ def _row(span: _Span, spans: Sequence[_Span]) -> Row:
     the end is taken a little later for those who begin, and earlier for those who end.
     """
     gaps = span.record.itls_s or (span.ended_s - span.began_s,)
-    sequences = context = 0.0
+    sequences = several = context = 0.0
     at = span.began_s
     for gap in gaps:
         here = [one for one in spans if one is span or one.began_s - gap * 5 / 4 < at < one.ended_s - gap / 2]
         sequences += len(here) / len(gaps)
+        several += (len(here) > 1) / len(gaps)
         context += sum(one.record.input_tokens + one.record.output_tokens / 2 for one in here) / len(gaps)
         at += gap
     arrivals = sum(span.began_s < other.record.started_s < span.ended_s for other in spans)
     made = span.record.output_tokens - 1
-    return Row((1.0, sequences, context, arrivals / made), (span.ended_s - span.began_s) / made)
+    return Row((1.0, sequences, several, context, arrivals / made), (span.ended_s - span.began_s) / made)

@@ -85,6 +85,7 @@ def calibration_table(found: Calibration) -> Table:
         ("… per token and 1,000 tokens of context", f"{prefill.token_context_s * 1e9:.3f} µs"),
         ("decode step", f"{decode.step_s * 1e3:.3f} ms"),
         ("… per sequence", f"{decode.sequence_s * 1e3:.3f} ms"),
+        ("… with more than one", f"{decode.several_s * 1e3:.3f} ms"),
         ("… per 1,000 tokens of context", f"{decode.context_token_s * 1e6:.3f} ms"),
         ("… per arrival", f"{decode.arrival_s * 1e3:.3f} ms"),
         ("overhead of a first token", f"{found.overhead_s * 1e3:.3f} ms"),

@@ -41,7 +41,7 @@ def step_by_step(load: Sequence[Demand], speed: Decode) -> list[Record]:
         running += arrived
         context = sum(one.input_tokens + len(made.get(id(one), [])) for one in running)
         now_s += speed.step_s + speed.sequence_s * len(running) + speed.context_token_s * context
-        now_s += speed.arrival_s * len(arrived)
+        now_s += speed.several_s * (len(running) > 1) + speed.arrival_s * len(arrived)
         for one in running:
             made.setdefault(id(one), []).append(now_s)
         running = [one for one in running if len(made[id(one)]) < one.output_tokens]

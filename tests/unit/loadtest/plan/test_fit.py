@@ -95,15 +95,15 @@ def test_a_decode_row_counts_what_was_there_meanwhile() -> None:
     first, second = decode_rows([[one, other]])
 
     assert first.measured == pytest.approx(0.1)
-    assert first.values == pytest.approx((1.0, 1.6, 105.5 + 0.6 * 45.5, 0.1), rel=1e-3)
-    assert second.values == pytest.approx((1.0, 1.5, 45.5 + 0.5 * 105.5, 0.0), rel=1e-3)
+    assert first.values == pytest.approx((1.0, 1.6, 0.6, 105.5 + 0.6 * 45.5, 0.1), rel=1e-3)
+    assert second.values == pytest.approx((1.0, 1.5, 0.5, 45.5 + 0.5 * 105.5, 0.0), rel=1e-3)
 
 
 def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
     """The whole way: measured requests → equations → coefficients."""
     truth = calibration(
         prefill=Prefill(step_s=0.02, prompt_s=0.007, token_s=2e-4, token_context_s=1e-7, max_num_batched_tokens=4096),
-        decode=Decode(step_s=0.02, sequence_s=0.003, context_token_s=1e-6, arrival_s=0.005),
+        decode=Decode(step_s=0.02, sequence_s=0.003, several_s=0.006, context_token_s=1e-6, arrival_s=0.005),
         link=Link(gbit_s=1, kv_bytes_per_token=4096, layers=8),
         overhead_s=0.015,
     )
@@ -126,8 +126,9 @@ def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
 
     assert found.decode.step_s == pytest.approx(0.02, rel=0.05)
     assert found.decode.sequence_s == pytest.approx(0.003, rel=0.1)
+    assert found.decode.several_s == pytest.approx(0.006, rel=0.1)
     assert found.decode.context_token_s == pytest.approx(1e-6, rel=0.1)
-    assert found.decode.arrival_s == pytest.approx(0.005, rel=0.1)
+    assert found.decode.arrival_s == pytest.approx(0.005, rel=0.15)
     assert found.prefill.step_s == pytest.approx(0.02, rel=0.05)
     assert found.prefill.prompt_s == pytest.approx(0.007, rel=0.05)
     assert found.prefill.token_s == pytest.approx(2e-4, rel=0.05)

@@ -110,6 +110,15 @@ def test_a_decode_step_grows_with_sequences_and_context() -> None:
     assert [record.tpot_s for record in outcome.records] == [pytest.approx(fmean(steps[1:]))] * 2
 
 
+def test_a_step_of_several_sequences_is_longer_than_one_of_a_single_one() -> None:
+    """Once for all of them, however many."""
+    decode = Decode(step_s=0.01, sequence_s=0.0, several_s=0.003)
+
+    for sequences, step_s in ((1, 0.01), (2, 0.013), (3, 0.013)):
+        outcome = run([demand(0.0, 30, 11)] * sequences, calibration(decode=decode))
+        assert [record.tpot_s for record in outcome.records] == [pytest.approx(step_s)] * sequences
+
+
 def test_a_sequence_joins_at_the_next_step_and_makes_it_longer() -> None:
     """The first one has five steps to itself and two with the second one, whose first token waits for a step's end."""
     decode = Decode(step_s=0.01, sequence_s=0.01)
@@ -277,7 +286,7 @@ def kept(begin: Callable[..., None], nodes: list[Any]) -> Callable[..., None]:
 def test_stretches_are_the_same_as_single_steps() -> None:
     """A batch that changes all the time, step by step and in stretches, with KV that is there at once."""
     rng = random.Random(4)
-    decode = Decode(step_s=0.013, sequence_s=0.0017, context_token_s=3e-6, max_num_seqs=1000)
+    decode = Decode(step_s=0.013, sequence_s=0.0017, several_s=0.004, context_token_s=3e-6, max_num_seqs=1000)
     due = sorted(rng.uniform(0, 20) for _ in range(120))
     load = [demand(at, rng.randint(10, 900), rng.randint(2, 80)) for at in due]
     instant = Prefill(step_s=1e-12, token_s=0.0, max_num_batched_tokens=100_000)
