@@ -172,7 +172,7 @@ async def test_what_is_wrong_with_its_machine_does_not_hide_that_the_proxy_avoid
 
 async def test_a_node_that_falls_silent_is_told(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as one of an older version, which is a warning: the pair was not tried."""
-    monkeypatch.setattr(asking, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(asking, "TIMEOUT_S", 2.0)
     deployment.decode.answers["GET", PROBE_PATH] = (0, None)  # no answer
 
     (finding,) = (await deployment.look()).findings

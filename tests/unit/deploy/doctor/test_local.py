@@ -4,7 +4,7 @@ import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -24,7 +24,7 @@ def somebody_who_says(words: bytes) -> Iterator[int]:
                     caller, _ = listening.accept()
                 except OSError:
                     return
-                with caller:
+                with caller, suppress(OSError):
                     caller.sendall(words)
                     caller.settimeout(5)
                     caller.recv(4096)

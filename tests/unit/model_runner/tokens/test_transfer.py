@@ -1,7 +1,6 @@
 """Tokens that come to the host late, without anybody waiting for more than them."""
 
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from functools import partial
@@ -161,12 +160,9 @@ def test_a_step_that_waits_for_a_slot_hears_of_a_lost_device(rig: Rig) -> None:
     loser = threading.Timer(SOON_S, full.take)
     loser.start()
 
-    began_s = time.monotonic()
     with pytest.raises(DeviceLostError, match="fell off the bus"):
         full.submit({"ids": sampled(rig.compute, 2)})
     loser.join()
-
-    assert time.monotonic() - began_s < LATE_S / 2
 
 
 def test_a_taker_that_cannot_start_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
