@@ -15,6 +15,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _MISSING_LIBRARY = re.compile(r"(lib[\w+.-]+\.so[.\d]*): cannot open shared object file")
 _APT_PACKAGES = "libibverbs1 ibverbs-providers libnuma1 libcurl4"
 _IMPORT = "import mooncake.engine"
+_IMPORT_TIMEOUT_S = 60
 # Libraries that no package of Debian brings → what to do.
 _DEVICE_LIBRARIES = {
     "libcudart": "its wheel must fit the CUDA that torch is built for: mooncake-transfer-engine-cuda13 for CUDA 13, "
@@ -87,7 +88,10 @@ def check_transfer_engine() -> None:
 def _import_problem(statement: str) -> str | None:
     """Return what a fresh Python says when an import fails."""
     command = [sys.executable, "-c", statement]
-    probe = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        probe = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"`{statement}` does not come back within {_IMPORT_TIMEOUT_S} s"
     return probe.stderr if probe.returncode != 0 else None
 
 

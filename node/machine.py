@@ -1,5 +1,6 @@
 """What this process finds where it runs: limits, RDMA cards, and which machine it is. Read-only."""
 
+import re
 import resource
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,10 @@ from contracts.probe import UNLIMITED, Machine, RdmaDevice
 RDMA: Final = Path("/sys/class/infiniband")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK: Final = Path("/proc/self/ns/net")
+PROCESS: Final = Path("/proc/self")
+_EFFECTIVE: Final = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
+_IPC_LOCK: Final = 14  # linux/capability.h
+_INITIAL_USERS: Final = ["0", "0", "4294967295"]
 _ACTIVE: Final = "ACTIVE"  # in a port's `state`, "4: ACTIVE"
 
 
@@ -19,9 +24,21 @@ def machine(data_host: str, protocol: str) -> Machine:
         data_host=data_host,
         protocol=protocol,
         open_files=_plain(resource.getrlimit(resource.RLIMIT_NOFILE)[1]),  # vLLM and the proxy raise the soft limit
-        locked_bytes=_plain(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),  # nobody raises this one
+        locked_bytes=locked_bytes(),
         rdma_devices=rdma_devices(),
     )
+
+
+def locked_bytes(process: Path = PROCESS) -> int:
+    """Return how much memory this process may pin: the soft limit, which nobody raises, unless it has IPC_LOCK.
+
+    The kernel asks for that capability in the initial user namespace alone (`ib_umem_get`).
+    """
+    found = _EFFECTIVE.search(_text(process / "status"))
+    may_all = found is not None and bool(int(found[1], 16) >> _IPC_LOCK & 1)
+    if may_all and _text(process / "uid_map").split() == _INITIAL_USERS:
+        return UNLIMITED
+    return _plain(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
 
 
 def rdma_devices(folder: Path = RDMA) -> list[RdmaDevice]:

@@ -24,6 +24,10 @@ class ProbeError(NodeError):
     """The engine did not start, or ended without an answer."""
 
 
+class ProbeSilentError(ProbeError):
+    """The engine gave no answer in time."""
+
+
 class ProbeBusyError(NodeError):
     """As many probes as are allowed at once are under way."""
 
@@ -77,8 +81,11 @@ class ProbeEngines:
             raise ProbeBusyError("another probe is pushing from this node")
         async with self._may_push:
             self._pushing = child = await self._start(order)
+            patience_s = START_TIMEOUT_S + PUSHING_S + order.idle_s
             try:
-                return await _answer(child, Pushed, START_TIMEOUT_S + PUSHING_S + order.idle_s)
+                return await _answer(child, Pushed, patience_s)
+            except ProbeSilentError:
+                return Pushed(problem=f"the pushes did not end within {patience_s:g} s")
             finally:
                 self._pushing = None
                 await _end(child)
@@ -106,7 +113,8 @@ async def _answer(child: Process, kind: type[_T], timeout_s: float) -> _T:
         async with asyncio.timeout(timeout_s):
             line = await child.stdout.readline()
     except TimeoutError:
-        line = b""
+        await _end(child)
+        raise ProbeSilentError(f"the probe's transfer engine gave no answer within {timeout_s:g} s") from None
     except BaseException:  # whoever waited has gone
         await _end(child)
         raise

@@ -52,13 +52,13 @@ class Asker:
         self._http = http
         self._secret = secret
 
-    async def get(self, url: str, kind: type[_T], statuses: tuple[int, ...] = (200,)) -> _T:
-        """Return what a URL answers.
+    async def get(self, url: str, kind: type[_T], statuses: tuple[int, ...] = (200,), *, is_open: bool = False) -> _T:
+        """Return what a URL answers; one that is open is not shown our token.
 
         Raises:
             AskError: nothing, another status, or something else.
         """
-        answer = await self._send("GET", url, TIMEOUT_S)
+        answer = await self._send("GET", url, TIMEOUT_S, is_open=is_open)
         if answer.status_code not in statuses:
             raise AskError(f"it answered {answer.status_code}")
         return _decode(answer, kind)
@@ -77,10 +77,16 @@ class Asker:
         return _decode(answer, NodeInfo)
 
     async def machine(self, url: str) -> Machine | None:
-        """Return what a node says of its machine; None if it does not know the route."""
+        """Return what a node says of its machine; None if it does not know the route.
+
+        Raises:
+            AskError: it did not answer.
+        """
         try:
             return await self.get(url + PROBE_PATH, Machine)
-        except AskError:
+        except AskError as exc:
+            if exc.unlike is Unlike.SILENT:
+                raise AskError(f"GET {PROBE_PATH}: {exc}", Unlike.SILENT) from exc
             return None
 
     async def engines(self, url: str) -> list[str]:
@@ -104,8 +110,10 @@ class Asker:
         kind: Any = ANSWERS[type(question)]
         return _decode(answer, kind)
 
-    async def _send(self, method: str, url: str, timeout_s: float, body: bytes | None = None) -> httpx.Response:
-        headers = {"authorization": f"Bearer {self._secret.node_token()}"}
+    async def _send(
+        self, method: str, url: str, timeout_s: float, body: bytes | None = None, *, is_open: bool = False
+    ) -> httpx.Response:
+        headers = {} if is_open else {"authorization": f"Bearer {self._secret.node_token()}"}
         try:
             return await self._http.request(method, url, headers=headers, content=body, timeout=timeout_s)
         except httpx.TimeoutException as exc:

@@ -19,6 +19,8 @@ from deploy.doctor.links import Tried, Wanted
 from deploy.doctor.trial import try_pair
 
 READY: Final = "/ready"
+# What keeps the proxy from using a node, seen from here.
+UNUSED: Final = ("node-unreachable", "cluster-secret", "no-node", "wrong-role", "not-ready", "draining")
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 
 
@@ -66,7 +68,7 @@ async def _listed(asker: Asker, targets: Targets) -> tuple[list[Finding], list[_
     listed: list[_Listed] = []
     if targets.proxy:
         try:
-            listed += (await asker.get(targets.proxy + READY, _Ready, statuses=(200, 503))).nodes
+            listed += (await asker.get(targets.proxy + READY, _Ready, statuses=(200, 503), is_open=True)).nodes
         except AskError as exc:
             findings.append(Finding(code="proxy-unreachable", where=targets.proxy, what=str(exc)))
     for role in ROLES:
@@ -84,10 +86,10 @@ async def _look(asker: Asker, url: str, role: Role) -> tuple[Known, list[Finding
     """Ask one node for everything that it says of itself."""
     try:
         info = await asker.info(url)
+        found, engines = await asyncio.gather(asker.machine(url), asker.engines(url))
     except AskError as exc:
         code = {Unlike.SECRET: "cluster-secret", Unlike.OTHER: "no-node"}.get(exc.unlike, "node-unreachable")
         return Known(url=url, role=role), [Finding(code=code, where=url, what=str(exc))]
-    found, engines = await asyncio.gather(asker.machine(url), asker.engines(url))
     return Known(url=url, role=role, info=info, machine=found, engines=engines), []
 
 
@@ -100,7 +102,7 @@ def _judge(node: Known) -> list[Finding]:
 
 def _disagreements(listed: Sequence[_Listed], findings: Sequence[Finding]) -> list[Finding]:
     """Nodes that are well as seen from here, and not as the proxy sees them."""
-    told = {finding.where for finding in findings}
+    told = {finding.where for finding in findings if finding.code in UNUSED}
     return [
         Finding(
             code="draining" if each.state == "draining" else "proxy-sees-another",

@@ -4,6 +4,7 @@ import asyncio
 import os
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,6 +30,7 @@ HERE: Final = "this machine"
 LOOPBACK: Final = "127.0.0.1"
 SELF_TEST_S: Final = 30.0
 HEALTH_TIMEOUT_S: Final = 2.0
+_DIRECTLY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
 Wanted = Literal["prefill", "decode", "proxy"]
 
 
@@ -124,9 +126,9 @@ def _serves(host: str, port: int) -> bool:
     dialled = LOOPBACK if host in ("", "0.0.0.0", "::") else host  # noqa: S104  # compared, not bound
     name = f"[{dialled}]" if ":" in dialled else dialled
     try:
-        with urllib.request.urlopen(f"http://{name}:{port}/health", timeout=HEALTH_TIMEOUT_S) as answer:
+        with _DIRECTLY.open(f"http://{name}:{port}/health", timeout=HEALTH_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return False
 
 

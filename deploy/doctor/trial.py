@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from contracts.probe import Dial, Greet, Push, Pushed, Question, Reached, Receive, Receiving, Release
@@ -44,4 +45,5 @@ async def _push(asker: Asker, prefill: Known, decode: Known, idle_s: float) -> P
         pushed: Pushed = await asker.ask(prefill.url, order)
         return pushed
     finally:
-        await asker.ask(decode.url, Release(session=target.session))
+        with suppress(AskError):  # it ends by itself, and says nothing of the push
+            await asker.ask(decode.url, Release(session=target.session))

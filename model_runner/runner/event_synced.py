@@ -26,8 +26,9 @@ SPINNING = (
     "draft_token_ids_event",
     "valid_sampled_token_count_event",
     "num_accepted_tokens_event",
+    "_num_valid_draft_tokens_event",  # of ngram_gpu
 )
-"""Events that vLLM's runner makes by `torch.Event()` and waits for on the model thread."""
+"""Events that vLLM's runner makes without `blocking=True` and waits for on the model thread."""
 
 
 class OwnsTransfer:

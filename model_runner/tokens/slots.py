@@ -11,7 +11,7 @@ from collections import deque
 
 import torch
 
-from model_runner.tokens.errors import TokenTimeoutError
+from model_runner.tokens.errors import TokenTimeoutError, TokenTransferError
 from model_runner.tokens.lanes import Lane
 
 SLOTS = 4  # vLLM keeps two batches under way under asynchronous scheduling
@@ -43,6 +43,7 @@ class Ring:
         self.slots = slots
         self._free = deque(Slot(lane, size_bytes) for _ in range(slots))
         self._changed = threading.Condition()
+        self._closed: TokenTransferError | None = None
 
     @property
     def in_use(self) -> int:
@@ -54,10 +55,13 @@ class Ring:
 
         Raises:
             TokenTimeoutError: none became free in time.
+            TokenTransferError: what the ring was closed with.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._free, timeout_s):
+            if not self._changed.wait_for(lambda: self._free or self._closed, timeout_s):
                 raise TokenTimeoutError(f"none of {self.slots} slots for tokens became free within {timeout_s:g} s")
+            if self._closed is not None:
+                raise self._closed
             return self._free.popleft()
 
     def release(self, slot: Slot) -> None:
@@ -65,6 +69,12 @@ class Ring:
         with self._changed:
             self._free.append(slot)
             self._changed.notify()
+
+    def close(self, error: TokenTransferError) -> None:
+        """Let nobody have a slot any more; who waits for one gets this error, and at once."""
+        with self._changed:
+            self._closed = error
+            self._changed.notify_all()
 
 
 def part_of(memory: torch.Tensor, offset_bytes: int, like: torch.Tensor) -> torch.Tensor:

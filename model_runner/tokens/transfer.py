@@ -168,10 +168,7 @@ class TokenTransfer:
                 return False  # given up meanwhile
             self._copy_out(flight)
         except Exception as exc:  # noqa: BLE001  # thread boundary: whatever it is, readers must get it
-            lost = DeviceLostError(f"the device failed before a step's tokens came: {exc}")
-            lost.__cause__ = exc
-            flight.handle.resolve(lost)
-            self._break(lost)
+            flight.handle.resolve(self._lose(exc))
             return False
         self._ring.release(flight.slot)
         self.counts.to_host_s.observe(time.perf_counter() - flight.submitted_s)
@@ -210,6 +207,13 @@ class TokenTransfer:
         for extent, tensor in zip(flight.packing.extents, flight.handle.tensors.values(), strict=True):
             tensor.copy_(part_of(flight.slot.host, extent.offset_bytes, tensor))
 
+    def _lose(self, cause: Exception) -> TokenTransferError:
+        """Something failed on the taker's side: no tokens come any more."""
+        lost = DeviceLostError(f"the device failed before a step's tokens came: {cause}")
+        lost.__cause__ = cause
+        self._break(lost)
+        return lost
+
     def _give_up(self, why: str) -> TokenTransferError:
         """A reader has waited long enough: nothing more is sent to a device that does not answer."""
         error = TokenTimeoutError(why)
@@ -221,6 +225,7 @@ class TokenTransfer:
         with self._changed:
             if self._broken is None:
                 self._broken = error
+                self._ring.close(error)
             flights = list(self._flights)
             self._abandoned += flights
             self._flights.clear()
@@ -228,7 +233,11 @@ class TokenTransfer:
             flight.handle.resolve(error)
 
     def _take_all(self) -> None:
-        self._lane.adopt_thread()
+        try:
+            self._lane.adopt_thread()
+        except Exception as exc:  # noqa: BLE001  # thread boundary: without a taker nobody may wait for it
+            self._lose(exc)
+            return
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._flights or self._stopping)

@@ -90,9 +90,8 @@ class Nodes:
         said = await self._get(node, f"{TRANSFERS_PATH}?brief=1")
         is_first = node not in self._said
         self._said[node] = time.monotonic(), gauge(said)
-        for side in ("scheduler", "worker"):
-            for failure in _table(said, side).get("failures") or ():
-                self._take(node, failure, is_old=is_first)
+        for failure in failures_of(said):
+            self._take(node, failure, is_old=is_first)
 
     def _take(self, node: Node, failure: dict[str, Any], *, is_old: bool) -> None:
         """Take in a failure once; nodes do not say when it was, so it is dated when it is first seen."""
@@ -134,7 +133,7 @@ def gauge(said: dict[str, Any]) -> dict[str, Any]:
     scheduler, worker = _table(said, "scheduler"), _table(said, "worker")
     if not scheduler and not worker:
         return {}
-    sessions = [str(each.get("state", "")) for each in worker.get("sessions") or () if isinstance(each, dict)]
+    sessions = [str(each.get("state", "")) for each in _tables(worker, "sessions")]
     histograms = {**_table(scheduler, "histograms"), **_table(worker, "histograms")}
     totals = {**_table(scheduler, "totals"), **_table(worker, "totals")}
     return {
@@ -151,13 +150,26 @@ def gauge(said: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def failures_of(said: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the failures that a node remembers, of both sides."""
+    return [failure for side in ("scheduler", "worker") for failure in _tables(_table(said, side), "failures")]
+
+
 def _counted(histogram: Any) -> list[float] | None:
     """How many values a histogram has, and their sum."""
     if not isinstance(histogram, dict):
         return None
-    return [sum(histogram.get("counts") or ()), float(histogram.get("sum") or 0.0)]
+    try:
+        return [sum(histogram.get("counts") or ()), float(histogram.get("sum") or 0.0)]
+    except (TypeError, ValueError):  # of another version
+        return None
 
 
 def _table(of: dict[str, Any], name: str) -> dict[str, Any]:
     found = of.get(name)
     return found if isinstance(found, dict) else {}
+
+
+def _tables(of: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    found = of.get(name)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -27,11 +27,11 @@ _FENCE: Final = {
 
 def dashboard_router(dashboard: Dashboard, token: AdminToken | None) -> APIRouter:
     """Return the routes."""
-    router, pace = APIRouter(), Pace()
+    router, paces = APIRouter(), {False: Pace(), True: Pace()}  # for operators or not: nobody keeps them out
     operators = APIRouter(route_class=guarded_by(token))
 
-    def slow_down() -> None:
-        if not pace.allows():
+    def slow_down(*, for_operator: bool) -> None:
+        if not paces[for_operator].allows():
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "too many look at the dashboard", {"retry-after": "2"})
 
     @router.get(PAGE, include_in_schema=False)
@@ -50,14 +50,14 @@ def dashboard_router(dashboard: Dashboard, token: AdminToken | None) -> APIRoute
         is_operator = "authorization" in request.headers
         if is_operator:
             authorise(request, token)
-        slow_down()
+        slow_down(for_operator=is_operator)
         return _json(await dashboard.feed(for_operator=is_operator))
 
     @operators.get(f"{PAGE}/api/transfers/{{transfer_id}}", include_in_schema=False)
     async def transfer(transfer_id: str, prefill: str, decode: str) -> dict[str, Any]:
         if not is_transfer_id(transfer_id):
             raise HTTPException(HTTPStatus.BAD_REQUEST, "a transfer is named by 32 hexadecimal digits")
-        slow_down()
+        slow_down(for_operator=True)
         return await dashboard.timeline(transfer_id, prefill, decode)
 
     router.include_router(operators)

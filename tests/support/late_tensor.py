@@ -18,7 +18,7 @@ from unittest.mock import patch
 import torch
 
 from model_runner.audit import SyncAudit, short
-from tests.support.fake_device import Event, FakeDevice, Stream
+from tests.support.fake_device import Event, FakeDevice
 
 _T = torch.Tensor
 _READS = {_T.tolist, _T.item, _T.cpu, _T.numpy, _T.__bool__, _T.__int__, _T.nonzero}
@@ -67,8 +67,16 @@ class LateWorld:
             patch.object(torch.cuda, "Event", self.event),
             patch.object(torch.cuda, "current_stream", lambda: SimpleNamespace(stream=self.current)),
             patch.object(torch.cuda, "stream", stream),
+            patch.object(torch.cuda, "set_stream", self._go_on_with),
         ):
             yield
+
+    def _go_on_with(self, wanted: Any) -> None:
+        self.current = wanted.stream
+
+    def main_stream(self) -> SimpleNamespace:
+        """The model's stream as vLLM uses it."""
+        return SimpleNamespace(stream=self.compute)
 
     def copy_stream(self) -> SimpleNamespace:
         """A stream as vLLM uses it."""
@@ -83,9 +91,9 @@ class LateEvent:
         self._world = world
         self._event: Event = world.device.event()
 
-    def record(self, stream: Stream | None = None) -> None:
+    def record(self, stream: SimpleNamespace | None = None) -> None:
         """See `torch.Event`."""
-        self._event.record(stream or self._world.current)
+        self._event.record(self._world.current if stream is None else stream.stream)
 
     def synchronize(self) -> None:
         """See `torch.Event`."""

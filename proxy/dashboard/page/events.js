@@ -4,20 +4,44 @@ import { at, make } from "./dom.js";
 import { clock, count, short } from "./figures.js";
 
 const MOST = 60;
+const REMEMBERED = 2000; // failures that have been told
 const GOOD = new Set(["ready"]);
+const OPERATORS = new Set(["request", "transfer", "quarantine"]); // tags of what only they see
 
 export class Events {
   constructor() {
     this.before = null;
     this.seen = new Set();
+    this.quarantined = new Map(); // blocks of each node, as it said last
     this.list = at("events");
+  }
+
+  // Leave nothing that only operators see.
+  forget() {
+    this.quarantined.clear();
+    for (const line of [...this.list.children]) if (OPERATORS.has(line.children[1].textContent)) line.remove();
   }
 
   show(feed) {
     const found = this.before ? changes(this.before, feed) : standing(feed);
-    found.push(...this.failures(feed));
+    found.push(...this.quarantine(feed), ...this.failures(feed));
     for (const event of found.sort((a, b) => a.at - b.at)) this.add(event);
     this.before = feed;
+  }
+
+  // A node that does not answer says nothing of its blocks, and keeps them.
+  quarantine(feed) {
+    const found = [];
+    for (const node of feed.nodes) {
+      const key = `${node.role} ${node.url}`;
+      const blocks = feed.gauges?.[key]?.quarantined ?? null;
+      if (blocks === null) continue;
+      const had = this.quarantined.get(key) ?? 0;
+      this.quarantined.set(key, blocks);
+      if (blocks && !had) found.push({ at: feed.at, kind: "warn", tag: "quarantine", words: `${short(node.url)} holds ${count(blocks)} blocks until their fence` });
+      else if (!blocks && had) found.push({ at: feed.at, kind: "d", tag: "quarantine", words: `${short(node.url)} has all blocks back` });
+    }
+    return found;
   }
 
   failures(feed) {
@@ -40,8 +64,8 @@ export class Events {
 
   isNew(key) {
     if (this.seen.has(key)) return false;
-    if (this.seen.size > 2000) this.seen.clear();
     this.seen.add(key);
+    if (this.seen.size > REMEMBERED) this.seen.delete(this.seen.values().next().value); // the oldest
     return true;
   }
 
@@ -68,10 +92,6 @@ function changes(before, now) {
     if (was && was.breaker !== "open" && node.breaker === "open") found.push({ at: now.at, kind: "bad", tag: "breaker", words: `${short(node.url)}: opened` });
     else if (was && was.breaker !== "closed" && node.breaker === "closed") found.push({ at: now.at, kind: "d", tag: "breaker", words: `${short(node.url)}: closed again` });
     if (was?.incarnation && node.incarnation && was.incarnation !== node.incarnation) found.push({ at: now.at, kind: "", tag: "restart", words: `${node.role} node ${short(node.url)} has restarted` });
-    const quarantine = now.gauges?.[`${node.role} ${node.url}`]?.quarantined ?? 0;
-    const had = before.gauges?.[`${node.role} ${node.url}`]?.quarantined ?? 0;
-    if (quarantine && !had) found.push({ at: now.at, kind: "warn", tag: "quarantine", words: `${short(node.url)} holds ${count(quarantine)} blocks until their fence` });
-    else if (!quarantine && had) found.push({ at: now.at, kind: "d", tag: "quarantine", words: `${short(node.url)} has all blocks back` });
   }
   for (const node of known.values()) found.push({ at: now.at, kind: "warn", tag: "left", words: `${node.role} node ${short(node.url)} is no member any more` });
   if (before.workers.answering > now.workers.answering) found.push({ at: now.at, kind: "warn", tag: "proxy", words: `${count(now.workers.answering)} of ${count(now.workers.of)} workers answer` });

@@ -21,7 +21,10 @@ const nodes = new Nodes(feed, signIn);
 const relay = new Relay((role, url) => nodes.open(role, url));
 const events = new Events();
 
+let latest = null;
+
 function show(data) {
+  latest = data;
   recent.add(data);
   headline.show(data, recent);
   relay.show(data, ratesOf(recent));
@@ -73,7 +76,10 @@ function state(name, problem) {
     place.className = "banner bad";
     place.hidden = false;
     say(place, name === "refused" ? `Signed out: ${problem}` : problem[0].toUpperCase() + problem.slice(1));
-    if (name === "refused") setTimeout(() => { place.dataset.why = ""; }, 6000);
+    if (name === "refused") {
+      forget();
+      setTimeout(() => { place.dataset.why = ""; }, 6000);
+    }
   }
 }
 
@@ -86,7 +92,16 @@ function signIn(words = "") {
 function signInOrOut() {
   if (!feed.token) return signIn();
   feed.signOut();
+  forget();
   return undefined;
+}
+
+// A page that is paused asks for nothing that would take the place of what only operators see.
+function forget() {
+  events.forget();
+  if (!latest) return;
+  const nodes = latest.nodes.map(({ running, waiting, kv_usage, ranks, incarnation, ...open }) => open);
+  show({ ...latest, nodes, operator: false, requests: null, gauges: {}, failures: [], leaving: [] });
 }
 
 function pause() {

@@ -13,6 +13,7 @@ from contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH, error_body
 from contracts.kv_transfer import Role
 from contracts.probe import Pushed, Reached, Receiving, Released
 from contracts.secret import ClusterSecret
+from deploy.doctor import asking
 from deploy.doctor.deployment import READY, Targets, examine
 from deploy.doctor.examination import Examination
 from deploy.doctor.links import Wanted
@@ -56,6 +57,10 @@ class FakeNode:
             status, body = self.tries[question["type"]]
         else:
             status, body = self.answers.get((scope["method"], scope["path"]), (404, {}))
+        if not status:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return
         content = body if isinstance(body, bytes) else msgspec.json.encode(body)
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": content})
@@ -155,6 +160,34 @@ async def test_a_node_that_only_the_proxy_does_not_use_is_told(deployment: Deplo
     assert "so it is" in finding.what
 
 
+async def test_what_is_wrong_with_its_machine_does_not_hide_that_the_proxy_avoids_a_node(
+    deployment: Deployment,
+) -> None:
+    """Neither explains the other, and one of them is a warning only."""
+    deployment.list(state="isolated", reason="its breaker is open")
+    del deployment.decode.answers["GET", PROBE_PATH]
+
+    assert codes(await look(Targets(proxy=deployment.proxy.url))) == ["no-probe", "proxy-sees-another"]
+
+
+async def test_a_node_that_falls_silent_is_told(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as one of an older version, which is a warning: the pair was not tried."""
+    monkeypatch.setattr(asking, "TIMEOUT_S", 2.0)
+    deployment.decode.answers["GET", PROBE_PATH] = (0, None)  # no answer
+
+    (finding,) = (await deployment.look()).findings
+
+    assert (finding.code, finding.where) == ("node-unreachable", deployment.decode.url)
+    assert PROBE_PATH in finding.what
+
+
+async def test_a_proxy_is_not_shown_the_token(deployment: Deployment) -> None:
+    """`/ready` is open, and a URL is easily mistaken."""
+    await look(Targets(proxy=deployment.proxy.url))
+
+    assert deployment.proxy.tokens == {""}
+
+
 async def test_what_is_wrong_with_a_node_is_told_once(deployment: Deployment) -> None:
     """Not again as the proxy's view."""
     deployment.list(state="unready", reason="another secret")
@@ -209,6 +242,17 @@ async def test_a_probe_that_is_refused_is_told_with_the_reason(deployment: Deplo
     assert finding.code == "probe-failed"
     assert "another probe is pushing" in finding.what
     assert "release" in deployment.decode.kinds()
+
+
+async def test_a_push_that_failed_is_told_although_its_receiver_is_gone(deployment: Deployment) -> None:
+    """That it could not be taken down says nothing of the push."""
+    deployment.prefill.tries["push"] = (200, Pushed(problem="a push of 4096 B failed after 3.0 s"))
+    deployment.decode.tries["release"] = (503, error_body("the node is stopping"))
+
+    (finding,) = (await deployment.look()).findings
+
+    assert finding.code == "data-unreachable"
+    assert "4096 B" in finding.what
 
 
 async def test_a_control_port_that_is_not_reached_is_told(deployment: Deployment) -> None:

@@ -239,6 +239,18 @@ async def test_so_many_may_look(monkeypatch: pytest.MonkeyPatch) -> None:
     assert served.status_code == 200
 
 
+async def test_anybody_who_looks_too_often_keeps_no_operator_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each view has a pace of its own."""
+    monkeypatch.setattr(pace, "ANSWERS_PER_S", 0.0)
+    monkeypatch.setattr(pace, "BURST", 2.0)
+    async with cluster() as running:
+        anybody = [await running.http.get(FEED) for _ in range(3)]
+        operator = [await running.admin("GET", FEED) for _ in range(3)]
+
+    assert [each.status_code for each in anybody] == [200, 200, 503]
+    assert [each.status_code for each in operator] == [200, 200, 503]
+
+
 async def test_many_who_look_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Within half a second all get the same answer."""
     monkeypatch.setattr(dashboard, "FRESH_S", 60.0)

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+import msgspec
 import pytest
 
+from contracts.http import TRANSFERS_PATH
 from tests.support.accessible import axe_source, nameless, violations
 from tests.support.browser import Browser, Scheme, Tab
-from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until_true
+from tests.support.cluster import ADMIN_TOKEN, COMPLETION, Cluster, cluster, until_true
 from tests.support.dashboard import LAYERS, press, show, tell_transfers, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -17,6 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 SCREENS: Final[list[tuple[Scheme, int]]] = [("light", 1360), ("dark", 1360), ("light", 400), ("dark", 820)]
 DRAWN: Final = "document.querySelectorAll('#handover rect.compute').length"
 MANY: Final = 300
+EVIL: Final = "<b/class='evil'>x</b><img/src='x'/onerror='document.title=1'>"
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,16 @@ async def ask(running: Cluster, count: int = 1) -> None:
     """Have a stream read to its end."""
     for _ in range(count):
         assert (await running.complete(stream=True, max_tokens=8)).status_code == 200
+
+
+async def nodes_are_known(running: Cluster) -> None:
+    """Wait until each node has been asked twice: a failure that it tells from then on is dated, and shown."""
+
+    def are_known() -> bool:
+        nodes = (*running.prefill, *running.decode)
+        return all(sum(path == TRANSFERS_PATH for _, path, *_ in node.was_passed) >= 2 for node in nodes)
+
+    await until_true(are_known, timeout_s=20.0)
 
 
 async def test_the_page_is_sound_on_every_screen(browser: Browser) -> None:
@@ -153,6 +166,71 @@ async def test_a_node_is_drained_and_removed_with_the_keyboard_alone(browser: Br
 
     assert drained == 0
     assert url not in [node["url"] for node in members]
+
+
+async def test_names_and_reasons_stay_letters(browser: Browser) -> None:
+    """Whatever a client calls its request, or a node its model and its failures: no element comes of it."""
+    elements = "document.querySelectorAll('main :is(img, script, b.evil), dialog :is(img, script, b.evil)').length"
+    async with looking(browser) as (running, tab):
+        await nodes_are_known(running)
+        for node in (*running.prefill, *running.decode):
+            node.info = msgspec.structs.replace(node.info, served_models=[*node.info.served_models, EVIL])
+            tell_transfers(node, failures=[{"transfer_id": EVIL, "state": EVIL, "reason": EVIL}])
+        await running.http.post("/v1/completions", json=COMPLETION, headers={"x-request-id": EVIL})
+        await until(tab, f"document.getElementById('serves').innerText.includes({EVIL.rpartition('/')[2]!r})")
+        await until(tab, f"document.getElementById('request-rows').innerText.includes({EVIL[:8]!r})")
+        await until(tab, f"document.getElementById('events').innerText.includes({EVIL!r})")
+        await tab.evaluate("document.querySelector('#decode-nodes button').click()")
+        await until(tab, "document.getElementById('node-dialog').open")
+        found = await tab.evaluate(elements)
+
+    assert found == 0
+
+
+async def test_who_signs_out_leaves_nothing_of_an_operator_s_behind(browser: Browser) -> None:
+    """Also on a page that is paused, which asks nothing: no request, no hand-over, no failure of either stays to be read."""
+    rows = "document.querySelectorAll('#request-rows tr').length"
+    async with looking(browser) as (running, tab):
+        await nodes_are_known(running)
+        tell_transfers(running.decode[0], failures=[{"transfer_id": "ab" * 16, "state": "failed", "reason": "no way"}])
+        await ask(running)
+        await until(tab, f"{DRAWN} > 0")
+        await until(tab, "document.getElementById('events').innerText.includes('no way')")
+        await press(tab, "p", "KeyP")
+        await until(tab, "document.getElementById('live').dataset.state === 'paused'")
+        await press(tab, "s", "KeyS")
+        left = await tab.evaluate(f"[{rows}, {DRAWN}, document.getElementById('events').innerText.includes('no way')]")
+        label = await tab.evaluate("document.getElementById('sign').innerText")
+
+    assert left == [0, 0, False]
+    assert "Sign in" in label
+
+
+async def test_quarantine_ends_when_its_node_says_so(browser: Browser) -> None:
+    """And not when the node does not answer, or nobody may see it any more."""
+    events = "document.getElementById('events').innerText"
+    shown = "document.getElementById('decode-nodes').innerText.includes('in quarantine')"
+    async with looking(browser) as (running, tab):
+        tell_transfers(running.decode[0], quarantined=5)
+        await until(tab, f"{shown} && {events}.includes('holds 5 blocks')")
+        del running.decode[0].passed["GET", TRANSFERS_PATH]
+        await until(tab, f"!{shown}")
+        silent = await tab.evaluate(events)
+        tell_transfers(running.decode[0])
+        await until(tab, f"{events}.includes('has all blocks back')")
+
+    assert "has all blocks back" not in silent
+
+
+async def test_an_event_that_was_told_is_not_told_again(browser: Browser) -> None:
+    """However many there have been: what is forgotten is the oldest."""
+    script = """import('/dashboard/events.js').then(({ Events }) => {
+        const events = new Events();
+        for (let at = 0; at < 2002; at += 1) events.isNew(String(at));
+        return [events.isNew('2000'), events.isNew('2001'), events.seen.size <= 2000];
+    })"""
+    async with looking(browser) as (_, tab):
+        assert await tab.evaluate(script) == [False, False, True]
 
 
 async def test_without_the_token_there_is_nothing_to_be_done(browser: Browser) -> None:

@@ -134,3 +134,15 @@ def test_the_end_reaches_the_worker_below(worker: Worker) -> None:
     worker.shutdown()
 
     assert worker.stopped
+
+
+def test_the_end_reaches_the_transfer(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends with the worker, and whoever still waits for tokens is told."""
+    ended: list[str] = []
+    transfer = HostTransfer()
+    monkeypatch.setattr(transfer, "stop", lambda: ended.append("transfer"))
+    worker.model_runner = SimpleNamespace(token_transfer=transfer)
+
+    worker.shutdown()
+
+    assert ended == ["transfer"]

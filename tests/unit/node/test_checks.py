@@ -116,6 +116,18 @@ def test_the_transfer_engine_is_tried_in_another_process(code: int, monkeypatch:
             checks.check_transfer_engine()
 
 
+def test_a_transfer_engine_that_hangs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that does not answer keeps an import waiting; that is a sentence, and no traceback."""
+
+    def run(command: list[str], **_: object) -> None:
+        raise subprocess.TimeoutExpired(command, 60)
+
+    monkeypatch.setattr(subprocess, "run", run)
+
+    with pytest.raises(StartRefusedError, match=r"Mooncake cannot be imported: .* within 60 s"):
+        checks.check_transfer_engine()
+
+
 @pytest.mark.parametrize(
     ("library", "words"),
     [

@@ -1,7 +1,10 @@
+import resource
 from pathlib import Path
 
-from contracts.probe import RdmaDevice
-from node.machine import machine, rdma_devices
+import pytest
+
+from contracts.probe import UNLIMITED, RdmaDevice
+from node.machine import locked_bytes, machine, rdma_devices
 
 
 def card(folder: Path, name: str, *states: str) -> None:
@@ -26,6 +29,30 @@ def test_a_card_is_active_if_one_of_its_ports_is(tmp_path: Path) -> None:
 def test_a_machine_without_cards_has_none(tmp_path: Path) -> None:
     """The folder is not there."""
     assert rdma_devices(tmp_path / "nowhere") == []
+
+
+INITIAL, OF_A_CONTAINER = "0 0 4294967295", "0 100000 65536"  # user namespaces
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "users", "expected"),
+    [
+        ("0000000000004000", INITIAL, UNLIMITED),  # IPC_LOCK alone
+        ("000001ffffffffff", INITIAL, UNLIMITED),
+        ("00000000a80425fb", INITIAL, 65_536),  # Docker's usual ones
+        ("000001ffffffffff", OF_A_CONTAINER, 65_536),  # it counts in the initial namespace only
+        ("", INITIAL, 65_536),
+    ],
+)
+def test_ipc_lock_lifts_the_limit_of_pinned_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capabilities: str, users: str, expected: int
+) -> None:
+    """The kernel asks for it first, so a pod with it needs no `ulimit -l`."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (65_536, 65_536))
+    (tmp_path / "status").write_text(f"Name:\tpython\nCapEff:\t{capabilities}\nSeccomp:\t0\n" if capabilities else "")
+    (tmp_path / "uid_map").write_text(f"         {users}\n")
+
+    assert locked_bytes(tmp_path) == expected
 
 
 def test_one_process_finds_the_same_machine_twice() -> None:

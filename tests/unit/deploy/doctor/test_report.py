@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 from contracts.probe import Pushed
 from deploy.doctor.catalogue import Finding
@@ -67,6 +68,21 @@ def test_json_says_the_same() -> None:
     assert said["pairs"][0]["mbit_s"] == 1000
     assert said["pairs"][0]["after_idle_ms"] == 3
     assert [node["says"]["state"] for node in said["nodes"]] == ["ready", "ready"]
+
+
+def test_programs_find_the_same_names_in_every_report() -> None:
+    """Whatever was looked at; a name that goes, or changes, breaks somebody's CI."""
+    full = json.loads(as_json(replace(seen(), findings=[WRONG], machine=machine())))
+    empty = json.loads(as_json(Examination(findings=[])))
+    machines = {"data_host", "protocol", "open_files", "locked_bytes", "rdma_devices"}
+
+    assert set(full) == set(empty) == {"wrong", "warnings", "findings", "versions", "machine", "nodes", "pairs"}
+    assert set(full["machine"]) == set(full["nodes"][0]["machine"]) == machines
+    assert set(full["nodes"][0]) == {"url", "role", "says", "machine"}
+    assert set(full["nodes"][0]["says"]) == {"role", "state", "model", "versions", "weights", "control_addresses"}
+    assert set(full["pairs"][0]) == {
+        *("prefill", "decode", "mbit_s", "tokens_s", "latency_ms", "first_ms", "idle_s", "after_idle_ms")
+    }
 
 
 def test_what_was_not_measured_is_null() -> None:

@@ -140,6 +140,8 @@ def test_lists_alone_can_come_by_our_copy(world: LateWorld) -> None:
     runner: Any = object.__new__(Lists)
     runner.token_transfer = transfer
 
-    assert runner._to_list(world.sampled(torch.tensor([[7], [8]], dtype=torch.int32))) == [[7], [8]]
+    with world.audit.watching():
+        assert runner._to_list(world.sampled(torch.tensor([[7], [8]], dtype=torch.int32))) == [[7], [8]]
+
     assert world.audit.snapshot() == {}
     transfer.stop()

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import Mock, call, patch
 
 import pytest
 import torch
@@ -89,6 +89,30 @@ def test_copies_run_behind_the_model_and_beside_what_follows(module: Module) -> 
         "leave",
     ]
     assert target.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.usefixtures("module")
+def test_a_copy_leaves_the_host_alone() -> None:
+    """One without `non_blocking` waits on the model thread until it is through (vLLM #22760, vllm-ascend #2788)."""
+    target, source = Mock(), Mock()
+
+    StreamLane(DEVICE).copy(target, source)
+
+    target.copy_.assert_called_once_with(source, non_blocking=True)
+
+
+@pytest.mark.usefixtures("module")
+def test_only_pinned_memory_is_copied_into() -> None:
+    """A copy into pageable memory waits as well, whatever it was told (vLLM #22754)."""
+    lane = StreamLane(DEVICE)
+    with patch.object(torch, "empty") as empty:
+        lane.host_memory(64)
+        lane.device_memory(32)
+
+    assert empty.call_args_list == [
+        call(64, dtype=torch.uint8, pin_memory=True),
+        call(32, dtype=torch.uint8, device=DEVICE),
+    ]
 
 
 def test_a_thread_that_waits_belongs_to_the_device(module: Module) -> None:

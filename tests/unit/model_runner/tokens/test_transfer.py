@@ -1,14 +1,17 @@
 """Tokens that come to the host late, without anybody waiting for more than them."""
 
 import threading
+import weakref
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 from model_runner.tokens.choose import transfer_for
 from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
+from model_runner.tokens.lanes import LaneEvent
 from model_runner.tokens.packing import Sizes
 from model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
@@ -147,6 +150,93 @@ def test_a_lost_device_is_an_error(rig: Rig) -> None:
             handle.result()
     with pytest.raises(DeviceLostError):
         rig.transfer.submit({"ids": sampled(rig.compute, 3)})
+
+
+def test_a_step_that_waits_for_a_slot_hears_of_a_lost_device(rig: Rig) -> None:
+    """At once: nobody gives a slot back any more, and a whole bound of a step is 300 s."""
+    full = TokenTransfer(rig.lane, SIZES, timeout_s=LATE_S, slots=1)
+    full.submit({"ids": sampled(rig.compute, 1)})
+    rig.device.lose("fell off the bus")
+    loser = threading.Timer(SOON_S, full.take)
+    loser.start()
+
+    with pytest.raises(DeviceLostError, match="fell off the bus"):
+        full.submit({"ids": sampled(rig.compute, 2)})
+    loser.join()
+
+
+def test_a_taker_that_cannot_start_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one whose device is gone already: readers are told, and do not wait for their bound."""
+
+    def fail() -> None:
+        raise RuntimeError("no such device")
+
+    monkeypatch.setattr(rig.lane, "adopt_thread", fail)
+    handle = rig.transfer.submit({"ids": sampled(rig.compute, 1)})
+
+    rig.transfer.start()
+
+    with pytest.raises(DeviceLostError, match="no such device"):
+        handle.result()
+
+
+def test_a_step_that_is_issued_as_the_device_goes_is_told(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has found no error yet, and comes too late to be among those that are told of it."""
+    record = rig.lane.record
+
+    def record_and_lose(event: LaneEvent) -> None:
+        record(event)
+        rig.device.lose("gone")
+        rig.transfer.take()
+
+    rig.transfer.submit({"ids": sampled(rig.compute, 1)})
+    monkeypatch.setattr(rig.lane, "record", record_and_lose)
+
+    handle = rig.transfer.submit({"ids": sampled(rig.compute, 2)})
+
+    with pytest.raises(DeviceLostError, match="gone"):
+        handle.result()
+
+
+def test_what_a_device_that_hangs_may_still_read_is_kept(stuck: Rig) -> None:
+    """It may go on one day, and by then the memory would be somebody else's; that of steps behind the one it hangs in too."""
+    first, second = torch.ones(1, 1), torch.ones(1, 1)
+    sources = weakref.ref(first), weakref.ref(second)
+    handles = [stuck.transfer.submit({"ids": first}), stuck.transfer.submit({"ids": second})]
+    del first, second
+
+    for handle in handles:
+        with pytest.raises(TokenTimeoutError):
+            handle.result()
+
+    assert None not in [source() for source in sources]
+
+
+def test_the_taker_belongs_to_the_device(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it waits for anything."""
+    adopted: list[str] = []
+    monkeypatch.setattr(rig.lane, "adopt_thread", lambda: adopted.append(threading.current_thread().name))
+
+    rig.transfer.start()
+    rig.transfer.submit({"ids": sampled(rig.compute, 1)}).result()
+
+    assert adopted == ["token-transfer"]
+
+
+def test_a_slot_is_free_when_it_has_been_copied_out_and_not_before(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model thread may ask for a slot in the middle of it."""
+    in_use: list[int] = []
+    copy_out = rig.transfer._copy_out
+
+    def look(flight: Any) -> None:
+        in_use.append(rig.transfer.slots[0])
+        copy_out(flight)
+
+    monkeypatch.setattr(rig.transfer, "_copy_out", look)
+    rig.transfer.submit({"ids": sampled(rig.compute, 1)})
+    rig.transfer.take()
+
+    assert (in_use, rig.transfer.slots[0]) == ([1], 0)
 
 
 def test_what_goes_wrong_on_the_host_is_an_error_as_well(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.dashboard.asking import gauge
+from proxy.dashboard.asking import failures_of, gauge
 
 
 def test_a_decode_nodes_numbers() -> None:
@@ -35,3 +35,26 @@ def test_a_decode_nodes_numbers() -> None:
 def test_nothing_is_shown_of_a_node_that_told_nothing(said: dict[str, Any]) -> None:
     """No zeros that look like an idle node."""
     assert gauge(said) == {}
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        {"histograms": {"hidden_share": {"counts": "many", "sum": 1}}},
+        {"histograms": {"hidden_share": {"counts": [1, None]}}},
+        {"sessions": 3},
+    ],
+)
+def test_what_another_version_says_otherwise_is_left_out(worker: dict[str, Any]) -> None:
+    """One such node must not end the round of all of them."""
+    found = gauge({"worker": {**worker, "quarantined_blocks": 4}})
+
+    assert (found["quarantined"], found["hidden"], found["sessions"]) == (4, None, 0)
+
+
+@pytest.mark.parametrize("failures", [7, ["lost"], {"a": 1}, None])
+def test_failures_that_are_none_are_left_out(failures: Any) -> None:
+    """Likewise."""
+    known = {"transfer_id": "ab", "state": "failed", "reason": "gone"}
+
+    assert failures_of({"scheduler": {"failures": [known]}, "worker": {"failures": failures}}) == [known]

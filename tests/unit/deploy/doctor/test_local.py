@@ -1,0 +1,67 @@
+"""Who has a port of this machine: a server of ours that works, or somebody else."""
+
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from deploy.doctor import local
+
+HEALTHY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+@contextmanager
+def somebody_who_says(words: bytes) -> Iterator[int]:
+    """Say the same to each who connects; yield the port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    caller, _ = listening.accept()
+                except OSError:
+                    return
+                with caller, suppress(OSError):
+                    caller.sendall(words)
+                    caller.settimeout(5)
+                    caller.recv(4096)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield int(listening.getsockname()[1])
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def codes(port: int) -> list[str]:
+    """The kinds of findings."""
+    return [finding.code for finding in local._port("127.0.0.1", port, "proxy")]
+
+
+def test_a_port_that_a_healthy_server_has_is_well() -> None:
+    """It may be the very node that is looked for."""
+    with somebody_who_says(HEALTHY) as port:
+        assert codes(port) == []
+
+
+@pytest.mark.parametrize("words", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f", b""])
+def test_a_port_that_something_else_has_is_named(words: bytes) -> None:
+    """Whatever it speaks, down to nothing, or a ZMQ socket's greeting."""
+    with somebody_who_says(words) as port:
+        assert codes(port) == ["port"]
+
+
+def test_this_machine_is_asked_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by way of the proxy that the environment names for the world outside."""
+    monkeypatch.setattr(urllib.request, "_opener", None)  # it would remember the environment of an earlier test
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with somebody_who_says(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n") as gateway:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{gateway}")
+        with somebody_who_says(HEALTHY) as port:
+            assert codes(port) == []

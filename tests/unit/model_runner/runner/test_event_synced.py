@@ -1,0 +1,108 @@
+"""How a runner gets its transfer: how large, how patient, and which of vLLM's events it takes the place of."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
+
+from model_runner.runner.event_synced import OUTPUT, SPINNING, EventSynced, sizes_of
+from model_runner.tokens import choose
+from model_runner.tokens.packing import Sizes
+from model_runner.tokens.transfer import TokenTransfer
+from tests.support.fake_device import FakeDevice, Run
+from tests.support.fake_lane import FakeLane
+
+MAX_NUM_SEQS, MAX_MODEL_LEN, DRAFTS, TOP = 8, 4096, 3, 5
+
+
+def config_of(*, drafts: int | None = DRAFTS, top: int = TOP) -> Any:
+    """An engine's configuration, as far as anybody here looks."""
+    return SimpleNamespace(
+        speculative_config=None if drafts is None else SimpleNamespace(num_speculative_tokens=drafts),
+        model_config=SimpleNamespace(max_logprobs=top, max_model_len=MAX_MODEL_LEN),
+        scheduler_config=SimpleNamespace(max_num_seqs=MAX_NUM_SEQS),
+    )
+
+
+class Theirs:
+    """A V1 runner of vLLM's that has a drafter's events, but for one that is not needed."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.vllm_config = vllm_config
+        self.device = torch.device("cuda", 0)
+        for name in SPINNING:
+            setattr(self, name, "spins")
+        self.draft_token_ids_event = None
+
+
+class Runner(EventSynced, Theirs):
+    """With ours mixed in, whose output is looked for in a module of its own."""
+
+    output_module = ModuleType("gpu_model_runner")
+
+
+@pytest.fixture
+def runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """One on the fake device, whose engine gives a step 7 s."""
+    device = FakeDevice(1, Run.BACKGROUND)
+
+    def transfer_for(_device: torch.device, sizes: Sizes, timeout_s: float) -> TokenTransfer:
+        asked.update(sizes=sizes, timeout_s=timeout_s)
+        return TokenTransfer(FakeLane(device, device.stream()), sizes, timeout_s=timeout_s)
+
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(choose, "transfer_for", transfer_for)
+    monkeypatch.setenv("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "7")
+    made: Any = Runner(config_of())
+    made.asked = asked
+    yield made
+    made.token_transfer.stop()
+    device.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (config_of(), Sizes(max_num_seqs=MAX_NUM_SEQS, speculative_tokens=DRAFTS, top_logprobs=TOP)),
+        (config_of(drafts=None), Sizes(max_num_seqs=MAX_NUM_SEQS, speculative_tokens=0, top_logprobs=TOP)),
+        (config_of(top=-1), Sizes(max_num_seqs=MAX_NUM_SEQS, speculative_tokens=DRAFTS, top_logprobs=20)),
+    ],
+)
+def test_slots_are_sized_by_sequences_and_drafts(config: Any, expected: Sizes) -> None:
+    """And not by the model's length (vLLM #28025); logprobs of a whole vocabulary are no reason for a large slot."""
+    assert sizes_of(config) == expected
+
+
+def test_a_runner_waits_no_longer_than_its_engine_would(runner: Any) -> None:
+    """It has vLLM's own bound of a step, slots of the engine's size, and a taker that runs."""
+    assert runner.asked == {"sizes": sizes_of(runner.vllm_config), "timeout_s": 7.0}
+
+    handle = runner.token_transfer.submit({"ids": torch.ones(1, 1)})
+
+    assert handle.result()["ids"].item() == 1
+
+
+def test_events_that_spin_are_exchanged(runner: Any) -> None:
+    """For such that sleep (vLLM #47081); one that vLLM has not made is not needed."""
+    kinds = {name: type(getattr(runner, name)) for name in SPINNING}
+    sleeping = type(runner.token_transfer.make_event())
+
+    assert kinds == dict.fromkeys(SPINNING, sleeping) | {"draft_token_ids_event": type(None)}
+
+
+def test_outputs_of_asynchronous_steps_are_ours(runner: Any) -> None:
+    """In the module in which the runner looks for their class."""
+    assert getattr(runner.output_module, OUTPUT) is not AsyncGPUModelRunnerOutput
+
+
+def test_no_event_of_the_installed_engine_is_forgotten() -> None:
+    """Whatever its runner makes with an event that spins, and keeps, is exchanged."""
+    made = re.findall(r"self\.(\w+)(?:: [^=\n]+)? = torch\.(?:cuda\.)?Event\(\)", inspect.getsource(GPUModelRunner))
+
+    assert "transfer_event" in made
+    assert set(made) <= set(SPINNING)
