@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,9 @@ REPOSITORY: Final = Path(__file__).parents[2]
 TAKEN_FOR_GRANTED: Final = ("ca-certificates", "curl", "git", "make", "python3.11")  # by the README
 INSTALL_S: Final = 300.0
 STOP_S: Final = 30.0
+IDLE: Final = ("sleep", "infinity")
+BEGUN_WITHIN_S: Final = 20.0
+TICK_S: Final = 0.05
 
 
 class Machine(Protocol):
@@ -89,7 +93,7 @@ class Clean:
         self._idle: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._idle = subprocess.Popen(in_root(self._root, ["sleep", "infinity"], self._run), stdin=subprocess.DEVNULL)
+        self._idle = subprocess.Popen(in_root(self._root, IDLE, self._run), stdin=subprocess.DEVNULL)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -111,8 +115,19 @@ class Clean:
 
     def start(self, line: str) -> subprocess.Popen[str]:
         """Have a shell run a line beside the process that holds the namespaces."""
+        return _start(beside(self._first(), ["bash", "-c", line], self._run), {}, None)
+
+    def _first(self) -> int:
+        """The id here of the process that holds the namespaces, once it is in the root."""
         assert self._idle is not None
-        return _start(beside(first_process(self._idle.pid), ["bash", "-c", line], self._run), {}, None)
+        deadline_s = time.monotonic() + BEGUN_WITHIN_S
+        while self._idle.poll() is None and time.monotonic() < deadline_s:
+            with suppress(OSError, IndexError):
+                found = first_process(self._idle.pid)
+                if Path(f"/proc/{found}/comm").read_text().strip() == IDLE[0]:
+                    return found
+            time.sleep(TICK_S)
+        raise machine.MachineError("the clean root cannot be entered")
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:
