@@ -140,8 +140,9 @@ def test_its_commands_answer_in_an_empty_folder(installed: Installed, empty: Pat
 
 def test_its_proxy_serves_without_a_node(installed: Installed, empty: Path) -> None:
     """It is alive, the dashboard's files are there, and Ctrl-C ends it well."""
-    port = free_port()
-    with running(installed, empty, "proxy", "--port", str(port)) as proxy:
+    port, secret = free_port(), str(empty / "secret")
+    run(installed, empty, installed.baton, "secret", secret)
+    with running(installed, empty, "proxy", "--port", str(port), "--secret-file", secret) as proxy:
         proxy.wait_for(f"http://127.0.0.1:{port}/health")
         page = httpx.get(f"http://127.0.0.1:{port}/dashboard", follow_redirects=True)
         parts = [

@@ -67,7 +67,10 @@ def walk(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Jo
 def _leg(machine: Machine, serve: str, request: str, say: Callable[[str], None]) -> list[Step]:
     with _serving(machine, serve, say) as steps:
         began_s = time.monotonic()
-        if problem := wrong(answer := _run(machine, f"cd baton && {request}")):
+        answer = _run(
+            machine, f"exec 2>/dev/null; cd baton && {request}"
+        )  # curl draws a bar there, as it has no terminal
+        if problem := wrong(answer):
             raise JourneyError(f"{request}\n{problem}:\n{answer}")
         return [*steps, Step(name=ANSWER, seconds=time.monotonic() - began_s)]
 
