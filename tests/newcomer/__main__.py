@@ -8,6 +8,9 @@ import time
 from pathlib import Path
 from typing import Final
 
+from contracts.configuration.load import load
+from deploy.ports import taken
+from deploy.stack import Stack, Surroundings, plan
 from tests.newcomer.figures import table, total_s
 from tests.newcomer.journey import JourneyError, walk
 from tests.newcomer.machines import Clean, Here
@@ -36,6 +39,8 @@ def main() -> int:
 
 def _walks(where: str, count: int, folder: Path | None) -> int:
     promised = commands(README.read_text())
+    if busy := list(taken(_stack())):
+        raise JourneyError("\n".join(busy))
     place = Clean if where == "clean" else Here
     with tempfile.TemporaryDirectory(prefix="baton-newcomer-", dir=folder) as name, place(Path(name)) as machine:
         began_s = time.monotonic()
@@ -47,6 +52,12 @@ def _walks(where: str, count: int, folder: Path | None) -> int:
             done.append((title, walk(machine, promised, _say)))
     _say(f"\n{table(done)}")
     return 0 if total_s(done[0][1].first) < PROMISED_S else 1
+
+
+def _stack() -> Stack:
+    """What the commands start in the end; a clean root has this machine's network."""
+    config = load({"serve.prefill": "2", "serve.decode": "2"}, {}, None).config
+    return plan(config, Surroundings(file=None, secret_file=Path("secret")))
 
 
 def _say(line: str) -> None:
