@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -29,20 +30,25 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, help="make the folder for it there: 6 GB (default: where temporary files are)"
     )
+    parser.add_argument("--set", nargs="+", default=[], metavar="BATON_…=VALUE", help="where ports are taken by others")
     options = parser.parse_args()
+    settings = dict(each.split("=", 1) for each in options.set)
     try:
-        return _walks(options.machine, options.walks, options.folder)
+        return _walks(options.machine, options.walks, options.folder, settings)
     except (JourneyError, MachineError, subprocess.SubprocessError) as exc:
         print(f"newcomer: {exc}", file=sys.stderr)
         return 1
 
 
-def _walks(where: str, count: int, folder: Path | None) -> int:
+def _walks(where: str, count: int, folder: Path | None, settings: Mapping[str, str]) -> int:
     promised = commands(README.read_text())
-    if busy := list(taken(_stack())):
+    if busy := list(taken(_stack(settings))):
         raise JourneyError("\n".join(busy))
     place = Clean if where == "clean" else Here
-    with tempfile.TemporaryDirectory(prefix="baton-newcomer-", dir=folder) as name, place(Path(name)) as machine:
+    with (
+        tempfile.TemporaryDirectory(prefix="baton-newcomer-", dir=folder) as name,
+        place(Path(name), settings) as machine,
+    ):
         began_s = time.monotonic()
         machine.prepare()
         _say(f"what the README takes for granted: {time.monotonic() - began_s:.1f} s, not counted")
@@ -54,9 +60,9 @@ def _walks(where: str, count: int, folder: Path | None) -> int:
     return 0 if total_s(done[0][1].first) < PROMISED_S else 1
 
 
-def _stack() -> Stack:
+def _stack(settings: Mapping[str, str]) -> Stack:
     """What the commands start in the end; a clean root has this machine's network."""
-    config = load({"serve.prefill": "2", "serve.decode": "2"}, {}, None).config
+    config = load({"serve.prefill": "2", "serve.decode": "2"}, settings, None).config
     return plan(config, Surroundings(file=None, secret_file=Path("secret")))
 
 

@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, Self
@@ -48,9 +48,10 @@ class Machine(Protocol):
 class Here:
     """This machine. What is installed on it stays, also the system's libraries."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self.repository = str(_bare(folder))
         self._home = folder / "home"
+        self._settings = settings
 
     def __enter__(self) -> Self:
         self._home.mkdir()
@@ -67,7 +68,8 @@ class Here:
         ours = ("BATON_", "VIRTUAL_ENV", "PYTHON", "XDG_CACHE_HOME", "PIP_CACHE_DIR")
         environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         kept = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")  # how pip finds its registry
-        return _start(["bash", "-c", line], {**environ, "HOME": str(self._home), "XDG_CONFIG_HOME": kept}, self._home)
+        environ |= {"HOME": str(self._home), "XDG_CONFIG_HOME": kept, **self._settings}
+        return _start(["bash", "-c", line], environ, self._home)
 
 
 class Clean:
@@ -75,8 +77,8 @@ class Clean:
 
     repository = "/repository"
 
-    def __init__(self, folder: Path) -> None:
-        """Lay a fresh layer over the system.
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        """Lay a fresh layer over the system; `settings` are Baton's, by variables.
 
         Raises:
             machine.MachineError: there is no clean Debian to be had.
@@ -87,7 +89,7 @@ class Clean:
         loan = machine.loan(folder)
         self._folder = folder
         self._root = Root(layers=[top, machine.debian()], work=work)
-        environ = {"PATH": PATH, "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive", **loan.environ}
+        environ = {"PATH": PATH, "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive", **loan.environ, **settings}
         lent = {**loan.folders, self.repository: str(_bare(folder))}
         self._run = Run(environ=environ, folder="/root", lent=lent)
         self._idle: subprocess.Popen[bytes] | None = None
