@@ -20,6 +20,7 @@ START: Final = "start"
 ANSWER: Final = "first answer"
 SERVE_S: Final = 900.0  # from `make serve` to "Serving"; the machine may be slow, the network too
 SHORT_S: Final = 120.0
+PIP_CACHE: Final = ".cache/pip"
 MARKS: Final = {  # how a line begins → what begins with it
     "setup: installing system packages": "system libraries",
     "setup: installing torch": "torch",
@@ -48,6 +49,7 @@ class Journey:
 
     first: Sequence[Step]  # from an empty folder to an answer
     more: Sequence[Step]  # from the one command for 2P2D to an answer
+    pip_cache_mib: int  # in the end
 
 
 def walk(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Journey:
@@ -61,7 +63,9 @@ def walk(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Jo
     _run(machine, f"git clone -q {machine.repository} baton")
     cloned = Step(name="clone", seconds=time.monotonic() - began_s)
     first = _leg(machine, commands.serve, commands.request, say)
-    return Journey(first=[cloned, *first], more=_leg(machine, commands.more, commands.more_request, say))
+    more = _leg(machine, commands.more, commands.more_request, say)
+    cache_mib = int(_run(machine, f"[ ! -d {PIP_CACHE} ] || du -sm {PIP_CACHE}").partition("\t")[0] or 0)
+    return Journey(first=[cloned, *first], more=more, pip_cache_mib=cache_mib)
 
 
 def _leg(machine: Machine, serve: str, request: str, say: Callable[[str], None]) -> list[Step]:

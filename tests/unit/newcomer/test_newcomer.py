@@ -109,8 +109,10 @@ def test_walks_stand_side_by_side() -> None:
     """Steps of one name are one row, a step that a walk did not have is a dash, and sums stand below."""
     first = [Step(name="clone", seconds=1.0), Step(name="start", seconds=0.5), Step(name="torch", seconds=9.0)]
     first += [Step(name="start", seconds=20.0), Step(name="first answer", seconds=0.25)]
-    cold = Journey(first=first, more=[Step(name="start", seconds=30.0), Step(name="first answer", seconds=1.0)])
-    warm = Journey(first=[first[0], first[3]], more=[])
+    cold = Journey(
+        first=first, more=[Step(name="start", seconds=30.0), Step(name="first answer", seconds=1.0)], pip_cache_mib=700
+    )
+    warm = Journey(first=[first[0], first[3]], more=[], pip_cache_mib=0)
 
     rows = table([("cold", cold), ("warm", warm)]).splitlines()
 
@@ -122,4 +124,5 @@ def test_walks_stand_side_by_side() -> None:
         "| first answer | 0.2 | – |",
         "| **an empty folder to the first answer** | **31** | **21** |",
         "| 2P2D, from the command to its first answer | 31 | 0 |",
+        "| pip's cache in the end, MiB | 700 | 0 |",
     ]
