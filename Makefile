@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check clean
+.PHONY: help setup serve check test test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check newcomer dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,13 @@ bench-quick: setup ## has anything become slower? ratios beside docs/benchmarks/
 
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)
+
+newcomer: setup ## the README's way to a first token, walked on a clean Debian and timed; root, 10 minutes
+	$(BIN)/python -m tests.newcomer $(ARGS)
+
+dist: setup ## sdist and wheel of this commit in dist, built twice, the wheel tried away from the tree
+	$(BIN)/python -m deploy.release
+	WHEEL=$$(echo dist/*.whl) $(BIN)/python -m pytest tests/e2e/test_wheel.py $(ARGS)
 
 clean: ## remove the environment, caches and build outputs
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist htmlcov .coverage

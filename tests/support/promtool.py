@@ -16,5 +16,14 @@ def promtool() -> str:
 
 def complaints(*arguments: str | Path) -> str:
     """Run it; return what it said, or nothing if it was content."""
-    done = subprocess.run([promtool(), *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = _run(*arguments)
     return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def said(*arguments: str | Path) -> str:
+    """Run it; return what it said."""
+    return _run(*arguments).stdout
+
+
+def _run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([promtool(), *arguments], capture_output=True, text=True, check=False, timeout=60)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from deploy.release.objections import version_of
 from tests.support.compose import ROOT, compose_files, rendered, seconds
 from tests.support.composed.network import Networks
 from tests.support.composed.resolver import RESOLV_CONF, Resolver
@@ -31,6 +32,7 @@ RUN python3 -m pip install --break-system-packages --no-deps -r /stand-in/proxy.
 """
 USER = 10001
 STEP_S = 1500.0
+VERSION = version_of((ROOT / "pyproject.toml").read_text())
 CHAT = {"model": "baton-embedded", "messages": [{"role": "user", "content": "Who is Clara Voss?"}], "max_tokens": 20}
 
 
@@ -142,9 +144,9 @@ def test_the_proxys_image_holds_its_pins_and_nothing_else(
         modules = container.exec("python", "-c", "import proxy.__main__, proxy.sight.exporter, deploy.cli")
         version = container.exec("baton", "--version")
 
-    assert found == pinned("proxy.txt") | {"baton-serve": "0.1.0"}
+    assert found == pinned("proxy.txt") | {"baton-serve": VERSION}
     assert (modules.returncode, modules.stderr) == (0, "")
-    assert version.stdout == "baton 0.1.0\n"
+    assert version.stdout == f"baton {VERSION}\n"
 
 
 @pytest.mark.image_of_node
@@ -166,7 +168,7 @@ def test_the_steps_for_accelerators_run_on_a_stand_in(device: str, workshop: Pat
         unwell = container.exec(*image.health)
 
     assert {name: found.get(name) for name in pinned(f"{device}.txt")} == pinned(f"{device}.txt")
-    assert (version.stdout, model.returncode, unwell.returncode) == ("baton 0.1.0\n", 0, 1)
+    assert (version.stdout, model.returncode, unwell.returncode) == (f"baton {VERSION}\n", 0, 1)
 
 
 @pytest.mark.image_of_node
@@ -218,5 +220,5 @@ def test_the_nodes_image_serves(
     assert "x-baton-path: disaggregated" in answer.lower()
     assert '"finish_reason"' in answer
     assert ended == {"proxy": 0, "prefill": 0, "decode": 0}, prefill.tail() + decode.tail()
-    wanted = pinned("proxy.txt", "cpu.txt", "cpu-transitive.txt") | {"baton-serve": "0.1.0"}
+    wanted = pinned("proxy.txt", "cpu.txt", "cpu-transitive.txt") | {"baton-serve": VERSION}
     assert {name: found.get(name) for name in wanted} == wanted

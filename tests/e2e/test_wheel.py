@@ -1,0 +1,179 @@
+"""The wheel, away from the tree: installed elsewhere, run in an empty folder. `WHEEL=dist/….whl` has a given one tried."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from contracts.http import DISAGGREGATED, PATH_HEADER
+from deploy.release.build import build
+from tests.support.installed import Installed, install
+from tests.support.ports import free_port
+
+pytest.importorskip("hatchling", reason="the build back end comes with requirements/dev.txt")
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = [
+    "contracts",
+    "proxy",
+    "prefill_node",
+    "decode_node",
+    "node",
+    "model_runner",
+    "kv_connector",
+    "loadtest",
+    "deploy",
+]
+START_S = 240.0
+STOP_S = 60.0
+CHAT = {"model": "baton-embedded", "messages": [{"role": "user", "content": "Who is Clara Voss?"}], "max_tokens": 20}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel that is named, or one that is built now."""
+    folder = tmp_path_factory.mktemp("wheel")
+    given = os.environ.get("WHEEL")
+    wheel = Path(given).resolve() if given else build(ROOT, folder / "built", epoch_s=1_800_000_000).wheel
+    return install(wheel, folder / "environment")
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """A folder in which there is nothing, so that nothing can be found in it."""
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    return folder
+
+
+def run(installed: Installed, folder: Path, *argv: str) -> str:
+    """Run a command of the environment to its end, and return what it printed."""
+    done = subprocess.run(
+        argv, cwd=folder, env=installed.environ, capture_output=True, text=True, check=False, timeout=START_S
+    )
+    assert done.returncode == 0, f"{argv}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@dataclass
+class Running:
+    """A process and its log."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait_for(self, url: str) -> None:
+        """Wait until an address answers 200."""
+        deadline_s = time.monotonic() + START_S
+        while time.monotonic() < deadline_s:
+            assert self.process.poll() is None, f"it ended:\n{self.said}"
+            with suppress(httpx.HTTPError):
+                if httpx.get(url, timeout=5).status_code == 200:
+                    return
+            time.sleep(0.1)
+        pytest.fail(f"{url} does not answer:\n{self.said}")
+
+    def interrupt(self) -> int:
+        """Ctrl-C; return the status."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(STOP_S)
+
+    @property
+    def said(self) -> str:
+        """All that it wrote."""
+        return self.log.read_text(errors="replace")
+
+
+@contextmanager
+def running(
+    installed: Installed, folder: Path, *argv: str, environ: Mapping[str, str] | None = None
+) -> Iterator[Running]:
+    """Run `baton …`; what is left of it is killed."""
+    log = folder.parent / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [installed.baton, *argv],
+            cwd=folder,
+            env={**installed.environ, **(environ or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        yield Running(process, log)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_its_modules_are_the_wheels(installed: Installed, empty: Path) -> None:
+    """No path leads to the tree, and each package comes from where the wheel was installed."""
+    script = f"""
+import importlib, json, sys
+files = [importlib.import_module(name).__file__ for name in {PACKAGES}]
+print(json.dumps([sys.path, files]))
+"""
+    path, files = json.loads(run(installed, empty, "python", "-c", script))
+
+    assert str(ROOT) not in path
+    assert files == [str(installed.site / name / "__init__.py") for name in PACKAGES]
+
+
+def test_its_commands_answer_in_an_empty_folder(installed: Installed, empty: Path) -> None:
+    """Words and settings; the version is the one that the wheel was built with."""
+    about = next(installed.site.glob("baton_serve-*.dist-info")).name
+
+    assert "serve" in run(installed, empty, installed.baton, "--help")
+    assert run(installed, empty, installed.baton, "--version") == f"baton {about.split('-')[1].removesuffix('.dist')}\n"
+    assert "port: 8000" in " ".join(run(installed, empty, installed.baton, "config", "check").split())
+    assert list(empty.iterdir()) == []
+
+
+def test_its_proxy_serves_without_a_node(installed: Installed, empty: Path) -> None:
+    """It is alive, the dashboard's files are there, and Ctrl-C ends it well."""
+    port, secret = free_port(), str(empty / "secret")
+    run(installed, empty, installed.baton, "secret", secret)
+    with running(installed, empty, "proxy", "--port", str(port), "--secret-file", secret) as proxy:
+        proxy.wait_for(f"http://127.0.0.1:{port}/health")
+        page = httpx.get(f"http://127.0.0.1:{port}/dashboard", follow_redirects=True)
+        parts = [
+            httpx.get(f"http://127.0.0.1:{port}/dashboard/{name}") for name in ("main.js", "style.css", "icon.svg")
+        ]
+        status = proxy.interrupt()
+
+    assert (page.status_code, "</html>" in page.text) == (200, True)
+    assert [part.status_code for part in parts] == [200, 200, 200]
+    assert status == 0, proxy.said
+
+
+def test_it_serves_its_own_model_over_both_nodes(installed: Installed, empty: Path) -> None:
+    """`baton serve` answers a chat, `baton loadtest` replays the trace that comes with it, and the nodes ran the wheel's code."""
+    port, prefill, decode = free_port(), free_port(), free_port()
+    bases = {"BATON_SERVE_PREFILL_BASE_PORT": str(prefill), "BATON_SERVE_DECODE_BASE_PORT": str(decode)}
+    url = f"http://127.0.0.1:{port}"
+    find_trace = "from loadtest.trace import CONVERSATION; print(CONVERSATION)"
+    trace = run(installed, empty, "python", "-c", find_trace).strip()
+    load = ["--trace", trace, "--requests", "2", "--time-scale", "0.001", "--max-input", "64", "--max-output", "4"]
+    with running(installed, empty, "serve", "--port", str(port), environ=bases) as stack:
+        stack.wait_for(f"{url}/ready")
+        answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT, timeout=START_S)
+        report = empty / "report"
+        run(installed, empty, installed.baton, "loadtest", "run", "--url", url, *load, "--out", str(report))
+        status = stack.interrupt()
+
+    assert (answer.status_code, answer.headers[PATH_HEADER]) == (200, DISAGGREGATED), answer.text
+    assert answer.json()["choices"][0]["message"]["content"]
+    assert list(report.glob("*.html"))
+    assert status == 0, stack.said
+    for module in ("deploy/zygote", "proxy/app", "node/server", "kv_connector/connector", "model_runner/cpu"):
+        folder, _, name = module.rpartition("/")
+        assert list((installed.site / folder / "__pycache__").glob(f"{name}.*.pyc")), f"{module} came from elsewhere"

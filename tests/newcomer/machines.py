@@ -1,0 +1,168 @@
+"""Where a newcomer types: a clean Debian, or this machine with an empty home folder. Both know this machine's registries."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from tests.support.images import machine
+from tests.support.images.build import PATH
+from tests.support.images.root import Root, Run, beside, first_process, in_root
+
+REPOSITORY: Final = Path(__file__).parents[2]
+TAKEN_FOR_GRANTED: Final = ("ca-certificates", "curl", "git", "make", "python3.11")  # by the README
+INSTALL_S: Final = 300.0
+STOP_S: Final = 30.0
+IDLE: Final = ("sleep", "infinity")
+BEGUN_WITHIN_S: Final = 20.0
+TICK_S: Final = 0.05
+
+
+class Machine(Protocol):
+    """Commands begin in the home folder, where there is nothing yet."""
+
+    repository: str  # what is cloned
+
+    def __enter__(self) -> Self:
+        """Make it."""
+        ...
+
+    def __exit__(self, *_: object) -> None:
+        """Remove it."""
+        ...
+
+    def prepare(self) -> None:
+        """Install what the README takes for granted."""
+        ...
+
+    def start(self, line: str) -> subprocess.Popen[str]:
+        """Have a shell run a line; its output, with that of errors, is to be read."""
+        ...
+
+
+class Here:
+    """This machine. What is installed on it stays, also the system's libraries."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        self.repository = str(_bare(folder))
+        self._home = folder / "home"
+        self._settings = settings
+
+    def __enter__(self) -> Self:
+        self._home.mkdir()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._home)
+
+    def prepare(self) -> None:
+        """Nothing."""
+
+    def start(self, line: str) -> subprocess.Popen[str]:
+        """Have a shell run a line, with no cache, and no environment of Python's that is active here."""
+        ours = ("BATON_", "VIRTUAL_ENV", "PYTHON", "XDG_CACHE_HOME", "PIP_CACHE_DIR")
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        kept = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")  # how pip finds its registry
+        environ |= {"HOME": str(self._home), "XDG_CONFIG_HOME": kept, **self._settings}
+        return _start(["bash", "-c", line], environ, self._home)
+
+
+class Clean:
+    """Debian's smallest system, in a mount and process namespace of its own, on this machine's network; for root."""
+
+    repository = "/repository"
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        """Lay a fresh layer over the system; `settings` are Baton's, by variables.
+
+        Raises:
+            machine.MachineError: there is no clean Debian to be had.
+        """
+        top, work = folder / "files", folder / "work"
+        for made in (top, work):
+            made.mkdir()
+        loan = machine.loan(folder)
+        self._folder = folder
+        self._root = Root(layers=[top, machine.debian()], work=work)
+        environ = {"PATH": PATH, "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive", **loan.environ, **settings}
+        lent = {**loan.folders, self.repository: str(_bare(folder))}
+        self._run = Run(environ=environ, folder="/root", lent=lent)
+        self._idle: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._idle = subprocess.Popen(in_root(self._root, IDLE, self._run), stdin=subprocess.DEVNULL)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._idle is not None
+        self._idle.kill()  # with it goes all in its process namespace
+        self._idle.wait()
+        for layer in ("files", "work"):
+            shutil.rmtree(self._folder / layer)
+
+    def prepare(self) -> None:
+        """Install with apt."""
+        packages = " ".join(TAKEN_FOR_GRANTED)
+        with self.start(
+            f"apt-get update -qq && apt-get install -y -qq --no-install-recommends {packages}"
+        ) as installing:
+            said, _ = installing.communicate(timeout=INSTALL_S)
+        if installing.returncode != 0:
+            raise machine.MachineError(f"apt-get failed:\n{said}")
+
+    def start(self, line: str) -> subprocess.Popen[str]:
+        """Have a shell run a line beside the process that holds the namespaces."""
+        return _start(beside(self._first(), ["bash", "-c", line], self._run), {}, None)
+
+    def _first(self) -> int:
+        """The id here of the process that holds the namespaces, once it is in the root."""
+        assert self._idle is not None
+        deadline_s = time.monotonic() + BEGUN_WITHIN_S
+        while self._idle.poll() is None and time.monotonic() < deadline_s:
+            with suppress(OSError, IndexError):
+                found = first_process(self._idle.pid)
+                if Path(f"/proc/{found}/comm").read_text().strip() == IDLE[0]:
+                    return found
+            time.sleep(TICK_S)
+        raise machine.MachineError("the clean root cannot be entered")
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    """Ctrl-C at its terminal; what does not end by that is killed.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end by that.
+    """
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(STOP_S)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _start(argv: Sequence[str], environ: dict[str, str], folder: Path | None) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        argv,
+        env=environ or None,
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+
+
+def _bare(folder: Path) -> Path:
+    """What a repository's host has: the commits alone."""
+    bare = folder / "baton.git"
+    subprocess.run(["git", "clone", "-q", "--bare", "--no-hardlinks", REPOSITORY, bare], check=True)
+    return bare
