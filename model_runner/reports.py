@@ -9,8 +9,10 @@ from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
 from kv_connector.errors import ConnectorError
 from kv_connector.status import StatusServer
+from kv_connector.worker_side.hosts import door_of
 from model_runner.audit import Audit, NoAudit, make_audit
 from model_runner.channel import RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
+from model_runner.ties import node_config_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +70,10 @@ class Reports:
 
 def _serve(folder: Path, worker: Reports) -> StatusServer | None:
     """Answer in an engine's own folder: the node's for the first, `dp1` and so on for further data-parallel ones."""
-    server = StatusServer(folder / RUNNER_SOCKET, worker.token_report)
+    path = folder / RUNNER_SOCKET
+    config = node_config_of(worker.vllm_config)
+    door = door_of(worker.vllm_config, config, path) if config else None
+    server = StatusServer(path, worker.token_report, door=door)
     try:
         folder.mkdir(exist_ok=True)
         server.start()
