@@ -80,7 +80,7 @@ def _number(arguments: Sequence[str], flag: Sequence[str], default: int) -> int:
 
 
 def _refuse_short_forms(arguments: Sequence[str]) -> None:
-    """vLLM's parser would take any unambiguous prefix; we would overlook it."""
+    """Refuse what vLLM's parser would take for one of these flags, and we would overlook."""
     for flag in (*_COUNT, *_RANK, *_LEADER, *_FOLLOWS, *_EXECUTOR):
         for argument in arguments:
             if means(argument, flag) and not given([argument], flag):

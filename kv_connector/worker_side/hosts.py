@@ -86,7 +86,9 @@ def disagreement(members: Sequence[Member]) -> str:
     first = members[0]
     for other in members[1:]:
         if differing := sorted(name for name in first.settings if first.settings[name] != other.settings.get(name)):
-            found = "; ".join(f"{name}: {first.settings[name]!r} and {other.settings.get(name)!r}" for name in differing)
+            found = "; ".join(
+                f"{name}: {first.settings[name]!r} and {other.settings.get(name)!r}" for name in differing
+            )
             return f"the hosts {first.name} and {other.name} of this node differ: {found}"
     return ""
 
