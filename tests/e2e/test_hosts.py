@@ -104,7 +104,12 @@ def test_pipeline_stages_of_a_decode_node_on_two_hosts(stack: Stack, trio: Trio,
 
     served_exactly(trio, proxy)
 
-    assert len(decode.first.transfers()["worker"]["sessions"]) == 2  # both ranks tell of theirs
+    worker = decode.first.transfers()["worker"]
+    assert len(worker["sessions"]) == 2  # one of each rank
+    assert {engine.rpartition(":")[0] for engine in worker["engines"]["current"]} == {
+        hosts.address(0),
+        hosts.address(1),
+    }
     assert "baton_token_slots" in decode.first.metrics()  # which the last stage tells
 
     async def drain() -> Answer:
