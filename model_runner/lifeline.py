@@ -64,8 +64,7 @@ class Hub:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise ConnectorError(
-                        f"ranks {', '.join(map(str, sorted(missing)))} on other hosts did not connect within {timeout_s:g} s, "
-                        "or hold another cluster secret"
+                        f"ranks {', '.join(map(str, sorted(missing)))} on other hosts did not connect within {timeout_s:g} s"
                     )
                 self._listening.settimeout(left_s)
                 try:
@@ -96,6 +95,8 @@ class Hub:
             key = next((key for key in keys if hmac.compare_digest(_proof(key, said), proof)), None)
             if key is None or index not in missing:
                 end.close()
+                if index in missing:  # nobody else sends such a greeting
+                    raise ConnectorError(f"rank {index}, on another host of this node, holds another cluster secret")
                 return
             end.sendall(_proof(key, b"hub" + theirs))
         except OSError:  # gone, too slow, or no rank at all
@@ -217,3 +218,5 @@ def _keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval_s)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    # Nothing is probed while something sent has not been acknowledged; without this that would last for a quarter of an hour.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_S * 1_000)
