@@ -64,7 +64,7 @@ def meet(vllm_config: "VllmConfig", config: ConnectorConfig) -> None:
 
 def settings_of(vllm_config: "VllmConfig", config: ConnectorConfig) -> dict[str, str]:
     """Return what must be the same on all hosts of a node, beyond what vLLM itself would fail over."""
-    import vllm
+    from vllm import __version__
 
     fingerprint = to_plain(fingerprint_of(vllm_config, config.weights))
     assert vllm_config.kv_transfer_config is not None  # we are the connector
@@ -73,7 +73,7 @@ def settings_of(vllm_config: "VllmConfig", config: ConnectorConfig) -> dict[str,
         **{name: str(value) for name, value in fingerprint.items() if name not in _OF_A_STAGE},
         "role": str(vllm_config.kv_transfer_config.kv_role),
         "protocol": str(PROTOCOL_VERSION),
-        "vllm": vllm.__version__,
+        "vllm": __version__,
         "transfer": str(config.transfer),
         "max_model_len": str(vllm_config.model_config.max_model_len),
         "max_num_batched_tokens": str(scheduler.max_num_batched_tokens),
