@@ -28,7 +28,10 @@ Socket = zmq.Socket[bytes]
 class Door(Protocol):
     """Opens a REP socket."""
 
-    look_again_ms: int | None  # how often to ask `is_outdated`; None: never
+    @property
+    def look_again_ms(self) -> int | None:
+        """How often to ask `is_outdated`; None: never."""
+        ...
 
     def open(self, context: Context) -> Socket:
         """Bind; raises `ConnectorError`."""
@@ -42,7 +45,7 @@ class Door(Protocol):
 class HereDoor:
     """A socket that this user alone may use."""
 
-    look_again_ms = None
+    look_again_ms: int | None = None
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -67,7 +70,7 @@ class HereDoor:
 class FarDoor:
     """A port of its own choice, on one address of this host; its file takes the place of the socket at `path`."""
 
-    look_again_ms = 1_000
+    look_again_ms: int | None = 1_000
 
     def __init__(self, path: Path, host: str, secret: ClusterSecret) -> None:
         self._file = path.with_suffix(FAR_SUFFIX)

@@ -88,4 +88,4 @@ def _door(vllm_config: Any, path: Path) -> Door | None:
     if getattr(vllm_config.parallel_config, "node_rank_within_dp", 0) == 0:
         return None
     config = node_config_of(vllm_config)
-    return config and door_of(vllm_config, config, path)
+    return door_of(vllm_config, config, path) if config else None

@@ -84,7 +84,7 @@ async def test_the_secret_may_be_replaced(tmp_path: Path) -> None:
     ours.change(NEW)
 
     def answered() -> bool:
-        return server._door is not None and not server._door.is_outdated()
+        return not server._door.is_outdated()
 
     await until(answered)
     assert await asker.ask(path, b"snapshot") == {"far": True}
