@@ -16,7 +16,7 @@ import zmq
 
 from kv_connector.errors import ConnectorError
 from kv_connector.side_channel_sockets import Wakeup
-from kv_connector.status_doors import Door, HereDoor, refuse_long
+from kv_connector.status_doors import Door, HereDoor, Socket, refuse_long
 
 logger = logging.getLogger(__name__)
 
@@ -89,27 +89,29 @@ class StatusServer:
     def _run(self) -> None:
         poller = zmq.Poller()
         poller.register(self._wakeup.descriptor, zmq.POLLIN)
-        assert self._socket is not None  # start() has bound it
-        poller.register(self._socket, zmq.POLLIN)
+        socket = self._socket
+        if socket is not None:  # start() has bound it
+            poller.register(socket, zmq.POLLIN)
         while not self._stopping:
             ready = dict(poller.poll(self._door.look_again_ms))
-            if self._socket is not None and self._socket in ready:
-                request = self._socket.recv_multipart()
-                self._socket.send(self._answer(request))
-            if self._socket is None or self._door.is_outdated():
-                self._open_anew(poller)
+            if socket is not None and socket in ready:
+                socket.send(self._answer(socket.recv_multipart()))
+            if socket is None or self._door.is_outdated():
+                socket = self._open_anew(poller)
 
-    def _open_anew(self, poller: zmq.Poller) -> None:
-        """Close the door and open it; tried again soon where what listened there needs a moment to go."""
+    def _open_anew(self, poller: zmq.Poller) -> Socket | None:
+        """Close the door and open it; None where what listened there needs a moment to go: it is tried again soon."""
         if self._socket is not None:
             poller.unregister(self._socket)
             self._socket.close()
-            self._socket = None
         try:
             self._socket = self._door.open(self._context)
-            poller.register(self._socket, zmq.POLLIN)
         except ConnectorError as exc:
             logger.warning("not answered for a moment: %s", exc)
+            self._socket = None
+        else:
+            poller.register(self._socket, zmq.POLLIN)
+        return self._socket
 
     def _answer(self, request: list[bytes]) -> bytes:
         try:
