@@ -40,6 +40,7 @@ from kv_connector.spinning import pause_instead
 from kv_connector.status import StatusServer
 from kv_connector.supported import check_supported
 from kv_connector.worker_side.decode import DecodeWorker
+from kv_connector.worker_side.hosts import door_of, meet
 from kv_connector.worker_side.make import Worker, make_worker
 from kv_connector.worker_side.prefill import PrefillWorker
 
@@ -119,9 +120,11 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         self._introduced = RankAddress(index=made.rank, address=made.control_address)
         path = self._config.engine_dir / f"worker-{made.rank}.sock"
         timeline = self._worker.timeline if isinstance(self._worker, PrefillWorker) else None
-        self._status = StatusServer(path, made.snapshot, self._worker.cancel, timeline)
+        door = door_of(self._vllm_config, self._config, path)
+        self._status = StatusServer(path, made.snapshot, self._worker.cancel, timeline, door)
         self._worker.start()
         self._status.start()
+        meet(self._vllm_config, self._config)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         """Where this rank is reached, for the scheduler's side."""

@@ -33,16 +33,19 @@ Context = zmq.Context[zmq.Socket[bytes]]
 Socket = zmq.Socket[bytes]
 
 
-class _Keys(NamedTuple):
+class CurveKeys(NamedTuple):
+    """One side's keys of an encrypted ZeroMQ connection."""
+
     public: bytes  # Z85
     secret: bytes  # Z85
 
 
-def _keys(secret: bytes) -> _Keys:
+def curve_keys(secret: bytes) -> CurveKeys:
+    """Make the keys that follow from a secret of 32 bytes."""
     if not zmq.has("curve"):
         raise ConfigError("this build of libzmq has no CURVE encryption, which the control channel needs")
     private = z85.encode(secret)
-    return _Keys(zmq.curve_public(private), private)
+    return CurveKeys(zmq.curve_public(private), private)
 
 
 def _socket(context: Context, kind: int) -> Socket:
@@ -70,7 +73,7 @@ class ControlServer:
         self._refusals = refusals
         self._handshakes = Handshakes()
         self.key = secret.derive("control-channel/server")
-        keys = _keys(self.key)
+        keys = curve_keys(self.key)
         self.socket = _socket(context, zmq.ROUTER)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an unknown identity is an error, which we count as a loss
         self.socket.curve_secretkey, self.socket.curve_publickey = keys.secret, keys.public
@@ -130,7 +133,7 @@ class ControlClient:
         self._key = secret.derive("control-channel/server")  # that we try; the listener's, if it lets us in
         self._patience_s = 0.0
         self._next_key_at = 0.0  # s, monotonic
-        keys = _keys(secret.derive("control-channel/client"))
+        keys = curve_keys(secret.derive("control-channel/client"))
         self.socket = _socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IMMEDIATE, 1)  # queue nothing for a connection that is not there
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)  # ms, doubling up to the next
@@ -225,7 +228,7 @@ class ControlClient:
         self._connect()
 
     def _connect(self) -> None:
-        self.socket.curve_serverkey = _keys(self._key).public  # counts for connections made from now on
+        self.socket.curve_serverkey = curve_keys(self._key).public  # counts for connections made from now on
         self.socket.connect(self._address)
 
 

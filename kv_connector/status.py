@@ -1,4 +1,4 @@
-"""What a connector side and the node that runs it say to each other, over `ipc://` sockets in the runtime directory.
+"""What a connector side and the node that runs it say to each other, over sockets in the runtime directory.
 
 The node's API lives in another process. `StatusServer` answers its questions and takes its one command, to cancel
 transfers; `OutcomeSender` pushes one line per request that had to be recomputed, so that the node can name the path in
@@ -16,6 +16,7 @@ import zmq
 
 from kv_connector.errors import ConnectorError
 from kv_connector.side_channel_sockets import Wakeup
+from kv_connector.status_doors import Door, HereDoor, Socket, refuse_long
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,6 @@ CANCEL = b"cancel"  # followed by a second frame: a JSON list of transfer ids
 TIMELINE = b"timeline"  # followed by a second frame: a transfer id
 
 _STOP_S = 5.0  # how long a stop waits for a snapshot that is being taken
-_MAX_PATH_BYTES = 107  # of a Unix socket's address
 _HIGH_WATER = 1024
 
 
@@ -37,16 +37,19 @@ class StatusServer:
         snapshot: Callable[[], dict[str, Any]],
         cancel: Callable[[list[str]], int] | None = None,
         timeline: Callable[[str], dict[str, Any]] | None = None,
+        door: Door | None = None,
     ) -> None:
         """Make the server; `start` binds it.
 
         Args:
-            path: Of the socket.
+            path: Of the socket; for a rank on another host it only names it.
             snapshot: Called in this server's thread; an exception of it is answered as `{"error": …}`.
             cancel: Likewise; ends transfers by id and returns how many of them were open. A side that has none refuses.
             timeline: Likewise; tells of one transfer, by id.
+            door: Where to listen, if not at `path`.
         """
         self._path = path
+        self._door = door or HereDoor(path)
         self._snapshot = snapshot
         self._cancel = cancel
         self._timeline = timeline
@@ -65,16 +68,7 @@ class StatusServer:
         """
         if self._socket is not None:
             return
-        _check(self._path)
-        socket = self._context.socket(zmq.REP)
-        socket.linger = 0
-        try:
-            socket.bind(f"ipc://{self._path}")
-            self._path.chmod(0o600)
-        except (zmq.ZMQError, OSError) as exc:
-            socket.close()
-            raise ConnectorError(f"cannot answer the node on {self._path}: {exc}") from exc
-        self._socket = socket
+        self._socket = self._door.open(self._context)
         self._thread.start()
 
     def stop(self) -> None:
@@ -93,14 +87,31 @@ class StatusServer:
             self._context.term()
 
     def _run(self) -> None:
-        assert self._socket is not None  # start() has bound it
         poller = zmq.Poller()
         poller.register(self._wakeup.descriptor, zmq.POLLIN)
-        poller.register(self._socket, zmq.POLLIN)
+        socket = self._socket
+        if socket is not None:  # start() has bound it
+            poller.register(socket, zmq.POLLIN)
         while not self._stopping:
-            if self._socket in dict(poller.poll()):
-                request = self._socket.recv_multipart()
-                self._socket.send(self._answer(request))
+            ready = dict(poller.poll(self._door.look_again_ms))
+            if socket is not None and socket in ready:
+                socket.send(self._answer(socket.recv_multipart()))
+            if socket is None or self._door.is_outdated():
+                socket = self._open_anew(poller)
+
+    def _open_anew(self, poller: zmq.Poller) -> Socket | None:
+        """Close the door and open it; None where what listened there needs a moment to go: it is tried again soon."""
+        if self._socket is not None:
+            poller.unregister(self._socket)
+            self._socket.close()
+        try:
+            self._socket = self._door.open(self._context)
+        except ConnectorError as exc:
+            logger.warning("not answered for a moment: %s", exc)
+            self._socket = None
+        else:
+            poller.register(self._socket, zmq.POLLIN)
+        return self._socket
 
     def _answer(self, request: list[bytes]) -> bytes:
         try:
@@ -121,7 +132,7 @@ class OutcomeSender:
 
     def __init__(self, path: Path) -> None:
         """Connect to the node's PULL socket at `path`, whether it is there yet or not."""
-        _check(path)
+        refuse_long(path)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.PUSH)
         self._socket.linger = 0
@@ -144,11 +155,6 @@ class OutcomeSender:
         """Close. Idempotent."""
         self._socket.close()
         self._context.term()
-
-
-def _check(path: Path) -> None:
-    if len(bytes(path)) > _MAX_PATH_BYTES:
-        raise ConnectorError(f"{path} is too long for a socket (at most {_MAX_PATH_BYTES} bytes)")
 
 
 def _encode(value: dict[str, Any]) -> bytes:

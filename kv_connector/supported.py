@@ -25,8 +25,11 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
             )
     if parallel.distributed_executor_backend == "ray":
         raise ConfigError(
-            "ranks that Ray places on other hosts are not covered yet: use --distributed-executor-backend mp"
+            "Ray would give ranks on other hosts this host's addresses: start Baton on each host instead, with --nnodes, "
+            "--node-rank and --master-addr"
         )
+    if getattr(parallel, "nnodes", 1) > 1 and parallel.data_parallel_size > 1:
+        raise ConfigError("a node of several hosts has one engine: give each data-parallel engine a node of its own")
     if parallel.use_ubatching:
         raise ConfigError("dual-batch overlap fires each layer's hook twice from two threads: turn it off")
     if vllm_config.model_config.enable_sleep_mode:

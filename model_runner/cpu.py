@@ -13,9 +13,10 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 from model_runner.lifetime import end_with_parent
 from model_runner.pipeline import choose, lane
 from model_runner.reports import Reports
+from model_runner.ties import Tied
 
 
-class EngineWorker(Reports, CPUWorker):
+class EngineWorker(Tied, Reports, CPUWorker):
     """vLLM's CPU worker for a Baton node, with vLLM's model runner."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -7,9 +7,10 @@ from vllm.v1.worker.gpu_worker import Worker as GpuWorker
 
 from model_runner.lifetime import end_with_parent
 from model_runner.reports import Reports
+from model_runner.ties import Tied
 
 
-class EngineWorker(Reports, GpuWorker):
+class EngineWorker(Tied, Reports, GpuWorker):
     """vLLM's GPU worker for a Baton node, with vLLM's model runner."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

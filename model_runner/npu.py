@@ -7,9 +7,10 @@ from vllm_ascend.worker.worker import NPUWorker  # type: ignore[import-not-found
 
 from model_runner.lifetime import end_with_parent
 from model_runner.reports import Reports
+from model_runner.ties import Tied
 
 
-class EngineWorker(Reports, NPUWorker):
+class EngineWorker(Tied, Reports, NPUWorker):
     """vllm-ascend's worker for a Baton node, with its model runner."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

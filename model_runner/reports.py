@@ -9,8 +9,11 @@ from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
 from kv_connector.errors import ConnectorError
 from kv_connector.status import StatusServer
+from kv_connector.status_doors import Door
+from kv_connector.worker_side.hosts import door_of
 from model_runner.audit import Audit, NoAudit, make_audit
 from model_runner.channel import RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
+from model_runner.ties import node_config_of
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +71,8 @@ class Reports:
 
 def _serve(folder: Path, worker: Reports) -> StatusServer | None:
     """Answer in an engine's own folder: the node's for the first, `dp1` and so on for further data-parallel ones."""
-    server = StatusServer(folder / RUNNER_SOCKET, worker.token_report)
+    path = folder / RUNNER_SOCKET
+    server = StatusServer(path, worker.token_report, door=_door(worker.vllm_config, path))
     try:
         folder.mkdir(exist_ok=True)
         server.start()
@@ -77,3 +81,11 @@ def _serve(folder: Path, worker: Reports) -> StatusServer | None:
         server.stop()
         return None
     return server
+
+
+def _door(vllm_config: Any, path: Path) -> Door | None:
+    """Return where to listen, if this rank is on another host than the node's API."""
+    if getattr(vllm_config.parallel_config, "node_rank_within_dp", 0) == 0:
+        return None
+    config = node_config_of(vllm_config)
+    return door_of(vllm_config, config, path) if config else None

@@ -80,6 +80,13 @@ def first_external() -> str | None:
         return next((address for address in candidates if address and not _loopback(address)), None)
 
 
+def interface_of(address: str) -> str | None:
+    """Return the name of the network interface that has an IPv4 address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        names = (name for _, name in socket.if_nameindex())
+        return next((name for name in names if _interface_address(probe, name) == address), None)
+
+
 def is_local(address: str) -> bool:
     """Tell whether a socket can be bound to the address."""
     with socket.socket(_family(address), socket.SOCK_DGRAM) as probe:

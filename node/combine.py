@@ -81,6 +81,8 @@ def _combine(name: str, values: Sequence[Any]) -> Any:
         return [item for value in there for item in value]
     if name in _ADDED:
         return sum(there)
+    if name == "engines":  # of workers: the sessions that peers write to
+        return {key: [session for value in there for session in value[key]] for key in there[0]}
     if name == "histograms":
         return {key: _histogram([value[key] for value in there]) for key in there[0]}
     return there[0] if there else None

@@ -3,7 +3,8 @@
 *Questions*: the node asks `scheduler.sock` or a `worker-….sock` for a snapshot, or tells every worker to cancel
 transfers, and gets one JSON object each. The first data-parallel engine has its sockets in the node's folder, the others
 in `dp1`, `dp2`, … below it. A fresh socket for each question: there are a few a second, and an answer that comes too
-late can then never be taken for the next one.
+late can then never be taken for the next one. Ranks on another host have a port in place of the socket, and their
+address in a file of the same name.
 *Outcomes*: the connector pushes one line for each transfer that did not go as planned. They are read when somebody
 asks, without a task: until then they wait in ZMQ's queue.
 
@@ -19,11 +20,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import zmq
-import zmq.asyncio
 
 from contracts.http import LOCAL, RECOMPUTED
+from contracts.secret import ClusterSecret
+from kv_connector.status_doors import FAR_SUFFIX
 from model_runner.channel import RUNNER_SOCKET
 from node import combine
+from node.asker import Asker
 from node.errors import ConnectorSilentError
 
 SNAPSHOT_REQUEST = b"snapshot"
@@ -62,17 +65,27 @@ def engine_dirs(runtime_dir: Path) -> list[Path]:
 
 
 def worker_sockets(engine_dir: Path) -> list[Path]:
-    """Return the sockets of an engine's ranks on this host, in their order."""
-    return sorted(engine_dir.glob("worker-*.sock"), key=lambda path: int(path.stem.removeprefix("worker-")))
+    """Return the sockets of an engine's ranks, or their addresses' files, in the ranks' order."""
+    found = [*engine_dir.glob("worker-*.sock"), *engine_dir.glob(f"worker-*{FAR_SUFFIX}")]
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("worker-")))
+
+
+def _here_or_far(path: Path) -> Path:
+    """Return the file of an address if that is what there is in place of a socket."""
+    far = path.with_suffix(FAR_SUFFIX)
+    return far if far.exists() else path
 
 
 class SnapshotClient:
     """Asks both sides of the connector for their state."""
 
-    def __init__(self, runtime_dir: Path, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(
+        self, runtime_dir: Path, secret: ClusterSecret | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        """Ask nobody yet; without a secret, ranks on other hosts cannot be asked."""
         self._runtime_dir = runtime_dir
-        self._asker = _Asker(timeout_s)
-        self._patient_asker = _Asker(INTEGRITY_TIMEOUT_S)
+        self._asker = Asker(timeout_s, secret)
+        self._patient_asker = Asker(INTEGRITY_TIMEOUT_S)
 
     async def both(self) -> Snapshots:
         """Return both snapshots.
@@ -110,7 +123,7 @@ class SnapshotClient:
         Raises:
             ConnectorSilentError: it did not answer in time.
         """
-        found = [folder / RUNNER_SOCKET for folder in engine_dirs(self._runtime_dir)]
+        found = [_here_or_far(folder / RUNNER_SOCKET) for folder in engine_dirs(self._runtime_dir)]
         return combine.runners(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in found)))
 
     async def integrity(self) -> dict[str, Any]:
@@ -132,9 +145,12 @@ class SnapshotClient:
 class CancelClient:
     """Tells every worker of this node that nobody wants some transfers any more."""
 
-    def __init__(self, runtime_dir: Path, *, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(
+        self, runtime_dir: Path, secret: ClusterSecret | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        """Tell nobody yet; without a secret, ranks on other hosts cannot be told."""
         self._runtime_dir = runtime_dir
-        self._asker = _Asker(timeout_s)
+        self._asker = Asker(timeout_s, secret)
 
     async def cancel(self, transfer_ids: Sequence[str]) -> int:
         """Return how many of them were open on some worker.
@@ -152,37 +168,6 @@ class CancelClient:
     def stop(self) -> None:
         """Close everything; idempotent."""
         self._asker.stop()
-
-
-class _Asker:
-    """Asks one question on a socket of its own."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._context: zmq.asyncio.Context | None = None
-
-    async def ask(self, path: Path, *question: bytes) -> dict[str, Any]:
-        """Return the answer; raises `ConnectorSilentError` if there is none, or an error."""
-        if self._context is None:
-            self._context = zmq.asyncio.Context()
-        with self._context.socket(zmq.REQ) as asker:
-            asker.setsockopt(zmq.LINGER, 0)
-            asker.connect(f"ipc://{path}")
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    await asker.send_multipart(question)
-                    answer = json.loads(await asker.recv())
-            except (TimeoutError, ValueError) as exc:
-                raise ConnectorSilentError(f"the connector did not answer at {path}") from exc
-        if not isinstance(answer, dict) or "error" in answer:
-            raise ConnectorSilentError(f"the connector gave no answer at {path}, but {answer}")
-        return answer
-
-    def stop(self) -> None:
-        """Close everything; idempotent."""
-        if self._context is not None:
-            self._context.destroy(linger=0)
-            self._context = None
 
 
 class Outcomes:

@@ -6,7 +6,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE
+from node.addresses import Addresses, interface_of
 from node.flags import ranks_of
+from node.hosts import Hosts, hosts_of
 
 # vLLM's second model runner drives the connector's hooks in another order.
 _FOR_ACCELERATORS: Mapping[str, str | None] = MappingProxyType({"VLLM_USE_V2_MODEL_RUNNER": "0"})
@@ -30,6 +32,16 @@ def of_worker(runtime_dir: Path, *, sync_audit: bool) -> dict[str, str | None]:
     return {RUNTIME_DIR_VARIABLE: str(runtime_dir), AUDIT_VARIABLE: "1" if sync_audit else None}
 
 
+def of_hosts(hosts: Hosts, addresses: Addresses, current: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what lets ranks on several hosts find each other: by default vLLM and torch go by the host's name."""
+    if hosts.count == 1:
+        return {}
+    wanted: dict[str, str | None] = {"VLLM_HOST_IP": addresses.data_host}
+    if interface := interface_of(addresses.data_host):
+        wanted["GLOO_SOCKET_IFNAME"] = interface
+    return {name: value for name, value in wanted.items() if name not in current}
+
+
 def apply(changes: Mapping[str, str | None], environ: MutableMapping[str, str] = os.environ) -> None:
     """Set and remove variables."""
     for name, value in changes.items():
@@ -50,5 +62,5 @@ def _for_cpu(arguments: Sequence[str], cores: int) -> dict[str, str | None]:
     if ranks * engines > 1:
         # vLLM's automatic binding wants a NUMA node for each rank.
         wanted["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        wanted["OMP_NUM_THREADS"] = str(max(1, cores // (ranks * engines)))
+        wanted["OMP_NUM_THREADS"] = str(max(1, cores // (hosts_of(arguments).ranks_here * engines)))
     return wanted

@@ -20,7 +20,6 @@ OWNED: Mapping[str, str] = MappingProxyType(
         "--uds": "a node is reached by host and port",
         "--grpc": "a node serves HTTP",
         "--config": "vLLM's flags belong into `vllm_args` of baton.yaml or onto the command line",
-        "--headless": "a node serves HTTP",
         "--kv-transfer-config": "the node sets the connector itself; its settings are in section `transfer`",
         "--kv-offloading-size": _BESIDE,
         "--kv-offloading-backend": _BESIDE,
@@ -39,10 +38,6 @@ OWNED: Mapping[str, str] = MappingProxyType(
                 *("--data-parallel-backend", "-dpb"),
             ),
             "a node has all of its data-parallel engines on its own host, behind one port; run a node per host",
-        ),
-        **dict.fromkeys(
-            ("--nnodes", "-n", "--node-rank", "-r"),
-            "a node has all of its ranks on its own host; ranks on several hosts are not covered yet",
         ),
         **dict.fromkeys(
             ("--decode-context-parallel-size", "-dcp", "--prefill-context-parallel-size", "-pcp"),
@@ -71,7 +66,7 @@ def refuse_owned(arguments: Sequence[str]) -> None:
         raise StartRefusedError(f"{arguments[0]!r} is neither a flag nor the value of one")
     for argument in arguments:
         for flag, reason in OWNED.items():
-            if _means(argument, flag):
+            if means(argument, flag):
                 raise StartRefusedError(f"the flag {argument.split('=')[0]} cannot be passed on to vLLM: {reason}")
 
 
@@ -118,15 +113,16 @@ def ranks_of(arguments: Sequence[str]) -> tuple[int, int]:
     return tp * pp, engines
 
 
+def means(argument: str, flag: str) -> bool:
+    """Tell whether vLLM's parser may take the argument for the flag."""
+    name = _canonical(argument)
+    if not name.startswith("--"):
+        return name == flag
+    return name not in ("--", *_WHOLE) and flag.startswith(name)
+
+
 def _canonical(argument: str) -> str:
     name = argument.split("=", 1)[0]
     if name.startswith("--"):
         return "--" + name[2:].split(".", 1)[0].replace("_", "-")
     return "-O" if name.startswith("-O") else name  # the level may be glued on, as in "-O3"
-
-
-def _means(argument: str, flag: str) -> bool:
-    name = _canonical(argument)
-    if not name.startswith("--"):
-        return name == flag
-    return name not in ("--", *_WHOLE) and flag.startswith(name)

@@ -64,10 +64,10 @@ class NodeMiddleware:
         self._traits = settings.traits
         self._secret = settings.secret
         self._outcomes = Outcomes(settings.runtime_dir)
-        self._snapshots = SnapshotClient(settings.runtime_dir)
+        self._snapshots = SnapshotClient(settings.runtime_dir, settings.secret)
         self._refusals = Refusals(logger)
         self._metrics = ConnectorMetrics(settings.traits.role, self._snapshots, self._refusals)
-        self._cancels = CancelClient(settings.runtime_dir)
+        self._cancels = CancelClient(settings.runtime_dir, settings.secret)
         gate = BearerGate(settings.secret, self._refusals)
         self._cancel_api = CancelApi(gate, self._cancels)
         self._probe_api = ProbeApi(gate, settings.secret, settings.place)

@@ -25,6 +25,8 @@ from node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_argument
 from node.beside import refuse_unproven
 from node.errors import StartRefusedError
 from node.flags import ranks_of, refuse_owned, value_of
+from node.follower import follow
+from node.hosts import Hosts, hosts_of
 from node.middleware import GateSettings, configure
 from node.roles import TRAITS, RoleTraits, node_config
 from node.speculation import refuse_unrunnable
@@ -51,7 +53,10 @@ def run(role: Role, config: BatonConfig, runtime_dir: Path, *, connector_module:
     try:
         plan = _check(role, config, runtime_dir)
         arguments = _prepare(plan, config, connector_module)
-        _hand_over(arguments)
+        if plan.hosts.follows:
+            follow(arguments, plan.node.drain_timeout_s)
+        else:
+            _hand_over(arguments)
     except StartRefusedError as exc:
         sys.stderr.write(f"{role} node: {exc}\n")
         raise SystemExit(EXIT_REFUSED) from exc
@@ -68,22 +73,33 @@ class _Plan:
     secret_file: Path
     runtime_dir: Path
     addresses: Addresses
+    hosts: Hosts
 
 
 def _check(role: Role, config: BatonConfig, runtime_dir: Path) -> _Plan:
     traits, node = TRAITS[role], node_config(role, config)
     refuse_owned(node.vllm_args)
+    hosts = hosts_of(node.vllm_args)
     checks.check_model(node.model)
     secret_file = checks.check_secret(config.cluster.secret_file)
     checks.check_runtime_dir(runtime_dir)
     addresses = resolve(node)
-    checks.check_port(addresses.listen_host, node.port, "HTTP")
+    if not hosts.follows:
+        checks.check_port(addresses.listen_host, node.port, "HTTP")
     if traits.binds_control:
-        ranks, engines = ranks_of(node.vllm_args)
-        for port in range(control_port(node), control_port(node) + ranks * engines):
+        _, engines = ranks_of(node.vllm_args)
+        first = control_port(node) + hosts.first_rank
+        for port in range(first, first + hosts.ranks_here * engines):
             checks.check_port(addresses.listen_host, port, "control")
     checks.check_transfer_engine()
-    return _Plan(traits=traits, node=node, secret_file=secret_file, runtime_dir=runtime_dir, addresses=addresses)
+    return _Plan(
+        traits=traits,
+        node=node,
+        secret_file=secret_file,
+        runtime_dir=runtime_dir,
+        addresses=addresses,
+        hosts=hosts,
+    )
 
 
 def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[str]:
@@ -115,6 +131,7 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
     cores = len(os.sched_getaffinity(0))
     environment.apply(environment.environment(device, arguments, cores, os.environ))
     environment.apply(environment.of_worker(plan.runtime_dir, sync_audit=node.sync_audit))
+    environment.apply(environment.of_hosts(plan.hosts, plan.addresses, os.environ))
     configure(
         GateSettings(
             traits=plan.traits,

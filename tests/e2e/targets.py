@@ -1,5 +1,6 @@
 """What the fork server runs for the tests."""
 
+import ctypes
 import os
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from typing import Any
 from contracts.kv_transfer import Role
 
 FLIP_FILE = "FLIP_FILE"  # environment: while this file exists, the next push damages one byte, and removes it
+CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 1 << 19  # linux/sched.h, linux/mount.h
 LEAK_FILE = "LEAK_FILE"  # environment: while this file exists, the next reservation keeps one block, and removes it
 
 
@@ -98,6 +100,19 @@ def bench_serve(argv: Sequence[str]) -> None:
     parser = FlexibleArgumentParser()
     add_cli_args(parser)
     main(parser.parse_args(list(argv)))
+
+
+def node_on_host(argv: Sequence[str], role: Role) -> None:
+    """A node's process that shares neither network, nor devices in /sys, nor shared memory with those of other hosts."""
+    from node.command import main
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    failed = libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None)
+    if failed or any(
+        libc.mount(kind, at, kind, 0, None) for kind, at in ((b"sysfs", b"/sys"), (b"tmpfs", b"/dev/shm"))
+    ):
+        raise OSError(ctypes.get_errno(), "a host's own file systems cannot be mounted")
+    sys.exit(main(role, argv))
 
 
 def old_node(argv: Sequence[str], role: Role) -> None:

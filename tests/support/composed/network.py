@@ -15,6 +15,7 @@ from deploy.overlap.network import NetworkError, refuse_unprivileged
 
 PREFIX: Final = "baton-composed-"
 FOLDER: Final = Path("/run/netns")
+DEVICES: Final = Path("/sys/class/net")
 SUBNETS: Final = ("198.18.32", "198.18.33", "198.18.34")
 
 
@@ -34,6 +35,7 @@ class Networks:
         self._subnets = dict(zip(names, SUBNETS, strict=False))
         self._clients = clients
         self._switch = f"{PREFIX}{os.getpid()}-switch"
+        self._here = f"bc{os.getpid()}"  # this process's device
         self._hosts = itertools.count(2)  # 1 is this process
 
     def __enter__(self) -> Self:
@@ -72,13 +74,15 @@ class Networks:
         for name in self._subnets:
             run(f"ip -n {self._switch} link add {name} type bridge")
             run(f"ip -n {self._switch} link set {name} up")
-        here = f"bc{os.getpid()}"
+        here = self._here
         run(f"ip link add {here} type veth peer name clients netns {self._switch}")
         run(f"ip -n {self._switch} link set clients master {self._clients} up")
         run(f"ip addr add {self._subnets[self._clients]}.1/24 dev {here}")
         run(f"ip link set {here} up")
 
     def _remove(self) -> None:
+        if (DEVICES / self._here).exists():  # at once: with its namespace it would go some time later
+            run(f"ip link delete {self._here}")
         for space in FOLDER.glob(f"{PREFIX}{os.getpid()}-*"):
             run(f"ip netns delete {space.name}")
 

@@ -45,7 +45,7 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
         "vllm.config:ParallelConfig": (
             *("data_parallel_index", "decode_context_parallel_size", "distributed_executor_backend"),
-            "pipeline_parallel_size",
+            *("local_world_size", "nnodes", "nnodes_within_dp", "node_rank_within_dp", "pipeline_parallel_size"),
             *("prefill_context_parallel_size", "rank", "tensor_parallel_size", "use_ubatching"),
         ),
         "vllm.config:VllmConfig": (
@@ -99,7 +99,7 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         "vllm.v1.worker.gpu_model_runner:AsyncGPUModelRunnerOutput": ("get_output",),
         "vllm.v1.worker.cpu_worker": ("CPUModelRunner",),  # cpu.py takes its place
         "vllm.distributed.parallel_state:GroupCoordinator": (
-            *("cpu_group", "device_group", "irecv_tensor_dict", "isend_tensor_dict", "world_size"),
+            *("cpu_group", "device_group", "irecv_tensor_dict", "isend_tensor_dict", "rank_in_group", "world_size"),
         ),
         # node
         "vllm.engine.arg_utils:AsyncEngineArgs": (
@@ -111,6 +111,10 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
                 "shutdown_timeout",
                 "worker_cls",
             ),
+            *("create_engine_config", "from_cli_args"),  # follower.py
+        ),
+        "vllm.v1.executor.multiproc_executor:MultiprocExecutor": (
+            *("__init__", "shutdown", "start_worker_monitor", "workers"),
         ),
         "vllm.entrypoints.openai.models.serving:OpenAIServingModels": ("lora_requests",),
         # deploy/vllm_preload.py
@@ -142,5 +146,6 @@ OVERRIDES = (
     Override("model_runner.cuda:Worker", "vllm.v1.worker.gpu_worker:Worker"),
     Override("model_runner.cuda:EngineWorker", "vllm.v1.worker.gpu_worker:Worker"),
     Override("model_runner.reports:Reports", "vllm.v1.worker.gpu_worker:Worker"),
+    Override("model_runner.ties:Tied", "vllm.v1.worker.gpu_worker:Worker"),
     Override("model_runner.runner.event_synced:EventSynced", "vllm.v1.worker.gpu_model_runner:GPUModelRunner"),
 )

@@ -1,7 +1,6 @@
 """The baton.yaml of every pod is one that Baton takes, and the objects around it say the same as it does."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Final, cast
 
 import pytest
@@ -9,10 +8,10 @@ import pytest
 from contracts.configuration.load import load
 from contracts.configuration.schema import BatonConfig, NodeConfig
 from deploy.cli import COMMANDS
-from kv_connector.errors import ConfigError as ConnectorConfigError
-from kv_connector.supported import check_supported
 from node.arguments import SHUTDOWN_TIMEOUT_S, control_port
-from node.flags import count_of, refuse_owned, value_of
+from node.flags import count_of, refuse_owned
+from node.follower import OUTLIVE_S
+from node.hosts import Hosts, hosts_of
 from tests.support.kubernetes.render import OVERLAYS, Object, named, pod_templates, render
 
 COREDNS_CACHE_S: Final = 30  # what kubeadm's CoreDNS keeps an answer for
@@ -175,11 +174,26 @@ def test_there_are_control_ports_for_every_rank(overlay: str, tmp_path: Path) ->
     assert ports["endPort"] >= control_port(node) + ranks - 1
 
 
-def test_a_node_over_several_hosts_is_still_refused(tmp_path: Path) -> None:
-    """`docs/kubernetes.md` says so: when this fails, the overlay may promise more, once it has been run."""
-    node = _loaded("multi-host", "prefill", tmp_path).prefill_node
-    backend = value_of(node.vllm_args, "--distributed-executor-backend")
-    config = SimpleNamespace(parallel_config=SimpleNamespace(distributed_executor_backend=backend))
+@pytest.mark.parametrize("role", NODES)
+def test_a_node_over_several_hosts_is_started_alike_on_all_of_them(role: str, tmp_path: Path) -> None:
+    """The flags that `group.sh` adds make it one node, of whose hosts this is one."""
+    group = named(render("multi-host"), "LeaderWorkerSet", f"{role}-group")["spec"]["leaderWorkerTemplate"]
+    leader, worker = (_container(group[f"{part}Template"]) for part in ("leader", "worker"))
+    assert leader["command"] == worker["command"]
+    assert leader["env"] == worker["env"]
+    assert leader["lifecycle"] == worker["lifecycle"]
+    args = _node(_loaded("multi-host", role, tmp_path), role).vllm_args
 
-    with pytest.raises(ConnectorConfigError, match="Ray"):
-        check_supported(config, SimpleNamespace())  # all that it looks at first
+    for index in range(group["size"]):
+        added = ("--nnodes", str(group["size"]), "--node-rank", str(index), "--master-addr", "first.example")
+        assert hosts_of((*args, *added)) == Hosts(count=2, rank=index, ranks_here=8)
+
+
+def test_further_hosts_outlive_the_first_one(tmp_path: Path) -> None:
+    """All pods of a group are told to stop at once, and the leader's drain needs every rank."""
+    for role in NODES:
+        group = named(render("multi-host"), "LeaderWorkerSet", f"{role}-group")["spec"]["leaderWorkerTemplate"]
+        spec = group["workerTemplate"]["spec"]
+        drain_s = _node(_loaded("multi-host", role, tmp_path), role).drain_timeout_s
+        hook_s = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert spec["terminationGracePeriodSeconds"] >= hook_s + drain_s + OUTLIVE_S

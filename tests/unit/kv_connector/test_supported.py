@@ -45,6 +45,7 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     """The common cases raise nothing."""
     check_supported(engine(), groups(spec))
     check_supported(engine(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), groups(spec))
+    check_supported(engine(tensor_parallel_size=2, nnodes=2), groups(spec))
     check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
 
 
@@ -53,7 +54,8 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     [
         (engine(prefill_context_parallel_size=2), groups(FULL), "prefill context parallelism"),
         (engine(decode_context_parallel_size=2), groups(FULL), "decode context parallelism"),
-        (engine(distributed_executor_backend="ray"), groups(FULL), "other hosts"),
+        (engine(distributed_executor_backend="ray"), groups(FULL), "start Baton on each host"),
+        (engine(nnodes=2, data_parallel_size=2), groups(FULL), "a node of several hosts has one engine"),
         (engine(use_ubatching=True), groups(FULL), "dual-batch overlap"),
         (engine(sleep=True), groups(FULL), "sleep mode"),
         (engine(own_scales=True), groups(FULL), "calculate-kv-scales"),

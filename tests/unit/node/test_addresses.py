@@ -91,3 +91,9 @@ def test_without_a_default_route_the_first_interface_counts(monkeypatch: pytest.
     monkeypatch.setattr(addresses, "_ELSEWHERE", ("256.0.0.1", 9))  # cannot be connected to
     found = first_external()
     assert found is None or (is_local(found) and not found.startswith("127."))
+
+
+def test_an_address_is_that_of_an_interface() -> None:
+    """Which torch must be told of; another machine's is of none."""
+    assert addresses.interface_of("127.0.0.1") == "lo"
+    assert addresses.interface_of(EXTERNAL) is None

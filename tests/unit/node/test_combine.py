@@ -33,6 +33,13 @@ def test_counts_are_added_up_and_the_rest_is_the_first_ranks() -> None:
     assert both["histograms"]["hidden_share"] == {"bounds": [0.5], "counts": [2, 4], "sum": 3.0}
 
 
+def test_the_engines_of_all_ranks_are_told() -> None:
+    """The doctor tries each: they may be on several hosts."""
+    ranks = [{**RANK, "engines": {"current": [f"{host}:1", f"{host}:2"], "retired": []}} for host in "ab"]
+
+    assert combine.ranks(ranks)["engines"] == {"current": ["a:1", "a:2", "b:1", "b:2"], "retired": []}
+
+
 def test_what_no_rank_has_seen_counts_as_none() -> None:
     """Whoever reads a total finds it."""
     quiet = {**RANK, "totals": {"committed": 0}}

@@ -3,7 +3,12 @@ from pathlib import Path
 import pytest
 
 from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE
-from node.environment import apply, environment, of_worker
+from node import environment as module
+from node.addresses import Addresses
+from node.environment import apply, environment, of_hosts, of_worker
+from node.hosts import Hosts
+
+HERE = Addresses(listen_host="0.0.0.0", advertise_host="first", data_host="10.0.0.1")
 
 
 def test_one_rank_on_a_cpu_shares_the_engines_process() -> None:
@@ -29,6 +34,23 @@ def test_several_ranks_share_the_cores(flags: list[str], threads: str) -> None:
 
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in found
     assert (found["VLLM_CPU_OMP_THREADS_BIND"], found["OMP_NUM_THREADS"]) == ("nobind", threads)
+
+
+def test_ranks_of_other_hosts_take_no_cores_here() -> None:
+    """A node of four ranks on two hosts has two here."""
+    flags = ["-tp", "4", "--nnodes", "2", "--master-addr", "10.0.0.1"]
+
+    assert environment("cpu", flags, 8, {})["OMP_NUM_THREADS"] == "4"
+
+
+def test_hosts_of_a_node_find_each_other_by_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the host's name, which may stand for loopback; what the user has set stays, and one host needs nothing."""
+    monkeypatch.setattr(module, "interface_of", {"10.0.0.1": "eth7"}.get)
+    two = Hosts(count=2)
+
+    assert of_hosts(two, HERE, {}) == {"VLLM_HOST_IP": "10.0.0.1", "GLOO_SOCKET_IFNAME": "eth7"}
+    assert of_hosts(two, HERE, {"GLOO_SOCKET_IFNAME": "ib0"}) == {"VLLM_HOST_IP": "10.0.0.1"}
+    assert of_hosts(Hosts(), HERE, {}) == {}
 
 
 def test_what_the_user_has_set_stays() -> None:

@@ -76,6 +76,7 @@ def test_the_secret_itself_is_in_no_argument(config: BatonConfig, vllm: list[lis
         ({"advertise_host": "203.0.113.7"}, "203.0.113.7"),
         ({"host": "0.0.0.0", "advertise_host": "127.0.0.1"}, "other machines cannot reach"),
         ({"port": 0}, "port 0"),
+        ({"vllm_args": ("--distributed-executor-backend", "ray")}, "start Baton on each host"),
         ({"beside": ({"kv_connector": "NixlConnector"},)}, "NixlConnector cannot stand in `beside`"),
         ({"vllm_args": ("--spec-method", "ngram_gpu")}, "'ngram_gpu' needs an accelerator"),
     ],
@@ -108,6 +109,24 @@ def test_a_prefill_nodes_control_port_must_be_free_too(
         with pytest.raises(SystemExit):
             server.run("prefill", replace(config, prefill_node=section), tmp_path)
     assert "control port" in capsys.readouterr().err
+
+
+FURTHER_HOST = ("--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.1", "-tp", "2")
+
+
+def test_a_further_host_of_a_node_serves_no_http(
+    config: BatonConfig, vllm: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs its ranks alone, with the same arguments; its own ports are those of its ranks, and HTTP's may be taken."""
+    followed: list[list[str]] = []
+    monkeypatch.setattr(server, "follow", lambda arguments, _timeout_s: followed.append(arguments))
+    with socket.create_server(("127.0.0.1", 0)) as http, socket.create_server(("127.0.0.1", 0)) as of_first_rank:
+        ports = {"port": http.getsockname()[1], "control_port": of_first_rank.getsockname()[1]}
+        section = replace(config.decode_node, vllm_args=FURTHER_HOST, **ports)
+        server.run("prefill", replace(config, prefill_node=section), tmp_path)
+
+    assert vllm == []
+    assert followed[0][-len(FURTHER_HOST) :] == list(FURTHER_HOST)
 
 
 def test_being_stopped_while_starting_is_no_crash(

@@ -1,0 +1,106 @@
+"""What the ranks of a node on several hosts tell each other."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kv_connector.config import ConnectorConfig
+from kv_connector.errors import ConfigError
+from kv_connector.status_doors import FarDoor, HereDoor
+from kv_connector.worker_side import hosts
+from kv_connector.worker_side.hosts import Member, disagreement, door_of, meet, write_doors
+
+SETTINGS = {"weights": "a1", "dtype": "float32"}
+
+
+def member(host: int, doors: dict[str, str] | None = None, **settings: str) -> Member:
+    """A rank's word."""
+    return Member(host, f"10.0.0.{host + 1}", SETTINGS | settings, doors or {})
+
+
+def engine(host: int, count: int = 2) -> Any:
+    """The part of vLLM's configuration that is asked for."""
+    return SimpleNamespace(parallel_config=SimpleNamespace(nnodes_within_dp=count, node_rank_within_dp=host))
+
+
+def config(folder: Path) -> ConnectorConfig:
+    """One host's."""
+    (folder / "secret").write_text("0123456789abcdef")
+    extra = {"runtime_dir": folder, "secret_file": folder / "secret", "weights": "a1", "transfer": {}}
+    return ConnectorConfig.from_extra(extra)
+
+
+def test_hosts_that_agree_say_nothing() -> None:
+    """Settings are compared, not addresses."""
+    assert disagreement([member(0), member(0), member(1, {"worker-2.addr": "tcp://b:1"})]) == ""
+
+
+def test_what_differs_is_named_with_both_values_and_hosts() -> None:
+    """The person who set it must know where to look."""
+    found = disagreement([member(0), member(1, dtype="bfloat16", weights="b2")])
+
+    assert found == (
+        "the hosts 10.0.0.1 and 10.0.0.2 of this node differ: dtype: 'float32' and 'bfloat16'; weights: 'a1' and 'b2'"
+    )
+
+
+def test_what_one_host_does_not_know_of_differs() -> None:
+    """A setting of a newer release alone."""
+    assert "rope: 'x' and None" in disagreement([member(0, rope="x"), member(1)])
+
+
+def test_ranks_on_the_first_host_have_a_socket_and_the_others_a_port(tmp_path: Path) -> None:
+    """The node's API can use sockets of its own host alone."""
+    path = tmp_path / "worker-0.sock"
+
+    assert isinstance(door_of(engine(0), config(tmp_path), path), HereDoor)
+    assert isinstance(door_of(engine(1), config(tmp_path), path), FarDoor)
+
+
+def test_the_first_host_writes_down_where_the_others_answer(tmp_path: Path) -> None:
+    """Under the names that they have there."""
+    write_doors(tmp_path, [member(0), member(1, {"worker-1.addr": "tcp://b:1", "runner.addr": "tcp://b:2"})])
+
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "worker-1.addr": "tcp://b:1",
+        "runner.addr": "tcp://b:2",
+    }
+
+
+@pytest.mark.parametrize("host", [0, 1])
+def test_ranks_meet(host: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tells what it has; the first host keeps the addresses."""
+    told: list[Member] = []
+
+    def gather(mine: Member) -> list[Member]:
+        told.append(mine)
+        other = member(1 - host, {} if host else {"worker-1.addr": "tcp://b:1"})
+        return sorted([mine, other], key=lambda each: each.host)
+
+    monkeypatch.setattr(hosts, "_gather", gather)
+    monkeypatch.setattr(hosts, "settings_of", lambda *_: SETTINGS)
+    if host:
+        (tmp_path / "worker-1.addr").write_text("tcp://b:1")
+
+    meet(engine(host), config(tmp_path))
+
+    assert told[0].doors == ({"worker-1.addr": "tcp://b:1"} if host else {})
+    assert (tmp_path / "worker-1.addr").read_text() == "tcp://b:1"
+
+
+def test_hosts_that_differ_do_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them see it, and none serves."""
+    monkeypatch.setattr(hosts, "_gather", lambda mine: [mine, member(1, dtype="bfloat16")])
+    monkeypatch.setattr(hosts, "settings_of", lambda *_: SETTINGS)
+
+    with pytest.raises(ConfigError, match="dtype"):
+        meet(engine(0), config(tmp_path))
+
+
+def test_ranks_of_one_host_need_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked of torch there."""
+    monkeypatch.setattr(hosts, "_gather", lambda _: pytest.fail("nobody to meet"))
+
+    meet(engine(0, count=1), config(tmp_path))
