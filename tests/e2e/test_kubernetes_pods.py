@@ -47,7 +47,8 @@ COMPLETION: Final = {"model": "baton-embedded", "prompt": "The harbour " * 40, "
 def hook(workload: str, seconds: int) -> Object:
     """A patch of a workload's preStop."""
     path = "/spec/template/spec/containers/0/lifecycle/preStop/sleep/seconds"
-    return {"target": {"name": workload}, "patch": yaml.safe_dump([{"op": "replace", "path": path, "value": seconds}])}
+    patch = [{"op": "replace", "path": path, "value": seconds}]
+    return {"target": {"kind": "StatefulSet|Deployment", "name": workload}, "patch": yaml.safe_dump(patch)}
 
 
 @pytest.fixture
