@@ -11,7 +11,6 @@ import httpx
 
 from contracts.http import PATH_HEADER
 
-CLIENTS: Final = 4
 TOKENS: Final = 32
 PROMPT: Final = "The harbour of Port Amber lies at the mouth of the river, and every evening the boats come home. "
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -21,9 +20,15 @@ class Load:
     """Clients that ask one streaming request after the other, all answers counted."""
 
     def __init__(
-        self, url: Callable[[], str], headers: Mapping[str, str] = NO_HEADERS, *, keep_connections: bool = True
+        self,
+        url: Callable[[], str],
+        headers: Mapping[str, str] = NO_HEADERS,
+        *,
+        clients: int,
+        keep_connections: bool = True,
     ) -> None:
         """Take what says whom to ask next, headers of every request, and whether connections are used again."""
+        self._clients = clients
         self._url = url
         self._headers = dict(headers)
         self._limits = httpx.Limits(max_keepalive_connections=None if keep_connections else 0)
@@ -34,7 +39,7 @@ class Load:
     async def run(self) -> None:
         """Ask until told to stop."""
         async with httpx.AsyncClient(timeout=60, headers=self._headers, limits=self._limits) as http:
-            await asyncio.gather(*(self._client(http, number) for number in range(CLIENTS)))
+            await asyncio.gather(*(self._client(http, number) for number in range(self._clients)))
 
     def stop(self) -> None:
         """Let each client end its request."""

@@ -17,12 +17,13 @@ from contracts.http import DISAGGREGATED
 from deploy.embedded_model import WEIGHTS
 from deploy.forkserver import ForkServer
 from deploy.overlap.network import NetworkError
-from tests.e2e.load import CLIENTS, Load, under_load
+from tests.e2e.load import Load, under_load
 from tests.support.compose import compose_files, rendered
 from tests.support.composed.composition import Composition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
+CLIENTS = 4
 PATIENCE_S = 90.0
 
 
@@ -82,7 +83,7 @@ def test_services_are_scaled_up_and_down_and_no_request_fails(composition: Compo
     addresses = {node["url"] for node in nodes(url)}
     began_s = time.monotonic()
 
-    load = Load(lambda: url)
+    load = Load(lambda: url, clients=CLIENTS)
     asyncio.run(under_load(load, lambda: scale_up_and_down(composition, url, load)))
 
     print(f"{load.answered} requests in {time.monotonic() - began_s:.0f} s: {dict(load.paths)}")

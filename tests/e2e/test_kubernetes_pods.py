@@ -6,6 +6,7 @@ hooks: this cluster tells of a change within a second and not within 30, so they
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,12 +20,13 @@ from contracts.http import DISAGGREGATED
 from deploy.embedded_model import WEIGHTS
 from deploy.forkserver import ForkServer
 from deploy.overlap.network import NetworkError
-from tests.e2e.load import CLIENTS, Load, under_load
+from tests.e2e.load import Load, under_load
 from tests.support.compose import compose_files, rendered
 from tests.support.composed.network import FOLDER as NETWORKS
 from tests.support.composed.network import PREFIX
-from tests.support.kubernetes.cluster import Cluster
+from tests.support.kubernetes.cluster import LOOK_S, Cluster, Connection
 from tests.support.kubernetes.pod import Pod
+from tests.support.kubernetes.policies import Place, let_in
 from tests.support.kubernetes.render import FOLDER, Object, named, render, render_folder
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -39,6 +41,7 @@ SECRETS: Final = {
     "baton-admin-token": {"token": "an admin token for a test"},
     "baton-api-keys": {"keys.yaml": f"keys:\n  team-a:\n    key: {KEY}\n"},
 }
+CLIENTS: Final = 2
 NODES: Final = ("prefill", "decode")
 USER: Final = 10001
 COMPLETION: Final = {"model": "baton-embedded", "prompt": "The harbour " * 40, "max_tokens": 8}
@@ -76,7 +79,12 @@ def cluster(objects: list[Object], tmp_path: Path) -> Iterator[Cluster]:
     """All pods are ready."""
     services = rendered(compose_files())["services"].values()
     images = {each["image"].partition(":")[0]: each for each in services}
-    environ = {"TORCHDYNAMO_DISABLE": "1", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1"}
+    environ = {
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
     with ForkServer(log=tmp_path / "zygote.log", environ=dict(os.environ) | environ) as forkserver:
         try:
             made = Cluster(
@@ -113,29 +121,47 @@ def must_be_confined(pod: Pod) -> None:
         (pod.root() / "opt" / "file").touch()
 
 
-def roll_everything(cluster: Cluster, load: Load) -> None:
+def must_be_let_in(seen: set[Connection], places: Mapping[str, Place], objects: list[Object]) -> None:
+    """The hand-over's connections were there, and none that a policy forbids."""
+    pairs = {(each.source, each.target) for each in seen}
+    refused = [each for each in seen if not let_in(objects, places[each.source], places[each.target], each.port)]
+
+    assert {("proxy", "prefill"), ("proxy", "decode"), ("decode", "prefill"), ("prefill", "decode")} <= pairs
+    assert refused == []
+
+
+def roll_everything(cluster: Cluster, load: Load, seen: set[Connection]) -> None:
     """`kubectl rollout restart` of all three, at once; then some more requests."""
     with ThreadPoolExecutor() as pool:
         rolled = [pool.submit(cluster.restart_set, name) for name in NODES]
         rolled.append(pool.submit(cluster.restart_deployment, "proxy"))
+        while not all(each.done() for each in rolled):
+            seen |= cluster.connections()
+            time.sleep(LOOK_S)
         for each in rolled:
             each.result()
     goal = load.answered + 3 * CLIENTS
     cluster.wait(lambda: load.answered >= goal or bool(load.problems), "requests go on")
 
 
-def test_pods_serve_and_a_rolling_restart_loses_no_request(cluster: Cluster) -> None:
-    """Proxies, prefill node and decode nodes are replaced under load: every stream is whole, every pod ends within its grace."""
+def test_pods_serve_and_a_rolling_restart_loses_no_request(cluster: Cluster, objects: list[Object]) -> None:
+    """Proxies, prefill node and decode nodes are replaced under load: every stream is whole, every pod ends within its grace.
+
+    Nobody connects to anybody whom a NetworkPolicy would keep away: KV moves, and no plugin would have stopped it.
+    """
     before = {name: cluster.pods(name) for name in ("proxy", *NODES)}
     answer, refused = ask(cluster, WITH_KEY), ask(cluster, {})
-    metrics = [httpx.get(f"http://{pod.address}:{pod.port('http')}/metrics").text for (pod, *_) in before.values()]
+    metrics = [
+        httpx.get(f"http://{pod.address}:{pod.place.ports['http']}/metrics").text for (pod, *_) in before.values()
+    ]
     for pods in before.values():
         must_be_confined(pods[0])
-    load = Load(lambda: cluster.url("baton-proxy"), WITH_KEY, keep_connections=False)
+    load = Load(lambda: cluster.url("baton-proxy"), WITH_KEY, clients=CLIENTS, keep_connections=False)
+    seen: set[Connection] = set()
 
-    asyncio.run(under_load(load, lambda: roll_everything(cluster, load)))
+    asyncio.run(under_load(load, lambda: roll_everything(cluster, load, seen)))
 
-    print(f"{load.answered} requests: {dict(load.paths)}")
+    print(f"{load.answered} requests: {dict(load.paths)}; {sorted(seen)}")
     after = ask(cluster, WITH_KEY)
     assert answer.headers["x-baton-path"] == after.headers["x-baton-path"] == DISAGGREGATED
     assert refused.status_code == 401
@@ -145,3 +171,4 @@ def test_pods_serve_and_a_rolling_restart_loses_no_request(cluster: Cluster) -> 
     for name, pods in before.items():
         assert not set(pods) & set(cluster.pods(name))
         assert [pod.name for pod in pods if not pod.gone()] == []
+    must_be_let_in(seen, {name: pods[0].place for name, pods in before.items()}, objects)

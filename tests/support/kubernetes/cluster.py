@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from deploy.forkserver import ForkServer
 from tests.support.composed.network import PODS_SUBNET, Networks
@@ -22,6 +22,14 @@ from tests.support.kubernetes.volumes import Secrets
 NETWORK: Final = "pods"
 READY_WITHIN_S: Final = 180.0
 LOOK_S: Final = 0.1
+
+
+class Connection(NamedTuple):
+    """Between two pods, named by what they are."""
+
+    source: str
+    target: str
+    port: int
 
 
 class Cluster:
@@ -99,7 +107,18 @@ class Cluster:
         """Where a Service leads a new connection."""
         found = named(self._objects, "Service", service)
         pod = random.choice(self._behind(found))
-        return f"http://{pod.address}:{pod.port(found['spec']['ports'][0]['targetPort'])}"
+        return f"http://{pod.address}:{pod.place.ports[found['spec']['ports'][0]['targetPort']]}"
+
+    def connections(self) -> set[Connection]:
+        """Who is connected to whom now; probes, which come from outside, are left out."""
+        made = list(self._made)
+        names = {pod.address: pod.component for pod in made}
+        return {
+            Connection(names[found.source], pod.component, found.port)
+            for pod in made
+            for found in pod.accepted()
+            if found.source in names
+        }
 
     def restart_set(self, name: str) -> None:
         """Roll a StatefulSet: the highest number first, each ready before the next one goes."""
@@ -156,7 +175,7 @@ class Cluster:
         """Return the ready pods that a Service's labels select."""
         wanted = service["spec"]["selector"].items()
         pods = [pod for pods in list(self._pods.values()) for pod in list(pods)]
-        return [pod for pod in pods if pod.ready and wanted <= pod.labels.items()]
+        return [pod for pod in pods if pod.ready and wanted <= pod.place.labels.items()]
 
     def _addresses(self, service: Object) -> list[str]:
         return [pod.address for pod in self._behind(service)]

@@ -14,6 +14,8 @@ from tests.support.composed.confinement import Confinement
 from tests.support.composed.image import image_entrypoint, image_environment, image_folder
 from tests.support.composed.network import Seat
 from tests.support.composed.resolver import Resolver
+from tests.support.kubernetes.connections import Accepted, accepted
+from tests.support.kubernetes.policies import Place
 from tests.support.kubernetes.probes import Prober
 from tests.support.kubernetes.render import Object
 from tests.support.kubernetes.volumes import Secrets, memory_bytes, mounts
@@ -53,7 +55,7 @@ class Pod:
     def __init__(self, name: str, template: Object, seat: Seat, folder: Path) -> None:
         """Take a pod's name and template, where it is in the network, and an empty folder for its volumes and log."""
         self.name = name
-        self.labels: Mapping[str, str] = template["metadata"]["labels"]
+        self.place = Place.of(template)
         self.seat = seat
         (self.address,) = seat.addresses.values()
         self._spec: Object = template["spec"]
@@ -97,14 +99,18 @@ class Pod:
         self._prober.start()
 
     @property
+    def component(self) -> str:
+        """What it is: proxy, prefill, decode."""
+        return self.place.labels["app.kubernetes.io/component"]
+
+    @property
     def ready(self) -> bool:
         """Whether it belongs into its Services."""
         return self._prober.ready and not self.terminating
 
-    def port(self, name: str) -> int:
-        """Return a port of its container by name."""
-        found: dict[str, int] = {each["name"]: each["containerPort"] for each in self._container["ports"]}
-        return found[name]
+    def accepted(self) -> set[Accepted]:
+        """Who is connected to it now."""
+        return accepted(self._child.pid)
 
     def problem(self) -> str:
         """Say what kubelet would restart it for."""

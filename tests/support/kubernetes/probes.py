@@ -41,12 +41,11 @@ class Judgement:
             holds=kind == "livenessProbe",
         )
 
-    def take(self, succeeded: bool) -> int:
-        """Take an answer; return how many there have been that speak against what holds."""
+    def take(self, succeeded: bool) -> None:
+        """Take an answer; enough in a row that speak against what holds turn it."""
         self._streak = self._streak + 1 if succeeded != self.holds else 0
-        if self._streak >= (self.successes if succeeded else self.failures) and succeeded != self.holds:
+        if self._streak >= (self.successes if succeeded else self.failures):
             self.holds, self._streak = succeeded, 0
-        return self._streak
 
 
 class Prober:
