@@ -26,9 +26,11 @@ class Load:
         *,
         clients: int,
         keep_connections: bool = True,
+        pause_s: float = 0.0,
     ) -> None:
-        """Take what says whom to ask next, headers of every request, and whether connections are used again."""
+        """Take what says whom to ask next, headers of every request, how many ask, and how long each rests in between."""
         self._clients = clients
+        self._pause_s = pause_s
         self._url = url
         self._headers = dict(headers)
         self._limits = httpx.Limits(max_keepalive_connections=None if keep_connections else 0)
@@ -58,6 +60,7 @@ class Load:
                 await self._ask(http, f"{number}-{asked}: {PROMPT * (1 + asked % 8)}")
             except (httpx.HTTPError, AssertionError, KeyError, ValueError) as exc:
                 self.problems.append(f"{type(exc).__name__}: {exc}")
+            await asyncio.sleep(self._pause_s)
 
     async def _ask(self, http: httpx.AsyncClient, prompt: str) -> None:
         body = {"model": "baton-embedded", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "stream": True}

@@ -41,7 +41,8 @@ SECRETS: Final = {
     "baton-admin-token": {"token": "an admin token for a test"},
     "baton-api-keys": {"keys.yaml": f"keys:\n  team-a:\n    key: {KEY}\n"},
 }
-CLIENTS: Final = 2
+CLIENTS: Final = 3
+PAUSE_S: Final = 0.5  # each rests for: this is about what goes wrong, not how fast it goes
 NODES: Final = ("prefill", "decode")
 USER: Final = 10001
 COMPLETION: Final = {"model": "baton-embedded", "prompt": "The harbour " * 40, "max_tokens": 8}
@@ -156,7 +157,7 @@ def test_pods_serve_and_a_rolling_restart_loses_no_request(cluster: Cluster, obj
     ]
     for pods in before.values():
         must_be_confined(pods[0])
-    load = Load(lambda: cluster.url("baton-proxy"), WITH_KEY, clients=CLIENTS, keep_connections=False)
+    load = Load(lambda: cluster.url("baton-proxy"), WITH_KEY, clients=CLIENTS, keep_connections=False, pause_s=PAUSE_S)
     seen: set[Connection] = set()
 
     asyncio.run(under_load(load, lambda: roll_everything(cluster, load, seen)))

@@ -79,6 +79,7 @@ class Cluster:
         self._pods: dict[str, list[Pod]] = {}  # workload → its pods, the oldest first
         self._made: list[Pod] = []
         self._undo = ExitStack()
+        self._began_s = time.monotonic()
 
     def __enter__(self) -> Self:
         self._undo.enter_context(self._networks)
@@ -124,7 +125,7 @@ class Cluster:
         """Roll a StatefulSet: the highest number first, each ready before the next one goes."""
         workload = named(self._objects, "StatefulSet", name)
         for old in reversed(self.pods(name)):
-            old.end()
+            self._end(old)
             self._pods[name].remove(old)
             new = self._start(workload, old.name)
             self.wait(lambda new=new: new.ready, f"{new.name} is ready again")  # type: ignore[misc]
@@ -138,7 +139,7 @@ class Cluster:
                 new = self._start(workload, f"{name}-new-{number}")
                 self.wait(lambda new=new: new.ready, f"{new.name} is ready")  # type: ignore[misc]
                 self._pods[name].remove(old)
-                ended.append(pool.submit(old.end))
+                ended.append(pool.submit(self._end, old))
             for each in ended:
                 each.result()
 
@@ -150,6 +151,7 @@ class Cluster:
             if time.monotonic() > deadline_s:
                 raise PodError(f"not within {READY_WITHIN_S:g} s: {what}\n" + "\n".join(self._unready()))
             time.sleep(LOOK_S)
+        print(f"{time.monotonic() - self._began_s:5.1f} s  {what}")
 
     def check(self) -> None:
         """Look for pods that kubelet would restart.
@@ -167,9 +169,13 @@ class Cluster:
         folder.mkdir()
         pod = Pod(name, workload["spec"]["template"], seat, folder)
         self._made.append(pod)
-        self._pods[workload["metadata"]["name"]].append(pod)
         pod.start(self._around)
+        self._pods[workload["metadata"]["name"]].append(pod)
         return pod
+
+    def _end(self, pod: Pod) -> None:
+        pod.end()
+        print(f"{time.monotonic() - self._began_s:5.1f} s  {pod.name} has ended")
 
     def _behind(self, service: Object) -> list[Pod]:
         """Return the ready pods that a Service's labels select."""

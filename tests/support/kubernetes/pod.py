@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.forkserver import ForkServer
+from deploy.forkserver import Child, ForkServer
 from tests.support.composed.composition import RESOLV, RUN
 from tests.support.composed.confinement import Confinement
 from tests.support.composed.image import image_entrypoint, image_environment, image_folder
@@ -65,6 +65,7 @@ class Pod:
         self._log = folder / "log"
         self._prober = Prober(self._container, self.address)
         self._undo = ExitStack()
+        self._child: Child | None = None  # not started yet
         self.terminating = False
 
     def start(self, around: Surroundings) -> None:
@@ -110,11 +111,11 @@ class Pod:
 
     def accepted(self) -> set[Accepted]:
         """Who is connected to it now."""
-        return accepted(self._child.pid)
+        return accepted(self._child.pid) if self._child else set()
 
     def problem(self) -> str:
         """Say what kubelet would restart it for."""
-        if self._child.poll() is not None and not self.terminating:
+        if self._child and self._child.poll() is not None and not self.terminating:
             return f"{self.name} ended with {self._child.returncode}:\n{self.tail()}"
         return f"{self.name}: {self._prober.failed}\n{self.tail()}" if self._prober.failed else ""
 
@@ -127,11 +128,12 @@ class Pod:
         self.terminating = True
         deadline_s = time.monotonic() + self._spec["terminationGracePeriodSeconds"]
         time.sleep(self._container["lifecycle"]["preStop"]["sleep"]["seconds"])
-        if self._child.poll() is not None:
+        child = self._started()
+        if child.poll() is not None:
             raise PodError(f"{self.name} ended before SIGTERM\n{self.tail()}")
-        self._child.terminate()
+        child.terminate()
         try:
-            status = self._child.wait(deadline_s - time.monotonic())
+            status = child.wait(deadline_s - time.monotonic())
         except subprocess.TimeoutExpired:
             raise PodError(f"{self.name} outlasts its grace\n{self.tail()}") from None
         if status != 0:
@@ -140,27 +142,32 @@ class Pod:
     def close(self) -> None:
         """Leave nothing of it behind."""
         self.terminating = True
-        self._prober.stop()
-        self._child.kill()
-        with suppress(subprocess.TimeoutExpired):
-            self._child.wait(5)
+        if self._child is not None:
+            self._prober.stop()
+            self._child.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(5)
         self._undo.close()
 
     def status(self) -> str:
         """What the kernel says of its process."""
-        return Path(f"/proc/{self._child.pid}/status").read_text()
+        return Path(f"/proc/{self._started().pid}/status").read_text()
 
     def root(self) -> Path:
         """Its root file system, as seen from here."""
-        return Path(f"/proc/{self._child.pid}/root")
+        return Path(f"/proc/{self._started().pid}/root")
 
     def gone(self) -> bool:
         """Whether no process of it is left."""
-        return not Path(f"/proc/{self._child.pid}").exists()
+        return not Path(f"/proc/{self._started().pid}").exists()
 
     def tail(self) -> str:
         """The end of its log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-30:])
+
+    def _started(self) -> Child:
+        assert self._child is not None
+        return self._child
 
     def _argv(self, image: Mapping[str, Any]) -> list[str]:
         command = [*self._container.get("command", image_entrypoint(image)), *self._container.get("args", ())]
