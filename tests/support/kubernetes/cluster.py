@@ -111,14 +111,14 @@ class Cluster:
         return f"http://{pod.address}:{pod.place.ports[found['spec']['ports'][0]['targetPort']]}"
 
     def connections(self) -> set[Connection]:
-        """Who is connected to whom now; probes, which come from outside, are left out."""
+        """Which pods are connected to which others now."""
         made = list(self._made)
         names = {pod.address: pod.component for pod in made}
         return {
             Connection(names[found.source], pod.component, found.port)
             for pod in made
             for found in pod.accepted()
-            if found.source in names
+            if found.source in names and found.source != pod.address
         }
 
     def restart_set(self, name: str) -> None:
