@@ -42,6 +42,7 @@ class Cluster:
         forkserver: ForkServer,
         images: Mapping[str, Mapping[str, Any]],
         links: Mapping[str, str],
+        shared: Mapping[str, Path],
         secrets: Secrets,
         folder: Path,
         kept_s: float,
@@ -53,6 +54,7 @@ class Cluster:
             forkserver: makes the processes.
             images: what builds them.
             links: what images have as links.
+            shared: what pods share here.
             secrets: those of the namespace.
             folder: for volumes and logs.
             kept_s: how long the name server keeps an answer.
@@ -71,6 +73,7 @@ class Cluster:
             forkserver=forkserver,
             images=images,
             links=links,
+            shared=shared,
             objects=self._objects,
             secrets=secrets,
             names=Names(headless, namespace, kept_s),

@@ -43,6 +43,7 @@ class Surroundings:
     forkserver: ForkServer  # makes the processes
     images: Mapping[str, Mapping[str, Any]]  # name → the service of the compose file that builds it
     links: Mapping[str, str]  # what images have as links: path → target
+    shared: Mapping[str, Path]  # what is not in the manifests: path → folder here that all may write to
     objects: Sequence[Object]  # of the overlay
     secrets: Secrets  # those that were made by hand
     names: Mapping[str, Sequence[str]]  # of the name server
@@ -85,6 +86,7 @@ class Pod:
             file = self._folder / Path(path).name
             file.write_text(text)
             volumes[path] = (str(file), False)
+        volumes |= {path: (str(folder), True) for path, folder in around.shared.items()}
         self._undo.enter_context(Resolver(self.seat.space, around.names))
         self._child = around.forkserver.spawn(
             RUN,
