@@ -6,6 +6,7 @@ hooks: this cluster tells of a change within a second and not within 30, so they
 
 import asyncio
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +46,7 @@ CLIENTS: Final = 3
 PAUSE_S: Final = 0.5  # each rests for: this is about what goes wrong, not how fast it goes
 NODES: Final = ("prefill", "decode")
 USER: Final = 10001
+VLLM_CACHE: Final = "/opt/vllm-cache"
 COMPLETION: Final = {"model": "baton-embedded", "prompt": "The harbour " * 40, "max_tokens": 8}
 
 
@@ -76,7 +78,20 @@ def objects(tmp_path: Path) -> list[Object]:
 
 
 @pytest.fixture
-def cluster(objects: list[Object], tmp_path: Path) -> Iterator[Cluster]:
+def vllm_cache(tmp_path: Path) -> Path:
+    """What vLLM keeps of model classes: a new pod finds it out anew, in 8 s of a core, which six of them need not do here."""
+    folder = tmp_path / "vllm"
+    known = Path.home() / ".cache" / "vllm" / "modelinfos"
+    if known.is_dir():
+        shutil.copytree(known, folder / "modelinfos")
+    (folder / "modelinfos").mkdir(parents=True, exist_ok=True)
+    for each in (folder, folder / "modelinfos"):
+        each.chmod(0o777)  # whoever a pod is
+    return folder
+
+
+@pytest.fixture
+def cluster(objects: list[Object], vllm_cache: Path, tmp_path: Path) -> Iterator[Cluster]:
     """All pods are ready."""
     services = rendered(compose_files())["services"].values()
     images = {each["image"].partition(":")[0]: each for each in services}
@@ -85,6 +100,7 @@ def cluster(objects: list[Object], tmp_path: Path) -> Iterator[Cluster]:
         "VLLM_LOGGING_LEVEL": "WARNING",
         "HF_HUB_OFFLINE": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
+        "VLLM_CACHE_ROOT": VLLM_CACHE,
     }
     with ForkServer(log=tmp_path / "zygote.log", environ=dict(os.environ) | environ) as forkserver:
         try:
@@ -93,6 +109,7 @@ def cluster(objects: list[Object], tmp_path: Path) -> Iterator[Cluster]:
                 forkserver=forkserver,
                 images=images,
                 links={"/opt/embedded-model": str(WEIGHTS)},
+                shared={VLLM_CACHE: vllm_cache},
                 secrets=SECRETS,
                 folder=tmp_path,
                 kept_s=KEPT_HERE_S,
