@@ -1,7 +1,7 @@
 """The pods of the overlay `cpu` as processes: they serve, and a rolling restart of all of them is noticed by nobody.
 
 Arguments, environment, user, mounts, read-only root, probes, hooks and grace are those of the rendered manifests. But for the
-hooks: this cluster tells of a change within a second and not within 30, so they are shorter by as much.
+hooks: this cluster's name server keeps answers for a second and not for 30, and proxies ask it every 2 s, so they are shorter.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import httpx
 import pytest
 import yaml
 
+from contracts.configuration.schema import ProxyConfig
 from contracts.http import DISAGGREGATED
 from deploy.embedded_model import WEIGHTS
 from deploy.forkserver import ForkServer
@@ -34,7 +35,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 KEPT_S: Final = 30  # how long kubeadm's CoreDNS keeps an answer
 KEPT_HERE_S: Final = 1
+INTERVAL_S: Final = 2  # of the proxies here
+SOONER_S: Final = (
+    KEPT_S - KEPT_HERE_S + int(ProxyConfig().dns_interval_s) - INTERVAL_S
+)  # the second look-up's 3 s are slack
 PROXY_HOOK_S: Final = 2  # a Service of ours leads nowhere else at once
+HOOK: Final = "lifecycle/preStop/sleep/seconds"
 KEY: Final = "a-key-of-a-client-of-this-cluster"
 WITH_KEY: Final = {"Authorization": f"Bearer {KEY}"}
 SECRETS: Final = {
@@ -50,28 +56,28 @@ VLLM_CACHE: Final = "/opt/vllm-cache"
 COMPLETION: Final = {"model": "baton-embedded", "prompt": "The harbour " * 40, "max_tokens": 8}
 
 
-def hook(workload: str, seconds: int) -> Object:
-    """A patch of a workload's preStop."""
-    path = "/spec/template/spec/containers/0/lifecycle/preStop/sleep/seconds"
-    patch = [{"op": "replace", "path": path, "value": seconds}]
-    return {"target": {"kind": "StatefulSet|Deployment", "name": workload}, "patch": yaml.safe_dump(patch)}
+def patched(workload: str, operation: str, path: str, value: object) -> Object:
+    """Return a patch of a workload's container."""
+    patch = {"op": operation, "path": f"/spec/template/spec/containers/0/{path}", "value": value}
+    return {"target": {"kind": "StatefulSet|Deployment", "name": workload}, "patch": yaml.safe_dump([patch])}
 
 
 @pytest.fixture
 def objects(tmp_path: Path) -> list[Object]:
     """An overlay over `cpu`, as docs/kubernetes.md tells users to make theirs: two decode nodes, shorter hooks."""
+    asking = patched("proxy", "add", "env", [{"name": "BATON_PROXY_DNS_INTERVAL_S", "value": str(INTERVAL_S)}])
     folder = (tmp_path / "overlay").resolve()
     folder.mkdir()
-    hooks_s = {}
+    hooks_s = {"proxy": PROXY_HOOK_S}
     for name in NODES:
         (container,) = named(render("cpu"), "StatefulSet", name)["spec"]["template"]["spec"]["containers"]
-        hooks_s[name] = container["lifecycle"]["preStop"]["sleep"]["seconds"] - KEPT_S + KEPT_HERE_S
+        hooks_s[name] = container["lifecycle"]["preStop"]["sleep"]["seconds"] - SOONER_S
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [os.path.relpath(FOLDER / "overlays" / "cpu", folder)],
         "replicas": [{"name": "decode", "count": 2}],
-        "patches": [hook(name, seconds) for name, seconds in {**hooks_s, "proxy": PROXY_HOOK_S}.items()],
+        "patches": [patched(name, "replace", HOOK, seconds) for name, seconds in hooks_s.items()] + [asking],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
     return render_folder(folder)
