@@ -1,7 +1,8 @@
 """Members by DNS name: `dns://prefill:8100` stands for every address that the name has, asked again all the time.
 
 That is how docker-compose (`--scale`) and Kubernetes (a headless Service) say which replicas there are. A failed lookup
-keeps the last answer: DNS being down is no reason to drop nodes that work.
+keeps the last answer: DNS being down is no reason to drop nodes that work. Addresses that go while others come stay until the
+next answer: a rolled StatefulSet swaps them in one, and those that come are not known to be ready yet.
 """
 
 import asyncio
@@ -50,7 +51,8 @@ class DnsSource:
         self._interval_s = interval_s
         self._lookup = lookup or look_up
         self._asked: asyncio.Future[list[str] | OSError] | None = None
-        self._urls: tuple[str, ...] | None = None  # None: never answered
+        self._answered: tuple[str, ...] = ()  # the last answer
+        self._urls: tuple[str, ...] | None = None  # what is published; None: never answered
         self._problem = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -86,6 +88,9 @@ class DnsSource:
             return
         self._note("")
         urls = tuple(str(URL.build(scheme="http", host=host, port=self._port)) for host in sorted(set(answer)))
+        before, self._answered = self._answered, urls
+        if not set(urls) <= set(before):
+            urls = tuple(sorted({*before, *urls}))
         if urls != self._urls:
             logger.info("name resolves to other addresses", extra={"name_asked": self.name, "addresses": len(urls)})
             self._urls = urls

@@ -37,5 +37,6 @@ ENV HF_HOME=/models BATON_PREFILL_NODE_HOST=0.0.0.0 BATON_DECODE_NODE_HOST=0.0.0
 USER 10001:10001
 EXPOSE 8100 8200 9100
 HEALTHCHECK --interval=5s --timeout=5s --start-period=900s CMD ["baton", "health", "prefill", "decode"]
-ENTRYPOINT ["tini", "--", "baton"]
+# Between tini and Baton stands what the base's own entry point does: CANN's variables, ATB's for the ABI of the torch in use.
+ENTRYPOINT ["tini", "--", "/bin/bash", "-c", "for each in /usr/local/Ascend/ascend-toolkit/set_env.sh /usr/local/Ascend/cann-*/share/info/ascendnpu-ir/bin/set_env.sh /usr/local/Ascend/nnal/atb/set_env.sh; do [ ! -r $each ] || source $each; done; exec baton \"$@\"", "--"]
 CMD ["prefill"]

@@ -87,7 +87,7 @@ MACHINE: Final = _kinds(
         "locked-memory",
         "wrong",
         "RDMA pins the KV cache, and this process may pin less than that.",
-        "Set the limit to unlimited: `ulimit -l`, LimitMEMLOCK= of systemd, `ulimits:` of compose, IPC_LOCK in Kubernetes.",
+        "No limit: `ulimit -l`, LimitMEMLOCK= of systemd (in Kubernetes the runtime's, or root and IPC_LOCK), `ulimits:` of compose.",
     ),
     (
         "rdma-device",

@@ -5,29 +5,26 @@ docker-compose itself reads it. Members are found by name, from a name server as
 """
 
 import asyncio
-import json
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED, PATH_HEADER
+from contracts.http import DISAGGREGATED
 from deploy.embedded_model import WEIGHTS
 from deploy.forkserver import ForkServer
 from deploy.overlap.network import NetworkError
+from tests.e2e.load import Load, under_load
 from tests.support.compose import compose_files, rendered
 from tests.support.composed.composition import Composition
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 CLIENTS = 4
-TOKENS = 32
 PATIENCE_S = 90.0
-PROMPT = "The harbour of Port Amber lies at the mouth of the river, and every evening the boats come home. "
 
 
 @pytest.fixture
@@ -42,50 +39,6 @@ def composition(tmp_path: Path) -> Iterator[Composition]:
                 yield made
         except NetworkError as exc:
             pytest.skip(str(exc))
-
-
-class Load:
-    """Clients that ask one streaming request after the other, all answers counted."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._stop = asyncio.Event()
-        self.paths: Counter[str] = Counter()
-        self.problems: list[str] = []
-
-    async def run(self) -> None:
-        """Ask until told to stop."""
-        async with httpx.AsyncClient(timeout=60) as http:
-            await asyncio.gather(*(self._client(http, number) for number in range(CLIENTS)))
-
-    def stop(self) -> None:
-        """Let each client end its request."""
-        self._stop.set()
-
-    @property
-    def answered(self) -> int:
-        """How many requests have been answered wholly."""
-        return sum(self.paths.values())
-
-    async def _client(self, http: httpx.AsyncClient, number: int) -> None:
-        asked = 0
-        while not self._stop.is_set():
-            asked += 1
-            try:
-                await self._ask(http, f"{number}-{asked}: {PROMPT * (1 + asked % 8)}")
-            except (httpx.HTTPError, AssertionError, KeyError, ValueError) as exc:
-                self.problems.append(f"{type(exc).__name__}: {exc}")
-
-    async def _ask(self, http: httpx.AsyncClient, prompt: str) -> None:
-        body = {"model": "baton-embedded", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "stream": True}
-        body |= {"ignore_eos": True, "stream_options": {"include_usage": True}}
-        async with http.stream("POST", f"{self._url}/v1/completions", json=body) as response:
-            lines = [line.removeprefix("data: ") async for line in response.aiter_lines() if line]
-        assert response.status_code == 200, lines
-        assert lines[-1] == "[DONE]", lines[-1]
-        events = [json.loads(line) for line in lines[:-1]]
-        assert events[-1]["usage"]["completion_tokens"] == TOKENS, events[-1]
-        self.paths[response.headers[PATH_HEADER]] += 1
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
@@ -123,18 +76,6 @@ def scale_up_and_down(composition: Composition, url: str, load: Load) -> None:
     wait_for(lambda: load.answered >= goal or bool(load.problems), "requests go on")
 
 
-async def under_load(composition: Composition, url: str) -> Load:
-    """Scale while clients ask."""
-    load = Load(url)
-    clients = asyncio.create_task(load.run())
-    try:
-        await asyncio.to_thread(scale_up_and_down, composition, url, load)
-    finally:
-        load.stop()
-        await clients
-    return load
-
-
 def test_services_are_scaled_up_and_down_and_no_request_fails(composition: Composition) -> None:
     """From 1P1D to 2P3D and back by DNS membership alone; those that go drain within their stop grace and end with 0."""
     composition.up()
@@ -142,7 +83,8 @@ def test_services_are_scaled_up_and_down_and_no_request_fails(composition: Compo
     addresses = {node["url"] for node in nodes(url)}
     began_s = time.monotonic()
 
-    load = asyncio.run(under_load(composition, url))
+    load = Load(lambda: url, clients=CLIENTS)
+    asyncio.run(under_load(load, lambda: scale_up_and_down(composition, url, load)))
 
     print(f"{load.answered} requests in {time.monotonic() - began_s:.0f} s: {dict(load.paths)}")
     assert load.problems == []

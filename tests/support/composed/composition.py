@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 
 from deploy.forkserver import Child, ForkServer
 from tests.support.compose import ROOT, seconds
+from tests.support.composed.image import image_environment
 from tests.support.composed.network import Networks, Seat
 from tests.support.composed.resolver import RESOLV_CONF, Resolver
-from tests.support.images.dockerfile import assignments, stages
 
 RUN: Final = "tests.support.composed.inside:run"
 RESOLV: Final = "/etc/resolv.conf"
@@ -210,17 +210,3 @@ class Composition:
             for name in ready:
                 del left[name]
                 yield name
-
-
-def image_environment(definition: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables that a service's image sets, but for PATH: the programs here are this machine's."""
-    build = definition["build"]
-    found = {stage.name: stage for stage in stages((ROOT / build["dockerfile"]).read_text())}
-    environ: dict[str, str] = {}
-    name = build["target"]
-    while name in found:
-        below = [each for each in found[name].instructions if each.name == "ENV"]
-        for instruction in reversed(below):
-            environ = assignments(instruction, {}) | environ
-        name = found[name].base
-    return {name: value for name, value in environ.items() if name != "PATH"}

@@ -1,7 +1,7 @@
 """What a forked process does to be in a container: a root of its own over this machine's, with volumes, and a name server.
 
 The root is a copy on write, in memory: a container sees this machine's programs at their places, and its volumes at those
-that the compose file names.
+that the compose file, or the manifest, names.
 """
 
 import ctypes
@@ -9,10 +9,11 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from deploy.cli import main
 from deploy.forkserver import ROOT
+from tests.support.composed.confinement import Confinement, confine, name_host, open_ways
 
 _CLONE_NEWNS: Final = 0x00020000  # linux/sched.h
 _MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18  # linux/mount.h
@@ -20,19 +21,38 @@ _STAGE: Final = Path("/mnt")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def run(argv: list[str], volumes: Mapping[str, tuple[str, bool]], links: Mapping[str, str]) -> int:
+def run(
+    argv: list[str],
+    volumes: Mapping[str, tuple[str, bool]],
+    links: Mapping[str, str],
+    confinement: Mapping[str, Any] | None = None,
+) -> int:
     """Go into a container and run our command there.
 
     Args:
         argv: of `baton`.
         volumes: path in the container → folder or file here, and whether it may be written.
         links: path in the container → what it points to.
+        confinement: the fields of a `Confinement`; None: root, in a root of its own that may be written.
     """
-    _make_root(volumes, links)
+    confined = None if confinement is None else Confinement(**confinement)
+    root = _make_root(volumes, links)
+    if confined is not None:
+        name_host(confined.host)
+        open_ways(root, [ROOT, Path(sys.prefix), Path(sys.base_prefix)])
+        (root / confined.folder[1:]).mkdir(parents=True, exist_ok=True)
+        for target, size_bytes in confined.memory_bytes.items():
+            _make_place(_STAGE, root / target[1:])
+            _mount("tmpfs", root / target[1:], kind="tmpfs", data=f"size={size_bytes},mode=1777")
+        _mount("overlay", root, flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+    os.chroot(root)
+    os.chdir("/" if confined is None else confined.folder)
+    if confined is not None:
+        confine(confined)
     return main(argv)
 
 
-def _make_root(volumes: Mapping[str, tuple[str, bool]], links: Mapping[str, str]) -> None:
+def _make_root(volumes: Mapping[str, tuple[str, bool]], links: Mapping[str, str]) -> Path:
     if _libc.unshare(_CLONE_NEWNS) != 0:
         raise OSError(ctypes.get_errno(), "cannot have mounts of one's own")
     others = _mount_points()
@@ -57,8 +77,7 @@ def _make_root(volumes: Mapping[str, tuple[str, bool]], links: Mapping[str, str]
             _mount(str(folder), place, flags=_MS_BIND | _MS_REC)
     for target, source in links.items():
         (root / target[1:]).symlink_to(source)
-    os.chroot(root)
-    os.chdir("/")
+    return root
 
 
 def _make_place(source: Path, place: Path) -> None:

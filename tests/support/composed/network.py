@@ -16,7 +16,8 @@ from deploy.overlap.network import NetworkError, refuse_unprivileged
 PREFIX: Final = "baton-composed-"
 FOLDER: Final = Path("/run/netns")
 DEVICES: Final = Path("/sys/class/net")
-SUBNETS: Final = ("198.18.32", "198.18.33", "198.18.34")
+SUBNETS: Final = ("198.18.32", "198.18.33", "198.18.34")  # of compose's tests
+PODS_SUBNET: Final = ("198.18.35",)  # another one, so that both can run at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +31,9 @@ class Seat:
 class Networks:
     """Made in `with`; on leaving all is removed."""
 
-    def __init__(self, names: Sequence[str], clients: str) -> None:
+    def __init__(self, names: Sequence[str], clients: str, subnets: Sequence[str] = SUBNETS) -> None:
         """Name the networks; `clients` is that in which this process gets an address."""
-        self._subnets = dict(zip(names, SUBNETS, strict=False))
+        self._subnets = dict(zip(names, subnets, strict=False))
         self._clients = clients
         self._switch = f"{PREFIX}{os.getpid()}-switch"
         self._here = f"bc{os.getpid()}"  # this process's device

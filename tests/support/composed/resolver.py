@@ -10,6 +10,7 @@ import random
 import socket
 import struct
 import threading
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -27,25 +28,26 @@ _CLONE_NEWNET: Final = 0x40000000  # linux/sched.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def answer(query: bytes, names: dict[str, list[str]]) -> bytes:
+def answer(query: bytes, names: Mapping[str, Sequence[str]]) -> bytes:
     """Return the reply to a query of one question."""
     number, _, questions, *_ = _HEADER.unpack_from(query)
     name, end = _name(query, _HEADER.size)
     kind, _ = struct.unpack_from("!2H", query, end)
     question = query[_HEADER.size : end + 4]
-    addresses = list(names.get(name, ())) if kind == _A else []
+    known = list(names.get(name, ()))
+    addresses = known if kind == _A else []
     random.shuffle(addresses)
     records = b"".join(
         struct.pack("!3HIH", _POINTER, _A, _IN, _TTL_S, 4) + socket.inet_aton(address) for address in addresses
     )
-    flags = _REPLY if names.get(name) else _REPLY | _NO_SUCH_NAME
+    flags = _REPLY if known else _REPLY | _NO_SUCH_NAME
     return _HEADER.pack(number, flags, questions, len(addresses), 0, 0) + question + records
 
 
 class Resolver:
     """Answers in one namespace, for one container; `names` is looked at anew for each question."""
 
-    def __init__(self, space: str, names: dict[str, list[str]]) -> None:
+    def __init__(self, space: str, names: Mapping[str, Sequence[str]]) -> None:
         self._space = space
         self._names = names
         self._bound = threading.Event()

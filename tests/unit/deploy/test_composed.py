@@ -6,11 +6,12 @@ import struct
 import pytest
 
 from tests.support.compose import seconds
-from tests.support.composed.composition import image_environment
+from tests.support.composed.image import image_entrypoint, image_environment, image_folder
 from tests.support.composed.resolver import answer
 
 A, AAAA = 1, 28
 NO_SUCH_NAME = 3
+NODE = {"build": {"dockerfile": "deploy/docker/Dockerfile", "target": "node"}}
 NAMES = {"decode": ["198.18.33.2", "198.18.33.3"], "prefill": []}
 
 
@@ -50,11 +51,17 @@ def test_there_is_no_address_of_another_kind() -> None:
 
 def test_variables_of_an_image_are_those_of_its_stages() -> None:
     """Later ones win; PATH is left to this machine."""
-    found = image_environment({"build": {"dockerfile": "deploy/docker/Dockerfile", "target": "node"}})
+    found = image_environment(NODE)
 
     assert found["HF_HOME"] == "/models"
     assert found["PYTHONUNBUFFERED"] == "1"
     assert "PATH" not in found
+
+
+def test_the_entry_point_and_the_folder_of_an_image_are_those_of_its_stages() -> None:
+    """They stand in one that both images are made of."""
+    assert image_entrypoint(NODE) == ["tini", "--", "baton"]
+    assert image_folder(NODE) == "/home/baton"
 
 
 def test_durations_are_read_as_compose_writes_them() -> None:

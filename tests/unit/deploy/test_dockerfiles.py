@@ -1,5 +1,6 @@
 """The Dockerfiles, as they are written: a linter's opinion, who runs, what is installed, what is sent to the engine."""
 
+import json
 import re
 import subprocess
 from importlib.metadata import distribution
@@ -82,8 +83,30 @@ def test_images_run_as_a_user_and_know_how_to_say_that_they_are_well(file: Path)
     for chain in finals(file):
         assert last(chain, "USER") == "10001:10001"
         assert '["baton", "health", ' in last(chain, "HEALTHCHECK")
-        assert last(chain, "ENTRYPOINT") == '["tini", "--", "baton"]'
+        entrypoint = json.loads(last(chain, "ENTRYPOINT"))
+        assert entrypoint[:2] == ["tini", "--"]
+        assert entrypoint[2:] == ["baton"] or file.name == "npu.Dockerfile"  # that one is tried below
         assert last(chain, "CMD").strip('[]"') in COMMANDS
+
+
+def test_the_image_for_npus_takes_in_what_cann_sets(tmp_path: Path) -> None:
+    """As the base's entry point does, which ours replaces; then `baton` is the process, with its arguments, to get signals."""
+    words = json.loads(last(finals(ROOT / "deploy" / "docker" / "npu.Dockerfile")[0], "ENTRYPOINT"))
+    ascend = tmp_path / "Ascend"
+    for name in ("ascend-toolkit", "cann-9.1.0/share/info/ascendnpu-ir/bin", "nnal/atb"):
+        (ascend / name).mkdir(parents=True)
+        (ascend / name / "set_env.sh").write_text(f"export SET=${{SET}}{name.partition('/')[0]},\n")
+    baton = tmp_path / "baton"
+    baton.write_text('#!/bin/bash\necho "$$ $SET $*"\n')
+    baton.chmod(0o755)
+    argv = [word.replace("/usr/local/Ascend", str(ascend)) for word in words[2:]]
+
+    with subprocess.Popen(
+        [*argv, "prefill", "--model", "a b"], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, stdout=subprocess.PIPE
+    ) as run:
+        said = run.communicate(timeout=30)[0].decode()
+
+    assert said == f"{run.pid} ascend-toolkit,cann-9.1.0,nnal, prefill --model a b\n"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

@@ -118,7 +118,9 @@ def test_a_node_leaves_the_name_before_it_drains(overlay: str, tmp_path: Path) -
 
     for role in NODES:
         hook_s = _container(_template(overlay, role))["lifecycle"]["preStop"]["sleep"]["seconds"]
-        assert hook_s >= COREDNS_CACHE_S + interval_s
+        assert (
+            hook_s >= COREDNS_CACHE_S + 2 * interval_s
+        )  # what others replace goes with the answer after (proxy/dns.py)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -4,9 +4,9 @@ from typing import Final
 
 import pytest
 
+from tests.support.kubernetes.policies import Place, let_in
 from tests.support.kubernetes.render import OVERLAYS, Object, pod_templates, render
 
-HERE: Final = "baton"
 PROXY, PREFILL, DECODE = "proxy", "prefill", "decode"
 STRANGER: Final = "stranger"  # a pod of another namespace
 NEIGHBOUR: Final = "neighbour"  # one that somebody put into ours
@@ -15,64 +15,23 @@ HTTP: Final = {PROXY: 8000, PREFILL: 8100, DECODE: 8200}
 CONTROL: Final = (9100, 9115, 9131)  # one for each rank
 DATA: Final = (15000, 16001, 17000)
 _OTHERS: Final = {
-    STRANGER: ("elsewhere", {"app": "stranger"}),
-    NEIGHBOUR: (HERE, {"app": "neighbour"}),
-    PROMETHEUS: ("monitoring", {"app.kubernetes.io/name": "prometheus"}),
+    STRANGER: Place(labels={"app": "stranger"}, namespace="elsewhere"),
+    NEIGHBOUR: Place(labels={"app": "neighbour"}),
+    PROMETHEUS: Place(labels={"app.kubernetes.io/name": "prometheus"}, namespace="monitoring"),
 }
 
 
-def _place(objects: tuple[Object, ...], who: str) -> tuple[str, dict[str, str], dict[str, int]]:
-    """Return namespace, labels and named ports."""
+def _place(objects: tuple[Object, ...], who: str) -> Place:
     if who in _OTHERS:
-        return (*_OTHERS[who], {})
-    template = next(
-        each
-        for each in pod_templates(objects).values()
-        if each["metadata"]["labels"]["app.kubernetes.io/component"] == who
-    )
-    ports = template["spec"]["containers"][0]["ports"]
-    return HERE, template["metadata"]["labels"], {each["name"]: each["containerPort"] for each in ports}
-
-
-def _selects(selector: Object, labels: dict[str, str]) -> bool:
-    for wanted in selector.get("matchExpressions", ()):
-        assert wanted["operator"] == "In"  # no other is used
-        if labels.get(wanted["key"]) not in wanted["values"]:
-            return False
-    return bool(selector.get("matchLabels", {}).items() <= labels.items())
-
-
-def _is_from(peer: Object, namespace: str, labels: dict[str, str]) -> bool:
-    if "namespaceSelector" in peer:
-        right_place = _selects(peer["namespaceSelector"], {"kubernetes.io/metadata.name": namespace})
-    else:
-        right_place = namespace == HERE
-    return right_place and _selects(peer.get("podSelector", {}), labels)
-
-
-def _is_to(wanted: Object, port: int, names: dict[str, int]) -> bool:
-    named = wanted["port"]
-    first: int = names.get(named, -1) if isinstance(named, str) else named
-    return bool(first <= port <= wanted.get("endPort", first))
+        return _OTHERS[who]
+    places = [Place.of(each) for each in pod_templates(objects).values()]
+    return next(each for each in places if each.labels["app.kubernetes.io/component"] == who)
 
 
 def reaches(overlay: str, source: str, target: str, port: int) -> bool:
     """Tell whether a pod may open a connection to a port of another."""
     objects = render(overlay)
-    namespace, labels, _ = _place(objects, source)
-    _, target_labels, names = _place(objects, target)
-    policies = [
-        each["spec"]
-        for each in objects
-        if each["kind"] == "NetworkPolicy" and _selects(each["spec"]["podSelector"], target_labels)
-    ]
-    assert all(policy["policyTypes"] == ["Ingress"] for policy in policies)
-    return not policies or any(
-        ("from" not in rule or any(_is_from(peer, namespace, labels) for peer in rule["from"]))
-        and ("ports" not in rule or any(_is_to(wanted, port, names) for wanted in rule["ports"]))
-        for policy in policies
-        for rule in policy.get("ingress", ())
-    )
+    return let_in(objects, _place(objects, source), _place(objects, target), port)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

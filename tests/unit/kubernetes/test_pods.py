@@ -9,6 +9,7 @@ import pytest
 
 from contracts.configuration.load import ConfigError, load
 from kv_connector.engine.port_memory import shared_path
+from tests.support.compose import compose_files, rendered
 from tests.support.kubernetes.render import OVERLAYS, Object, pod_templates, render
 
 ROOT: Final = Path(__file__).parents[3]
@@ -115,9 +116,8 @@ def test_they_would_be_refused_if_they_did() -> None:
 
 @every_template
 def test_a_pod_runs_without_privileges(overlay: str, template: Object) -> None:
-    """As the level `restricted` asks for; RDMA alone adds a capability."""
+    """As the level `restricted` asks for; nodes with RDMA alone are another case."""
     spec, container = template["spec"], _container(template)
-    added = ["IPC_LOCK"] if overlay == "rdma" and container["name"] == "node" else None
 
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["runAsUser"] > 0
@@ -126,9 +126,29 @@ def test_a_pod_runs_without_privileges(overlay: str, template: Object) -> None:
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"]["drop"] == ["ALL"]
-    assert container["securityContext"]["capabilities"].get("add") == added
     assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
     assert not [each for each in spec["volumes"] if "hostPath" in each]
+    if overlay != "rdma" or container["name"] != "node":
+        assert not {"runAsUser", "runAsNonRoot"} & container["securityContext"].keys()
+        assert "add" not in container["securityContext"]["capabilities"]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_node_with_rdma_can_pin_its_cache(role: str) -> None:
+    """What Kubernetes adds to a user's capabilities is not in effect unless the user is root, so it is root, with that one alone."""
+    security = _container(pod_templates(render("rdma"))[f"StatefulSet/{role}"])["securityContext"]
+
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    assert (security["runAsUser"], security["runAsNonRoot"]) == (0, False)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_node_on_npus_may_open_them(role: str) -> None:
+    """Devices are their group's, 0660; compose gives the same one."""
+    pod = pod_templates(render("npu"))[f"StatefulSet/{role}"]["spec"]["securityContext"]
+    composed = rendered(compose_files("npu"), {"MODEL": "any"})["services"][role]["group_add"]
+
+    assert [str(group) for group in pod["supplementalGroups"]] == composed
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -88,6 +88,20 @@ async def test_changes_are_published_and_nothing_else() -> None:
     ]
 
 
+async def test_addresses_that_go_stay_until_those_that_come_have_been_asked() -> None:
+    """A rolled StatefulSet swaps them in one answer: without the old one no node would be ready for as long as a probe takes."""
+    resolver = Resolver("10.0.0.1", "10.0.0.2")
+    async with running(resolver) as (_, published):
+        await until_true(lambda: published.answers)
+        resolver.addresses = ["10.0.0.2", "10.0.0.3"]
+        await until_true(lambda: len(published.answers) == 3)
+        resolver.addresses = ["10.0.0.4"]
+        await until_true(lambda: len(published.answers) == 5)
+
+    one, two, three, four = (f"http://10.0.0.{number}:8100" for number in (1, 2, 3, 4))
+    assert published.answers == [(one, two), (one, two, three), (two, three), (two, three, four), (four,)]
+
+
 @pytest.mark.parametrize("error", [socket.gaierror(-3, "try again"), UnicodeError("label too long"), None])
 async def test_a_failed_lookup_keeps_the_last_answer(error: OSError | UnicodeError | None) -> None:
     """Also an empty one; the problem is told until it is over."""
