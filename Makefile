@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check clean
+.PHONY: help setup serve check test test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ bench-quick: setup ## has anything become slower? ratios beside docs/benchmarks/
 
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)
+
+docs: setup ## the docs site in build/site, with every link checked; Sphinx goes into ~/.cache/baton/docs-…
+	@$(BIN)/python -m tests.site $(ARGS)
 
 clean: ## remove the environment, caches and build outputs
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist htmlcov .coverage
