@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 HTML_ID = re.compile(r"""\b(?:id|name)=["']([^"']+)["']""")
-HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z0-9-]{2,}|localhost", re.IGNORECASE)
+HOST = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+[a-z0-9-]{2,}|localhost|[\d.]{7,15}", re.IGNORECASE)
 
 
 class Link(NamedTuple):

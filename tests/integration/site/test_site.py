@@ -62,8 +62,8 @@ def test_wrong_links_in_a_copy_of_the_repository_are_named(tmp_path: Path) -> No
         ("docs/security.md", "operations.md#workers"),
         ("CHANGELOG.md", "https://x"),
     ):
-        with (tmp_path / page).open("a", encoding="utf-8") as file:
-            file.write(f"\n\n[planted]({link})\n")
+        with (tmp_path / page).open("a", encoding="utf-8") as text:
+            text.write(f"\n\n[planted]({link})\n")
 
     found = markdown_problems(tmp_path)
 

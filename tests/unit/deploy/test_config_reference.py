@@ -14,7 +14,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
 def rows() -> dict[str, list[str]]:
     """The cells behind each environment variable of the page."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for line in page().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
         found |= dict.fromkeys(re.findall(r"`(BATON_[A-Z_]+)`", cells[0]), cells)
