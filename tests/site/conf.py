@@ -7,6 +7,7 @@ root_doc = "README"
 extensions = ["myst_parser"]
 myst_heading_anchors = 4  # `page.md#heading`, spelt as code hosts do
 highlight_language = "none"
+smartquotes = False  # what is written stays as it is written
 
 html_theme = "furo"  # brings its styles and scripts along, and uses the reader's own fonts
 html_static_path = ["static"]

@@ -12,6 +12,7 @@ from tests.site.markdown_links import slug_of
 from tests.site.nav import QUICK_START, README, markdown_files
 
 QUICK_START_SECTIONS = ("Try it on a laptop", "A real model on GPUs or NPUs", "Settings")
+POINTER = f"## {QUICK_START_SECTIONS[0]}\n\nSee the [quick start]({QUICK_START}); a real model and settings are there too.\n\n"
 SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 PAGES_OF_DATA = ("*.json", "*.svg", "*.png")
 
@@ -27,10 +28,11 @@ def write(root: Path, out: Path, nav: Mapping[str, Sequence[str]]) -> None:
             shutil.copyfile(file, target)
     readme, quick_start = split((out / README).read_text(encoding="utf-8"))
     _put(out / QUICK_START, quick_start)
-    _put(out / README, readme + navigation(nav))
+    labels = {page: label((out / page).read_text(encoding="utf-8")) for pages in nav.values() for page in pages}
+    _put(out / README, readme + navigation(nav, labels))
     for folder in folders(nav):
         index = out / folder / README
-        _put(index, index.read_text(encoding="utf-8") + tree(_inside(folder, nav)))
+        _put(index, index.read_text(encoding="utf-8") + tree(_inside(folder, nav), labels))
 
 
 def split(readme: str) -> tuple[str, str]:
@@ -42,7 +44,9 @@ def split(readme: str) -> tuple[str, str]:
     sections = {part.partition("\n")[0].removeprefix("## "): part for part in SECTION.split(readme)}
     if missing := [title for title in QUICK_START_SECTIONS if title not in sections]:
         raise ValueError(f"{README} has no section {', '.join(map(repr, missing))} (tests/site/sources.py)")
-    moved = [sections.pop(title) for title in QUICK_START_SECTIONS]
+    moved = [sections[title] for title in QUICK_START_SECTIONS]
+    sections = {title: part for title, part in sections.items() if title not in QUICK_START_SECTIONS[1:]}
+    sections[QUICK_START_SECTIONS[0]] = POINTER
     return "".join(sections.values()), "# Quick start\n\n" + "".join(moved)
 
 
@@ -53,10 +57,15 @@ def translated(text: str) -> str:
     return text
 
 
-def navigation(nav: Mapping[str, Sequence[str]]) -> str:
+def label(page: str) -> str:
+    """Return what the sidebar calls a page: its title up to a colon, without marks."""
+    return page.partition("\n")[0].removeprefix("# ").partition(": ")[0].replace("`", "")
+
+
+def navigation(nav: Mapping[str, Sequence[str]], labels: Mapping[str, str]) -> str:
     """Return the tables of contents for the first page: one for each heading; of a folder, its first page alone."""
     inside = {page for folder in folders(nav) for page in _inside(folder, nav)}
-    trees = (tree([page for page in pages if page not in inside], heading) for heading, pages in nav.items())
+    trees = (tree([page for page in pages if page not in inside], labels, heading) for heading, pages in nav.items())
     return "".join(trees)
 
 
@@ -65,10 +74,12 @@ def folders(nav: Mapping[str, Sequence[str]]) -> list[str]:
     return [page.removesuffix(README) for pages in nav.values() for page in pages if page.endswith(f"/{README}")]
 
 
-def tree(pages: Iterable[str], caption: str = "") -> str:
+def tree(pages: Iterable[str], labels: Mapping[str, str], caption: str = "") -> str:
     """Return a table of contents as MyST writes it; the page does not show it, the sidebar does."""
     options = [":hidden:", f":caption: {caption}" if caption else ""]
-    return "\n".join(["", "```{toctree}", *filter(None, options), "", *(f"/{page}" for page in pages), "```", ""])
+    return "\n".join(
+        ["", "```{toctree}", *filter(None, options), "", *(f"{labels[page]} </{page}>" for page in pages), "```", ""]
+    )
 
 
 def _inside(folder: str, nav: Mapping[str, Sequence[str]]) -> list[str]:

@@ -2,16 +2,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.site.sources import QUICK_START_SECTIONS, navigation, split, translated, write
+from tests.site.sources import POINTER, QUICK_START_SECTIONS, label, navigation, split, translated, write
 
 README = "# B\n\nIntro.\n\n## First\n\n1\n\n" + "".join(f"## {title}\n\nabout it\n\n" for title in QUICK_START_SECTIONS)
 
 
 def test_the_quick_start_is_cut_out_of_the_readme() -> None:
-    """Each section stands on one of the two pages, in the order in which it was written."""
+    """Each section stands on one of the two pages, in the order in which it was written; one line leads from here to there."""
     rest, quick_start = split(README + "## Last\n\n2\n")
 
-    assert rest == "# B\n\nIntro.\n\n## First\n\n1\n\n## Last\n\n2\n"
+    assert rest == f"# B\n\nIntro.\n\n## First\n\n1\n\n{POINTER}## Last\n\n2\n"
     assert quick_start.startswith("# Quick start\n\n## Try it on a laptop\n")
     assert quick_start.count("about it") == len(QUICK_START_SECTIONS)
 
@@ -33,15 +33,30 @@ def test_a_folder_has_its_pages_below_its_own() -> None:
     """The first page's navigation names the folder alone."""
     nav = {"One": ["docs/a.md", "docs/more/README.md", "docs/more/1.md"]}
 
-    assert navigation(nav).split() == [
+    shown = navigation(nav, {"docs/a.md": "A", "docs/more/README.md": "More", "docs/more/1.md": "1"})
+
+    assert shown.split("\n")[1:-1] == [
         "```{toctree}",
         ":hidden:",
-        ":caption:",
-        "One",
-        "/docs/a.md",
-        "/docs/more/README.md",
+        ":caption: One",
+        "",
+        "A </docs/a.md>",
+        "More </docs/more/README.md>",
         "```",
     ]
+
+
+@pytest.mark.parametrize(
+    ("title", "shown"),
+    [
+        ("# Sizing: how many nodes", "Sizing"),
+        ("# `baton doctor`", "baton doctor"),
+        ("# 19. `make bench`: Baton beside others", "19. make bench"),
+    ],
+)
+def test_the_sidebar_is_short(title: str, shown: str) -> None:
+    """What follows a colon is for the page itself."""
+    assert label(f"{title}\n\nText: more.\n") == shown
 
 
 def test_pages_keep_their_places(tmp_path: Path) -> None:
@@ -57,5 +72,5 @@ def test_pages_keep_their_places(tmp_path: Path) -> None:
 
     assert (out / "docs" / "more" / "1.md").read_text() == "# One\n"
     assert (out / "docs" / "more" / "p.svg").exists()
-    assert "/docs/more/1.md" in (out / "docs" / "more" / "README.md").read_text()
-    assert "Try it on a laptop" not in (out / "README.md").read_text()
+    assert "One </docs/more/1.md>" in (out / "docs" / "more" / "README.md").read_text()
+    assert "about it" not in (out / "README.md").read_text()
