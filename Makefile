@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check newcomer dist clean
+.PHONY: help setup serve check test test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check docs newcomer dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ newcomer: setup ## the README's way to a first token, walked on a clean Debian a
 dist: setup ## sdist and wheel of this commit in dist, built twice, the wheel tried away from the tree
 	$(BIN)/python -m deploy.release
 	WHEEL=$$(echo dist/*.whl) $(BIN)/python -m pytest tests/e2e/test_wheel.py $(ARGS)
+
+docs: setup ## the docs site in build/site, with every link checked; Sphinx goes into ~/.cache/baton/docs-…
+	@$(BIN)/python -m tests.site $(ARGS)
 
 clean: ## remove the environment, caches and build outputs
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache build dist htmlcov .coverage

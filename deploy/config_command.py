@@ -20,12 +20,21 @@ def main(argv: Sequence[str]) -> int:
     checking = commands.add_parser("check", help="print every setting's value and where it comes from")
     checking.add_argument("--config", type=Path, metavar="FILE", help="default: baton.yaml, if there is one")
     checking.add_argument("--secret-file", type=Path, metavar="FILE", help="check this cluster secret")
-    commands.add_parser("reference", help="print every setting's default and meaning, as a baton.yaml")
+    telling = commands.add_parser("reference", help="print every setting's default and meaning, as a baton.yaml")
+    telling.add_argument(
+        "--markdown", action="store_true", help="as docs/configuration.md: with values, flags, variables"
+    )
     options = parser.parse_args(argv)
     if options.command == "reference":
-        print(reference())
+        print(_page() if options.markdown else reference(), end="" if options.markdown else "\n")
         return 0
     return _check(choose_file(options.config), options.secret_file)
+
+
+def _page() -> str:
+    from deploy.config_reference import page
+
+    return page()
 
 
 def _check(file: Path | None, secret_file: Path | None) -> int:

@@ -93,7 +93,7 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument("--model", metavar="MODEL", help="path or hub id; default: the embedded model")
     parser.add_argument("--log-dir", type=Path, default=None, metavar="DIR", help="keep the full logs there")
     parser.add_argument("--verbose", action="store_true", default=False, help="show all log lines")
-    for key in (*KEYS, *(f"serve.{name}" for name in BatonConfig().serve.__dataclass_fields__)):
+    for key in keys():
         parser.add_argument(flag_name(key), dest=key, metavar="VALUE")
     known, node_flags = parser.parse_known_args(argv)
     overrides = {key: value for key, value in vars(known).items() if "." in key}
@@ -106,6 +106,11 @@ def parse(argv: Sequence[str]) -> Options:
         overrides=overrides,
         node_flags=tuple(node_flags),
     )
+
+
+def keys() -> tuple[str, ...]:
+    """Return the settings that have a flag of the launcher's own, as `"section.field"`."""
+    return (*KEYS, *(f"serve.{name}" for name in BatonConfig().serve.__dataclass_fields__))
 
 
 def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:

@@ -50,11 +50,21 @@ def parse(role: Role, argv: Sequence[str]) -> CommandLine:
         allow_abbrev=False,  # a shortened flag of vLLM must not be taken for one of ours
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="baton.yaml; default: the one in this folder")
-    for key in _keys(role):
+    for key in keys(role):
         parser.add_argument(flag_name(key), dest=key, action=_Once, metavar="VALUE", default=argparse.SUPPRESS)
     known, passthrough = parser.parse_known_args(argv)
     overrides = {key: value for key, value in vars(known).items() if key != "config"}
     return CommandLine(file=known.config, overrides=overrides, passthrough=tuple(passthrough))
+
+
+def keys(role: Role) -> list[str]:
+    """Return the settings that have a flag, as `"section.field"`."""
+    skipped = {"vllm_args"} if TRAITS[role].binds_control else {"vllm_args", "control_port"}
+    return [
+        _SECRET,
+        *(f"{_section(role)}.{field.name}" for field in fields(NodeConfig) if field.name not in skipped),
+        *(f"transfer.{field.name}" for field in fields(TransferConfig)),
+    ]
 
 
 def with_passthrough(role: Role, config: BatonConfig, passthrough: tuple[str, ...]) -> BatonConfig:
@@ -62,15 +72,6 @@ def with_passthrough(role: Role, config: BatonConfig, passthrough: tuple[str, ..
     node = node_config(role, config)
     node = replace(node, vllm_args=(*node.vllm_args, *passthrough))
     return replace(config, **{_section(role): node})  # type: ignore[arg-type]  # the name is checked by `replace`
-
-
-def _keys(role: Role) -> list[str]:
-    skipped = {"vllm_args"} if TRAITS[role].binds_control else {"vllm_args", "control_port"}
-    return [
-        _SECRET,
-        *(f"{_section(role)}.{field.name}" for field in fields(NodeConfig) if field.name not in skipped),
-        *(f"transfer.{field.name}" for field in fields(TransferConfig)),
-    ]
 
 
 def _section(role: Role) -> str:

@@ -13,7 +13,7 @@ from proxy.admission.descriptors import raise_limit
 
 def main(argv: list[str] | None = None) -> int:
     """Run the proxy; return the process's exit status."""
-    arguments = _parser().parse_args(argv)
+    arguments = command_line().parse_args(argv)
     raise_limit()
     try:
         config = load(_overrides(arguments), os.environ, choose_file(arguments.config)).config
@@ -24,7 +24,8 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser of flags; the `dest` of each is the key of its setting."""
     parser = argparse.ArgumentParser(prog="python -m proxy", description="Baton's HTTP front door")
     parser.add_argument("--config", type=Path, help="configuration file; baton.yaml in this directory if there is one")
     parser.add_argument("--host", dest="proxy.host")

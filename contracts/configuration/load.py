@@ -17,6 +17,10 @@ from contracts.configuration.values import convert
 DEFAULT_FILE = Path("baton.yaml")
 ENVIRONMENT_PREFIX = "BATON_"
 DEFAULT_ORIGIN = "default"
+READ_ELSEWHERE = {  # variables of our own that are no settings: whoever reads them is inside vLLM's workers
+    "BATON_PIPELINE_TRANSFER": "how pipeline stages on a CPU hand tensors on: `async` (default), `sync` or `shm`",
+    "BATON_CPU_ASYNC_SCHEDULING": "1: a node of one rank on a CPU schedules a step ahead",
+}
 
 
 class ConfigError(ValueError):
@@ -135,7 +139,7 @@ def _from_environment(environ: Mapping[str, str], problems: list[str]) -> list[_
         if name in _KEY_OF_VARIABLE:
             where = f"environment {name}"
             settings.append(_Setting(key=_KEY_OF_VARIABLE[name], value=text, origin=where, where=where))
-        elif name.startswith(ENVIRONMENT_PREFIX):
+        elif name.startswith(ENVIRONMENT_PREFIX) and name not in READ_ELSEWHERE:
             problems.append(_unknown(f"environment {name}", name, _KEY_OF_VARIABLE))
     return settings
 

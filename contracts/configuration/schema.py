@@ -25,8 +25,8 @@ class ClusterConfig:
 class ProxyConfig:
     """The HTTP front door."""
 
-    host: str = "127.0.0.1"
-    port: Port = 8000
+    host: str = "127.0.0.1"  # address that it listens on; 0.0.0.0: all of the machine's
+    port: Port = 8000  # that clients come to
     workers: AtLeastOne = 1  # processes that share the port; limits and retry budgets are each one's own
     prefill: tuple[str, ...] = ()  # base URLs of prefill nodes; dns://name:port stands for all addresses of the name
     decode: tuple[str, ...] = ()  # likewise of decode nodes
@@ -40,20 +40,20 @@ class ProxyConfig:
     max_headers: AtLeastOne = 128  # of one request
     when_no_prefill: Literal["decode_local", "refuse"] = "decode_local"  # no healthy prefill node
     prefill_policy: RoutingPolicy = "prefix_affinity"  # which prefill node gets a prompt; see operations.md
-    decode_policy: RoutingPolicy = "least_load"
+    decode_policy: RoutingPolicy = "least_load"  # which decode node gets a request
     routing_key_header: str = "x-session-id"  # what consistent_hash keeps on one node; without it, the body's `user`
     probe_interval_s: Seconds = 1.0  # how often each node's health and description are read
-    probe_timeout_s: Seconds = 2.0
+    probe_timeout_s: Seconds = 2.0  # a probe without an answer for so long is made once more, then the node is down
     breaker_failures: AtLeastOne = 5  # so many failed requests in a row isolate a node that still answers probes
     breaker_failure_share: Share = 0.5  # or this share of all (10 at least) within `breaker_window_s`
-    breaker_window_s: Seconds = 10.0
+    breaker_window_s: Seconds = 10.0  # over which that share is taken
     breaker_open_s: Seconds = 2.0  # until one request tries an isolated node again; doubled each time that fails
-    connect_timeout_s: Seconds = 3.0
+    connect_timeout_s: Seconds = 3.0  # for a connection to a node
     request_timeout_s: Seconds = 600.0  # from the request's arrival to its last byte
     timeout_header: str = "x-request-timeout-s"  # with it a client asks for less
     max_requests: AtLeastOne = 8192  # being served at once, by one process; others wait
-    max_waiting: Number = 4096
-    max_waiting_per_tenant: AtLeastOne = 1024
+    max_waiting: Number = 4096  # requests in the queue; more get 503
+    max_waiting_per_tenant: AtLeastOne = 1024  # of one tenant; more get 429
     tenant_header: str = ""  # who asks, if a gateway says so; empty or missing: the API key
     priority_header: str = "x-request-priority"  # lower goes first; else the body's `priority`; empty: neither counts
     client_stall_timeout_s: Seconds = 60.0  # a client that reads nothing for so long is dropped
@@ -63,8 +63,8 @@ class ProxyConfig:
     retry_share: Share = 0.2  # of all requests; so many may be tried again where failures last
     retry_burst: AtLeastOne = 512  # … and so many beyond that, for the loss of a node with all its requests
     resume: Literal["off", "token_ids", "all"] = "all"  # which streams that break go on elsewhere; see failover.md
-    max_body_bytes: AtLeastOne = 64 * 1024 * 1024
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    max_body_bytes: AtLeastOne = 64 * 1024 * 1024  # of one request
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # the least that is written
     log_format: Literal["text", "json"] = "text"  # of every line
     access_log: Literal["off", "errors", "all"] = "off"  # a line for each request, or for each that failed
     otlp_endpoint: str = ""  # collector that traces go to, such as http://collector:4318; empty: no traces
@@ -97,8 +97,8 @@ class NodeConfig:
     """One prefill or decode node (sections `prefill_node` and `decode_node`)."""
 
     model: str = ""  # path or hub id; empty: the embedded model
-    host: str = "127.0.0.1"
-    port: Port = 8100
+    host: str = "127.0.0.1"  # address that it listens on, for HTTP and for control
+    port: Port = 8100  # of its HTTP server
     advertise_host: str = ""  # address that peers reach this node at; empty: `host`, or its first non-loopback one
     control_port: Port = 0  # ZMQ port of a prefill node; 0: `port` + 1000
     drain_timeout_s: Seconds = 20.0  # after SIGTERM, for running requests and pushes to end; then vLLM is stopped
@@ -114,11 +114,11 @@ class ServeConfig:
 
     prefill: Number = 1  # number of prefill nodes
     decode: AtLeastOne = 1  # number of decode nodes
-    prefill_base_port: Port = 8100
-    decode_base_port: Port = 8200
+    prefill_base_port: Port = 8100  # of the first prefill node; the others follow
+    decode_base_port: Port = 8200  # of the first decode node; the others follow
     pin_cores: bool = True  # give each node cores of its own where there are several
-    start_timeout_s: Seconds = 240.0
-    stop_timeout_s: Seconds = 10.0
+    start_timeout_s: Seconds = 240.0  # until every process must be ready
+    stop_timeout_s: Seconds = 10.0  # for processes to drain and end, a proxy 2 s less; then they are killed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,11 +25,16 @@ def effective(loaded: Loaded) -> str:
 
 def reference() -> str:
     """Return every setting with its default and, behind it, what it means."""
-    notes = {}
-    for section, kind in get_type_hints(BatonConfig).items():
-        for match in FIELD_COMMENT.finditer(inspect.getsource(kind)):
-            notes[f"{section}.{match['field']}"] = match["comment"]
-    return "\n".join(_lines(BatonConfig(), notes))
+    return "\n".join(_lines(BatonConfig(), meanings()))
+
+
+def meanings() -> dict[str, str]:
+    """Return `"section.field"` → what it means: the comments in the schema."""
+    return {
+        f"{section}.{match['field']}": match["comment"]
+        for section, kind in get_type_hints(BatonConfig).items()
+        for match in FIELD_COMMENT.finditer(inspect.getsource(kind))
+    }
 
 
 def _lines(config: BatonConfig, notes: dict[str, str]) -> Iterator[str]:

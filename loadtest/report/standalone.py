@@ -24,5 +24,6 @@ def standalone(picture: Picture, names: Sequence[str]) -> str:
     ]
     size = f'xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     ground = f'<rect width="{WIDTH}" height="{height}" style="fill: var(--paper)"/>'
+    drawing = picture.drawing.replace("<svg ", f'<svg width="{WIDTH}" height="{HEIGHT}" ', 1)  # not all of the file's
     title = f"<title>{escape(picture.title)}</title>"
-    return f"<svg {size}>{title}<style>{STYLE}</style>{ground}{picture.drawing}{''.join(keys)}</svg>\n"
+    return f"<svg {size}>{title}<style>{STYLE}</style>{ground}{drawing}{''.join(keys)}</svg>\n"

@@ -21,7 +21,7 @@ from loadtest.run import arguments as arguments_of_run
 from node.command import parse, with_passthrough
 from node.flags import ranks_of, refuse_owned
 from node.roles import node_config
-from proxy.__main__ import _overrides, _parser
+from proxy.__main__ import _overrides, command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICES = {"cuda": "cuda", "npu": "npu"}  # page → device
@@ -101,7 +101,7 @@ def test_a_command_parses(page: str, arguments: list[str]) -> None:
         for role in ROLES.values():
             check_transport(check_node(role, ["--model", "M", *options.node_flags]), DEVICES[page])
     elif command == "proxy":
-        assert load(_overrides(_parser().parse_args(rest)), {}, None).config.proxy.decode
+        assert load(_overrides(command_line().parse_args(rest)), {}, None).config.proxy.decode
     elif command == "loadtest":
         assert not arguments_of_run.conflicts(arguments_of_run.parse(rest[1:], {}))
     else:

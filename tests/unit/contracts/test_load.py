@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import yaml
 
-from contracts.configuration.load import HINTS, ConfigError, choose_file, environment_name, flag_name, load
+from contracts.configuration.load import (
+    HINTS,
+    READ_ELSEWHERE,
+    ConfigError,
+    choose_file,
+    environment_name,
+    flag_name,
+    load,
+)
 from contracts.configuration.schema import BatonConfig
 
 SOURCES = ("default", "file", "environment", "flag")
@@ -261,3 +269,17 @@ def as_text(config: BatonConfig) -> Iterator[tuple[str, str]]:
             continue
         separator = " " if name == "vllm_args" else ","
         yield key, separator.join(value) if isinstance(value, tuple) else "" if value is None else str(value)
+
+
+@pytest.mark.parametrize("name", READ_ELSEWHERE)
+def test_a_variable_that_the_workers_read_is_no_unknown_setting(name: str) -> None:
+    """A node with `BATON_PIPELINE_TRANSFER` in its environment was refused as if it were a slip of the pen."""
+    assert load({}, {name: "1"}, None).config == BatonConfig()
+
+
+def test_the_workers_read_each_of_these_variables() -> None:
+    """None is in the list for nothing."""
+    room = Path(__file__).parents[3] / "model_runner"
+    source = "".join(file.read_text() for file in room.rglob("*.py"))
+
+    assert [name for name in READ_ELSEWHERE if f'"{name}"' not in source] == []

@@ -1,0 +1,48 @@
+from pathlib import Path
+
+import pytest
+
+from tests.site.nav import NavError, read
+
+ROOT = Path(__file__).parents[3]
+PAGES = ("README.md", "CHANGELOG.md", "docs/a.md", "docs/more/README.md", "docs/more/1.md", "docs/more/2.md")
+
+
+def repository(root: Path, nav: str) -> Path:
+    """Some pages and a navigation."""
+    for page in PAGES:
+        file = root / page
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("# T\n")
+    (root / "docs" / "nav.yaml").write_text(nav)
+    return root
+
+
+def test_folders_stand_for_their_pages(tmp_path: Path) -> None:
+    """README.md first; what is left in the root follows under Project."""
+    root = repository(tmp_path, "One: [quick-start.md, docs/a.md]\nMeasured: [docs/more/]\n")
+
+    assert read(root) == {
+        "One": ["quick-start.md", "docs/a.md"],
+        "Measured": ["docs/more/README.md", "docs/more/1.md", "docs/more/2.md"],
+        "Project": ["CHANGELOG.md"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("nav", "wrong"),
+    [
+        ("One: [docs/more/]\n", "docs/nav.yaml has no place for docs/a.md"),
+        ("One: [docs/a.md, docs/more/, docs/a.md]\n", "docs/nav.yaml names docs/a.md twice"),
+        ("One: [docs/a.md, docs/b.md, docs/more/]\n", "docs/nav.yaml names docs/b.md, which is not there"),
+    ],
+)
+def test_each_difference_is_named(tmp_path: Path, nav: str, wrong: str) -> None:
+    """A page without a place would be found by search alone."""
+    with pytest.raises(NavError, match=f"^{wrong}$"):
+        read(repository(tmp_path, nav))
+
+
+def test_every_page_of_this_repository_has_a_place() -> None:
+    """A new page in docs wants a line in docs/nav.yaml."""
+    assert "docs/operations.md" in read(ROOT)["Operations"]
