@@ -49,7 +49,9 @@ def test_ipc_lock_lifts_the_limit_of_pinned_memory(
 ) -> None:
     """The kernel asks for it first, so a pod with it needs no `ulimit -l`."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (65_536, 65_536))
-    (tmp_path / "status").write_text(f"Name:\tpython\nCapEff:\t{capabilities}\nCapBnd:\t0000000000004000\nSeccomp:\t0\n" if capabilities else "")
+    (tmp_path / "status").write_text(
+        f"Name:\tpython\nCapEff:\t{capabilities}\nCapBnd:\t0000000000004000\nSeccomp:\t0\n" if capabilities else ""
+    )
     (tmp_path / "uid_map").write_text(f"         {users}\n")
 
     assert locked_bytes(tmp_path) == expected
