@@ -13,12 +13,12 @@ from kv_connector.divisions import divisions_of, total_kv_heads
 from kv_connector.drafting import draft_layers, drafter_digest
 from kv_connector.engine.mooncake_environment import check_transport
 from kv_connector.fingerprint import fingerprint_of
-from kv_connector.groups import groups_of
 from kv_connector.protocol import Rank
 from kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
-from kv_connector.worker_side.caches import Membership, describe, tensors_of
+from kv_connector.worker_side.caches import describe, tensors_of
 from kv_connector.worker_side.decode import DecodeWorker
 from kv_connector.worker_side.introduction import Introduction
+from kv_connector.worker_side.memberships import memberships
 from kv_connector.worker_side.prefill import PrefillWorker
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def make_worker(
         num_blocks=num_blocks,
         block_tokens=vllm_config.cache_config.block_size,
         divisions=divisions_of(vllm_config, kv_cache_config, kv_caches),
-        groups=_memberships(vllm_config, kv_cache_config),
+        groups=memberships(vllm_config, kv_cache_config, kv_caches),
         drafter=drafter_digest(vllm_config),
         draft_layers=draft_layers(vllm_config, kv_caches),
     )
@@ -110,16 +110,6 @@ def make_worker(
     }
     address = worker.address if isinstance(worker, PrefillWorker) else ""
     return Made(worker, introduction.index, address, lambda: described | worker.snapshot())
-
-
-def _memberships(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> dict[str, Membership]:
-    """Return vLLM's layer name → its KV cache group."""
-    groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
-    return {
-        name: Membership(number, group.window)
-        for number, (group, spec) in enumerate(zip(groups, kv_cache_config.kv_cache_groups, strict=True))
-        for name in spec.layer_names
-    }
 
 
 def rank_of(vllm_config: "VllmConfig") -> Rank:

@@ -47,7 +47,9 @@ def test_a_layer_that_shares_its_kv_has_no_region_of_its_own() -> None:
 
 def test_a_recurrent_state_is_refused_by_name() -> None:
     """Mamba layers register lists of tensors."""
-    with pytest.raises(LayoutError, match=r"layer\.0"):
+    with pytest.raises(
+        LayoutError, match=r"layer\.0 keeps several tensors \(a recurrent state\): it cannot be disaggregated yet"
+    ):
         describe({"layer.0": [torch.zeros(6, 4)]}, num_blocks=6, block_tokens=16)  # type: ignore[dict-item]  # as vLLM does
 
 
