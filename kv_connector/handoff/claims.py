@@ -15,6 +15,9 @@ MAX_PEERS = 1_024  # decode ranks, those that restarted within the last `peer_ti
 MAX_TRANSFERS_EACH = MAX_OPEN  # a beat lists no more
 MAX_UNSTARTED = 8 * MAX_OPEN  # transfers that decode ranks asked for and whose prompt has not started here
 MAX_BLOCKS_EACH = 1 << 20  # block ids in a rank's open reservations: pools are smaller
+# Places in the lists that hold them, those of blocks that are not wanted included: of a long prompt a layer with a window
+# wants a few, and every KV cache group has a list. 64 MiB.
+MAX_PLACES_EACH = 8 * MAX_BLOCKS_EACH
 MAX_ENGINES_EACH = 64  # names that a rank has given to its engines, one after the other
 BEAT_BUDGET = 1_024  # transfers that one beat may begin, end or have answered: others wait for us meanwhile
 
@@ -24,7 +27,8 @@ class Claims:
 
     def __init__(self) -> None:
         self.transfers: Counter[int] = Counter()  # by decode rank
-        self.blocks: Counter[int] = Counter()  # in their reservations
+        self.blocks: Counter[int] = Counter()  # that their reservations want
+        self.places: Counter[int] = Counter()  # in their reservations
         self.owners: dict[str, int] = {}  # engine → decode rank
         self._engines: dict[int, list[str]] = {}  # decode rank → its engines, oldest first
 
@@ -52,7 +56,8 @@ class Claims:
             return Refused.BLOCKS
         if self.owners.get(wish.engine, decode) != decode:
             return Refused.ENGINE
-        return Refused.TOO_MUCH if self.blocks[decode] + _num_blocks(wish) > MAX_BLOCKS_EACH else None
+        crowded = self.blocks[decode] + _num_blocks(wish) > MAX_BLOCKS_EACH
+        return Refused.TOO_MUCH if crowded or self.places[decode] + _num_places(wish) > MAX_PLACES_EACH else None
 
     def own(self, decode: int) -> None:
         """A rank has one more transfer."""
@@ -61,6 +66,7 @@ class Claims:
     def reserve(self, decode: int, wish: Reserve) -> None:
         """One of its transfers is reserved; the caller has asked whether it may be."""
         self.blocks[decode] += _num_blocks(wish)
+        self.places[decode] += _num_places(wish)
         if wish.engine not in self.owners:
             mine = self._engines.setdefault(decode, [])
             if len(mine) == MAX_ENGINES_EACH:
@@ -70,7 +76,8 @@ class Claims:
 
     def give(self, decode: int, wish: Reserve | None) -> None:
         """One of its transfers has ended."""
-        for counter, number in ((self.transfers, 1), (self.blocks, _num_blocks(wish) if wish else 0)):
+        blocks, places = (_num_blocks(wish), _num_places(wish)) if wish else (0, 0)
+        for counter, number in ((self.transfers, 1), (self.blocks, blocks), (self.places, places)):
             counter[decode] -= number
             if not counter[decode]:
                 del counter[decode]
@@ -94,4 +101,8 @@ class Budget:
 
 
 def _num_blocks(wish: Reserve) -> int:
+    return _num_places(wish) - sum(group.count(0) for group in wish.blocks)
+
+
+def _num_places(wish: Reserve) -> int:
     return sum(map(len, wish.blocks))

@@ -202,7 +202,7 @@ class PrefillSide:
             claims._engines.clear()
         by_name: list[dict[Any, Any]] = [machine.transfers, machine._pushable, machine._ids, outcomes, *owners.values()]
         by_peer: list[dict[Any, Any]] = [machine.sessions, machine._routes, machine._hellos, owners]
-        for table in [*by_name, *by_peer, claims.transfers, claims.blocks]:
+        for table in [*by_name, *by_peer, claims.transfers, claims.blocks, claims.places]:
             in_order(table)
 
     def _forget_request(self, name: str) -> None:

@@ -200,6 +200,25 @@ def test_reserved_blocks_are_bounded_for_each_rank(scene: Scene, monkeypatch: py
     assert scene.pair.p._claims.blocks[E] == 3
 
 
+def test_places_without_a_block_count_for_themselves(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer with a window wants a few blocks of a long list: the rest are no blocks, and bounded all the same."""
+    monkeypatch.setattr(claims, "MAX_BLOCKS_EACH", 10)
+    monkeypatch.setattr(claims, "MAX_PLACES_EACH", 100)
+    for name in range(9):
+        assert scene.says(reservation(f"u{name}", blocks=[[0] * 10 + [1]])) == []
+    assert (scene.pair.p._claims.blocks[E], scene.pair.p._claims.places[E]) == (9, 99)
+
+    for more in ([0, 1], [1, 2]):  # a place too many, and a block too many
+        [answer] = scene.says(reservation("v", blocks=[more]))
+        assert isinstance(answer, Fail)
+        assert "too_much" in answer.reason
+
+    for name in range(9):
+        scene.says(Revoke(transfer_id=f"u{name}", epoch=1))
+    assert E not in scene.pair.p._claims.blocks
+    assert E not in scene.pair.p._claims.places
+
+
 def test_processes_that_introduce_themselves_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that P knows are served on; a newcomer gets in when one of the crowd has been silent for long enough."""
     monkeypatch.setattr(claims, "MAX_PEERS", 4)
