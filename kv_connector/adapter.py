@@ -1,23 +1,48 @@
-"""Which LoRA adapter a prompt's KV was computed with: its name, and what is in its files.
+"""Which LoRA adapter a prompt's KV was computed with: its name, what was in its files when the engine loaded them, and how.
 
 Two nodes may have loaded different files under one name. Then their prompts are not the same (I7), and the decode node
-computes it itself. Large files count by size, head and samples, as the weights do.
+computes them itself. What counts is what is in the engine's memory, so files are read when they are loaded, and looked at
+again with each prompt. Of an adapter nothing is known, and its prompts are like no others,
+
+- whose files have changed since: vLLM reads an adapter again after it had to make room for others, so they may be in
+  memory or not,
+- that was loaded again with other files from the same place: vLLM's prefix cache knows adapters by name and place, and
+  goes on giving out the KV of the former,
+- whose files cannot be found.
 """
 
 import hashlib
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+logger = logging.getLogger(__name__)
 
 _FILES: Final = ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin", "adapter_model.pt")
-_SAMPLE_BYTES: Final = 64 * 1024
-_SAMPLES: Final = 32
-
-_State = tuple[str, int, int]  # a file's path, size and time of change, ns
+# What of vLLM's `LoRAConfig` decides what an adapter does to the KV; older versions do not have all of it.
+_SETTINGS: Final = (
+    "lora_dtype",
+    "target_modules",
+    "enable_tower_connector_lora",
+    "enable_mixed_moe_lora_format",
+    "enable_moe_shared_loras",
+)
 
 
 class Adapter(Protocol):
     """What is read of vLLM's `LoRARequest`."""
+
+    @property
+    def lora_int_id(self) -> int:
+        """Of what is loaded; another name, or the name again after it was unloaded, gets another one."""
+        ...
 
     @property
     def lora_name(self) -> str:
@@ -30,29 +55,139 @@ class Adapter(Protocol):
         ...
 
 
-def adapter_name(adapter: Adapter) -> str:
-    """Name an adapter, the same on two nodes only if its files are. One of the hub goes by its id."""
-    folder = Path(adapter.lora_path)
-    states: list[_State] = []
-    for name in _FILES:
+class _State(NamedTuple):
+    """A file as it looks from outside: another one if any of this is."""
+
+    path: str
+    size: int
+    inode: int
+    written_ns: int
+    changed_ns: int
+
+
+_States = tuple[_State, ...]
+
+
+class _Loaded(NamedTuple):
+    states: _States
+    digest: str  # empty: nobody knows what was read
+
+
+class Adapters:
+    """The adapters that this engine has loaded. For the thread of vLLM's scheduler."""
+
+    def __init__(self, settings: str = "", *, keeps_kv: bool = True) -> None:
+        """Begin with none.
+
+        Args:
+            settings: How this engine applies them (`settings_of`).
+            keeps_kv: Whether it has a prefix cache.
+        """
+        self._settings = settings
+        self._keeps_kv = keeps_kv
+        self._loaded: dict[int, _Loaded] = {}
+        self._digests: dict[tuple[str, str], str] = {}  # by name and place; empty: there were several
+        self._unlike_others = secrets.token_hex(16)
+
+    @contextmanager
+    def loading(self, adapter: Adapter) -> Iterator[None]:
+        """While the engine loads an adapter, for the first time or again. If it fails, what was loaded before stays."""
+        before = _look_at(adapter)
+        yield
+        after = _look_at(adapter)  # an adapter of the hub has files only now
+        digest = _digest(after) if after == before or not before else ""
+        place = adapter.lora_name, adapter.lora_path
+        if self._keeps_kv and self._digests.setdefault(place, digest) != digest:
+            digest = self._digests[place] = ""
+        self._loaded[adapter.lora_int_id] = _Loaded(after, digest)
+
+    def name_of(self, adapter: Adapter) -> str:
+        """Name an adapter, the same on two nodes only if both have loaded the same files and apply them alike."""
+        found = _look_at(adapter)
+        loaded = self._loaded.get(adapter.lora_int_id)
+        if loaded is None:  # nobody said that it was loaded: it will be, for this prompt
+            loaded = self._loaded[adapter.lora_int_id] = _Loaded(found, _digest(found))
+        if not loaded.digest or (found != loaded.states and _digest(found) != loaded.digest):
+            return f"{adapter.lora_name} {self._unknown(adapter)}"
+        packing = getattr(adapter, "is_3d_lora_weight", False)  # of experts; younger than our oldest vLLM
+        return f"{adapter.lora_name} {loaded.digest} {packing} {self._settings}"
+
+    def _unknown(self, adapter: Adapter) -> str:
+        _warn(adapter.lora_name, adapter.lora_path)
+        return self._unlike_others
+
+
+def settings_of(vllm_config: "VllmConfig") -> str:
+    """Return what two engines must have in common to apply one adapter alike; "" if they do not know any."""
+    config = vllm_config.lora_config
+    return "" if config is None else " ".join(f"{name}={_plain(getattr(config, name, None))}" for name in _SETTINGS)
+
+
+def _plain(value: Any) -> str:
+    """Write a setting down: one that is off like one that this version does not have, and modules in any order."""
+    return str(sorted(value) if isinstance(value, list | tuple | set) else value or None)
+
+
+def _look_at(adapter: Adapter) -> _States:
+    folder = _folder_of(adapter.lora_path)
+    states = []
+    for name in _FILES if folder is not None else ():
         try:
-            found = (folder / name).stat()
+            states.append(_state_of(folder / name))
         except OSError:
-            continue  # each format has one of them; an id of the hub has none
-        states.append((str(folder / name), found.st_size, found.st_mtime_ns))
-    return f"{adapter.lora_name} {_digest(tuple(states)) if states else adapter.lora_path}"
+            continue  # each format has one of them
+    return tuple(states)
+
+
+def _state_of(path: Path) -> _State:
+    found = path.stat()
+    return _State(str(path), found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _folder_of(path: str) -> Path | None:
+    """Return where vLLM finds an adapter's files; `None` if it has not fetched them from the hub.
+
+    Source:
+        `get_adapter_absolute_path` of vLLM's `lora/utils.py`.
+    """
+    local = Path(path).expanduser()
+    if local.is_absolute() or local.exists():
+        return local
+    from huggingface_hub import try_to_load_from_cache  # heavy, and needless for a folder
+
+    try:
+        cached = try_to_load_from_cache(path, _FILES[0])
+    except ValueError:  # no id of the hub
+        return None
+    return Path(cached).parent if isinstance(cached, str) else None
+
+
+def _digest(states: _States) -> str:
+    """Return what stands in these files; "" if there are none, or they are no longer those that were looked at."""
+    try:
+        return _read(states) if states else ""
+    except OSError:
+        return ""
 
 
 @lru_cache(maxsize=256)
-def _digest(states: tuple[_State, ...]) -> str:
+def _read(states: _States) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for path, size, _ in states:
-        digest.update(f"|{Path(path).name} {size}|".encode())
-        try:
-            with Path(path).open("rb") as file:
-                for index in range(_SAMPLES if size > _SAMPLES * _SAMPLE_BYTES else 1):
-                    file.seek(index * max(0, size - _SAMPLE_BYTES) // (_SAMPLES - 1))
-                    digest.update(file.read(_SAMPLE_BYTES if size > _SAMPLES * _SAMPLE_BYTES else size))
-        except OSError:
-            return ""  # gone since it was looked at: by its name alone
+    for state in states:
+        path = Path(state.path)
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, hashlib.blake2b).digest())
+        digest.update(f"|{path.name} {state.size}|".encode())
+        if _state_of(path) != state:
+            raise OSError(f"{path} has changed")
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=256)  # once for each
+def _warn(name: str, path: str) -> None:
+    logger.warning(
+        "adapter %s: its files in %s have changed since they were first loaded, or cannot be found; its prompts are not "
+        "handed over until it is loaded from a new place",
+        name,
+        path,
+    )

@@ -23,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.request import RequestStatus
 
 from contracts.kv_transfer import Grid
+from kv_connector.adapter_loading import adapters_of
 from kv_connector.config import ConnectorConfig
 from kv_connector.engine_version import (
     KNOWS_FAILED_RECEIVES,
@@ -94,12 +95,19 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         if role is KVConnectorRole.SCHEDULER:
             secret, block_tokens = self._config.secret(), vllm_config.cache_config.block_size
             grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
+            adapters = adapters_of(vllm_config)
             if transfer_config.is_kv_producer:
-                self._scheduler = PrefillScheduler(secret, block_tokens, grid, groups=groups)
+                self._scheduler = PrefillScheduler(secret, block_tokens, grid, groups=groups, adapters=adapters)
             else:
                 can_share = bool(vllm_config.cache_config.enable_prefix_caching)
                 self._scheduler = DecodeScheduler(
-                    self._config, secret, block_tokens, grid, has_prefix_cache=can_share, groups=groups
+                    self._config,
+                    secret,
+                    block_tokens,
+                    grid,
+                    has_prefix_cache=can_share,
+                    groups=groups,
+                    adapters=adapters,
                 )
 
     # --- worker ---

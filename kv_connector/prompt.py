@@ -8,24 +8,32 @@ from array import array
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from kv_connector.adapter import adapter_name
-
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
+    from kv_connector.adapter import Adapters
 
-def prompt_hash(request: "Request", *, with_files: bool = True) -> bytes:
+ADAPTER_CHANGED = "the adapter's files have changed while the prompt waited: the two nodes may see different prompts"
+
+
+def prompt_hash(request: "Request", adapters: "Adapters | None" = None) -> bytes:
     """Return 16 bytes naming the prompt of `request`: token ids, multimodal inputs, LoRA and cache salt.
 
-    Without the adapter's files two nodes name a prompt alike even where it is not the same, and so find out at once.
+    Without `adapters`, which know what was loaded, two nodes name a prompt alike even where it is not the same, and so
+    find out at once.
     """
     digest = blake2b(array("q", request.prompt_token_ids or ()).tobytes(), digest_size=16)
     for feature in request.mm_features:
         place = feature.mm_position
         digest.update(f"|mm {feature.identifier} {place.offset} {place.length}".encode())
     if request.lora_request is not None:
-        name = adapter_name(request.lora_request) if with_files else request.lora_request.lora_name
+        name = adapters.name_of(request.lora_request) if adapters else request.lora_request.lora_name
         digest.update(f"|lora {name}".encode())
     if request.cache_salt:
         digest.update(f"|salt {request.cache_salt}".encode())
     return digest.digest()
+
+
+def has_changed(request: "Request", adapters: "Adapters", before: bytes) -> bool:
+    """Whether the adapter of `request` is no longer known to be what it was when the prompt was named `before`."""
+    return request.lora_request is not None and prompt_hash(request, adapters) != before

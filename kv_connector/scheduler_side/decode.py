@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.kv_transfer import SINGLE, Grid, TransferParams
 from contracts.secret import ClusterSecret
+from kv_connector.adapter import Adapters
 from kv_connector.config import ConnectorConfig
 from kv_connector.engine_version import restart
 from kv_connector.groups import ONE_GROUP, Group, have_windows
 from kv_connector.handoff.incoming import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
-from kv_connector.prompt import prompt_hash
+from kv_connector.prompt import ADAPTER_CHANGED, has_changed, prompt_hash
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.billing import bill
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
@@ -71,6 +72,7 @@ class DecodeScheduler:
         *,
         has_prefix_cache: bool = True,
         groups: Sequence[Group] = ONE_GROUP,
+        adapters: Adapters | None = None,
     ) -> None:
         self.addresses: list[str] = []  # none: decode ranks dial
         self._config = config
@@ -80,6 +82,7 @@ class DecodeScheduler:
         self._groups = groups
         # Told of the whole prompt, vLLM would compute its last token without the first token in that one's window.
         self._own_tokens = 1 if have_windows(groups) else 0
+        self._adapters = adapters or Adapters()
         self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
@@ -114,8 +117,8 @@ class DecodeScheduler:
         params = params_of(request, "decode", self._secret, self._refusals)
         if params is None or request.skip_reading_prefix_cache:
             return  # an ordinary request; one that must compute its prompt itself
-        prompt = prompt_hash(request)
-        transfer_id = params.transfer_of(prompt_hash(request, with_files=False))
+        prompt = prompt_hash(request, self._adapters)
+        transfer_id = params.transfer_of(prompt_hash(request))
         peers = params.peer.split(",")
         if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:
             self._unfit(params)
@@ -140,6 +143,9 @@ class DecodeScheduler:
             return None, False
         tracked = self._requests.get(request.request_id)
         if tracked is None or tracked.state is not _State.WAITING:
+            return 0, False
+        if has_changed(request, self._adapters, tracked.prompt_hash):
+            self._recompute(request.request_id, tracked, ADAPTER_CHANGED)
             return 0, False
         missing = request.num_prompt_tokens - num_computed_tokens
         if missing <= 1:

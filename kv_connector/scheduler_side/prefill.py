@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from contracts.kv_transfer import SINGLE, Grid, Grids
 from contracts.secret import ClusterSecret
+from kv_connector.adapter import Adapters
 from kv_connector.groups import ONE_GROUP, Group
 from kv_connector.handoff.outgoing import Prompt
 from kv_connector.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
-from kv_connector.prompt import prompt_hash
+from kv_connector.prompt import ADAPTER_CHANGED, has_changed, prompt_hash
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.pins import BlockTables
@@ -38,6 +39,7 @@ class _State(IntEnum):
 
 @dataclass(slots=True)
 class _Tracked:
+    request: "Request"
     transfer_id: str
     group: str  # id of all transfers of one HTTP request; empty: there is one
     tokens: int
@@ -57,11 +59,13 @@ class PrefillScheduler:
         grid: Grid = SINGLE.prefill,
         *,
         groups: Sequence[Group] = ONE_GROUP,
+        adapters: Adapters | None = None,
     ) -> None:
         self.addresses: list[str] = []  # of our ranks, for the node API
         self._grid = grid
         self._secret = secret
         self._block_tokens = block_tokens
+        self._adapters = adapters or Adapters()
         self._refusals = Refusals(logger)
         self._requests: dict[str, _Tracked] = {}
         self._held: dict[str, _Tracked] = {}
@@ -84,8 +88,8 @@ class PrefillScheduler:
         params = params_of(request, "prefill", self._secret, self._refusals)
         if params is None:
             return
-        prompt = prompt_hash(request)
-        transfer_id = params.transfer_of(prompt_hash(request, with_files=False))
+        prompt = prompt_hash(request, self._adapters)
+        transfer_id = params.transfer_of(prompt_hash(request))
         if known := self._prompts.get(transfer_id):
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
@@ -99,7 +103,8 @@ class PrefillScheduler:
         tokens = request.num_prompt_tokens
         blocks = -(-tokens // self._block_tokens)
         group = params.transfer_id if params.several else ""
-        self._requests[request.request_id] = _Tracked(transfer_id, group, tokens, blocks, prompt, params.grids)
+        tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, params.grids)
+        self._requests[request.request_id] = tracked
         self._totals["transfers"] += 1
 
     def take_step(self, output: "SchedulerOutput") -> PrefillStep:
@@ -176,7 +181,12 @@ class PrefillScheduler:
 
     def _begin(self, request_id: str, cached_tokens: int) -> None:
         tracked = self._requests.get(request_id)
-        if tracked is not None and tracked.state is _State.QUEUED:
+        if tracked is None or tracked.state is not _State.QUEUED:
+            return
+        if has_changed(tracked.request, self._adapters, tracked.prompt_hash):
+            self._step.abandoned.append(Abandoned(tracked.transfer_id, ADAPTER_CHANGED, tracked.grids))
+            tracked.state = _State.VOID
+        else:
             prompt = Prompt(tracked.tokens, tracked.blocks, tracked.prompt_hash, cached_tokens)
             started = StartedPrompt(tracked.transfer_id, request_id, prompt, tracked.group, tracked.grids)
             self._step.started.append(started)

@@ -32,7 +32,7 @@ def write_adapter(folder: Path, seed: int) -> str:
             name = f"base_model.model.model.layers.{layer}.self_attn.{part}"
             tensors[f"{name}.lora_A.weight"] = torch.randn(RANK, model["hidden_size"], generator=draw) * 0.1
             tensors[f"{name}.lora_B.weight"] = torch.randn(out, RANK, generator=draw) * 0.1
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     save_file(tensors, folder / "adapter_model.safetensors")
     settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": 2 * RANK, "target_modules": [*sizes], "bias": "none"}
     (folder / "adapter_config.json").write_text(json.dumps(settings | {"task_type": "CAUSAL_LM"}))
@@ -64,4 +64,25 @@ def test_each_adapters_prompts_are_exact(stack: Stack, trio: Trio, tmp_path: Pat
         assert [difference(*pair) for pair in zip(expected[name], got, strict=True)] == [""] * len(prompts), name
     assert len({answer[0].tokens for answer in expected.values()}) == len(expected)  # the adapters do something
     assert {answer.path for name in (stack.model, "first") for answer in found[name]} == {DISAGGREGATED}
+    assert [failure["reason"] for failure in failures] == ["the two nodes see different prompts"] * len(prompts)
+
+
+def test_a_file_that_is_replaced_is_not_what_was_loaded(stack: Stack, trio: Trio, tmp_path: Path) -> None:
+    """P has loaded what stood in a folder of both; D loads what stands there later. They see one file, and do not agree."""
+    shared = write_adapter(tmp_path / "shared", 1)
+    flags = [*FLOAT32, "--enable-lora", "--max-lora-rank", str(RANK), "--lora-modules", f"tuned={shared}"]
+    prompts = trio.prompts[10:12]
+    prefill = stack.node("prefill", *flags)
+    with stopped(stack, prefill):
+        former = answers(prefill.url, "tuned", prompts)
+        write_adapter(tmp_path / "shared", 2)
+        decode, plain = stack.node("decode", *flags), stack.plain(*flags)
+        with stopped(stack, decode, plain):
+            proxy = stack.proxy([prefill], [decode])
+            with stopped(stack, proxy):
+                found, expected = (answers(server.url, "tuned", prompts) for server in (proxy, plain))
+                failures = decode.transfers()["scheduler"]["failures"]
+
+    assert [difference(*pair) for pair in zip(expected, found, strict=True)] == [""] * len(prompts)
+    assert [answer.tokens for answer in former] != [answer.tokens for answer in expected]
     assert [failure["reason"] for failure in failures] == ["the two nodes see different prompts"] * len(prompts)

@@ -31,6 +31,10 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         # kv_connector
         "vllm.config:CacheConfig": ("block_size", "cache_dtype", "enable_prefix_caching", "kv_cache_layout"),
         "vllm.config:CompilationConfig": ("static_forward_context",),
+        "vllm.config:LoRAConfig": (  # adapter.py; the last is younger than our oldest version
+            *("enable_mixed_moe_lora_format", "enable_tower_connector_lora", "lora_dtype", "target_modules"),
+            "enable_moe_shared_loras",
+        ),
         "vllm.config:KVTransferConfig": (
             *("is_kv_producer", "kv_connector_extra_config"),
             *("kv_connector", "kv_connector_module_path", "kv_load_failure_policy", "kv_role"),  # node/arguments.py
@@ -45,8 +49,8 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
             *("prefill_context_parallel_size", "rank", "tensor_parallel_size", "use_ubatching"),
         ),
         "vllm.config:VllmConfig": (
-            *("cache_config", "compilation_config", "kv_transfer_config", "model_config", "parallel_config"),
-            "speculative_config",
+            *("cache_config", "compilation_config", "kv_transfer_config", "lora_config", "model_config"),
+            *("parallel_config", "speculative_config"),
         ),
         CONNECTOR: ("_kv_cache_config", "_kv_cache_manager", "_kv_transfer_config", "_vllm_config"),
         GROUPS: ("request_finished_all_groups",),
@@ -69,6 +73,9 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("req_to_blocks",),
         "vllm.v1.engine.core": ("time",),  # wake.py takes its place
+        "vllm.lora.request:LoRARequest": ("is_3d_lora_weight", "lora_int_id", "lora_name", "lora_path"),
+        "vllm.model_executor.layers.attention.attention:Attention": ("kv_sharing_target_layer_name",),
+        "vllm.v1.executor.abstract:Executor": ("add_lora",),  # adapter_loading.py stands around it
         "vllm.v1.kv_cache_interface:KVCacheConfig": ("kv_cache_groups", "num_blocks"),
         "vllm.v1.kv_cache_interface:KVCacheGroupSpec": ("kv_cache_spec", "layer_names"),
         "vllm.v1.kv_cache_interface:SlidingWindowSpec": ("sliding_window",),

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from kv_connector.adapter import Adapters
 from kv_connector.metadata import DecodeReport, Ending
+from kv_connector.prompt import ADAPTER_CHANGED
 from kv_connector.scheduler_side import decode
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, PEER, SECRET, FakePool, config, request, step_output
@@ -348,3 +350,22 @@ def test_a_request_without_vllms_count_is_served(engine: Engine) -> None:
     engine.side.update(DecodeReport(), {"r1"})
 
     assert engine.side.snapshot()["totals"]["loaded"] == 1
+
+
+def test_an_adapter_that_changed_while_its_prompt_waited_is_computed_here(tmp_path: Path) -> None:
+    """I7: what P has computed may be another adapter's KV. Nothing is reserved, and the reason is told."""
+    names = iter(("as it was", "otherwise"))
+    adapters = Adapters()
+    adapters.name_of = lambda adapter: next(names)  # type: ignore[method-assign]
+    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, adapters=adapters)
+    engine = Engine(side)
+    tuned = request("decode", 40, lora_request=SimpleNamespace(lora_name="tuned"))
+    side.add_request(tuned)
+
+    assert engine.admit(tuned)[0] == 0
+    assert side.match(tuned, 0) == (0, False)
+
+    assert side.take_step(step_output()).reserved == []
+    assert [failure["reason"] for failure in side.snapshot()["failures"]] == [ADAPTER_CHANGED]
+    assert side.snapshot()["recomputed_by_reason"]["mismatch"] == 1
+    side.close()

@@ -1,8 +1,22 @@
 """The prefill node's scheduler side: what the workers are told about each step."""
 
+from types import SimpleNamespace
+
+from kv_connector.adapter import Adapter, Adapters
 from kv_connector.metadata import Progress
+from kv_connector.prompt import ADAPTER_CHANGED
 from kv_connector.scheduler_side.prefill import PrefillScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, FakeRequest, request, step_output
+
+
+class Changing(Adapters):
+    """Adapters of which nothing is known any more from some moment on."""
+
+    changed = False
+
+    def name_of(self, adapter: Adapter) -> str:
+        """As it was, or otherwise."""
+        return f"{adapter.lora_name} {self.changed}"
 
 
 def scheduler() -> PrefillScheduler:
@@ -176,3 +190,20 @@ def test_a_prompt_says_how_much_of_it_was_cached() -> None:
 
     assert [started.prompt.cached_tokens for started in first.started] == [32]
     assert second.started == []
+
+
+def test_an_adapter_that_changed_in_the_queue_has_its_prompt_given_up() -> None:
+    """I7: it was named by files that may not be those that compute it. Other prompts are none of its concern."""
+    adapters = Changing()
+    side = PrefillScheduler(SECRET, BLOCK_TOKENS, adapters=adapters)
+    tuned = request("prefill", 16, lora_request=SimpleNamespace(lora_name="tuned"))
+    side.add_request(tuned)
+    side.add_request(request("prefill", 16, request_id="r2", transfer_id="b" * 32))
+
+    adapters.changed = True
+    step = side.take_step(step_output(new=[("r1", [5], 0, 16), ("r2", [6], 0, 16)]))
+
+    assert [(each.transfer_id, each.reason) for each in step.abandoned] == [("a" * 32, ADAPTER_CHANGED)]
+    assert [started.request_id for started in step.started] == ["r2"]
+    assert [progress.request_id for progress in step.progress] == ["r2"]
+    assert side.finish_request(tuned, aborted=False) is False

@@ -1,0 +1,217 @@
+"""Two nodes agree on an adapter only if both have loaded the same files, and apply them alike."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import huggingface_hub
+import pytest
+
+from kv_connector.adapter import Adapters, settings_of
+from kv_connector.adapter_loading import adapters_of, watch
+
+WEIGHTS = "adapter_model.safetensors"
+
+
+def adapter(folder: Path | str, *, number: int = 1, **more: Any) -> Any:
+    """As much of vLLM's `LoRARequest` as is read."""
+    return SimpleNamespace(lora_name="tuned", lora_int_id=number, lora_path=str(folder), **more)
+
+
+def written(folder: Path, weights: bytes) -> Path:
+    """An adapter of these weights in a folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / WEIGHTS).write_bytes(weights)
+    return folder
+
+
+def loaded(*what: Any, settings: str = "") -> Adapters:
+    """A node that has loaded these."""
+    node = Adapters(settings)
+    for each in what:
+        with node.loading(each):
+            pass
+    return node
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000], ids=["small", "large"])
+def test_an_adapter_is_what_its_files_are(tmp_path: Path, size: int) -> None:
+    """Two nodes may keep it in different places, but must not have different ones under one name."""
+    weights = bytes(size)
+    middle = size // 2
+    names = [
+        loaded(each).name_of(each)
+        for each in (
+            adapter(written(tmp_path / "a", weights)),
+            adapter(written(tmp_path / "b", weights), number=7),
+            adapter(written(tmp_path / "c", weights[:middle] + b"x" + weights[middle + 1 :])),
+        )
+    ]
+
+    assert names[0] == names[1] != names[2]
+
+
+def test_a_file_that_is_replaced_does_not_replace_what_was_loaded(tmp_path: Path) -> None:
+    """On a volume of both, D loads what P has not: neither goes by the file that it sees now, and they do not agree."""
+    ours = adapter(written(tmp_path / "a", b"first"))
+    prefill, stays = loaded(ours), loaded(ours)
+    before = prefill.name_of(ours)
+
+    written(tmp_path / "a", b"another")
+    decode = loaded(ours)
+
+    assert prefill.name_of(ours) not in (before, decode.name_of(ours))
+    assert prefill.name_of(ours) != stays.name_of(ours)  # which of them had to load it again, nobody knows
+
+
+def test_the_prefix_cache_keeps_the_kv_of_what_was_loaded_before(tmp_path: Path) -> None:
+    """`load_inplace`: a node that has one may give out KV of either; from a new place, all is well again."""
+    ours = adapter(written(tmp_path / "a", b"first"))
+    forgetful, keeping = Adapters(keeps_kv=False), Adapters()
+    for weights in (b"first", b"another"):
+        written(tmp_path / "a", weights)
+        for node in (forgetful, keeping):
+            with node.loading(ours):
+                pass
+    fresh = loaded(ours).name_of(ours)
+    elsewhere = adapter(written(tmp_path / "b", b"another"))
+
+    assert forgetful.name_of(ours) == fresh != keeping.name_of(ours)
+    with keeping.loading(elsewhere):
+        pass
+    assert keeping.name_of(elsewhere) == fresh
+
+
+def test_an_adapter_that_is_loaded_again_unchanged_is_the_same(tmp_path: Path) -> None:
+    """Under another number, after it was unloaded, and in place."""
+    ours = adapter(written(tmp_path / "a", b"first"))
+    again = adapter(tmp_path / "a", number=2)
+    node = loaded(ours, again, ours)
+
+    assert node.name_of(ours) == node.name_of(again) == loaded(ours).name_of(ours)
+
+
+def test_a_load_that_fails_leaves_what_was_loaded(tmp_path: Path) -> None:
+    """Then vLLM keeps the former adapter, whose files are gone."""
+    ours = adapter(written(tmp_path / "a", b"first"))
+    node = loaded(ours)
+    written(tmp_path / "a", b"broken")
+
+    with pytest.raises(ValueError, match="broken"), node.loading(ours):
+        raise ValueError("broken")
+
+    assert node.name_of(ours) != loaded(ours).name_of(ours)
+
+
+def test_files_that_changed_while_they_were_loaded_are_nobodys(tmp_path: Path) -> None:
+    """Which of the two was read, nobody knows."""
+    ours = adapter(written(tmp_path / "a", b"first"))
+    node = Adapters()
+
+    with node.loading(ours):
+        written(tmp_path / "a", b"another")
+
+    assert node.name_of(ours) != loaded(ours).name_of(ours)
+
+
+def test_a_file_that_was_touched_or_written_again_is_the_same(tmp_path: Path) -> None:
+    """It is read again, and goes on being exchanged."""
+    ours = adapter(written(tmp_path / "a", b"first"))
+    node = loaded(ours)
+    before = node.name_of(ours)
+
+    os.utime(written(tmp_path / "a", b"first") / WEIGHTS, ns=(1, 1))
+
+    assert node.name_of(ours) == before
+
+
+def test_an_adapter_is_known_from_its_first_prompt_on_at_the_latest(tmp_path: Path) -> None:
+    """Should vLLM load one in a way that we do not see."""
+    ours = adapter(written(tmp_path / "a", b"first"))
+    node = Adapters()
+
+    assert node.name_of(ours) == loaded(ours).name_of(ours)
+
+
+def test_each_setting_counts_that_changes_what_an_adapter_does(tmp_path: Path) -> None:
+    """The same files in another dtype, or for other modules, make other KV; the order of modules makes none."""
+    ours = adapter(written(tmp_path / "a", b"first"))
+    settings = [
+        settings_of(SimpleNamespace(lora_config=SimpleNamespace(**one)))  # type: ignore[arg-type]  # a small one
+        for one in (
+            {"lora_dtype": "torch.float32", "target_modules": ["q_proj", "o_proj"]},
+            {"lora_dtype": "torch.float32", "target_modules": ["o_proj", "q_proj"], "enable_moe_shared_loras": False},
+            {"lora_dtype": "torch.bfloat16", "target_modules": ["q_proj", "o_proj"]},
+            {"lora_dtype": "torch.float32", "target_modules": None},
+            {"lora_dtype": "torch.float32", "target_modules": ["q_proj", "o_proj"], "enable_moe_shared_loras": True},
+        )
+    ]
+    names = [loaded(ours, settings=each).name_of(ours) for each in settings]
+
+    assert names[0] == names[1]
+    assert len(set(names)) == 4
+    packed = adapter(tmp_path / "a", is_3d_lora_weight=True)
+    assert loaded(packed).name_of(packed) != loaded(ours).name_of(ours)
+
+
+def test_an_adapter_of_the_hub_is_what_was_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its id says nothing of the revision; before it is loaded there are no files."""
+    names = []
+    for node, weights in (("a", b"one"), ("b", b"one"), ("c", b"two")):
+        fetched = {"here": False}
+
+        def find(_: str, file: str, node: str = node, fetched: dict[str, bool] = fetched) -> str | None:
+            return str(tmp_path / node / file) if fetched["here"] else None
+
+        monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", find)
+        ours, adapters = adapter("org/tuned"), Adapters()
+        with adapters.loading(ours):
+            written(tmp_path / node, weights)
+            fetched["here"] = True
+        names.append(adapters.name_of(ours))
+
+    assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize("path", ["org/nowhere", "no id: of anything", "/no/such/folder"])
+def test_an_adapter_whose_files_cannot_be_found_is_like_no_other(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Not even like the one of the same name elsewhere; the log says so once."""
+    ours = adapter(path)
+    node = loaded(ours)
+
+    assert node.name_of(ours) == node.name_of(ours) != loaded(ours).name_of(ours)
+    assert len([record for record in caplog.records if path in record.getMessage()]) == 1
+
+
+def executor(load: Callable[[Any], bool]) -> Any:
+    """A class as vLLM's executors are."""
+    return type("Executor", (), {"add_lora": lambda _, request: load(request)})
+
+
+def test_loads_are_seen_where_vllm_makes_them(tmp_path: Path) -> None:
+    """By the last that asked to be told, once, and what vLLM answers is passed on."""
+    ours, told = adapter(written(tmp_path / "a", b"first")), []
+    vllm = executor(lambda request: bool(told.append(request)) or True)
+    nobody, node = Adapters(), Adapters()
+    watch(nobody, vllm)
+    watch(node, vllm)
+
+    assert vllm().add_lora(ours) is True
+
+    assert told == [ours]
+    assert list(node._loaded) == [1]
+    assert not nobody._loaded
+
+
+def test_an_engine_without_adapters_is_left_alone() -> None:
+    """Nothing of vLLM's is replaced."""
+    from vllm.v1.executor.abstract import Executor
+
+    before = Executor.add_lora
+    config: Any = SimpleNamespace(lora_config=None, cache_config=SimpleNamespace(enable_prefix_caching=True))
+    adapters_of(config)
+
+    assert Executor.add_lora is before
