@@ -17,6 +17,10 @@ from tests.e2e.stack import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
+EXACT_BETWEEN_NODES = (
+    *(("format", "json_schema"), ("format", "regex"), ("format", "choice")),
+    *(("tools", "required"), ("tools", "named"), ("logprobs", "0"), ("logprobs", "2"), ("n", "2")),
+)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 
 
@@ -33,13 +37,16 @@ def test_every_case_is_answered_as_by_one_server(parity: ParityTrio) -> None:
     problems: list[str] = []
     needed: set[str] = set()
     disaggregated: Counter[str] = Counter()
+    exchanged: Counter[tuple[str, str]] = Counter()  # values in requests whose KV came from the other node
     with httpx.Client(timeout=60) as client:
         for serial, (path, case) in enumerate(cases()):
             asked = request(path, case, parity.model, serial)
             ours, plain = (
                 client.post(f"{server.url}{path}", json=asked.body) for server in (parity.proxy, parity.plain)
             )
-            disaggregated[path] += ours.headers.get(PATH_HEADER) == DISAGGREGATED
+            if ours.headers.get(PATH_HEADER) == DISAGGREGATED:
+                disaggregated[path] += 1
+                exchanged.update(case.items())
             for difference in differences(ours, plain):
                 if allowed := explained(difference, path, case):
                     needed.add(allowed.name)
@@ -49,6 +56,8 @@ def test_every_case_is_answered_as_by_one_server(parity: ParityTrio) -> None:
 
     assert problems == []
     assert all(disaggregated[path] for path in AXES), disaggregated
+    assert all(exchanged[value] for value in EXACT_BETWEEN_NODES), exchanged
+    assert not exchanged["prompt_logprobs", "1"]  # on the decode node alone
     assert {allowed.name for allowed in ALLOWED} == needed
 
 

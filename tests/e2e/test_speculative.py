@@ -3,12 +3,9 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from contracts.http import DISAGGREGATED
 from deploy.embedded_model import WEIGHTS
@@ -16,6 +13,7 @@ from tests.e2e.client import difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import VERIFY, answers
 from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.support.eagle_heads import write_head
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -26,49 +24,22 @@ METHODS: dict[str, dict[str, Any]] = {
     # A drafter that is the target itself: whatever is not accepted was drafted from another KV.
     "draft": {"method": "draft_model", "model": str(WEIGHTS), "num_speculative_tokens": DRAFTS},
     "eagle": {"method": "eagle", "num_speculative_tokens": DRAFTS},
+    "eagle3": {"method": "eagle3", "num_speculative_tokens": DRAFTS},
+    "ngram_gpu": {
+        "method": "ngram_gpu",
+        "num_speculative_tokens": DRAFTS,
+        "prompt_lookup_max": 3,
+        "prompt_lookup_min": 2,
+    },
+    "suffix": {"method": "suffix", "num_speculative_tokens": DRAFTS},
 }
-
-
-def write_head(folder: Path) -> str:
-    """Write an EAGLE head of one layer for the embedded model; its weights are random, so it drafts badly."""
-    target = json.loads((WEIGHTS / "config.json").read_text())
-    hidden, mlp = target["hidden_size"], target["intermediate_size"]
-    keys = hidden * target["num_key_value_heads"] // target["num_attention_heads"]
-    shapes = {
-        "fc": (hidden, 2 * hidden),
-        "layers.0.self_attn.q_proj": (hidden, hidden),
-        "layers.0.self_attn.k_proj": (keys, hidden),
-        "layers.0.self_attn.v_proj": (keys, hidden),
-        "layers.0.self_attn.o_proj": (hidden, hidden),
-        "layers.0.mlp.gate_proj": (mlp, hidden),
-        "layers.0.mlp.up_proj": (mlp, hidden),
-        "layers.0.mlp.down_proj": (hidden, mlp),
-        "layers.0.post_attention_layernorm": (hidden,),
-    }
-    draw = torch.Generator().manual_seed(5)
-    folder.mkdir(exist_ok=True)
-    tensors = {f"{name}.weight": torch.randn(*shape, generator=draw) * 0.1 for name, shape in shapes.items()}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    sizes = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "vocab_size")
-    same = (
-        *sizes,
-        "max_position_embeddings",
-        "bos_token_id",
-        "eos_token_id",
-        "rope_parameters",
-        "rms_norm_eps",
-        "hidden_act",
-    )
-    settings = {name: target[name] for name in same}
-    settings |= {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": 1}
-    (folder / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": False, "dtype": "float32"}))
-    return str(folder)
 
 
 @contextmanager
 def served(stack: Stack, prefill: str, decode: str) -> Iterator[tuple[Server, Server]]:
     """Yield the proxy and the decode node of a pair that speculates so."""
-    methods = METHODS | {"eagle": METHODS["eagle"] | {"model": write_head(stack.folder / "head")}}
+    heads = {name: METHODS[name] | {"model": write_head(name, stack.folder / name)} for name in ("eagle", "eagle3")}
+    methods = METHODS | heads
     flags = [
         [*FLOAT32, *VERIFY, *(["--speculative-config", json.dumps(methods[method])] if method else [])]
         for method in (prefill, decode)
@@ -106,6 +77,10 @@ def accepted(node: Server) -> float:
         pytest.param("draft", "", None, marks=pytest.mark.matrix),
         pytest.param("eagle", "eagle", 0.0, marks=pytest.mark.matrix),
         pytest.param("eagle", "ngram", 0.0, marks=pytest.mark.matrix),
+        pytest.param("ngram", "eagle", 0.0, marks=pytest.mark.matrix),
+        pytest.param("eagle3", "eagle3", 0.0, marks=pytest.mark.matrix),
+        pytest.param("", "eagle3", 0.0, marks=pytest.mark.matrix),
+        pytest.param("eagle", "eagle3", 0.0, marks=pytest.mark.matrix),
     ],
 )
 def test_tokens_do_not_depend_on_who_speculates(

@@ -71,6 +71,23 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
             },
             groups=2,
         ),
+        # The last two layers keep no KV: they read that of the last full and the last sliding one before them.
+        "gemma3n": Recipe(
+            "Gemma3n",
+            256,
+            {
+                "num_hidden_layers": 6,
+                "layer_types": ["sliding_attention", "full_attention"] * 3,
+                "num_kv_shared_layers": 2,
+                "vocab_size_per_layer_input": tokens.VOCABULARY_SIZE,
+                "hidden_size_per_layer_input": 16,
+                "laurel_rank": 8,
+                "altup_num_inputs": 2,
+                "pad_token_id": 0,
+            },
+            config="Gemma3nText",
+            groups=2,
+        ),
     }
 )
 

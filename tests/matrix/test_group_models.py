@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 
@@ -21,6 +22,18 @@ CELLS = ("short", "chunked", "prefix hit", "abort")
 CHUNK_TOKENS = "512"
 BLOCK_TOKENS = 128
 AT_ONCE = 3
+
+
+class Shapes(NamedTuple):
+    """A model, and over how many ranks each node divides its heads."""
+
+    model: str
+    prefill: int = 1
+    decode: int = 1
+
+    def __str__(self) -> str:
+        """How a test of it is called."""
+        return self.model if self.prefill == self.decode == 1 else f"{self.model} tp{self.prefill} to tp{self.decode}"
 
 
 @dataclass
@@ -74,16 +87,22 @@ def _prompts(name: str) -> list[list[int]]:
     return [[20 + number, *(text * 2)[: length - 1]] for number, length in enumerate(lengths(name))]
 
 
+def _ranks(number: int) -> Sequence[str]:
+    return ("-tp", str(number)) if number > 1 else ()
+
+
 @contextmanager
-def _pair_of(forkserver_of: Stack, name: str, *shape: str) -> Iterator[Pair]:
-    folder = forkserver_of.folder / name
+def _pair_of(forkserver_of: Stack, shapes: Shapes) -> Iterator[Pair]:
+    name = shapes.model
+    folder = forkserver_of.folder / f"{name}-{shapes.prefill}-{shapes.decode}"  # sockets want short paths
     folder.mkdir(exist_ok=True)
     stack = Stack(forkserver_of.forkserver, folder, ensure(name))
     try:
         plain = stack.plain(*FLOAT32, "--max-model-len", "4096")
         plain.wait_ready()
-        prefill = stack.node("prefill", *COMMON, *VERIFY, "--max-num-batched-tokens", CHUNK_TOKENS, *shape)
-        decode = stack.node("decode", *COMMON, *VERIFY)
+        chunks = ("--max-num-batched-tokens", CHUNK_TOKENS)
+        prefill = stack.node("prefill", *COMMON, *VERIFY, *chunks, *_ranks(shapes.prefill))
+        decode = stack.node("decode", *COMMON, *VERIFY, *_ranks(shapes.decode))
         for node in (prefill, decode):
             node.wait_ready(READY_WITHIN_S)
         prompts = _prompts(name)
@@ -104,7 +123,7 @@ def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield running
 
 
-@pytest.mark.parametrize("pair", ["gpt-oss"], indirect=True)
+@pytest.mark.parametrize("pair", [Shapes("gpt-oss")], indirect=True, ids=str)
 def test_a_representative_model_is_exact_in_every_way(pair: Pair) -> None:
     """Full attention and windows, in groups that share memory."""
     assert [problem for cell in CELLS for problem in pair.run(cell)] == []
@@ -112,7 +131,12 @@ def test_a_representative_model_is_exact_in_every_way(pair: Pair) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("pair", [*MODELS], indirect=True)
+@pytest.mark.parametrize(
+    "pair",
+    [*map(Shapes, MODELS), Shapes("gemma3", 2, 1), Shapes("gemma3", 1, 2), Shapes("gpt-oss", 2, 2)],
+    indirect=True,
+    ids=str,
+)
 def test_every_model_with_windows_is_exact(pair: Pair, cell: str) -> None:
-    """Each model in each way."""
+    """Each model in each way; several groups also between nodes of one rank and of two."""
     assert pair.run(cell) == []
