@@ -27,6 +27,7 @@ from node.errors import StartRefusedError
 from node.flags import ranks_of, refuse_owned, value_of
 from node.middleware import GateSettings, configure
 from node.roles import TRAITS, RoleTraits, node_config
+from node.speculation import refuse_unrunnable
 from node.versions import versions
 
 EXIT_REFUSED = 2
@@ -90,6 +91,7 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
     node, theirs = plan.node, plan.node.vllm_args
     device, worker = _device(node.model_runner)
     _check_transport(config.transfer.protocol, device)
+    refuse_unrunnable(theirs, device)
     refuse_unproven(node.beside, theirs, device, versions().get("vllm", "none"))
     directory = weights.model_directory(node.model, value_of(theirs, "--revision"))
     model_config = weights.read_model_config(directory)

@@ -25,13 +25,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "draft": {"method": "draft_model", "model": str(WEIGHTS), "num_speculative_tokens": DRAFTS},
     "eagle": {"method": "eagle", "num_speculative_tokens": DRAFTS},
     "eagle3": {"method": "eagle3", "num_speculative_tokens": DRAFTS},
-    "ngram_gpu": {
-        "method": "ngram_gpu",
-        "num_speculative_tokens": DRAFTS,
-        "prompt_lookup_max": 3,
-        "prompt_lookup_min": 2,
-    },
-    "suffix": {"method": "suffix", "num_speculative_tokens": DRAFTS},
 }
 
 

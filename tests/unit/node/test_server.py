@@ -77,6 +77,7 @@ def test_the_secret_itself_is_in_no_argument(config: BatonConfig, vllm: list[lis
         ({"host": "0.0.0.0", "advertise_host": "127.0.0.1"}, "other machines cannot reach"),
         ({"port": 0}, "port 0"),
         ({"beside": ({"kv_connector": "NixlConnector"},)}, "NixlConnector cannot stand in `beside`"),
+        ({"vllm_args": ("--spec-method", "ngram_gpu")}, "'ngram_gpu' needs an accelerator"),
     ],
 )
 @pytest.mark.usefixtures("vllm")
