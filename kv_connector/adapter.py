@@ -45,6 +45,11 @@ class Adapter(Protocol):
         ...
 
     @property
+    def load_inplace(self) -> bool:
+        """Whether to read it again though it is loaded."""
+        ...
+
+    @property
     def lora_name(self) -> str:
         """As requests name it."""
         ...
@@ -91,9 +96,11 @@ class Adapters:
 
     @contextmanager
     def loading(self, adapter: Adapter) -> Iterator[None]:
-        """While the engine loads an adapter, for the first time or again. If it fails, what was loaded before stays."""
+        """While the engine loads an adapter. If it fails, what was loaded before stays; likewise if it need not be read."""
         before = _look_at(adapter)
         yield
+        if adapter.lora_int_id in self._loaded and not adapter.load_inplace:
+            return
         after = _look_at(adapter)  # an adapter of the hub has files only now
         digest = _digest(after) if after == before or not before else ""
         place = adapter.lora_name, adapter.lora_path
@@ -130,8 +137,10 @@ def _plain(value: Any) -> str:
 
 def _look_at(adapter: Adapter) -> _States:
     folder = _folder_of(adapter.lora_path)
+    if folder is None:
+        return ()
     states = []
-    for name in _FILES if folder is not None else ():
+    for name in _FILES:
         try:
             states.append(_state_of(folder / name))
         except OSError:

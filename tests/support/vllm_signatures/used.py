@@ -73,7 +73,7 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("req_to_blocks",),
         "vllm.v1.engine.core": ("time",),  # wake.py takes its place
-        "vllm.lora.request:LoRARequest": ("is_3d_lora_weight", "lora_int_id", "lora_name", "lora_path"),
+        "vllm.lora.request:LoRARequest": ("is_3d_lora_weight", "load_inplace", "lora_int_id", "lora_name", "lora_path"),
         "vllm.model_executor.layers.attention.attention:Attention": ("kv_sharing_target_layer_name",),
         "vllm.v1.executor.abstract:Executor": ("add_lora",),  # adapter_loading.py stands around it
         "vllm.v1.kv_cache_interface:KVCacheConfig": ("kv_cache_groups", "num_blocks"),

@@ -15,9 +15,9 @@ from kv_connector.adapter_loading import adapters_of, watch
 WEIGHTS = "adapter_model.safetensors"
 
 
-def adapter(folder: Path | str, *, number: int = 1, **more: Any) -> Any:
+def adapter(folder: Path | str, *, number: int = 1, again: bool = False, **more: Any) -> Any:
     """As much of vLLM's `LoRARequest` as is read."""
-    return SimpleNamespace(lora_name="tuned", lora_int_id=number, lora_path=str(folder), **more)
+    return SimpleNamespace(lora_name="tuned", lora_int_id=number, lora_path=str(folder), load_inplace=again, **more)
 
 
 def written(folder: Path, weights: bytes) -> Path:
@@ -26,6 +26,11 @@ def written(folder: Path, weights: bytes) -> Path:
     (folder / "adapter_config.json").write_text("{}")
     (folder / WEIGHTS).write_bytes(weights)
     return folder
+
+
+def engine_of(lora_config: Any) -> Any:
+    """As much of an engine's configuration as is read."""
+    return SimpleNamespace(lora_config=lora_config, cache_config=SimpleNamespace(enable_prefix_caching=True))
 
 
 def loaded(*what: Any, settings: str = "") -> Adapters:
@@ -69,7 +74,7 @@ def test_a_file_that_is_replaced_does_not_replace_what_was_loaded(tmp_path: Path
 
 def test_the_prefix_cache_keeps_the_kv_of_what_was_loaded_before(tmp_path: Path) -> None:
     """`load_inplace`: a node that has one may give out KV of either; from a new place, all is well again."""
-    ours = adapter(written(tmp_path / "a", b"first"))
+    ours = adapter(written(tmp_path / "a", b"first"), again=True)
     forgetful, keeping = Adapters(keeps_kv=False), Adapters()
     for weights in (b"first", b"another"):
         written(tmp_path / "a", weights)
@@ -77,7 +82,7 @@ def test_the_prefix_cache_keeps_the_kv_of_what_was_loaded_before(tmp_path: Path)
             with node.loading(ours):
                 pass
     fresh = loaded(ours).name_of(ours)
-    elsewhere = adapter(written(tmp_path / "b", b"another"))
+    elsewhere = adapter(written(tmp_path / "b", b"another"), again=True)
 
     assert forgetful.name_of(ours) == fresh != keeping.name_of(ours)
     with keeping.loading(elsewhere):
@@ -88,15 +93,27 @@ def test_the_prefix_cache_keeps_the_kv_of_what_was_loaded_before(tmp_path: Path)
 def test_an_adapter_that_is_loaded_again_unchanged_is_the_same(tmp_path: Path) -> None:
     """Under another number, after it was unloaded, and in place."""
     ours = adapter(written(tmp_path / "a", b"first"))
-    again = adapter(tmp_path / "a", number=2)
-    node = loaded(ours, again, ours)
+    twice = adapter(tmp_path / "a", number=2)
+    node = loaded(ours, twice, adapter(tmp_path / "a", again=True))
 
-    assert node.name_of(ours) == node.name_of(again) == loaded(ours).name_of(ours)
+    assert node.name_of(ours) == node.name_of(twice) == loaded(ours).name_of(ours)
+
+
+def test_what_is_loaded_is_not_read_again_for_being_named_again(tmp_path: Path) -> None:
+    """Each of several API servers names an adapter to the engine, which reads it once."""
+    ours = adapter(written(tmp_path / "a", b"first"))
+    node = Adapters(keeps_kv=False)
+    for weights in (b"first", b"another"):
+        written(tmp_path / "a", weights)
+        with node.loading(ours):
+            pass
+
+    assert node.name_of(ours) != loaded(ours).name_of(ours)
 
 
 def test_a_load_that_fails_leaves_what_was_loaded(tmp_path: Path) -> None:
     """Then vLLM keeps the former adapter, whose files are gone."""
-    ours = adapter(written(tmp_path / "a", b"first"))
+    ours = adapter(written(tmp_path / "a", b"first"), again=True)
     node = loaded(ours)
     written(tmp_path / "a", b"broken")
 
@@ -140,7 +157,7 @@ def test_each_setting_counts_that_changes_what_an_adapter_does(tmp_path: Path) -
     """The same files in another dtype, or for other modules, make other KV; the order of modules makes none."""
     ours = adapter(written(tmp_path / "a", b"first"))
     settings = [
-        settings_of(SimpleNamespace(lora_config=SimpleNamespace(**one)))  # type: ignore[arg-type]  # a small one
+        settings_of(engine_of(SimpleNamespace(**one)))
         for one in (
             {"lora_dtype": "torch.float32", "target_modules": ["q_proj", "o_proj"]},
             {"lora_dtype": "torch.float32", "target_modules": ["o_proj", "q_proj"], "enable_moe_shared_loras": False},
@@ -193,8 +210,14 @@ def executor(load: Callable[[Any], bool]) -> Any:
 
 def test_loads_are_seen_where_vllm_makes_them(tmp_path: Path) -> None:
     """By the last that asked to be told, once, and what vLLM answers is passed on."""
-    ours, told = adapter(written(tmp_path / "a", b"first")), []
-    vllm = executor(lambda request: bool(told.append(request)) or True)
+    ours = adapter(written(tmp_path / "a", b"first"))
+    told: list[Any] = []
+
+    def load(request: Any) -> bool:
+        told.append(request)
+        return True
+
+    vllm = executor(load)
     nobody, node = Adapters(), Adapters()
     watch(nobody, vllm)
     watch(node, vllm)
@@ -211,7 +234,6 @@ def test_an_engine_without_adapters_is_left_alone() -> None:
     from vllm.v1.executor.abstract import Executor
 
     before = Executor.add_lora
-    config: Any = SimpleNamespace(lora_config=None, cache_config=SimpleNamespace(enable_prefix_caching=True))
-    adapters_of(config)
+    adapters_of(engine_of(None))
 
     assert Executor.add_lora is before
