@@ -8,6 +8,7 @@ from contracts.configuration.schema import BatonConfig
 from contracts.configuration.show import meanings
 from deploy import cli
 from deploy.config_reference import commands_of_flags, page, value_of
+from proxy.__main__ import command_line
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -52,6 +53,13 @@ def test_a_flag_is_named_with_the_commands_that_have_it() -> None:
     assert flags["transfer.protocol"] == ["prefill", "decode"]
     assert (flags["prefill_node.control_port"], flags["decode_node.control_port"]) == (["prefill"], [])
     assert flags["proxy.retry_share"] == []
+
+
+def test_flags_are_spelt_as_the_table_says() -> None:
+    """The proxy's parser names its flags itself; those of the others are made from the settings' names."""
+    for action in command_line()._actions:
+        if "." in action.dest:
+            assert action.option_strings == [flag_name(action.dest)]
 
 
 @pytest.mark.parametrize(
