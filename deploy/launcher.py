@@ -6,6 +6,7 @@ them die with the launcher, even if that is killed.
 """
 
 import http.client
+import json
 import signal
 import socket
 import ssl
@@ -214,9 +215,18 @@ def is_ready(member: Member) -> bool:
             with socket.create_connection((address.hostname, address.port), timeout=PROBE_TIMEOUT_S):
                 return True
         with _direct.open(member.url + member.ready_path, timeout=PROBE_TIMEOUT_S) as response:
-            return bool(response.status == 200)
+            return bool(response.status == 200) and uses_all(response.read())
     except (OSError, http.client.HTTPException):  # refused, timed out, not HTTP yet, or a status of "not ready"
         return False
+
+
+def uses_all(readiness: bytes) -> bool:
+    """Whether no node is named that is not in use: the proxy is ready as soon as it could serve at all, without a prefill node too.
+
+    Nodes name nobody: what they answer is empty.
+    """
+    nodes = json.loads(readiness or b"{}").get("nodes", [])
+    return all(node["state"] == "ready" for node in nodes)
 
 
 def _numbers(cpus: tuple[int, ...]) -> str:

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,13 @@ def run(installed: Installed, folder: Path, *argv: str) -> str:
     return done.stdout
 
 
+def answers(url: str) -> bool:
+    """Whether an address answers 200."""
+    with suppress(httpx.HTTPError):
+        return httpx.get(url, timeout=5).status_code == 200
+    return False
+
+
 @dataclass
 class Running:
     """A process and its log."""
@@ -71,16 +78,13 @@ class Running:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def wait_for(self, url: str) -> None:
-        """Wait until an address answers 200."""
+    def wait_for(self, condition: Callable[[], bool]) -> None:
+        """Wait while it runs."""
         deadline_s = time.monotonic() + START_S
-        while time.monotonic() < deadline_s:
+        while not condition():
             assert self.process.poll() is None, f"it ended:\n{self.said}"
-            with suppress(httpx.HTTPError):
-                if httpx.get(url, timeout=5).status_code == 200:
-                    return
+            assert time.monotonic() < deadline_s, self.said
             time.sleep(0.1)
-        pytest.fail(f"{url} does not answer:\n{self.said}")
 
     def interrupt(self) -> int:
         """Ctrl-C; return the status."""
@@ -143,7 +147,7 @@ def test_its_proxy_serves_without_a_node(installed: Installed, empty: Path) -> N
     port, secret = free_port(), str(empty / "secret")
     run(installed, empty, installed.baton, "secret", secret)
     with running(installed, empty, "proxy", "--port", str(port), "--secret-file", secret) as proxy:
-        proxy.wait_for(f"http://127.0.0.1:{port}/health")
+        proxy.wait_for(lambda: answers(f"http://127.0.0.1:{port}/health"))
         page = httpx.get(f"http://127.0.0.1:{port}/dashboard", follow_redirects=True)
         parts = [
             httpx.get(f"http://127.0.0.1:{port}/dashboard/{name}") for name in ("main.js", "style.css", "icon.svg")
@@ -164,7 +168,7 @@ def test_it_serves_its_own_model_over_both_nodes(installed: Installed, empty: Pa
     trace = run(installed, empty, "python", "-c", find_trace).strip()
     load = ["--trace", trace, "--requests", "2", "--time-scale", "0.001", "--max-input", "64", "--max-output", "4"]
     with running(installed, empty, "serve", "--port", str(port), environ=bases) as stack:
-        stack.wait_for(f"{url}/ready")
+        stack.wait_for(lambda: "Serving baton-embedded" in stack.said)
         answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT, timeout=START_S)
         report = empty / "report"
         run(installed, empty, installed.baton, "loadtest", "run", "--url", url, *load, "--out", str(report))

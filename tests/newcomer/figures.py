@@ -18,7 +18,7 @@ def table(walks: Sequence[tuple[str, Journey]]) -> str:
     rows += [[name, *(_cell(journey.first, name) for _, journey in walks)] for name in names]
     rows.append(["**an empty folder to the first answer**", *(f"**{total_s(j.first):.0f}**" for _, j in walks)])
     rows.append(["2P2D, from the command to its first answer", *(f"{total_s(j.more):.0f}" for _, j in walks)])
-    rows.append(["pip's cache in the end, MiB", *(str(j.pip_cache_mib) for _, j in walks)])
+    rows.append(["received up to the first answer, MiB", *(str(j.received_mib) for _, j in walks)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from contracts.http import DISAGGREGATED, PATH_HEADER
@@ -20,7 +21,7 @@ START: Final = "start"
 ANSWER: Final = "first answer"
 SERVE_S: Final = 900.0  # from `make serve` to "Serving"; the machine may be slow, the network too
 SHORT_S: Final = 120.0
-PIP_CACHE: Final = ".cache/pip"
+INTERFACES: Final = Path("/proc/net/dev")
 MARKS: Final = {  # how a line begins → what begins with it
     "setup: installing system packages": "system libraries",
     "setup: installing torch": "torch",
@@ -49,7 +50,7 @@ class Journey:
 
     first: Sequence[Step]  # from an empty folder to an answer
     more: Sequence[Step]  # from the one command for 2P2D to an answer
-    pip_cache_mib: int  # in the end
+    received_mib: int  # by this machine, all told, up to the first answer
 
 
 def walk(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Journey:
@@ -59,13 +60,13 @@ def walk(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Jo
         JourneyError: a command failed, took too long, or answered otherwise than it should.
     """
     _run(machine, "rm -rf baton")  # not a step: somebody has walked here before
-    began_s = time.monotonic()
+    before_bytes, began_s = _received_bytes(), time.monotonic()
     _run(machine, f"git clone -q {machine.repository} baton")
     cloned = Step(name="clone", seconds=time.monotonic() - began_s)
     first = _leg(machine, commands.serve, commands.request, say)
+    received_mib = (_received_bytes() - before_bytes) >> 20
     more = _leg(machine, commands.more, commands.more_request, say)
-    cache_mib = int(_run(machine, f"[ ! -d {PIP_CACHE} ] || du -sm {PIP_CACHE}").partition("\t")[0] or 0)
-    return Journey(first=[cloned, *first], more=more, pip_cache_mib=cache_mib)
+    return Journey(first=[cloned, *first], more=more, received_mib=received_mib)
 
 
 def _leg(machine: Machine, serve: str, request: str, say: Callable[[str], None]) -> list[Step]:
@@ -77,6 +78,12 @@ def _leg(machine: Machine, serve: str, request: str, say: Callable[[str], None])
         if problem := wrong(answer):
             raise JourneyError(f"{request}\n{problem}:\n{answer}")
         return [*steps, Step(name=ANSWER, seconds=time.monotonic() - began_s)]
+
+
+def _received_bytes() -> int:
+    """Of every interface but loopback; the names stand below two lines of headings."""
+    lines = (line.partition(":") for line in INTERFACES.read_text().splitlines()[2:])
+    return sum(int(counts.split()[0]) for name, _, counts in lines if name.strip() != "lo")
 
 
 def parts(began_s: float, lines: Sequence[Line]) -> list[Step]:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.forkserver import ROOT
+from deploy.launcher import uses_all
 from tests.support.ports import free_port
 from tests.unit.deploy.processes import eventually, processes_naming
 
@@ -215,3 +216,25 @@ def test_an_import_that_fails_is_told(launch: Launch) -> None:
     assert stack.process.wait(15) == 1
     assert "the import failed on purpose" in stack.said()
     assert stack.left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("readiness", "used"),
+    [
+        ("", True),
+        ('{"ready": true, "nodes": [{"state": "ready"}, {"state": "ready"}]}', True),
+        ('{"ready": true, "nodes": [{"state": "unknown"}, {"state": "ready"}]}', False),
+    ],
+)
+def test_a_stack_is_ready_when_its_proxy_uses_every_node(readiness: str, used: bool) -> None:
+    """Not when it could do without its prefill node: the first answer would be made by the decode node alone."""
+    assert uses_all(readiness.encode()) is used
+
+
+def test_a_proxy_that_uses_not_all_nodes_is_waited_for(launch: Launch) -> None:
+    """It answers 200 all the while."""
+    body = '{"ready": true, "nodes": [{"state": "unknown"}]}'
+    stack = launch(proxy=[free_port(), "--body", body], start_timeout_s=1.5)
+
+    assert stack.process.wait(20) == 1
+    assert "FAILED proxy not ready after 1.5 s" in stack.said()

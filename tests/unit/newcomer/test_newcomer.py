@@ -110,9 +110,9 @@ def test_walks_stand_side_by_side() -> None:
     first = [Step(name="clone", seconds=1.0), Step(name="start", seconds=0.5), Step(name="torch", seconds=9.0)]
     first += [Step(name="start", seconds=20.0), Step(name="first answer", seconds=0.25)]
     cold = Journey(
-        first=first, more=[Step(name="start", seconds=30.0), Step(name="first answer", seconds=1.0)], pip_cache_mib=700
+        first=first, more=[Step(name="start", seconds=30.0), Step(name="first answer", seconds=1.0)], received_mib=700
     )
-    warm = Journey(first=[first[0], first[3]], more=[], pip_cache_mib=0)
+    warm = Journey(first=[first[0], first[3]], more=[], received_mib=0)
 
     rows = table([("cold", cold), ("warm", warm)]).splitlines()
 
@@ -124,5 +124,5 @@ def test_walks_stand_side_by_side() -> None:
         "| first answer | 0.2 | – |",
         "| **an empty folder to the first answer** | **31** | **21** |",
         "| 2P2D, from the command to its first answer | 31 | 0 |",
-        "| pip's cache in the end, MiB | 700 | 0 |",
+        "| received up to the first answer, MiB | 700 | 0 |",
     ]

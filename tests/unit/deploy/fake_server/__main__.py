@@ -11,13 +11,14 @@ from collections.abc import Sequence
 def main(argv: Sequence[str]) -> int:
     """Serve until SIGTERM.
 
-    Flags: `--port N`; `--status N` to answer with; `--die-after-s X`; `--ignore-term 1`.
+    Flags: `--port N`; `--status N` and `--body TEXT` to answer with; `--die-after-s X`; `--ignore-term 1`.
     """
     options = dict(zip(argv[::2], argv[1::2], strict=True))
     if "--ignore-term" in options:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     print("fake server starting", flush=True)
     _Answer.status = int(options.get("--status", "200"))
+    _Answer.body = options.get("--body", "").encode()
     with http.server.ThreadingHTTPServer(("127.0.0.1", int(options["--port"])), _Answer) as server:
         if "--die-after-s" in options:
             threading.Timer(float(options["--die-after-s"]), _die).start()
@@ -32,10 +33,12 @@ def _die() -> None:
 
 class _Answer(http.server.BaseHTTPRequestHandler):
     status = 200
+    body = b""
 
     def do_GET(self) -> None:  # the name that http.server calls
         self.send_response(self.status)
         self.end_headers()
+        self.wfile.write(self.body)
 
     def log_message(self, *_: object) -> None:
         """Keep quiet."""
