@@ -89,8 +89,6 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pod in self._made:
-            pod.close()
         self._undo.close()
 
     def apply(self) -> None:
@@ -172,6 +170,7 @@ class Cluster:
         folder.mkdir()
         pod = Pod(name, workload["spec"]["template"], seat, folder)
         self._made.append(pod)
+        self._undo.callback(pod.close)
         pod.start(self._around)
         self._pods[workload["metadata"]["name"]].append(pod)
         return pod

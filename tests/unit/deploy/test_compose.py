@@ -121,6 +121,20 @@ def test_every_command_is_one(combined: dict[str, Any]) -> None:
             assert name == "secret" or service["healthcheck"]["test"][:3] == ["CMD", "baton", "health"]
 
 
+def test_up_with_wait_succeeds(combined: dict[str, Any]) -> None:
+    """`up --wait` takes the end of a container for a failure, unless one that goes on depends on its success."""
+    services = combined["services"]
+    once = {name for name, service in services.items() if service.get("restart") == "no"}
+    adopted = {
+        name
+        for service in services.values()
+        for name, needed in service.get("depends_on", {}).items()
+        if needed["condition"] == "service_completed_successfully" and service.get("restart") == "unless-stopped"
+    }
+
+    assert once == adopted
+
+
 def test_nodes_are_given_the_time_to_drain(combined: dict[str, Any]) -> None:
     """Compose kills a process after its stop grace: later than a node or the proxy takes at the most."""
     for name in OURS:
