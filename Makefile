@@ -36,7 +36,7 @@ test: setup ## all tests: unit, integration, end to end; they need a Chromium, w
 fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
 	$(BIN)/python -m tests.e2e.fidelity --prompts 200 $(ARGS)
 
-test-matrix: setup ## prefill and decode nodes of every shape and models of every kind against one plain server, token by token; 20 minutes
+test-matrix: setup ## prefill and decode nodes of every shape and models of every kind against one plain server, token by token; 25 minutes
 	$(BIN)/python -m pytest tests/matrix tests/e2e -m matrix $(ARGS)
 
 api-parity: setup ## compare the API with one plain vLLM server, field by field
