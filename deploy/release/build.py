@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import tarfile
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -33,10 +32,14 @@ def export(repository: Path, folder: Path) -> None:
     """Write the files of the commit that is checked out, and nothing else, into an empty folder."""
     archive = folder.with_name(f"{folder.name}.tar")
     _run(["git", "archive", "--output", str(archive), "HEAD"], repository)
-    folder.mkdir()
-    with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+    unpack(archive, folder)
     archive.unlink()
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack what we packed, into a new folder. Python's own way wants a filter, which 3.11.2 (Debian's) does not have."""
+    folder.mkdir()
+    _run(["tar", "-xf", str(archive.absolute()), "--no-same-owner"], folder)
 
 
 def build(source: Path, out: Path, *, epoch_s: int, umask: int = FILES_OF_OTHERS) -> Built:
@@ -54,8 +57,7 @@ def build(source: Path, out: Path, *, epoch_s: int, umask: int = FILES_OF_OTHERS
     out.mkdir(parents=True, exist_ok=True)
     sdist = _hatch("sdist", source, out, epoch_s, umask)
     unpacked = out / "unpacked"
-    with tarfile.open(sdist) as packed:
-        packed.extractall(unpacked, filter="data")
+    unpack(sdist, unpacked)
     wheel = _hatch("wheel", next(unpacked.iterdir()), out, epoch_s, umask)
     return Built(sdist=sdist, wheel=wheel)
 

@@ -84,7 +84,8 @@ def context_of(files: TlsFiles) -> ssl.SSLContext:
     Raises:
         TlsError: a file is missing, unreadable or something else than it should be.
     """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # TLS 1.2 and 1.3
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)  # some builds of Python accept less
     context.set_alpn_protocols(["http/1.1"])
     for path in files.paths:
         _try(f"cannot read the TLS file {path}", path.read_bytes)

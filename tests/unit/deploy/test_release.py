@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deploy.release.build import Built, build
+from deploy.release.build import Built, build, unpack
 from deploy.release.objections import UNRELEASED, objections, version_of
 
 pytest.importorskip("hatchling", reason="the build back end comes with requirements/dev.txt")
@@ -80,8 +80,7 @@ def test_composes_images_are_of_this_version() -> None:
 
 def test_a_second_build_gives_the_same_bytes(built: Built, tmp_path: Path) -> None:
     """From the first one's sdist, in another folder, with files of another age and a builder who lets nobody read."""
-    with tarfile.open(built.sdist) as packed:
-        packed.extractall(tmp_path / "other", filter="data")
+    unpack(built.sdist, tmp_path / "other")
     source = next((tmp_path / "other").iterdir())
     (source / "PKG-INFO").unlink()
     for file in source.rglob("*.py"):
