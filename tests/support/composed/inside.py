@@ -71,9 +71,9 @@ def _make_root(volumes: Mapping[str, tuple[str, bool]], links: Mapping[str, str]
         if not writable:
             _mount(source, place, flags=_MS_BIND | _MS_REMOUNT | _MS_RDONLY)
     for folder in (ROOT, Path(sys.prefix)):  # they are part of an image, wherever they lie here
-        place = root / str(folder)[1:]
-        if not place.exists():  # below a volume
-            place.mkdir(parents=True)
+        if any(folder.is_relative_to(volume) for volume in volumes):
+            place = root / str(folder)[1:]
+            place.mkdir(parents=True, exist_ok=True)  # another container with this volume may have made it
             _mount(str(folder), place, flags=_MS_BIND | _MS_REC)
     for target, source in links.items():
         (root / target[1:]).symlink_to(source)
