@@ -70,9 +70,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     decode: Decode
     link: Link = Link()
     overhead_s: float = 0.0  # of a first token besides steps and transfer: proxy, hand-over, answer
-    overhead_sequence_s: float = (
-        0.0  # … and for each other sequence that the decode node has: answers wait for each other
-    )
+    overhead_busy_s: float = 0.0  # … and if the decode node has other sequences: its answers wait for its steps
     fits: dict[str, Fit] = {}
     about: dict[str, Any] = {}  # where it comes from; not read
 
@@ -118,7 +116,7 @@ def _wrong(found: Calibration) -> list[str]:
             least = 1 if name in ("max_num_batched_tokens", "max_num_seqs", "layers") else 0
             if not (value >= least and math.isfinite(value)):
                 wrong.append(f"{section}.{name} is {value}, and must be {least} or more")
-    for name in ("overhead_s", "overhead_sequence_s"):
+    for name in ("overhead_s", "overhead_busy_s"):
         value = getattr(found, name)
         if not (value >= 0 and math.isfinite(value)):
             wrong.append(f"{name} is {value}, and must be 0 or more")

@@ -76,24 +76,23 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
         overhead_s=overhead_s,
         fits=fits,
     )
-    return msgspec.structs.replace(found, overhead_sequence_s=overhead_sequence_s(decode, found))
+    return msgspec.structs.replace(found, overhead_busy_s=overhead_busy_s(decode, found))
 
 
-def overhead_sequence_s(runs: Sequence[Sequence[Record]], found: Calibration) -> float:
-    """Return by how much first tokens came later than steps explain, per sequence beside them.
+def overhead_busy_s(runs: Sequence[Sequence[Record]], found: Calibration) -> float:
+    """Return by how much first tokens came later than steps explain where D had other sequences.
 
     Handing out a step's tokens takes time that a single request does not show, and a busy node does it beside the next step.
     Only requests count that had the prefill node to themselves: of the others nobody knows how long they waited there.
     """
-    late_s, beside = 0.0, 0
+    late_s = []
     for records in runs:
         spans = [_Span.of(record) for record in records if record.ok]
         for span in spans:
             others = sum(one.began_s < span.began_s < one.ended_s for one in spans)
             if others and not any(one is not span and _meet_on_prefill(one, span) for one in spans):
-                late_s += (span.record.ttft_s or 0.0) - _first_token_s(span.record, others, found)
-                beside += others
-    return max(late_s / beside, 0.0) if beside else 0.0
+                late_s.append((span.record.ttft_s or 0.0) - _first_token_s(span.record, others, found))
+    return max(fmean(late_s), 0.0) if late_s else 0.0
 
 
 def _meet_on_prefill(one: "_Span", other: "_Span") -> bool:

@@ -144,7 +144,7 @@ class _Simulation:
         self._plan_turn(decode, ends_s)
 
     def _overhead_s(self, job: Job) -> float:
-        return self._calibration.overhead_s + self._calibration.overhead_sequence_s * job.beside
+        return self._calibration.overhead_s + (self._calibration.overhead_busy_s if job.beside else 0.0)
 
     def _record(self, index: int, job: Job) -> Record:
         due_s, output = job.demand.due_s, job.demand.output_tokens

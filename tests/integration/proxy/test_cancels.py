@@ -19,8 +19,9 @@ from tests.support.fake_vllm import SECRET, Fabric, FakeVllm, Fault
 
 
 def transfers(running: Cluster) -> list[str]:
-    """The transfers that the prefill node was asked to compute."""
-    return [seen.params.transfer_id for seen in running.prefill[0].seen if seen.params]
+    """The transfers that a node was asked for: a decode node may fail before the prefill node has heard of its own."""
+    nodes = (running.prefill[0], *running.decode)
+    return list(dict.fromkeys(seen.params.transfer_id for node in nodes for seen in node.seen if seen.params))
 
 
 def cancelled(running: Cluster) -> list[str]:

@@ -40,13 +40,13 @@ def test_an_idle_pair_takes_the_time_of_its_steps() -> None:
 
 
 def test_a_first_token_waits_for_the_other_answers() -> None:
-    """For each sequence beside it; the tokens behind it come as fast as ever."""
-    found = calibration(overhead_s=0.02, overhead_sequence_s=0.003)
-    load = [demand(0.0, 50, 9), demand(0.0, 50, 9)]
+    """As long for one of them as for two; the tokens behind it come as fast as ever, and a lone one does not wait."""
+    found = calibration(overhead_s=0.02, overhead_busy_s=0.003)
 
-    for record in run(load, found).records:
-        assert record.ttft_s == pytest.approx(0.1 + 0.01 + 0.02 + 0.003)
-        assert record.tpot_s == pytest.approx(0.01)
+    for sequences, waited_s in ((1, 0.0), (2, 0.003), (3, 0.003)):
+        for record in run([demand(0.0, 30, 9)] * sequences, found).records:
+            assert record.ttft_s == pytest.approx(0.1 + 0.01 + 0.02 + waited_s)
+            assert record.tpot_s == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
