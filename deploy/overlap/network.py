@@ -22,6 +22,7 @@ _HTTP_DEVICE: Final = "http"
 _CLIENT: Final = {PREFILL_HTTP: "198.18.0.1", DECODE_HTTP: "198.18.0.5"}
 _PREFIX: Final = "baton-overlap-"
 _FOLDER: Final = Path("/run/netns")
+_DEVICES: Final = Path("/sys/class/net")
 
 
 class NetworkError(Exception):
@@ -67,7 +68,7 @@ class Network:
 
     def _make(self) -> None:
         for space, address in ((self.prefill, PREFILL_HTTP), (self.decode, DECODE_HTTP)):
-            here = f"bo{os.getpid()}{space[-1]}"
+            here = _device_of(space)
             _run(f"ip netns add {space}")
             _run(f"ip -n {space} link set lo up")
             _run(f"ip link add {here} type veth peer name {_HTTP_DEVICE} netns {space}")
@@ -80,8 +81,15 @@ class Network:
 
     def _remove(self) -> None:
         for space in (self.prefill, self.decode):
+            if (_DEVICES / _device_of(space)).exists():  # at once: with its namespace it would go some time later
+                _run(f"ip link delete {_device_of(space)}")
             if (_FOLDER / space).exists():
                 _run(f"ip netns delete {space}")
+
+
+def _device_of(space: str) -> str:
+    """Name this process's end of the way into a namespace."""
+    return f"bo{os.getpid()}{space[-1]}"
 
 
 def refuse_unprivileged(user: int) -> None:
