@@ -24,9 +24,12 @@ _AMX_COLUMNS = 16  # of V that lie side by side for a token
 
 
 def total_kv_heads(vllm_config: "VllmConfig") -> int:
-    """Return the KV heads of a layer over all tensor-parallel ranks; 1 where every rank has all of the cache, as MLA's."""
+    """Return the KV heads of a layer over all tensor-parallel ranks; 1 where every rank has all of the cache, as MLA's.
+
+    Also 1 for a model without attention, which vLLM says has none.
+    """
     model = vllm_config.model_config
-    return 1 if model.use_mla else int(model.get_total_num_kv_heads())
+    return 1 if model.use_mla else max(1, int(model.get_total_num_kv_heads()))
 
 
 def divisions_of(
