@@ -1,4 +1,4 @@
-"""KV of models with windows and several KV cache groups is handed over exactly, in the four ways in which prompts come."""
+"""KV of models with windows, several groups or states is handed over exactly, in the four ways in which prompts come."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -98,11 +98,12 @@ def _pair_of(forkserver_of: Stack, shapes: Shapes) -> Iterator[Pair]:
     folder.mkdir(exist_ok=True)
     stack = Stack(forkserver_of.forkserver, folder, ensure(name))
     try:
-        plain = stack.plain(*FLOAT32, "--max-model-len", "4096")
+        flags = MODELS[name].flags
+        plain = stack.plain(*FLOAT32, "--max-model-len", "4096", *flags)
         plain.wait_ready()
         chunks = ("--max-num-batched-tokens", CHUNK_TOKENS)
-        prefill = stack.node("prefill", *COMMON, *VERIFY, *chunks, *_ranks(shapes.prefill))
-        decode = stack.node("decode", *COMMON, *VERIFY, *_ranks(shapes.decode))
+        prefill = stack.node("prefill", *COMMON, *VERIFY, *chunks, *flags, *_ranks(shapes.prefill))
+        decode = stack.node("decode", *COMMON, *VERIFY, *flags, *_ranks(shapes.decode))
         for node in (prefill, decode):
             node.wait_ready(READY_WITHIN_S)
         prompts = _prompts(name)
@@ -123,9 +124,9 @@ def pair(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield running
 
 
-@pytest.mark.parametrize("pair", [Shapes("gpt-oss")], indirect=True, ids=str)
+@pytest.mark.parametrize("pair", [Shapes("gpt-oss"), Shapes("qwen3-next")], indirect=True, ids=str)
 def test_a_representative_model_is_exact_in_every_way(pair: Pair) -> None:
-    """Full attention and windows, in groups that share memory."""
+    """Full attention and windows, or states, in groups that share memory."""
     assert [problem for cell in CELLS for problem in pair.run(cell)] == []
 
 
@@ -137,6 +138,6 @@ def test_a_representative_model_is_exact_in_every_way(pair: Pair) -> None:
     indirect=True,
     ids=str,
 )
-def test_every_model_with_windows_is_exact(pair: Pair, cell: str) -> None:
+def test_every_model_with_windows_or_states_is_exact(pair: Pair, cell: str) -> None:
     """Each model in each way; several groups also between nodes of one rank and of two."""
     assert pair.run(cell) == []
