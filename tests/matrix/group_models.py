@@ -50,6 +50,7 @@ class Recipe(NamedTuple):
     defaults: Mapping[str, Any] = _DECODER
     flags: Sequence[str] = ()  # of all servers
     block_tokens: int = 128
+    is_repeatable: bool = True  # one plain server gives the same tokens whatever else it computes
 
 
 WITHOUT_PREFIX_CACHE: Final = ("--no-enable-prefix-caching",)
@@ -118,7 +119,23 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
             defaults={},
             flags=WITHOUT_PREFIX_CACHE,
         ),
-        # Three layers with a gated delta net to one with attention, whose blocks are made as long as a state.
+        # Each layer has both, and blocks for attention are made as long as a state.
+        "falcon-h1": Recipe(
+            "FalconH1",
+            0,
+            {
+                "mamba_d_ssm": 256,
+                "mamba_n_heads": 8,
+                "mamba_d_head": 32,
+                "mamba_d_state": 64,
+                "mamba_n_groups": 2,
+                "mamba_chunk_size": 64,
+                "pad_token_id": 0,
+            },
+            groups=2,
+            flags=WITHOUT_PREFIX_CACHE,
+        ),
+        # Three layers with a gated delta net to one with attention. vLLM's kernels for CPUs know bfloat16 alone.
         "qwen3-next": Recipe(
             "Qwen3Next",
             0,
@@ -134,8 +151,9 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
                 "shared_expert_intermediate_size": 64,
             },
             groups=4,
-            flags=WITHOUT_PREFIX_CACHE,
+            flags=(*WITHOUT_PREFIX_CACHE, "--dtype", "bfloat16"),
             block_tokens=384,
+            is_repeatable=False,
         ),
     }
 )
