@@ -118,6 +118,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
             },
             defaults={},
             flags=WITHOUT_PREFIX_CACHE,
+            block_tokens=CONTEXT_TOKENS,
         ),
         # Each layer has both, and blocks for attention are made as long as a state.
         "falcon-h1": Recipe(
@@ -134,6 +135,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
             },
             groups=2,
             flags=WITHOUT_PREFIX_CACHE,
+            block_tokens=256,
         ),
         # Three layers with a gated delta net to one with attention. vLLM's kernels for CPUs know bfloat16 alone.
         "qwen3-next": Recipe(
@@ -152,7 +154,7 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
             },
             groups=4,
             flags=(*WITHOUT_PREFIX_CACHE, "--dtype", "bfloat16"),
-            block_tokens=384,
+            block_tokens=640,
             is_repeatable=False,
         ),
     }
@@ -163,7 +165,8 @@ def lengths(name: str) -> Sequence[int]:
     """Prompt lengths, tokens: up to a block, at the edge (see above), one token in the last block, and long."""
     window, block_tokens = MODELS[name].window, MODELS[name].block_tokens
     if not window:
-        return 1, 2, 3, 100, block_tokens, block_tokens + 1, block_tokens + 2, 3 * block_tokens + 1, 1500
+        edge = min(block_tokens, 640)
+        return 1, 2, 3, 100, edge, edge + 1, edge + 2, 2 * edge + 1, 1500
     edge = window - 1
     return 1, 100, edge + 3 * block_tokens, edge + 9 * block_tokens, 10 * block_tokens + 1, 1500
 
