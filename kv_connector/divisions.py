@@ -42,7 +42,12 @@ def divisions_of(
     for name, spec in _specs(kv_cache_config):
         tensor = kv_caches.get(name)
         heads = getattr(spec, "num_kv_heads", 0)
-        if tensor is None or isinstance(tensor, tuple) or getattr(tensor, "ndim", 0) != 4 or tensor.shape[1] != heads:
+        if (
+            tensor is None
+            or isinstance(tensor, tuple | list)
+            or getattr(tensor, "ndim", 0) != 4
+            or tensor.shape[1] != heads
+        ):
             continue
         if heads != max(1, total // tp_size) or getattr(spec, "max_tp_shards", None) not in (None, total):
             continue  # a layer that counts its heads otherwise than the model

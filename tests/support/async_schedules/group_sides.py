@@ -62,7 +62,7 @@ class Text:
     @property
     def complete(self) -> bool:
         """Whether P has scheduled all of it."""
-        return self.computed == self.prefill.num_prompt_tokens
+        return bool(self.computed == self.prefill.num_prompt_tokens)
 
 
 def output(new: Sequence[Any] = (), cached: Sequence[Any] = (), preempted: set[str] | None = None) -> Any:

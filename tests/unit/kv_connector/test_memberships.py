@@ -97,6 +97,6 @@ def test_a_state_is_read_with_a_window_of_its_own() -> None:
         for names, spec in ((["layers.0"], state), (["layers.1"], FULL))
     ]
 
-    found = memberships(engine(), SimpleNamespace(kv_cache_groups=groups), ["layers.0", "layers.1"])  # type: ignore[arg-type]
+    found = memberships(engine(), SimpleNamespace(kv_cache_groups=groups), ["layers.0", "layers.1"])
 
     assert found == {"layers.0": Membership(0, OF_A_STATE), "layers.1": Membership(1)}

@@ -29,7 +29,7 @@ def on_prefill(tokens: int, **sampling: Any) -> Request:
 def prefill(pool: FakePool | None = None) -> PrefillScheduler:
     """A prefill node's scheduler side."""
     made = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=GROUPS)
-    made.bind_pool(pool or FakePool(33))  # type: ignore[arg-type]  # as far as references go
+    made.bind_pool(pool or FakePool(33))
     return made
 
 
@@ -59,7 +59,7 @@ def test_the_prompt_is_known_by_all_of_its_tokens() -> None:
 def test_an_adapter_that_has_not_changed_is_known_still() -> None:
     """The prompt is named once more when it is scheduled: as a whole."""
     made, side = on_prefill(40), prefill()
-    made.lora_request = SimpleNamespace(lora_name="a", lora_int_id=1, lora_path="a")  # type: ignore[assignment]
+    made.lora_request = SimpleNamespace(lora_name="a", lora_int_id=1, lora_path="a")
     side._adapters = SimpleNamespace(name_of=lambda adapter: adapter.lora_name)  # type: ignore[assignment]
 
     side.add_request(made)
@@ -105,7 +105,7 @@ def test_a_prompt_that_needs_its_last_token_is_not_handed_over(changed: dict[str
     made = on_prefill(40, **{name: value for name, value in changed.items() if name == "prompt_logprobs"})
     if "ends_in_image" in changed:
         place = SimpleNamespace(offset=30, length=10)
-        made.mm_features = [SimpleNamespace(identifier="i", mm_position=place)]  # type: ignore[list-item]
+        made.mm_features = [SimpleNamespace(identifier="i", mm_position=place)]
     side = prefill()
 
     side.add_request(made)
@@ -159,12 +159,12 @@ def test_d_asks_for_the_state_before_the_last_token(
 ) -> None:
     """In lists of one length, the state where P has it; both of its blocks are held (I3)."""
     side, pool = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=GROUPS), FakePool(33)
-    side.bind_pool(pool)  # type: ignore[arg-type]  # as far as references go
+    side.bind_pool(pool)
     made = request("decode", tokens)
     side.add_request(made)
 
     assert side.match(made, 0) == (tokens - 1, True)
-    side.allocated(made, [pool.allocate(attention), pool.allocate(1)], tokens - 1)  # type: ignore[list-item]
+    side.allocated(made, [pool.allocate(attention), pool.allocate(1)], tokens - 1)
     (reserved,) = side.take_step(step()).reserved
 
     assert (reserved.wish.tokens, reserved.wish.first_token) == (tokens, 0)
@@ -176,7 +176,7 @@ def test_d_asks_for_the_state_before_the_last_token(
 def test_a_prompt_of_one_token_is_ds_own(tmp_path: Path) -> None:
     """There is no state before it."""
     side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=GROUPS)
-    side.bind_pool(FakePool(33))  # type: ignore[arg-type]  # as far as references go
+    side.bind_pool(FakePool(33))
     made = request("decode", 1)
     side.add_request(made)
 
