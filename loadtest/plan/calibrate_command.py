@@ -26,7 +26,7 @@ from loadtest.plan.calibration import (
     Prefill,
     write_calibration,
 )
-from loadtest.plan.measure import Effort, NodeState, Pair, node_state
+from loadtest.plan.measure import Effort, NodeState, Pair, mixed_lengths, node_state
 from loadtest.plan.tables import calibration_table
 from loadtest.report.text import table_text
 from loadtest.run.arguments import key
@@ -115,10 +115,13 @@ async def calibrate(given: argparse.Namespace) -> Calibration:
     before = await _look(given.prefill_metrics)
     try:
         by_prefill, by_decode = await pair.prefill(), await pair.decode()
+        after, decode = await _look(given.prefill_metrics), await _look(given.decode_metrics)
+        steps = rows.calibrate(by_prefill, by_decode, _known(given, before, after, decode))
+        mixed = mixed_lengths(effort)
+        rate_per_s = rows.mixed_rate_per_s(steps, mixed.input_tokens, mixed.output_tokens)
+        found = rows.with_overheads(steps, await pair.mixed(rate_per_s))
     finally:
         client.close()
-    after, decode = await _look(given.prefill_metrics), await _look(given.decode_metrics)
-    found = rows.calibrate(by_prefill, by_decode, _known(given, before, after, decode))
     about = {"when": now(), "model": model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
     return msgspec.structs.replace(found, about=about)
 

@@ -13,7 +13,8 @@ from loadtest.client.fetch import fetch
 from loadtest.errors import RunError
 from loadtest.measures.record import Record
 from loadtest.plan.rows import PrefillCell
-from loadtest.run.loops import Closed, Limits, Loop
+from loadtest.run.loops import Closed, Limits, Load, Loop, Open
+from loadtest.traffic.arrivals import arrivals
 from loadtest.traffic.lengths import Lengths
 from loadtest.traffic.made_up import Making, RandomPrompts
 from loadtest.traffic.vocabulary import Vocabulary
@@ -24,6 +25,7 @@ _EACH_USER: Final = 3  # requests of each user in a decode run
 _MANY: Final = 8  # users whose prompts share steps
 _ROUNDS: Final = 5  # of theirs
 _SHORT: Final = 2  # lengths of which there are such
+_MIXED: Final = 60  # requests of the open loop
 
 Say = Callable[[str], None]
 
@@ -89,19 +91,41 @@ class Pair:
             for users in effort.users
         ]
 
+    async def mixed(self, rate_per_s: float) -> list[Record]:
+        """Send an open loop of prompts of all lengths, as `mixed_lengths` has them.
+
+        Raises:
+            RunError: an answer failed.
+        """
+        lengths = mixed_lengths(self._effort)
+        self._say(
+            f"{_MIXED} requests of about {lengths.input_tokens} + {lengths.output_tokens} tokens, {rate_per_s:.2f}/s"
+        )
+        due_s = arrivals(_MIXED, rate_per_s, seed=self._effort.seed)
+        return await self._load(Open(due_s=due_s), lengths, _MIXED)
+
     async def _run(self, tokens: int, answer: int, *, users: int, requests: int) -> list[Record]:
-        effort = self._effort
         self._say(f"{requests} requests of {tokens} + {answer} tokens, {users} at a time")
+        return await self._load(Closed(concurrency=users), Lengths(input_tokens=tokens, output_tokens=answer), requests)
+
+    async def _load(self, load: Load, lengths: Lengths, requests: int) -> list[Record]:
         self._runs += 1
-        lengths = Lengths(input_tokens=tokens, output_tokens=answer)
-        seed = effort.seed * 1000 + self._runs
-        making = Making(seed=seed, chat=False, lengths=lengths, vocabulary=effort.vocabulary)
+        seed = self._effort.seed * 1000 + self._runs
+        making = Making(seed=seed, chat=False, lengths=lengths, vocabulary=self._effort.vocabulary)
         loop = Loop(self._exchange, RandomPrompts(making), Limits(requests=requests, seconds=float("inf")))
-        taken = await loop.run(Closed(concurrency=users), asyncio.Event())
+        taken = await loop.run(load, asyncio.Event())
         for record in taken.records:
             if not record.ok:
-                raise RunError(f"a request of {tokens} + {answer} tokens failed: {record.error} ({record.detail})")
+                asked = f"{record.input_tokens} + {record.asked_output_tokens}"
+                raise RunError(f"a request of {asked} tokens failed: {record.error} ({record.detail})")
         return taken.records
+
+
+def mixed_lengths(effort: Effort) -> Lengths:
+    """Return those of the mixed run: from the shortest prompt to the longest one, and short answers, so that many meet."""
+    short, long = min(effort.prompt_tokens), max(effort.prompt_tokens)
+    answer = max(effort.answer_tokens // 6, 3)
+    return Lengths(input_tokens=(short + long) // 2, output_tokens=answer, spread=(long - short) / (long + short))
 
 
 async def node_state(url: str) -> NodeState:
