@@ -7,7 +7,7 @@ mixed      TTFT less what is simulated     = overhead of first tokens, beside ot
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -92,7 +92,7 @@ def mixed_rate_per_s(found: Calibration, tokens: float, answer_tokens: int) -> f
     return MIXED_BUSY / max(prefill_s, decode_s)
 
 
-def with_overheads(found: Calibration, mixed: Sequence[Record]) -> Calibration:
+def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Calibration:
     """Return the calibration with the overheads that make simulated first tokens of a mixed load come as measured ones.
 
     What a first token costs besides steps depends on what its nodes do meanwhile, and neither requests one at a time nor
@@ -100,23 +100,28 @@ def with_overheads(found: Calibration, mixed: Sequence[Record]) -> Calibration:
 
     Args:
         found: Its steps are as fitted; its overheads are replaced.
-        mixed: An open loop of moderate load over one pair.
+        mixed: Open loops of moderate load over one pair.
     """
-    measured = sorted(
-        (record for record in mixed if record.ok and record.ttft_s is not None), key=lambda one: one.started_s
-    )
     plain = msgspec.structs.replace(found, overhead_s=0.0, overhead_busy_s=0.0)
-    load = [
-        Demand(due_s=one.started_s, input_tokens=one.input_tokens, output_tokens=one.output_tokens) for one in measured
-    ]
-    simulated = simulate(load, plain, Shape(1, 1))
     late_s: dict[bool, list[float]] = {False: [], True: []}
-    for one, other, beside in zip(measured, simulated.records, simulated.beside, strict=True):
-        late_s[beside > 0].append((one.ttft_s or 0.0) - (other.ttft_s or 0.0))
+    for records in mixed:
+        for is_beside, lateness_s in _late(records, plain):
+            late_s[is_beside].append(lateness_s)
     if min(len(late_s[False]), len(late_s[True])) < FEW:
         return msgspec.structs.replace(plain, overhead_s=fmean(late_s[False] + late_s[True]))
     overhead_s = fmean(late_s[False])
     return msgspec.structs.replace(plain, overhead_s=overhead_s, overhead_busy_s=fmean(late_s[True]) - overhead_s)
+
+
+def _late(records: Sequence[Record], found: Calibration) -> Iterator[tuple[bool, float]]:
+    """Say of each request whether it met others on D, and by how much its first token came later than simulated."""
+    asked = sorted((one for one in records if one.ok and one.ttft_s is not None), key=lambda one: one.started_s)
+    load = [
+        Demand(due_s=one.started_s, input_tokens=one.input_tokens, output_tokens=one.output_tokens) for one in asked
+    ]
+    simulated = simulate(load, found, Shape(1, 1))
+    for measured, predicted, beside in zip(asked, simulated.records, simulated.beside, strict=True):
+        yield beside > 0, (measured.ttft_s or 0.0) - (predicted.ttft_s or 0.0)
 
 
 def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:
