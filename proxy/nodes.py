@@ -62,7 +62,7 @@ class Members:
             window_s=config.breaker_window_s,
             open_s=config.breaker_open_s,
         )
-        self._prober = Prober(config, secret, upstream)
+        self._prober = Prober(config, secret, upstream, self._is_dispensable)
         self._sources: dict[Role, list[Source]] = {
             "prefill": [*configured_sources(config.prefill, config.dns_interval_s), self._admin["prefill"]],
             "decode": [*configured_sources(config.decode, config.dns_interval_s), self._admin["decode"]],
@@ -268,7 +268,7 @@ class Members:
         return [node for node in self._leavers if node.requests]
 
     def _is_dispensable(self, node: Node) -> bool:
-        """Whether requests can still be served as configured when this node is isolated.
+        """Whether requests can still be served as configured without this node.
 
         An attempt on a bad node is better than a refusal, so the last node that everybody needs stays in use.
         """

@@ -1,6 +1,7 @@
 """Probing one node, all the time that it is a member: its health and its description."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -22,6 +23,7 @@ HEALTH_PATH: Final = "/health"
 LATE_PROBES: Final = (
     2  # in a row make a node that was ready count as down; one that refuses or hangs up is down at once
 )
+LAST_LATE_PROBES: Final = 6  # likewise of a node without which nothing could be served
 
 STALE_S: Final = 5.0  # what others had on a node so long ago says nothing about now
 
@@ -29,7 +31,11 @@ STALE_S: Final = 5.0  # what others had on a node so long ago says nothing about
 class Prober:
     """Probes any node once."""
 
-    def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
+    def __init__(
+        self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream, is_dispensable: Callable[[Node], bool]
+    ) -> None:
+        """`is_dispensable`: whether requests can still be served as configured without a node."""
+        self._is_dispensable = is_dispensable
         self.interval_s = config.probe_interval_s
         self._timeout_s = config.probe_timeout_s
         self._secret = secret
@@ -37,16 +43,19 @@ class Prober:
 
     async def probe(self, node: Node) -> None:
         """Ask a node and write down what it said. A late answer is asked for once more: a busy node is not a dead one."""
-        for attempt in range(LATE_PROBES):
+        for late in itertools.count(1):
             try:
                 await self._probe(node)
             except UpstreamError as exc:
                 if exc.kind is Kind.OWN:
                     return  # it was not asked
-                if exc.kind is Kind.TIMEOUT and node.probed is State.READY and attempt + 1 < LATE_PROBES:
+                if exc.kind is Kind.TIMEOUT and node.probed is State.READY and self._is_kept(node, late):
                     continue
                 node.lose(State.DOWN, f"a probe failed: {exc}")
             return
+
+    def _is_kept(self, node: Node, late: int) -> bool:
+        return late < LATE_PROBES or (late < LAST_LATE_PROBES and not self._is_dispensable(node))
 
     async def _probe(self, node: Node) -> None:
         health, _ = await self._get(node, HEALTH_PATH)

@@ -43,7 +43,7 @@ class ProxyConfig:
     decode_policy: RoutingPolicy = "least_load"  # which decode node gets a request
     routing_key_header: str = "x-session-id"  # what consistent_hash keeps on one node; without it, the body's `user`
     probe_interval_s: Seconds = 1.0  # how often each node's health and description are read
-    probe_timeout_s: Seconds = 2.0  # a probe without an answer for so long is made once more, then the node is down
+    probe_timeout_s: Seconds = 2.0  # two probes without an answer for so long, six of the last node, mean down
     breaker_failures: AtLeastOne = 5  # so many failed requests in a row isolate a node that still answers probes
     breaker_failure_share: Share = 0.5  # or this share of all (10 at least) within `breaker_window_s`
     breaker_window_s: Seconds = 10.0  # over which that share is taken

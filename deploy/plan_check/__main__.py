@@ -1,7 +1,7 @@
 """`python -m deploy.plan_check`: calibrate a pair of nodes in CPU quotas, then compare shapes with their simulation. Root only.
 
-A machine's speed drifts, by more than what is asked of the planner where others share it. So a pair is calibrated before each
-shape's runs and after them, and what counts is the mean of the two simulations.
+A machine's speed drifts, by more than what is asked of the planner where others share it. So the pair that is calibrated stands
+beside the shape, and a round of its measurements comes before each run.
 """
 
 import argparse
@@ -31,7 +31,8 @@ from deploy.plan_check.rig import BATCHED_TOKENS, Rig, Running
 from loadtest.errors import LoadtestError, RunError
 from loadtest.measures.record import Record
 from loadtest.plan import calibrate_command
-from loadtest.plan.calibration import Calibration, read_calibration, write_calibration
+from loadtest.plan.calibrate_command import Calibrating, calibrating
+from loadtest.plan.calibration import Calibration, write_calibration
 from loadtest.plan.demand import Demand, demands
 from loadtest.plan.simulate import Shape, simulate
 from loadtest.report.text import table_text
@@ -61,8 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=7)
     add("--cores", type=float, default=0.4, help="of each node")
     add("--period-us", type=int, default=PERIOD_US, help="of the quotas")
-    add("--calibration", type=Path, metavar="FILE", help="use this one, and measure none")
-    add("--keep-calibration", type=Path, metavar="FILE", help="write the calibration there")
+    add("--keep-calibration", type=Path, metavar="FILE", help="write the last shape's calibration there")
     add("--model-dir", type=Path, default=MODEL, help="where the bench model is, or is to be written")
     add("--json", type=Path, metavar="FILE")
     add("--markdown", type=Path, metavar="FILE")
@@ -99,24 +99,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def check(
     given: argparse.Namespace, forkserver: ForkServer, folder: Path
 ) -> tuple[list[Comparison], list[Calibration], dict[str, Any]]:
-    """Calibrate before and after each shape; each is shown as it comes."""
+    """Calibrate and run each shape; each is shown as it comes."""
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as http:
-        processes = Processes(forkserver, folder, http)
-        rig = Rig(processes, folder, given.model_dir, cores=given.cores, period_us=given.period_us)
+        pair, rig = (
+            Rig(
+                Processes(forkserver, folder, http),
+                folder,
+                given.model_dir,
+                cores=given.cores,
+                period_us=given.period_us,
+                prefix=prefix,
+            )
+            for prefix in ("calibrated-", "")
+        )
+        found: list[Comparison] = []
+        calibrations: list[Calibration] = []
+        rate = 0.0
         try:
-            calibrations = [await _calibration(given, rig)]
-            rate, found = rate_per_s(given, calibrations[0]), []
+            calibrated = await pair.start(Shape(1, 1))
             for shape in given.shapes:
-                runs = await _runs(given, rig, shape, rate)
-                calibrations.append(await _calibration(given, rig))
-                simulated = [simulate(load(given, rate), one, shape) for one in calibrations[-2:]]
-                found.append(compare(shape, simulated, runs))
+                running = await rig.start(shape)
+                async with calibrating(_calibration(given, calibrated)) as calibrator:
+                    await calibrator.measure()
+                    rate = rate or rate_per_s(given, await calibrator.found())
+                    runs = await _runs(given, running, rate, calibrator)
+                    calibrations.append(await calibrator.found())
+                throttled = ", ".join(f"{share:.0%}" for share in rig.throttled())
+                print(
+                    f"{shape.prefill}:{shape.decode}: quotas were used up in {throttled} of the periods",
+                    file=sys.stderr,
+                )
+                found.append(compare(shape, simulate(load(given, rate), calibrations[-1], shape), runs))
                 print(table_text(comparison_table(found[-1:])), flush=True)
-            if given.keep_calibration:
-                write_calibration(calibrations[-1], given.keep_calibration)
         finally:
             rig.stop()
+            pair.stop()
+    if given.keep_calibration:
+        write_calibration(calibrations[-1], given.keep_calibration)
     sent = f"{rate:.2f} requests/s for {given.seconds:g} s, {given.input_tokens} + {given.max_tokens} tokens"
     about = {
         "when": now(),
@@ -128,35 +148,37 @@ async def check(
     return found, calibrations, about
 
 
-async def _calibration(given: argparse.Namespace, rig: Rig) -> Calibration:
-    """Measure a pair, with lengths and loads that are not those of the runs."""
-    if given.calibration:
-        return read_calibration(given.calibration)
-    running = await rig.start(Shape(1, 1))
+def _calibration(given: argparse.Namespace, running: Running) -> argparse.Namespace:
+    """Return how a pair is measured: with lengths and loads that are not those of the runs."""
     argv = ["--url", running.proxy, "--out", os.devnull, "--seed", str(given.seed + 1)]
-    argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "96,256,512,768", "--samples", "9"]
-    argv += ["--users", "1,3,6,9", "--answer-tokens", "48"]
+    argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "96,300,768", "--samples", "3"]
+    argv += ["--users", "1,4,9", "--answer-tokens", "48"]
     argv += ["--prefill-metrics", running.prefill[0], "--decode-metrics", running.decode[0]]
-    return await calibrate_command.calibrate(calibrate_command.parser().parse_args(argv))
+    return calibrate_command.parser().parse_args(argv)
 
 
-async def _runs(given: argparse.Namespace, rig: Rig, shape: Shape, rate: float) -> Runs:
-    """Load a shape, several times."""
-    running = await rig.start(shape)
+async def _runs(given: argparse.Namespace, running: Running, rate: float, calibrator: Calibrating) -> Runs:
+    """Load a shape, several times, with a round of the calibration in between."""
     meter, other_cores = OtherCpu(os.getpid()), 0.0
     taken: list[StageResult] = []
-    for _ in range(given.runs):
+    for number in range(given.runs):
+        if number:
+            await calibrator.measure()
         meter.restart()
-        taken.append(await _run(given, running, rate, shape))
+        taken.append(await _run(given, running, rate))
         other_cores = max(other_cores, meter.other_cores())
-    throttled = ", ".join(f"{share:.0%}" for share in rig.throttled())
-    print(f"{shape.prefill}:{shape.decode}: quotas were used up in {throttled} of the periods", file=sys.stderr)
     return Runs([one.records for one in taken], other_cores, max(one.client.lag_p99_s for one in taken))
 
 
-async def _run(given: argparse.Namespace, running: Running, rate: float, shape: Shape) -> StageResult:
+async def _run(given: argparse.Namespace, running: Running, rate: float) -> StageResult:
     """Send the load once; every request must have gone over both nodes."""
-    argv = ["--url", running.proxy, *load_argv(given, rate), "--warmup", str(4 * (shape.prefill + shape.decode))]
+    argv = [
+        "--url",
+        running.proxy,
+        *load_argv(given, rate),
+        "--warmup",
+        str(4 * (len(running.prefill) + len(running.decode))),
+    ]
     asked = run_arguments.parse(argv, {})
     result = await run_command.run(asked, build.source(asked))
     if result.interrupted:  # `loadtest run` takes signals for itself

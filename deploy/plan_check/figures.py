@@ -37,17 +37,12 @@ class Comparison(NamedTuple):
     """One shape."""
 
     shape: Shape
-    simulations: tuple[Means, ...]  # one for each calibration
+    simulated: Means
     runs: tuple[Means, ...]
     prefill_busy: float  # simulated
     decode_busy: float
     other_cores: float  # as of the runs
     client_late_s: float
-
-    @property
-    def simulated(self) -> Means:
-        """The mean over the calibrations."""
-        return Means(fmean(one.ttft_s for one in self.simulations), fmean(one.tpot_s for one in self.simulations))
 
     @property
     def measured(self) -> Means:
@@ -66,14 +61,14 @@ class Comparison(NamedTuple):
         return all(abs(off) <= ALLOWED for off in self.deviation)
 
 
-def compare(shape: Shape, simulated: Sequence[Outcome], runs: Runs) -> Comparison:
-    """Compare the runs of one shape with its simulations, one for each calibration."""
+def compare(shape: Shape, simulated: Outcome, runs: Runs) -> Comparison:
+    """Compare the runs of one shape with its simulation."""
     return Comparison(
         shape,
-        tuple(Means.of(one.records) for one in simulated),
+        Means.of(simulated.records),
         tuple(Means.of(records) for records in runs.records),
-        fmean(one.prefill_busy for one in simulated),
-        fmean(one.decode_busy for one in simulated),
+        simulated.prefill_busy,
+        simulated.decode_busy,
         runs.other_cores,
         runs.client_late_s,
     )

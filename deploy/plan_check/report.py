@@ -38,7 +38,6 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
                 (
                     f"{one.shape.prefill}P{one.shape.decode}D mean {name} (ms)",
                     f"{one.simulated[at] * 1000:.1f}",
-                    " and ".join(f"{simulated[at] * 1000:.1f}" for simulated in one.simulations),
                     f"{one.measured[at] * 1000:.1f}",
                     f"{runs[0]:.1f} to {runs[-1]:.1f}",
                     f"{one.deviation[at]:+.1%}",
@@ -49,7 +48,6 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
     headings = (
         "",
         "simulated",
-        "by calibration",
         "median of the runs",
         "the runs",
         "deviation",
@@ -70,7 +68,6 @@ def as_plain(
             "prefill": one.shape.prefill,
             "decode": one.shape.decode,
             "simulated": one.simulated._asdict(),
-            "simulations": [simulated._asdict() for simulated in one.simulations],
             "measured": one.measured._asdict(),
             "runs": [run._asdict() for run in one.runs],
             "deviation": dict(zip(("ttft", "tpot"), one.deviation, strict=True)),

@@ -29,8 +29,11 @@ class Running:
 class Rig:
     """Starts a shape in place of the one before."""
 
-    def __init__(self, processes: Processes, folder: Path, model: Path, *, cores: float, period_us: int) -> None:
-        """`cores`: of each node."""
+    def __init__(
+        self, processes: Processes, folder: Path, model: Path, *, cores: float, period_us: int, prefix: str = ""
+    ) -> None:
+        """`processes`: its own. `cores`: of each node. `prefix`: of the processes' names, which the folder has once."""
+        self._prefix = prefix
         self._processes = processes
         self._folder = folder
         self._model = str(model)
@@ -82,4 +85,4 @@ class Rig:
 
     def _name(self, role: str) -> str:
         self._started += 1
-        return f"{role}-{self._started}"
+        return f"{self._prefix}{role}-{self._started}"

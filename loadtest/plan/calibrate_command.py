@@ -3,7 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from loadtest.client.exchange import Exchange
 from loadtest.client.fetch import first_model
 from loadtest.client.pool import Client
 from loadtest.errors import UsageError
+from loadtest.measures.record import Record
 from loadtest.plan import rows
 from loadtest.plan.calibration import (
     DEFAULT_BATCHED_TOKENS,
@@ -59,6 +61,13 @@ def parser() -> words.Parser:
     add("--answer-tokens", type=words.count, default=64, metavar="N", help="of the decode runs (%(default)s)")
     add("--users", type=_counts, default=USERS, metavar="N,N,…", help="likewise: how many at a time")
     add("--samples", type=words.count, default=7, metavar="N", help="requests for each figure (%(default)s)")
+    add(
+        "--rounds",
+        type=words.count,
+        default=1,
+        metavar="N",
+        help="measure everything so often: speeds drift (%(default)s)",
+    )
     add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH")
     add("--seed", type=int, default=0, help="of the prompts (%(default)s)")
     limits = made.add_argument_group("the nodes' limits, as they were started").add_argument
@@ -98,52 +107,103 @@ async def calibrate(given: argparse.Namespace) -> Calibration:
     Raises:
         RunError: the server is not there, an answer failed, or what was measured does not suffice.
     """
+    async with calibrating(given) as pair:
+        for _ in range(given.rounds):
+            await pair.measure()
+        return await pair.found()
+
+
+@asynccontextmanager
+async def calibrating(given: argparse.Namespace) -> AsyncIterator["Calibrating"]:
+    """Prepare to measure a pair round by round.
+
+    Raises:
+        RunError: the server is not there.
+    """
     address = parse_address(given.url)
     headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
     model = given.model or await first_model(address, headers, _GREETING_S)
     client = Client(address, headers, given.timeout)
-    low, high = given.vocabulary
-    effort = Effort(
-        prompt_tokens=sorted(given.prompt_tokens),
-        samples=given.samples,
-        users=given.users,
-        answer_tokens=given.answer_tokens,
-        vocabulary=Vocabulary(low=low, high=high),
-        seed=given.seed,
-    )
-    pair = Pair(Exchange(client, Form(model=model, chat=False)), effort, lambda line: print(line, file=sys.stderr))
-    before = await _look(given.prefill_metrics)
     try:
-        by_prefill, by_decode = await pair.prefill(), await pair.decode()
+        exchange = Exchange(client, Form(model=model, chat=False))
+        yield Calibrating(given, exchange, model, await _look(given.prefill_metrics))
     finally:
         client.close()
-    after, decode = await _look(given.prefill_metrics), await _look(given.decode_metrics)
-    found = rows.calibrate(by_prefill, by_decode, _known(given, before, after, decode))
-    about = {"when": now(), "model": model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
-    return msgspec.structs.replace(found, about=about)
+
+
+class Calibrating:
+    """Rounds of the same measurements, and what all of them together say."""
+
+    def __init__(self, given: argparse.Namespace, exchange: Exchange, model: str, before: NodeState) -> None:
+        """`before`: the prefill node as it was."""
+        low, high = given.vocabulary
+        self._effort = Effort(
+            prompt_tokens=sorted(given.prompt_tokens),
+            samples=given.samples,
+            users=given.users,
+            answer_tokens=given.answer_tokens,
+            vocabulary=Vocabulary(low=low, high=high),
+            seed=given.seed,
+        )
+        self._pair = Pair(exchange, self._effort, lambda line: print(line, file=sys.stderr))
+        self._given = given
+        self._model = model
+        self._before = before
+        self._prefill: list[rows.PrefillCell] = []
+        self._decode: list[list[Record]] = []
+        self._mixed: list[list[Record]] = []
+        self._rate_per_s = 0.0  # of the open loops
+
+    async def measure(self) -> None:
+        """Measure everything once.
+
+        Raises:
+            RunError: an answer failed, or what was measured does not suffice.
+        """
+        self._prefill += await self._pair.prefill()
+        self._decode += await self._pair.decode()
+        if not self._rate_per_s:
+            lengths = self._effort.mixed_lengths
+            steps = rows.calibrate(self._prefill, self._decode, await self._known())
+            self._rate_per_s = rows.mixed_rate_per_s(steps, lengths.input_tokens, lengths.output_tokens)
+        self._mixed.append(await self._pair.mixed(self._rate_per_s))
+
+    async def found(self) -> Calibration:
+        """Fit all rounds.
+
+        Raises:
+            RunError: what was measured does not suffice.
+        """
+        steps = rows.calibrate(self._prefill, self._decode, await self._known())
+        given = self._given
+        about = {"when": now(), "model": self._model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
+        return msgspec.structs.replace(rows.with_overheads(steps, self._mixed), about=about)
+
+    async def _known(self) -> rows.Known:
+        given, before = self._given, self._before
+        after, decode = await _look(given.prefill_metrics), await _look(given.decode_metrics)
+        tokens = after.prompt_tokens - before.prompt_tokens
+        return rows.Known(
+            prefill=Prefill(
+                step_s=0.0,
+                token_s=0.0,
+                max_num_batched_tokens=given.max_num_batched_tokens,
+                max_num_seqs=given.prefill_max_num_seqs,
+                kv_tokens=after.kv_tokens,
+            ),
+            decode=Decode(
+                step_s=0.0, sequence_s=0.0, max_num_seqs=given.decode_max_num_seqs, kv_tokens=decode.kv_tokens
+            ),
+            link=Link(
+                gbit_s=given.link_gbit or 0.0,
+                kv_bytes_per_token=(after.pushed_bytes - before.pushed_bytes) / tokens if tokens else 0.0,
+                layers=given.layers,
+            ),
+        )
 
 
 async def _look(url: str | None) -> NodeState:
     return await node_state(url) if url else _UNKNOWN
-
-
-def _known(given: argparse.Namespace, before: NodeState, after: NodeState, decode: NodeState) -> rows.Known:
-    tokens = after.prompt_tokens - before.prompt_tokens
-    return rows.Known(
-        prefill=Prefill(
-            step_s=0.0,
-            token_s=0.0,
-            max_num_batched_tokens=given.max_num_batched_tokens,
-            max_num_seqs=given.prefill_max_num_seqs,
-            kv_tokens=after.kv_tokens,
-        ),
-        decode=Decode(step_s=0.0, sequence_s=0.0, max_num_seqs=given.decode_max_num_seqs, kv_tokens=decode.kv_tokens),
-        link=Link(
-            gbit_s=given.link_gbit or 0.0,
-            kv_bytes_per_token=(after.pushed_bytes - before.pushed_bytes) / tokens if tokens else 0.0,
-            layers=given.layers,
-        ),
-    )
 
 
 def _counts(text: str) -> list[int]:

@@ -69,8 +69,10 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     prefill: Prefill
     decode: Decode
     link: Link = Link()
-    overhead_s: float = 0.0  # of a first token besides steps and transfer: proxy, hand-over, answer
-    overhead_busy_s: float = 0.0  # … and if the decode node has other sequences: its answers wait for its steps
+    overhead_s: float = (
+        0.0  # of a first token besides steps and transfer; below 0 if it needn't wait for all of P's work
+    )
+    overhead_busy_s: float = 0.0  # … and if the decode node has other sequences
     fits: dict[str, Fit] = {}
     about: dict[str, Any] = {}  # where it comes from; not read
 
@@ -116,10 +118,6 @@ def _wrong(found: Calibration) -> list[str]:
             least = 1 if name in ("max_num_batched_tokens", "max_num_seqs", "layers") else 0
             if not (value >= least and math.isfinite(value)):
                 wrong.append(f"{section}.{name} is {value}, and must be {least} or more")
-    for name in ("overhead_s", "overhead_busy_s"):
-        value = getattr(found, name)
-        if not (value >= 0 and math.isfinite(value)):
-            wrong.append(f"{name} is {value}, and must be 0 or more")
     if not found.prefill.step_s + found.prefill.token_s > 0:
         wrong.append("prefill: a step would take no time")
     if not found.decode.step_s + found.decode.sequence_s > 0:

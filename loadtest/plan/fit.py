@@ -1,6 +1,7 @@
-"""Least squares on relative errors, with no coefficient below 0. Small, and without numpy, which `loadtest` does not need."""
+"""Least squares on relative errors; no coefficient is below 0 but those that may be. Small, and without numpy, which `loadtest` does not need."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -24,8 +25,8 @@ class Fitted(NamedTuple):
     quality: Fit
 
 
-def fit(rows: Sequence[Row], names: Sequence[str], what: str) -> Fitted:
-    """Fit one coefficient for each name.
+def fit(rows: Sequence[Row], names: Sequence[str], what: str, signed: AbstractSet[str] = frozenset()) -> Fitted:
+    """Fit one coefficient for each name; those in `signed` may be below 0.
 
     Raises:
         RunError: there are too few rows, or they do not tell coefficients apart.
@@ -36,8 +37,8 @@ def fit(rows: Sequence[Row], names: Sequence[str], what: str) -> Fitted:
     active = [at for at in range(len(names)) if any(row.values[at] for row in rows)]
     while True:
         found = _solve(scaled, active, names, what)
-        least = min(active, key=lambda at: found[at])
-        if found[least] >= 0:
+        least = min((at for at in active if names[at] not in signed), key=lambda at: found[at], default=None)
+        if least is None or found[least] >= 0:
             break
         active.remove(least)  # a negative time makes no sense: what is left explains what it can
     coefficients = tuple(found.get(at, 0.0) for at in range(len(names)))

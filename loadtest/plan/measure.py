@@ -1,6 +1,7 @@
 """What is asked of a live pair, one prefill and one decode node behind a proxy, so that its speeds can be computed."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -13,16 +14,15 @@ from loadtest.client.fetch import fetch
 from loadtest.errors import RunError
 from loadtest.measures.record import Record
 from loadtest.plan.rows import PrefillCell
-from loadtest.run.loops import Closed, Limits, Loop
+from loadtest.run.loops import Closed, Limits, Load, Loop, Open
+from loadtest.traffic.arrivals import arrivals
 from loadtest.traffic.lengths import Lengths
 from loadtest.traffic.made_up import Making, RandomPrompts
 from loadtest.traffic.vocabulary import Vocabulary
 
 _TIMEOUT_S: Final = 10.0
 _WARM_UP: Final = 3  # requests
-_EACH_USER: Final = 3  # requests of each user in a decode run
 _MANY: Final = 8  # users whose prompts share steps
-_ROUNDS: Final = 5  # of theirs
 _SHORT: Final = 2  # lengths of which there are such
 
 Say = Callable[[str], None]
@@ -33,11 +33,33 @@ class Effort:
     """What is measured, and how often."""
 
     prompt_tokens: Sequence[int]
-    samples: int
+    samples: int  # of one request at a time; of everything else more or fewer in proportion
     users: Sequence[int]  # of the decode runs
     answer_tokens: int
     vocabulary: Vocabulary
     seed: int
+
+    @property
+    def each_user(self) -> int:
+        """Requests of each user in a decode run."""
+        return math.ceil(self.samples / 3)
+
+    @property
+    def turns(self) -> int:
+        """Requests of each user whose prompts share steps."""
+        return max(3, self.samples - 2)
+
+    @property
+    def mixed(self) -> int:
+        """Requests of the open loop."""
+        return 8 * self.samples
+
+    @property
+    def mixed_lengths(self) -> Lengths:
+        """Theirs: from the shortest prompt to the longest one, and short answers, so that many meet."""
+        short, long = min(self.prompt_tokens), max(self.prompt_tokens)
+        answer = max(self.answer_tokens // 6, 3)
+        return Lengths(input_tokens=(short + long) // 2, output_tokens=answer, spread=(long - short) / (long + short))
 
 
 class NodeState(NamedTuple):
@@ -70,7 +92,7 @@ class Pair:
             alone = await self._run(tokens, 1, users=1, requests=effort.samples)
             in_line = {2: await self._run(tokens, 1, users=2, requests=2 * effort.samples + 3)}
             if tokens in effort.prompt_tokens[:_SHORT]:
-                in_line[_MANY] = await self._run(tokens, 1, users=_MANY, requests=_MANY * _ROUNDS)
+                in_line[_MANY] = await self._run(tokens, 1, users=_MANY, requests=_MANY * effort.turns)
             cells.append(PrefillCell(tokens, alone, in_line))
         return cells
 
@@ -84,23 +106,37 @@ class Pair:
         short, long = min(effort.prompt_tokens), max(effort.prompt_tokens)
         whole, part = effort.answer_tokens, max(effort.answer_tokens // 4, 3)
         return [
-            await self._run(tokens, answer, users=users, requests=_EACH_USER * users)
+            await self._run(tokens, answer, users=users, requests=effort.each_user * users)
             for tokens, answer in ((short, whole), (short, part), (long, whole))
             for users in effort.users
         ]
 
+    async def mixed(self, rate_per_s: float) -> list[Record]:
+        """Send an open loop of prompts of all lengths.
+
+        Raises:
+            RunError: an answer failed.
+        """
+        requests, lengths = self._effort.mixed, self._effort.mixed_lengths
+        about = f"about {lengths.input_tokens} + {lengths.output_tokens} tokens"
+        self._say(f"{requests} requests of {about}, {rate_per_s:.2f} per second")
+        due_s = arrivals(requests, rate_per_s, seed=self._effort.seed + self._runs)
+        return await self._load(Open(due_s=due_s), lengths, requests)
+
     async def _run(self, tokens: int, answer: int, *, users: int, requests: int) -> list[Record]:
-        effort = self._effort
         self._say(f"{requests} requests of {tokens} + {answer} tokens, {users} at a time")
+        return await self._load(Closed(concurrency=users), Lengths(input_tokens=tokens, output_tokens=answer), requests)
+
+    async def _load(self, load: Load, lengths: Lengths, requests: int) -> list[Record]:
         self._runs += 1
-        lengths = Lengths(input_tokens=tokens, output_tokens=answer)
-        seed = effort.seed * 1000 + self._runs
-        making = Making(seed=seed, chat=False, lengths=lengths, vocabulary=effort.vocabulary)
+        seed = self._effort.seed * 1000 + self._runs
+        making = Making(seed=seed, chat=False, lengths=lengths, vocabulary=self._effort.vocabulary)
         loop = Loop(self._exchange, RandomPrompts(making), Limits(requests=requests, seconds=float("inf")))
-        taken = await loop.run(Closed(concurrency=users), asyncio.Event())
+        taken = await loop.run(load, asyncio.Event())
         for record in taken.records:
             if not record.ok:
-                raise RunError(f"a request of {tokens} + {answer} tokens failed: {record.error} ({record.detail})")
+                asked = f"{record.input_tokens} + {record.asked_output_tokens}"
+                raise RunError(f"a request of {asked} tokens failed: {record.error} ({record.detail})")
         return taken.records
 
 

@@ -3,11 +3,11 @@
 alone      TTFT of one request at a time   = P's steps + exposed transfer + D's first step + overhead
 in line    time between two first tokens   = P's steps, of which several users' prompts share some
 decode     TPOT of a request               = D's step with what was in it on average
-decode     TTFT less what steps explain    = what first tokens wait for other answers on D
+mixed      TTFT less what is simulated     = overhead of first tokens, beside other answers on D and beside none
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -17,10 +17,14 @@ from loadtest.errors import RunError
 from loadtest.measures.record import Record
 from loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
 from loadtest.plan.decode import step_s
+from loadtest.plan.demand import Demand
 from loadtest.plan.fit import Row, fit
+from loadtest.plan.simulate import Shape, simulate
 
 PREFILL: Final = ("the step", "the prompt", "the token", "the context", "the overhead")
 DECODE: Final = ("the step", "the sequence", "the second sequence", "the context", "the arrival")
+MIXED_BUSY: Final = 0.4  # of the busier node, in the mixed run
+FEW: Final = 5  # requests that met other answers on D, or none, of which no mean is taken
 BUSY: Final = 0.55  # of the TTFT of one request alone; two users who never meet on P have a first token every 0.5
 
 
@@ -57,11 +61,11 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
         max_num_seqs=known.decode.max_num_seqs,
         kv_tokens=known.decode.kv_tokens,
     )
-    by_prefill = fit(prefill_rows(prefill, speed, known), PREFILL, "prefill")
+    by_prefill = fit(prefill_rows(prefill, speed, known), PREFILL, "prefill", signed={"the overhead"})
     step_s, prompt_s, token_s, token_context_s, overhead_s = by_prefill.coefficients
     limits = known.prefill
     fits: dict[str, Fit] = {"prefill": by_prefill.quality, "decode": by_decode.quality}
-    found = Calibration(
+    return Calibration(
         prefill=Prefill(
             step_s=step_s,
             prompt_s=prompt_s,
@@ -76,38 +80,48 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
         overhead_s=overhead_s,
         fits=fits,
     )
-    return msgspec.structs.replace(found, overhead_busy_s=overhead_busy_s(decode, found))
 
 
-def overhead_busy_s(runs: Sequence[Sequence[Record]], found: Calibration) -> float:
-    """Return by how much first tokens came later than steps explain where D had other sequences.
+def mixed_rate_per_s(found: Calibration, tokens: float, answer_tokens: int) -> float:
+    """Return the rate of requests, `tokens` long in the mean, at which the busier node of a pair is `MIXED_BUSY`."""
+    prefill, decode = found.prefill, found.decode
+    steps = math.ceil(tokens / prefill.max_num_batched_tokens)
+    prefill_s = steps * prefill.step_s + prefill.prompt_s + prefill.token_s * tokens
+    prefill_s += prefill.token_context_s * tokens * tokens / 2
+    decode_s = answer_tokens * step_s(decode, 1, tokens) + decode.arrival_s
+    return MIXED_BUSY / max(prefill_s, decode_s)
 
-    Handing out a step's tokens takes time that a single request does not show, and a busy node does it beside the next step.
-    Only requests count that had the prefill node to themselves: of the others nobody knows how long they waited there.
+
+def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Calibration:
+    """Return the calibration with the overheads that make simulated first tokens of a mixed load come as measured ones.
+
+    What a first token costs besides steps depends on what its nodes do meanwhile, and neither requests one at a time nor
+    users in line meet what an open loop meets. So it is measured in one.
+
+    Args:
+        found: Its steps are as fitted; its overheads are replaced.
+        mixed: Open loops of moderate load over one pair.
     """
-    late_s = []
-    for records in runs:
-        spans = [_Span.of(record) for record in records if record.ok]
-        for span in spans:
-            others = sum(one.began_s < span.began_s < one.ended_s for one in spans)
-            if others and not any(one is not span and _meet_on_prefill(one, span) for one in spans):
-                late_s.append((span.record.ttft_s or 0.0) - _first_token_s(span.record, others, found))
-    return max(fmean(late_s), 0.0) if late_s else 0.0
+    plain = msgspec.structs.replace(found, overhead_s=0.0, overhead_busy_s=0.0)
+    late_s: dict[bool, list[float]] = {False: [], True: []}
+    for records in mixed:
+        for is_beside, lateness_s in _late(records, plain):
+            late_s[is_beside].append(lateness_s)
+    if min(len(late_s[False]), len(late_s[True])) < FEW:
+        return msgspec.structs.replace(plain, overhead_s=fmean(late_s[False] + late_s[True]))
+    overhead_s = fmean(late_s[False])
+    return msgspec.structs.replace(plain, overhead_s=overhead_s, overhead_busy_s=fmean(late_s[True]) - overhead_s)
 
 
-def _meet_on_prefill(one: "_Span", other: "_Span") -> bool:
-    return one.record.started_s < other.began_s and other.record.started_s < one.began_s
-
-
-def _first_token_s(record: Record, beside: int, found: Calibration) -> float:
-    """Return what steps explain of a TTFT: P's, half of the one that D is in, and D's next one."""
-    tokens, speed, decode = record.input_tokens, found.prefill, found.decode
-    steps = math.ceil(tokens / speed.max_num_batched_tokens)
-    prefill_s = steps * speed.step_s + speed.prompt_s + speed.token_s * tokens
-    prefill_s += speed.token_context_s * tokens * tokens / 2
-    waited_s = step_s(decode, beside, tokens * beside) / 2
-    own_s = step_s(decode, beside + 1, tokens * (beside + 1))
-    return prefill_s + exposed_s(tokens / steps, found.link) + waited_s + own_s + found.overhead_s
+def _late(records: Sequence[Record], found: Calibration) -> Iterator[tuple[bool, float]]:
+    """Say of each request whether it met others on D, and by how much its first token came later than simulated."""
+    asked = sorted((one for one in records if one.ok and one.ttft_s is not None), key=lambda one: one.started_s)
+    load = [
+        Demand(due_s=one.started_s, input_tokens=one.input_tokens, output_tokens=one.output_tokens) for one in asked
+    ]
+    simulated = simulate(load, found, Shape(1, 1))
+    for measured, predicted, beside in zip(asked, simulated.records, simulated.beside, strict=True):
+        yield beside > 0, (measured.ttft_s or 0.0) - (predicted.ttft_s or 0.0)
 
 
 def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:

@@ -35,6 +35,7 @@ class Outcome(NamedTuple):
     duration_s: float
     prefill_busy: float  # share of the time in which a prefill node computes, mean over all
     decode_busy: float
+    beside: list[int]  # for each record: sequences that its decode node had when it joined them
 
 
 def simulate(load: Sequence[Demand], calibration: Calibration, shape: Shape) -> Outcome:
@@ -83,6 +84,7 @@ class _Simulation:
             duration_s=duration_s,
             prefill_busy=sum(node.busy_s for node in self._prefill) / (self._shape.prefill * duration_s),
             decode_busy=sum(node.busy_s for node in self._decode) / (self._shape.decode * duration_s),
+            beside=[job.beside for job in self._jobs],
         )
 
     def _at(self, at_s: float, act: Callable[[float], None]) -> None:
@@ -151,7 +153,9 @@ class _Simulation:
         if not job.last_at:
             detail = "both nodes' KV pools are full and wait for each other"
             return Record(index=index, started_s=due_s, ended_s=due_s, due_s=due_s, error=TIMEOUT, detail=detail)
-        overhead_s = self._overhead_s(job)
+        overhead_s = max(
+            self._overhead_s(job), due_s - job.first_at
+        )  # below 0 or not, no token comes before its request
         return Record(
             index=index,
             started_s=due_s,

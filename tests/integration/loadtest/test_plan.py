@@ -26,7 +26,18 @@ class OneAfterTheOther(FakeOpenAI):
 async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
     """Every kind of coefficient is there, no prompt was sent twice, and the file is one that `plan` reads."""
     fake, file = OneAfterTheOther(), tmp_path / "c.json"
-    argv = ["--prompt-tokens", "200,400,800", "--samples", "4", "--users", "1,4", "--answer-tokens", "60"]
+    argv = [
+        "--prompt-tokens",
+        "200,400,800",
+        "--samples",
+        "4",
+        "--rounds",
+        "2",
+        "--users",
+        "1,4",
+        "--answer-tokens",
+        "60",
+    ]
     async with serving(fake) as url, asyncio.timeout(60):
         found = await calibrate(parser().parse_args(["--url", url, "--out", str(file), *argv]))
     write_calibration(found, file)
@@ -35,7 +46,7 @@ async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
     assert found.prefill.token_s > 0
     assert found.decode.step_s > 0
     assert found.fits["prefill"].rows >= 5
-    assert found.fits["decode"].rows == 3 * 3 * (1 + 4)
+    assert found.fits["decode"].rows == 2 * 3 * 2 * (1 + 4)  # rounds, kinds of run, requests of each user
     prompts = [tuple(body["prompt"]) for body in fake.bodies]
     assert len(set(prompts)) == len(prompts)
     load = ["--rate", "4", "--requests", "40", "--input-tokens", "300", "--max-tokens", "6"]

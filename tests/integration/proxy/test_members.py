@@ -144,10 +144,18 @@ async def test_a_connection_that_dies_as_it_is_used_again_is_replaced() -> None:
     assert [(each.status_code, each.headers["x-baton-path"]) for each in got] == [(200, "disaggregated")] * 3
 
 
-@pytest.mark.parametrize(("late", "states"), [(1, {"ready"}), (100, {"ready", "down"})])
-async def test_a_node_that_is_late_once_stays_in_use(late: int, states: set[str]) -> None:
-    """A busy server is not a dead one; one that stays silent is."""
-    async with cluster(probe_timeout_s=0.5) as running:
+@pytest.mark.parametrize(
+    ("decode", "late", "states"),
+    [
+        pytest.param(2, 1, {"ready"}, id="once"),
+        pytest.param(2, 3, {"ready", "down"}, id="more often"),
+        pytest.param(1, 3, {"ready"}, id="more often, and it is the last one"),
+        pytest.param(1, 100, {"ready", "down"}, id="for ever"),
+    ],
+)
+async def test_a_node_that_is_late_stays_in_use_for_a_while(decode: int, late: int, states: set[str]) -> None:
+    """A busy server is not a dead one, least of all if there is no other; one that stays silent is."""
+    async with cluster(decode=decode, probe_timeout_s=0.5) as running:
         node = running.decode[0]
         seen, answered = set(), node.probes
         node.late_probes = late

@@ -18,9 +18,9 @@ CALIBRATION = Calibration(
 )
 
 
-def comparison(*simulated: float, runs: tuple[float, ...] = (0.4, 0.9, 0.5)) -> Comparison:
+def comparison(simulated: float = 0.5, runs: tuple[float, ...] = (0.4, 0.9, 0.5)) -> Comparison:
     """TTFTs as given; TPOT is 20 ms everywhere."""
-    made = [Outcome([record(ttft_s=ttft_s)], 1.0, 0.7, 0.3) for ttft_s in simulated or (0.5,)]
+    made = Outcome([record(ttft_s=simulated)], 1.0, 0.7, 0.3, [0])
     measured = [[record(ttft_s=ttft_s)] for ttft_s in runs]
     return compare(Shape(2, 1), made, Runs(measured, other_cores=0.1, client_late_s=0.001))
 
@@ -34,11 +34,6 @@ def test_the_median_of_the_runs_is_what_counts() -> None:
     assert found.right
 
 
-def test_the_mean_over_the_calibrations_is_what_is_compared() -> None:
-    """One before the runs and one after them."""
-    assert comparison(0.4, 0.5).simulated.ttft_s == pytest.approx(0.45)
-
-
 @pytest.mark.parametrize(("simulated", "right"), [(0.58, False), (0.57, True), (0.43, True), (0.42, False)])
 def test_more_than_fifteen_per_cent_is_wrong(simulated: float, right: bool) -> None:
     """In both directions."""
@@ -47,9 +42,9 @@ def test_more_than_fifteen_per_cent_is_wrong(simulated: float, right: bool) -> N
 
 def test_the_report_shows_deviations() -> None:
     """With their sign, and every run in the JSON."""
-    text = markdown([comparison(0.5, 0.6)], [CALIBRATION] * 2, {"when": "now"})
+    text = markdown([comparison(0.55)], [CALIBRATION] * 2, {"when": "now"})
 
-    assert "| 2P1D mean TTFT (ms) | 550.0 | 500.0 and 600.0 | 500.0 | 400.0 to 900.0 | +10.0% | 70% | 0.10 |" in text
+    assert "| 2P1D mean TTFT (ms) | 550.0 | 500.0 | 400.0 to 900.0 | +10.0% | 70% | 0.10 |" in text
     assert "1 of 1 shapes within 15%" in text
     assert "| prefill step | 20.000 ms | 20.000 ms |" in text
     plain: dict[str, Any] = json.loads(json.dumps(as_plain([comparison()], [CALIBRATION], {})))

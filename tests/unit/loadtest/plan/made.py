@@ -1,7 +1,8 @@
 """Loads and calibrations for tests."""
 
+import random
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from loadtest.measures.record import Record
@@ -22,6 +23,12 @@ def calibration(**more: Any) -> Calibration:
 def demand(due_s: float = 0.0, tokens: int = 100, output: int = 1, **more: Any) -> Demand:
     """One request."""
     return Demand(due_s=due_s, input_tokens=tokens, output_tokens=output, **more)
+
+
+def poisson(rate_per_s: float, count: int, seed: int = 1, **more: int) -> list[Demand]:
+    """Requests of a Poisson process."""
+    rng = random.Random(seed)
+    return [demand(at, **more) for at in accumulate(rng.expovariate(rate_per_s) for _ in range(count))]
 
 
 def run(load: Sequence[Demand], found: Calibration, prefill: int = 1, decode: int = 1) -> Outcome:

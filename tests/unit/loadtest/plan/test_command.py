@@ -177,7 +177,6 @@ def test_a_wrong_calibration_is_a_usage_error(
         ("decode", {"step_s": 0, "sequence_s": 0}, "decode: a step would take no time"),
         ("link", {"gbit_s": 1}, "link.gbit_s needs link.kv_bytes_per_token"),
         ("schema_version", 7, "has schema version 7"),
-        ("overhead_s", -1, "overhead_s is -1"),
     ],
 )
 def test_impossible_values_are_refused(tmp_path: Path, section: str, value: Any, words: str) -> None:

@@ -7,14 +7,16 @@ from loadtest.errors import RunError
 from loadtest.plan.calibration import Calibration, Decode, Link, Prefill
 from loadtest.plan.fit import Row, fit
 from loadtest.plan.rows import (
+    MIXED_BUSY,
     Known,
     PrefillCell,
     between_first_tokens_s,
     calibrate,
     decode_rows,
-    overhead_busy_s,
+    mixed_rate_per_s,
+    with_overheads,
 )
-from tests.unit.loadtest.plan.made import calibration, demand, run, step_by_step
+from tests.unit.loadtest.plan.made import calibration, demand, poisson, run, step_by_step
 from tests.unit.loadtest.records import record
 
 NAMES = ("a", "b", "c")
@@ -138,17 +140,46 @@ def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
     assert found.fits["decode"].mean_error < 0.03
 
 
-def test_first_tokens_that_come_late_beside_others_are_explained_by_them() -> None:
-    """However many there are; a lone request says nothing of it."""
-    truth = calibration(decode=Decode(step_s=0.01, sequence_s=0.001), overhead_busy_s=0.004)
-    alone = run([demand(at * 5.0, 50, 30) for at in range(3)], truth).records
-    rng = random.Random(5)
-    together = run([demand(at * 0.15 + rng.uniform(0, 0.04), 50, 60) for at in range(300)], truth).records
-    in_line = run([demand(at * 0.09, 50, 60) for at in range(50)], truth).records
-    plain = msgspec.structs.replace(truth, overhead_busy_s=0.0)
+@pytest.mark.parametrize(("lone_s", "busy_s"), [(0.015, 0.004), (-0.02, 0.03)])
+def test_overheads_are_what_a_mixed_load_shows_above_its_steps(lone_s: float, busy_s: float) -> None:
+    """Below 0 as well: in line a prompt may cost more than its first token waits for. Fitted ones are not built upon."""
+    truth = calibration(decode=Decode(step_s=0.01, sequence_s=0.001), overhead_s=lone_s, overhead_busy_s=busy_s)
+    mixed = run(poisson(3, 60, tokens=50, output=20), truth).records
+    fitted = msgspec.structs.replace(truth, overhead_s=0.5, overhead_busy_s=0.0)
 
-    assert overhead_busy_s([alone, together, in_line], plain) == pytest.approx(0.004, rel=0.15)
-    assert overhead_busy_s([alone], plain) == 0.0
+    found = with_overheads(fitted, [mixed])
+
+    assert found.overhead_s == pytest.approx(lone_s)
+    assert found.overhead_busy_s == pytest.approx(busy_s)
+    assert found.prefill == truth.prefill
+
+
+def test_where_no_request_meets_others_there_is_one_overhead() -> None:
+    """A mean of none, or of a few, would be chance."""
+    truth = calibration(decode=Decode(step_s=0.01, sequence_s=0.001), overhead_s=0.02, overhead_busy_s=0.5)
+
+    found = with_overheads(truth, [run([demand(0.0, 50, 30)], truth).records] * 9)
+
+    assert found.overhead_s == pytest.approx(0.02)
+    assert found.overhead_busy_s == 0.0
+
+
+def test_the_mixed_load_keeps_the_busier_node_as_busy_as_was_asked() -> None:
+    """Whichever of both it is."""
+    for answer, busy in ((2, "prefill_busy"), (60, "decode_busy")):
+        found = calibration(prefill=Prefill(step_s=0.03, token_s=1e-4, max_num_batched_tokens=512))
+        rate_per_s = mixed_rate_per_s(found, 300, answer)
+        outcome = run([demand(at / rate_per_s, 300, answer) for at in range(200)], found)
+
+        assert getattr(outcome, busy) == pytest.approx(MIXED_BUSY, rel=0.05)
+
+
+def test_a_signed_coefficient_may_be_below_0() -> None:
+    """The others are left out then."""
+    rows = [Row((1.0, value), 5.0 * value - 2.0) for value in (1.0, 2.0, 3.0, 4.0)]
+
+    assert fit(rows, ("it", "slope"), "x", signed={"it"}).coefficients == pytest.approx((-2.0, 5.0))
+    assert fit(rows, ("it", "slope"), "x").coefficients[0] == 0.0
 
 
 def with_steps_of(truth: Calibration, tokens: int) -> Calibration:

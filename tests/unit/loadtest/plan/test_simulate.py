@@ -12,13 +12,7 @@ from loadtest.plan.calibration import Decode, Link, Prefill
 from loadtest.plan.decode import DecodeNode
 from loadtest.plan.demand import Demand
 from loadtest.plan.prefill import PrefillNode
-from tests.unit.loadtest.plan.made import calibration, demand, run, step_by_step, ttfts
-
-
-def poisson(rate_per_s: float, count: int, seed: int = 1, **more: int) -> list[Demand]:
-    """Requests of a Poisson process."""
-    rng = random.Random(seed)
-    return [demand(at, **more) for at in accumulate(rng.expovariate(rate_per_s) for _ in range(count))]
+from tests.unit.loadtest.plan.made import calibration, demand, poisson, run, step_by_step, ttfts
 
 
 def mixed(count: int, seed: int = 2) -> list[Demand]:
@@ -47,6 +41,13 @@ def test_a_first_token_waits_for_the_other_answers() -> None:
         for record in run([demand(0.0, 30, 9)] * sequences, found).records:
             assert record.ttft_s == pytest.approx(0.1 + 0.01 + 0.02 + waited_s)
             assert record.tpot_s == pytest.approx(0.01)
+
+
+def test_no_token_comes_before_its_request() -> None:
+    """However far below 0 an overhead is."""
+    (only,) = run([demand(5.0, output=4)], calibration(overhead_s=-1.0)).records
+
+    assert only.ttft_s == 0.0
 
 
 @pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
