@@ -38,9 +38,13 @@ class LateWorld:
     def sampled(self, values: torch.Tensor) -> "LateTensor":
         """Return a tensor that the model's stream fills with these values."""
         plain = torch.full_like(values, -99)
+        self.compute.launch(lambda: _assign(plain, values))
+        return self.held(plain)
+
+    def held(self, plain: torch.Tensor) -> "LateTensor":
+        """Return a tensor on the device that has these values now, and what is done with it at once; copies of it are late."""
         made = plain.as_subclass(LateTensor)
         made.world = self
-        self.compute.launch(lambda: _assign(plain, values))
         return made
 
     def block(self) -> None:

@@ -71,7 +71,7 @@ class Rig:
         made.use_async_scheduling, made.use_async_spec_decode = True, True
         made.speculative_config, made.model_config = SimpleNamespace(), SimpleNamespace(is_hybrid=True)
         made.cache_config = SimpleNamespace(mamba_cache_mode="none")
-        made.num_accepted_tokens = SimpleNamespace(gpu=self.world.sampled(torch.ones(4, dtype=torch.int32)))
+        made.num_accepted_tokens = SimpleNamespace(gpu=self.world.held(torch.ones(4, dtype=torch.int32)))
         made.discard_request_mask = SimpleNamespace(np=np.zeros(4, dtype=bool))
         made.requests = {name: SimpleNamespace(output_token_ids=[]) for name in "ab"}
         made.max_model_len = 64
