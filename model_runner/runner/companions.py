@@ -128,10 +128,11 @@ class Companions:
         Raises:
             TokenTransferError: see `TokenTransfer.submit`.
         """
-        noted, self._noted = self._noted, {}
-        handle = self._transfer.submit({**tensors, **{companion.name: source for companion, source in noted.items()}})
-        self._left = [*noted]
-        for companion in noted:
+        more = {companion.name: source for companion, source in self._noted.items()}
+        handle = self._transfer.submit({**tensors, **more})
+        self._left = [*self._noted]
+        self._noted.clear()  # not before: who asks after a submit that failed has the same error
+        for companion in self._left:
             companion.left_with(handle)
         return handle
 

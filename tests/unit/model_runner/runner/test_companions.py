@@ -19,7 +19,7 @@ from model_runner.runner.cuda import CudaRunner
 from model_runner.runner.event_synced import EVENTS
 from model_runner.runner.output import outputs_through
 from model_runner.tokens import transfer as transfer_module
-from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError
+from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
 from model_runner.tokens.packing import Sizes
 from model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
@@ -388,14 +388,13 @@ def test_a_batch_that_is_made_anew_gets_its_counts(rig: Rig) -> None:
 def wait_for_inputs(rig: Rig) -> None:
     """Prepare inputs twice; not before the device has read the first."""
     for _ in range(2):
-        with rig.world.as_cuda(), rig.runner.synchronize_input_prep():
+        with rig.runner.synchronize_input_prep():
             rig.world.compute.launch(lambda: None)
 
 
 def wait_for_list(rig: Rig) -> None:
     """As vLLM does where the tokens come by its own copy."""
-    with rig.world.as_cuda():
-        GPUModelRunner._to_list(rig.runner, rig.world.sampled(torch.ones(2, 1)))
+    GPUModelRunner._to_list(rig.runner, rig.world.sampled(torch.ones(2, 1)))
 
 
 WAITS: dict[str, Callable[[Rig], Any]] = {
@@ -429,6 +428,7 @@ def outcome(kind: type[GPUModelRunner], event: str, *, lost: bool) -> type[Excep
     waiter.join(LATE_S if kind is CudaRunner else TO_HANG_S)
     found = got[0] if got else "hangs"
     rig.close()
+    waiter.join(LATE_S)
     return found
 
 
@@ -443,6 +443,20 @@ def test_a_device_that_hangs_is_an_error_at_every_wait(event: str) -> None:
     assert outcome(GPUModelRunner, event, lost=False) == "hangs"
 
     assert outcome(CudaRunner, event, lost=False) is TokenTimeoutError
+
+
+def test_after_a_step_that_could_not_be_sent_nobody_reads_old_drafts() -> None:
+    """Whoever asks for them has the same error."""
+    rig = Rig(CudaRunner, Run.ON_ADVANCE, SOON_S)
+    ids = rig.sample(1)
+    rig.draft(1)
+    rig.transfer.stop()
+
+    with pytest.raises(TokenTransferError, match="the runner has stopped"):
+        rig.output(ids)
+    with pytest.raises(TokenTransferError, match="the runner has stopped"):
+        rig.read()
+    rig.close()
 
 
 @pytest.mark.parametrize("event", EVENTS)
