@@ -3,32 +3,45 @@
     synchronous scheduling    _bookkeeping_sync gets tensors that lie on the host already
     asynchronous scheduling   the step returns a `TokenOutput`; next inputs and penalties are vLLM's
 
-vLLM's own events are exchanged for such that sleep where they spin.
+Drafts and counts travel in the same copy: `companions`. vLLM's own events are exchanged for such that sleep, with a bound.
 """
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar
 
 from vllm import envs
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput  # vLLM's, also when ours has taken its place
 
+from model_runner.runner.companions import Companion, Companions
 from model_runner.runner.output import fields, outputs_through, with_logprobs
+from model_runner.runner.place import in_place_of
 from model_runner.tokens import choose
 from model_runner.tokens.packing import DEFAULT_TOP_LOGPROBS, Sizes
 from model_runner.tokens.transfer import TokenTransfer
 
 OUTPUT = "AsyncGPUModelRunnerOutput"
-SPINNING = (
+EVENTS = (
     "transfer_event",
     "draft_token_ids_event",
     "valid_sampled_token_count_event",
     "num_accepted_tokens_event",
     "_num_valid_draft_tokens_event",  # of ngram_gpu
+    "prepare_inputs_event",  # under asynchronous scheduling
 )
-"""Events that vLLM's runner makes without `blocking=True` and waits for on the model thread."""
+"""Events that vLLM's runner keeps and waits for on the model thread without a bound; most of them spin."""
+
+COMPANIONS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "drafts": ("draft_token_ids_cpu", "draft_token_ids_event"),
+        "sampled_counts": ("valid_sampled_token_count_cpu", "valid_sampled_token_count_event"),
+        "draft_counts": ("_num_valid_draft_tokens_cpu", "_num_valid_draft_tokens_event"),
+    }
+)
+"""vLLM's pinned buffers, and the event of each; by the name in a step's copy."""
+ACCEPTED, ACCEPTED_BUFFER, ACCEPTED_EVENT = "accepted", "num_accepted_tokens_cpu_tensor", "num_accepted_tokens_event"
 
 
 class OwnsTransfer:
@@ -43,33 +56,61 @@ class OwnsTransfer:
         timeout_s = float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)  # vLLM's own bound of a step
         self.token_transfer = choose.transfer_for(self.device, sizes_of(self.vllm_config), timeout_s)
         self.token_transfer.start()
-        setattr(self.output_module, OUTPUT, outputs_through(self.token_transfer, AsyncGPUModelRunnerOutput))
+        self.companions = Companions(self.token_transfer)
+        setattr(self.output_module, OUTPUT, outputs_through(self.companions, AsyncGPUModelRunnerOutput))
         if isinstance(self.token_transfer, TokenTransfer):
-            self._exchange_events(self.token_transfer.make_event)
+            self._exchange(self.token_transfer)
 
-    def _exchange_events(self, make: Callable[[], Any]) -> None:
-        for name in SPINNING:
+    def _exchange(self, transfer: TokenTransfer) -> None:
+        for name in EVENTS:
             if getattr(self, name, None) is not None:
-                setattr(self, name, make())
+                setattr(self, name, transfer.event())
 
 
 class EventSynced(OwnsTransfer):
-    """A V1 model runner whose tokens, logprobs included, come by one copy."""
+    """A V1 model runner whose tokens, with logprobs, drafts and counts, come by one copy."""
 
     use_async_scheduling: bool
+    input_batch: Any
+
+    def _exchange(self, transfer: TokenTransfer) -> None:
+        super()._exchange(transfer)
+        for name, (buffer, event) in COMPANIONS.items():
+            if getattr(self, event, None) is not None:
+                companion = Companion(name, getattr(self, event), self.companions, getattr(self, buffer))
+                setattr(self, buffer, companion)
+                setattr(self, event, companion)
+        if getattr(self, ACCEPTED_EVENT, None) is not None:  # its buffer is of a batch, which vLLM makes anew
+            setattr(self, ACCEPTED_EVENT, Companion(ACCEPTED, getattr(self, ACCEPTED_EVENT), self.companions))
+
+    def _update_states_after_model_execute(self, *step: Any, **more: Any) -> Any:
+        """Have accepted counts travel with the step's tokens.
+
+        Their source is a buffer that the next step writes: not before it has waited for them, wherever anybody reads them.
+        """
+        accepted = getattr(self, ACCEPTED_EVENT, None)
+        if not isinstance(accepted, Companion):
+            return super()._update_states_after_model_execute(*step, **more)  # type: ignore[misc]
+        accepted.buffer = getattr(self.input_batch, ACCEPTED_BUFFER)
+        with in_place_of(self.input_batch, ACCEPTED_BUFFER, accepted):
+            return super()._update_states_after_model_execute(*step, **more)  # type: ignore[misc]
 
     def _bookkeeping_sync(self, scheduler_output: Any, sampler_output: Any, *rest: Any, **more: Any) -> Any:
         """Bring the sampler's tensors to the host first, unless the step's output will.
 
-        Not before the drafter has run: vLLM writes pinned buffers anew, the drafter's included, once it has waited here.
-        Up to vLLM 0.30 its wait covers copies of routed experts as well, which it issues in here.
+        Not before the drafter has run: vLLM writes pinned buffers anew, the drafter's included, once it has waited here, and
+        moves rows of accepted counts. Up to vLLM 0.30 its wait covers copies of routed experts as well, which it issues in here.
         """
-        if not self.use_async_scheduling and not getattr(self, "routed_experts_initialized", False):
-            logprobs = sampler_output.logprobs_tensors
-            host = self.token_transfer.submit(fields(sampler_output.sampled_token_ids, logprobs)).result()
-            sampler_output = replace(
-                sampler_output, sampled_token_ids=host["ids"], logprobs_tensors=with_logprobs(logprobs, host)
-            )
+        if not self.use_async_scheduling:
+            if getattr(self, "routed_experts_initialized", False):
+                self.companions.submit_alone()
+            else:
+                logprobs = sampler_output.logprobs_tensors
+                host = self.companions.submit(fields(sampler_output.sampled_token_ids, logprobs)).result()
+                sampler_output = replace(
+                    sampler_output, sampled_token_ids=host["ids"], logprobs_tensors=with_logprobs(logprobs, host)
+                )
+            self.companions.land()
         return super()._bookkeeping_sync(scheduler_output, sampler_output, *rest, **more)  # type: ignore[misc]
 
     def _to_list(self, sampled_token_ids: Any) -> Any:

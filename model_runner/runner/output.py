@@ -12,16 +12,16 @@ import torch
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
-from model_runner.tokens.choose import Transfer
-from model_runner.tokens.transfer import Tensors
+from model_runner.runner.companions import Companions
+from model_runner.tokens.handles import Tensors
 
 
 class TokenOutput(AsyncGPUModelRunnerOutput):
-    """vLLM's asynchronous output over one `TokenTransfer`."""
+    """vLLM's asynchronous output over one packed copy."""
 
     def __init__(
         self,
-        transfer: Transfer,
+        companions: Companions,
         *,
         model_runner_output: Any,
         sampled_token_ids: torch.Tensor,
@@ -31,7 +31,7 @@ class TokenOutput(AsyncGPUModelRunnerOutput):
         num_nans: torch.Tensor | None,
     ) -> None:
         """Submit a step's tensors; not the constructor of vLLM's class, but what that one sets."""
-        handle = transfer.submit(fields(sampled_token_ids, logprobs_tensors, num_nans))
+        handle = companions.submit(fields(sampled_token_ids, logprobs_tensors, num_nans))
         self.async_copy_ready_event: Any = handle
         self.sampled_token_ids_cpu = handle.tensors["ids"]
         self.vocab_size = vocab_size
@@ -68,11 +68,11 @@ def with_logprobs(logprobs: LogprobsTensors | None, host: Tensors) -> LogprobsTe
     )
 
 
-def outputs_through(transfer: Transfer, theirs: Callable[..., Any]) -> Callable[..., Any]:
+def outputs_through(companions: Companions, theirs: Callable[..., Any]) -> Callable[..., Any]:
     """Return what stands in for the construction of `theirs`, vLLM's class, in a runner's module.
 
     A step with anything that we do not know is left to vLLM: the fault mask of expert parallelism, vllm-ascend's routed
-    experts.
+    experts. Its drafts and counts travel alone then.
     """
 
     def make(
@@ -87,6 +87,7 @@ def outputs_through(transfer: Transfer, theirs: Callable[..., Any]) -> Callable[
         **more: Any,
     ) -> Any:
         if any(value is not None and value is not False for value in more.values()):
+            companions.submit_alone()
             return theirs(
                 model_runner_output=model_runner_output,
                 sampled_token_ids=sampled_token_ids,
@@ -98,7 +99,7 @@ def outputs_through(transfer: Transfer, theirs: Callable[..., Any]) -> Callable[
                 **more,
             )
         return TokenOutput(
-            transfer,
+            companions,
             model_runner_output=model_runner_output,
             sampled_token_ids=sampled_token_ids,
             logprobs_tensors=logprobs_tensors,

@@ -1,20 +1,19 @@
-"""Puts a class of ours in the place of one of vLLM's, where vLLM's own code makes it."""
+"""Puts something of ours in the place of vLLM's, where vLLM's own code uses it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 
 @contextmanager
-def in_place_of(module: ModuleType, name: str, ours: Any) -> Iterator[None]:
-    """Let `module.name` be `ours` for a while.
+def in_place_of(holder: Any, name: str, ours: Any) -> Iterator[None]:
+    """Let `holder.name` be `ours` for a while.
 
     vLLM's workers construct their runner by name in the middle of `init_device`; only later versions have a method to override.
     """
-    theirs = getattr(module, name)
-    setattr(module, name, ours)
+    theirs = getattr(holder, name)
+    setattr(holder, name, ours)
     try:
         yield
     finally:
-        setattr(module, name, theirs)
+        setattr(holder, name, theirs)

@@ -3,7 +3,7 @@
 import time
 
 from model_runner.tokens.counts import Counts
-from model_runner.tokens.transfer import Tensors
+from model_runner.tokens.handles import Tensors
 
 
 class Arrived:

@@ -17,6 +17,9 @@ class LaneEvent(Protocol):
     def record(self, stream: Any) -> None:
         """Stand for what has been issued to a stream of the device."""
 
+    def query(self) -> bool:
+        """Whether it has been passed; at once. One that was never recorded has. Raises what the device's error is."""
+
     def synchronize(self) -> None:
         """Sleep until it has been passed; without a bound. Raises what the device's error is."""
 

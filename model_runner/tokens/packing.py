@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 ALIGNMENT_BYTES = 64
 ID_BYTES = 8  # a sampler's widest dtype
+COUNTS = 4  # for each sequence: what is no number, what was sampled, accepted, and drafted
 TOP_LOGPROB_BYTES = 12  # a token id of at most 8 bytes, and a float32
 DEFAULT_TOP_LOGPROBS = 20  # vLLM's own default of the most that a request may ask for
 
@@ -40,12 +41,13 @@ class Sizes:
 
     @property
     def slot_bytes(self) -> int:
-        """Room for ids, counts, and logprobs of every token; a step that needs more gets a larger slot."""
+        """Room for ids, drafts, counts, and logprobs of every token; a step that needs more gets a larger slot."""
         rows = self.max_num_seqs * (1 + self.speculative_tokens)
-        ids, counts = rows * ID_BYTES, self.max_num_seqs * ID_BYTES
+        ids, drafts = rows * ID_BYTES, self.max_num_seqs * self.speculative_tokens * ID_BYTES
+        counts = [self.max_num_seqs * ID_BYTES] * COUNTS
         tops = rows * (self.top_logprobs + 1) * TOP_LOGPROB_BYTES
         ranks = rows * ID_BYTES
-        return pack((ids, counts, counts, tops * 2 // 3, tops // 3, ranks)).size_bytes
+        return pack((ids, drafts, *counts, tops * 2 // 3, tops // 3, ranks)).size_bytes
 
 
 def pack(sizes_bytes: Iterable[int]) -> Packing:

@@ -12,71 +12,20 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import torch
 
 from model_runner.tokens.counts import Counts
 from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
-from model_runner.tokens.lanes import Lane
+from model_runner.tokens.handles import EVENT, BoundedEvent, EventWatch, Handle, Tensors
+from model_runner.tokens.lanes import Lane, LaneEvent
 from model_runner.tokens.packing import Packing, Sizes, pack
 from model_runner.tokens.slots import SLOTS, Ring, Slot, part_of
 
 logger = logging.getLogger(__name__)
 
-Tensors = Mapping[str, torch.Tensor]
 _STOP_S = 5.0
-
-
-class Handle:
-    """The tokens of one step, on their way."""
-
-    def __init__(
-        self,
-        tensors: Tensors,
-        timeout_s: float,
-        waited: Callable[[float], None],
-        give_up: Callable[[str], TokenTransferError],
-    ) -> None:
-        """Make it.
-
-        Args:
-            tensors: On the host; theirs who read them, and without meaning until `synchronize` has returned.
-            timeout_s: How long a reader waits.
-            waited: Is told how long one has waited.
-            give_up: Is told when one has waited for too long, and says what he gets.
-        """
-        self.tensors = tensors
-        self._timeout_s = timeout_s
-        self._waited = waited
-        self._give_up = give_up
-        self._resolved = threading.Event()
-        self._error: TokenTransferError | None = None
-
-    def result(self) -> Tensors:
-        """Wait for this step's tensors, once or often, in any thread.
-
-        Raises:
-            DeviceLostError: the device failed.
-            TokenTimeoutError: they did not come in time.
-        """
-        self.synchronize()
-        return self.tensors
-
-    def synchronize(self) -> None:
-        """Wait for them; vLLM asks its events like this."""
-        began_s = time.perf_counter()
-        if not self._resolved.wait(self._timeout_s):
-            raise self._give_up(f"a step's tokens did not come within {self._timeout_s:g} s")
-        self._waited(time.perf_counter() - began_s)
-        if self._error is not None:
-            raise self._error
-
-    def resolve(self, error: TokenTransferError | None = None) -> None:
-        """Say that the tensors are there, or why they never will be."""
-        self._error = error
-        self._resolved.set()
 
 
 class _Flight(NamedTuple):
@@ -102,7 +51,6 @@ class TokenTransfer:
             slots: How many steps may be on their way.
         """
         self.counts = Counts()
-        self.make_event = lane.event  # one whose waiter sleeps, for whoever else waits on this device
         self._lane = lane
         self._timeout_s = timeout_s
         self._ring = Ring(lane, sizes.slot_bytes, slots)
@@ -112,6 +60,8 @@ class TokenTransfer:
         self._abandoned: list[_Flight] = []  # the device may still read and write what belongs to them
         self._stopping = False
         self._taker = threading.Thread(target=self._take_all, name="token-transfer", daemon=True)
+        self._watch = EventWatch(lane.adopt_thread, self._lose)
+        self._awaited: Handle | None = None  # of the event that the model thread waits for
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -129,6 +79,7 @@ class TokenTransfer:
             self._stopping = True
             self._changed.notify_all()
         self._break(TokenTransferError("the runner has stopped"))
+        self._watch.stop()
         if self._taker.is_alive():
             self._taker.join(_STOP_S)
 
@@ -175,7 +126,26 @@ class TokenTransfer:
         flight.handle.resolve()
         return True
 
+    def event(self) -> BoundedEvent:
+        """Make an event for whoever else waits on this device: he sleeps, and no longer than a reader of tokens."""
+        return BoundedEvent(self._lane.event(), self._wait_for)
+
     # --- inside ---
+
+    def _wait_for(self, event: LaneEvent) -> None:
+        """Return at once if the device has passed the event, as is usual; else wait for who waits for it. One thread."""
+        try:
+            if event.query():
+                return
+        except Exception as exc:  # whatever the device's error class is
+            raise self._lose(exc) from exc
+        handle = Handle({}, self._timeout_s, self.counts.wait_s.observe, self._give_up, EVENT)
+        with self._changed:
+            if self._broken is not None:
+                raise self._broken
+            self._awaited = handle
+        self._watch.watch(event, handle)
+        handle.synchronize()
 
     def _issue(self, slot: Slot, packing: Packing, sources: tuple[torch.Tensor, ...]) -> None:
         """Issue one copy to the host, of the one tensor or of all of them packed."""
@@ -229,8 +199,9 @@ class TokenTransfer:
             flights = list(self._flights)
             self._abandoned += flights
             self._flights.clear()
-        for flight in flights:
-            flight.handle.resolve(error)
+            awaited, self._awaited = self._awaited, None
+        for handle in [flight.handle for flight in flights] + ([awaited] if awaited is not None else []):
+            handle.resolve(error)
 
     def _take_all(self) -> None:
         try:

@@ -42,7 +42,7 @@ class FakeLane:
 
     def event(self) -> Event:
         """See `Lane`."""
-        return self.device.event()
+        return _LaneEvent(self.device, self.compute)
 
     def adopt_thread(self) -> None:
         """See `Lane`."""
@@ -77,6 +77,17 @@ class FakeLane:
     def record(self, event: LaneEvent) -> None:
         """See `Lane`."""
         event.record(self.stream)
+
+
+class _LaneEvent(Event):
+    """One that stands for the model's stream unless it is told another, as that is current."""
+
+    def __init__(self, device: FakeDevice, current: Stream) -> None:
+        super().__init__(device)
+        self._current = current
+
+    def record(self, stream: Stream | None = None) -> None:
+        super().record(stream or self._current)
 
 
 @torch.inference_mode()

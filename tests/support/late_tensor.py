@@ -33,13 +33,18 @@ class LateWorld:
         self.compute = self.current = device.stream()
         self.audit = SyncAudit()
         self.event_waits = 0
+        self.copies_to_host = 0  # that were issued, and did not block
 
     def sampled(self, values: torch.Tensor) -> "LateTensor":
         """Return a tensor that the model's stream fills with these values."""
         plain = torch.full_like(values, -99)
+        self.compute.launch(lambda: _assign(plain, values))
+        return self.held(plain)
+
+    def held(self, plain: torch.Tensor) -> "LateTensor":
+        """Return a tensor on the device that has these values now, and what is done with it at once; copies of it are late."""
         made = plain.as_subclass(LateTensor)
         made.world = self
-        self.compute.launch(lambda: _assign(plain, values))
         return made
 
     def block(self) -> None:
@@ -121,6 +126,7 @@ class LateTensor(torch.Tensor):
         if to_host and kwargs.get("non_blocking"):
             target = torch.empty_like(plain[0]) if func == _T.to else plain[0]
             source = plain[0] if func == _T.to else plain[1]
+            world.copies_to_host += 1
             world.current.launch(lambda: _assign(target, source))
             return target
         if to_host or func in _READS:

@@ -97,8 +97,17 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         "vllm.v1.worker.gpu_worker:Worker": ("__init__",),
         "vllm.v1.worker.gpu_model_runner:GPUModelRunner": (
             *("device", "intermediate_tensors", "max_num_tokens", "model", "model_config"),
-            *("transfer_event", "use_async_scheduling", "vllm_config"),
+            *("input_batch", "transfer_event", "use_async_scheduling", "vllm_config"),
+            *(
+                "_bookkeeping_sync",
+                "_to_list",
+                "_update_states_after_model_execute",
+            ),  # event_synced.py stands around them
+            *("draft_token_ids_cpu", "draft_token_ids_event", "num_accepted_tokens_event", "prepare_inputs_event"),
+            *("valid_sampled_token_count_cpu", "valid_sampled_token_count_event"),
+            *("_num_valid_draft_tokens_cpu", "_num_valid_draft_tokens_event"),
         ),
+        "vllm.v1.worker.gpu_input_batch:InputBatch": ("num_accepted_tokens_cpu_tensor",),
         "vllm.v1.worker.gpu_model_runner:AsyncGPUModelRunnerOutput": ("get_output",),
         "vllm.v1.worker.cpu_worker": ("CPUModelRunner",),  # cpu.py takes its place
         "vllm.distributed.parallel_state:GroupCoordinator": (

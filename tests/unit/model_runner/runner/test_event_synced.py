@@ -10,8 +10,10 @@ import pytest
 import torch
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
 
-from model_runner.runner.event_synced import OUTPUT, SPINNING, EventSynced, sizes_of
+from model_runner.runner.companions import Companion
+from model_runner.runner.event_synced import COMPANIONS, EVENTS, OUTPUT, EventSynced, ListsEventSynced, sizes_of
 from model_runner.tokens import choose
+from model_runner.tokens.handles import BoundedEvent
 from model_runner.tokens.packing import Sizes
 from model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
@@ -35,8 +37,10 @@ class Theirs:
     def __init__(self, vllm_config: Any) -> None:
         self.vllm_config = vllm_config
         self.device = torch.device("cuda", 0)
-        for name in SPINNING:
-            setattr(self, name, "spins")
+        for name in EVENTS:
+            setattr(self, name, "without a bound")
+        for buffer, _ in COMPANIONS.values():
+            setattr(self, buffer, torch.zeros(MAX_NUM_SEQS))
         self.draft_token_ids_event = None
 
 
@@ -87,12 +91,33 @@ def test_a_runner_waits_no_longer_than_its_engine_would(runner: Any) -> None:
     assert handle.result()["ids"].item() == 1
 
 
-def test_events_that_spin_are_exchanged(runner: Any) -> None:
-    """For such that sleep (vLLM #47081); one that vLLM has not made is not needed."""
-    kinds = {name: type(getattr(runner, name)) for name in SPINNING}
-    sleeping = type(runner.token_transfer.make_event())
+def test_events_are_exchanged(runner: Any) -> None:
+    """For such that sleep, with a bound (vLLM #47081, #52247); one that vLLM has not made is not needed."""
+    kinds = {name: type(getattr(runner, name)) for name in EVENTS}
 
-    assert kinds == dict.fromkeys(SPINNING, sleeping) | {"draft_token_ids_event": type(None)}
+    assert kinds == {
+        "transfer_event": BoundedEvent,
+        "prepare_inputs_event": BoundedEvent,
+        "draft_token_ids_event": type(None),
+        "valid_sampled_token_count_event": Companion,
+        "num_accepted_tokens_event": Companion,
+        "_num_valid_draft_tokens_event": Companion,
+    }
+    assert runner.valid_sampled_token_count_cpu is runner.valid_sampled_token_count_event
+    assert isinstance(runner.draft_token_ids_cpu, torch.Tensor)
+
+
+def test_on_an_npu_copies_stay_the_engine_s(runner: Any) -> None:
+    """Only its waits get a bound: it issues these copies at other places."""
+
+    class OnNpu(ListsEventSynced, Theirs):
+        output_module = ModuleType("model_runner_v1")
+
+    made: Any = OnNpu(config_of())
+
+    assert {type(getattr(made, name)) for name in EVENTS} == {BoundedEvent, type(None)}
+    assert isinstance(made.valid_sampled_token_count_cpu, torch.Tensor)
+    made.token_transfer.stop()
 
 
 def test_outputs_of_asynchronous_steps_are_ours(runner: Any) -> None:
@@ -101,8 +126,11 @@ def test_outputs_of_asynchronous_steps_are_ours(runner: Any) -> None:
 
 
 def test_no_event_of_the_installed_engine_is_forgotten() -> None:
-    """Whatever its runner makes with an event that spins, and keeps, is exchanged."""
-    made = re.findall(r"self\.(\w+)(?:: [^=\n]+)? = torch\.(?:cuda\.)?Event\(\)", inspect.getsource(GPUModelRunner))
+    """Whatever its runner makes of events, and keeps, is exchanged; all that it waits for by its own is among them."""
+    source = inspect.getsource(GPUModelRunner)
+    made = re.findall(r"self\.(\w+)(?:: [^=\n]+)? = torch\.(?:cuda\.)?Event\(", source)
+    waited_for = re.findall(r"self\.(\w+)\.synchronize\(\)", source)
 
     assert "transfer_event" in made
-    assert set(made) <= set(SPINNING)
+    assert set(made) == set(EVENTS)
+    assert set(waited_for) <= set(EVENTS)

@@ -6,9 +6,10 @@ from collections import deque
 import pytest
 import torch
 
+from model_runner.tokens.handles import Handle
 from model_runner.tokens.packing import Sizes
 from model_runner.tokens.slots import Ring, Slot
-from model_runner.tokens.transfer import Handle, TokenTransfer
+from model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
 
@@ -65,7 +66,7 @@ def test_a_ring_that_reuses_too_early_would_be_noticed(monkeypatch: pytest.Monke
 
     def acquire(ring: Ring, timeout_s: float) -> Slot:
         ring._free.rotate(-1)
-        return next((slot for slot in ring._free if slot.event.query()), ring._free[0])  # type: ignore[attr-defined]
+        return next((slot for slot in ring._free if slot.event.query()), ring._free[0])
 
     monkeypatch.setattr(Ring, "acquire", acquire)
     monkeypatch.setattr(Ring, "release", lambda ring, slot: None)
