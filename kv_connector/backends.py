@@ -13,6 +13,11 @@ def name_of(layer: Any) -> str:
     return str(layer.get_attn_backend().get_name()) if hasattr(layer, "get_attn_backend") else ""
 
 
+def keeps_state(layer: Any) -> bool:
+    """Whether a layer is a recurrent one, as vLLM's `MambaBase` has them: no hook of a connector is called for it."""
+    return hasattr(layer, "get_state_shape")
+
+
 def cpu_isa(layer: Any, vllm_config: "VllmConfig") -> str:
     """Return the instruction set of a layer's CPU kernels, such as `amx`.
 

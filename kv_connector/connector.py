@@ -32,7 +32,7 @@ from kv_connector.engine_version import (
     cache_manager_of,
     check_engine,
 )
-from kv_connector.groups import groups_of, refuse_beside
+from kv_connector.groups import block_tokens_of, groups_of, refuse_beside
 from kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from kv_connector.scheduler_side.prefill import PrefillScheduler
@@ -83,7 +83,8 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         parallel = vllm_config.parallel_config
         extra = transfer_config.kv_connector_extra_config
         self._config = ConnectorConfig.from_extra({**extra, "engine": parallel.data_parallel_index})
-        groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
+        block_tokens = block_tokens_of(vllm_config, kv_cache_config)
+        groups = groups_of(kv_cache_config, block_tokens)
         if self._config.has_neighbours:
             refuse_beside(groups)
         self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
@@ -94,7 +95,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         self._status: StatusServer | None = None
         self._integrity: StatusServer | None = None
         if role is KVConnectorRole.SCHEDULER:
-            secret, block_tokens = self._config.secret(), vllm_config.cache_config.block_size
+            secret = self._config.secret()
             grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
             adapters = adapters_of(vllm_config)
             if transfer_config.is_kv_producer:

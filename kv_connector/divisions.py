@@ -24,9 +24,12 @@ _AMX_COLUMNS = 16  # of V that lie side by side for a token
 
 
 def total_kv_heads(vllm_config: "VllmConfig") -> int:
-    """Return the KV heads of a layer over all tensor-parallel ranks; 1 where every rank has all of the cache, as MLA's."""
+    """Return the KV heads of a layer over all tensor-parallel ranks; 1 where every rank has all of the cache, as MLA's.
+
+    Also 1 for a model without attention, which vLLM says has none.
+    """
     model = vllm_config.model_config
-    return 1 if model.use_mla else int(model.get_total_num_kv_heads())
+    return 1 if model.use_mla else max(1, int(model.get_total_num_kv_heads()))
 
 
 def divisions_of(
@@ -39,7 +42,12 @@ def divisions_of(
     for name, spec in _specs(kv_cache_config):
         tensor = kv_caches.get(name)
         heads = getattr(spec, "num_kv_heads", 0)
-        if tensor is None or isinstance(tensor, tuple) or getattr(tensor, "ndim", 0) != 4 or tensor.shape[1] != heads:
+        if (
+            tensor is None
+            or isinstance(tensor, tuple | list)
+            or getattr(tensor, "ndim", 0) != 4
+            or tensor.shape[1] != heads
+        ):
             continue
         if heads != max(1, total // tp_size) or getattr(spec, "max_tp_shards", None) not in (None, total):
             continue  # a layer that counts its heads otherwise than the model

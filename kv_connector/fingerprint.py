@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 _ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
 
 
-def fingerprint_of(vllm_config: "VllmConfig", weights: str, attention: str | None = None) -> Fingerprint:
+def fingerprint_of(
+    vllm_config: "VllmConfig", weights: str, attention: str | None = None, *, block_tokens: int = 0
+) -> Fingerprint:
     """Describe this node's KV.
 
     Args:
         vllm_config: The engine's configuration.
         weights: Digest of the configuration and weight files, or the hub revision.
         attention: Name of the attention backend with its instruction set; by default those of the loaded layers.
+        block_tokens: Tokens of a scheduler block; by default vLLM's own number.
 
     Raises:
         ConfigError: this process has loaded no attention layer.
@@ -34,7 +37,7 @@ def fingerprint_of(vllm_config: "VllmConfig", weights: str, attention: str | Non
         quantization=str(model.quantization or "none"),
         rope=rope_digest(model.hf_config),
         attention=attention_of(vllm_config) if attention is None else attention,
-        block_size_tokens=int(cache.block_size),
+        block_size_tokens=block_tokens or int(cache.block_size),
     )
 
 
@@ -54,7 +57,8 @@ def attention_of(vllm_config: "VllmConfig") -> str:
     """Name the attention backends of this worker's layers, with the order in which they keep a block.
 
     CPU kernels pack K and V as their instruction set likes it, so an AMX node cannot read the blocks of an AVX node.
-    Elsewhere heads or tokens come first, as backends prefer and connectors ask; both are equally long.
+    Elsewhere heads or tokens come first, as backends prefer and connectors ask; both are equally long. Of a recurrent layer
+    the shapes and types of its states are named, which have their dimensions in one order or the other.
 
     Raises:
         ConfigError: no layer has told vLLM of itself, as in a process without a model.
@@ -72,6 +76,9 @@ def _backend_of(layer: Any, vllm_config: "VllmConfig") -> str:
     name = backends.name_of(layer)
     if name == backends.CPU:
         return f"{name}/{backends.cpu_isa(layer, vllm_config)}"
+    if backends.keeps_state(layer):
+        states = zip(layer.get_state_shape(), layer.get_state_dtype(), strict=True)
+        return "/".join([name, *("x".join(map(str, shape)) + f":{_name(dtype)}" for shape, dtype in states)])
     layout = getattr(vllm_config.cache_config, "kv_cache_layout", None) or ""  # such as "LBHNC"; older vLLMs: none
     return "/".join(filter(None, (name, layout.replace("L", "").replace("B", ""))))
 

@@ -181,7 +181,9 @@ def _pair(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | 
         raise LayoutError(_differ(src, "tokens in the attention window", src.window, dst.window))
     if src.window != EVERYTHING and source.block_tokens != target.block_tokens:
         raise LayoutError(
-            _differ(src, "tokens in a block of a layer with a window", source.block_tokens, target.block_tokens)
+            _differ(
+                src, "tokens in a block of a layer with a window or a state", source.block_tokens, target.block_tokens
+            )
         )
     ours, others = (_slabs(src, source), _slabs(dst, target))
     if source.block_tokens == target.block_tokens and ours.kernel_tokens == others.kernel_tokens:

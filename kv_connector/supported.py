@@ -1,10 +1,11 @@
 """What this connector can hand off today. Everything else is refused at start, with the reason."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kv_connector.drafting import objection
 from kv_connector.errors import ConfigError
-from kv_connector.groups import groups_of, have_windows
+from kv_connector.groups import Group, block_tokens_of, groups_of, have_states, have_windows
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -38,8 +39,27 @@ def check_supported(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig")
         raise ConfigError(
             "--calculate-kv-scales lets each node scale its KV in its own way: use the checkpoint's scales"
         )
-    groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
+    groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
     if reason := objection(vllm_config):
         raise ConfigError(reason)
-    if vllm_config.speculative_config is not None and (len(groups) > 1 or have_windows(groups)):
-        raise ConfigError("speculative decoding has not been tried with a sliding window or several KV cache groups")
+    _check_groups(vllm_config, groups)
+
+
+def _check_groups(vllm_config: "VllmConfig", groups: Sequence[Group]) -> None:
+    speculates = vllm_config.speculative_config is not None
+    if not have_states(groups):
+        if speculates and (len(groups) > 1 or have_windows(groups)):
+            raise ConfigError(
+                "speculative decoding has not been tried with a sliding window or several KV cache groups"
+            )
+        return
+    parallel = vllm_config.parallel_config
+    if parallel.tensor_parallel_size * parallel.pipeline_parallel_size > 1:
+        raise ConfigError(
+            "recurrent layers (Mamba, GDN) are handed off between engines of one rank each: start both nodes with tensor- "
+            "and pipeline-parallel sizes of 1"
+        )
+    if speculates:
+        raise ConfigError("speculative decoding has not been tried with recurrent layers (Mamba, GDN)")
+    if getattr(vllm_config.cache_config, "use_replayssm", False):  # younger than our oldest version
+        raise ConfigError("--use-replayssm keeps parts of a recurrent layer's state outside the KV cache: leave it out")

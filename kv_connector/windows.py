@@ -2,9 +2,13 @@
 
 A window of W tokens lets token q read the tokens from q - W + 1 on, itself included. The prompt's last token, N - 1, is
 always computed on D, so of a layer with a window D needs the tokens from N - W on: P keeps and pushes those blocks.
+
+A recurrent layer reads the state that the token before has left: a window of two tokens, of which the block that holds
+token N - 2 stands for the state after it.
 """
 
 EVERYTHING = 0  # a window that is none: every token is read for ever
+OF_A_STATE = 2
 
 
 def first_read_block(tokens: int, window: int, block_tokens: int) -> int:

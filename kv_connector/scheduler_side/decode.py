@@ -169,8 +169,9 @@ class DecodeScheduler:
         prompt_tokens = request.num_prompt_tokens
         first_token = prompt_tokens - self._own_tokens - num_external_tokens
         first, stop = first_token // self._block_tokens, -(-prompt_tokens // self._block_tokens)
-        reserved = [[block for block in group[first:stop] if not block.is_null] for group in blocks]
-        wanted = [_by_place(group[first:stop], stop - first) for group in blocks]
+        tables = [self._placed(group, table, prompt_tokens) for group, table in zip(self._groups, blocks, strict=True)]
+        reserved = [[block for block in table[first:stop] if not block.is_null] for table in tables]
+        wanted = [_by_place(table[first:stop], stop - first) for table in tables]
         self._ledger.take(request.request_id, [block for group in reserved for block in group])
         wish = Wish(prompt_tokens, first_token, wanted, tracked.prompt_hash)
         for group in wanted:
@@ -271,6 +272,12 @@ class DecodeScheduler:
         needed = sum(min(missing_blocks, group.most_read_blocks(self._block_tokens)) for group in self._groups)
         left = pool.get_num_free_blocks() - needed
         return tracked.started or left >= self._config.transfer.early_reserve_share * pool.num_gpu_blocks
+
+    def _placed(self, group: Group, table: Sequence["KVCacheBlock"], tokens: int) -> Sequence["KVCacheBlock"]:
+        """Return a block table in the prompt's order; a state's has one block, which stands for the last token received."""
+        if place := group.place_of_first(tokens, self._block_tokens):
+            return [self._ledger.pool.null_block] * place + [*table]
+        return table
 
     def _unfit(self, params: TransferParams) -> None:
         reason = wrong_grid(params.grids.decode, self._grid)

@@ -18,10 +18,17 @@ class BlockTables:
     """Of all prompts under way. Groups without a window are none of its concern: their blocks stay."""
 
     def __init__(self, groups: Sequence[Group], block_tokens: int) -> None:
+        self._groups = groups
         self._windows = {number: g.window for number, g in enumerate(groups) if g.window != EVERYTHING}
         self._block_tokens = block_tokens
         self._tables: dict[str, dict[int, list[int]]] = {}  # request → group → block ids, as they were given
         self.pins = ReservationLedger()
+
+    def place(self, request_id: str, tokens: int, new_blocks: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return a prompt's new blocks, by group, as they follow on its earlier ones; a state's has a place of its own."""
+        begins = request_id not in self._tables
+        places = [group.place_of_first(tokens, self._block_tokens) if begins else 0 for group in self._groups]
+        return [[NULL] * place + [*blocks] for place, blocks in zip(places, new_blocks, strict=False)]
 
     def extend(self, request_id: str, tokens: int, new_blocks: Sequence[Sequence[int]]) -> bool:
         """A prompt of so many tokens got more blocks, by group. Returns whether those that D may read are all there."""

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 from contracts.kv_transfer import SINGLE, Grid, Grids
 from contracts.secret import ClusterSecret
 from kv_connector.adapter import Adapters
-from kv_connector.groups import ONE_GROUP, Group
+from kv_connector.groups import ONE_GROUP, Group, have_states
 from kv_connector.handoff.outgoing import Prompt
 from kv_connector.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from kv_connector.prompt import ADAPTER_CHANGED, has_changed, prompt_hash
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.pins import BlockTables
+from kv_connector.scheduler_side.shortening import objection, shorten
 from kv_connector.scheduler_side.tracking import params_of, wrong_grid
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class _Tracked:
     blocks: int  # of the whole prompt
     prompt_hash: bytes
     grids: Grids
+    taken: tuple[int, ...]  # tokens off its end: D computes them
     state: _State = _State.QUEUED
 
 
@@ -73,6 +75,7 @@ class PrefillScheduler:
         self._step = PrefillStep()
         self._pool: BlockPool | None = None
         self._tables = BlockTables(groups, block_tokens)
+        self._has_states = have_states(groups)
         self.integrity = IntegrityCheck(self._tables.pins.reservations)
         self._totals = {"transfers": 0, "completed": 0, "voided": 0}
 
@@ -99,11 +102,15 @@ class PrefillScheduler:
                 Abandoned(transfer_id, wrong_grid(params.grids.prefill, self._grid), params.grids)
             )
             return
+        if self._has_states and (reason := objection(request)):
+            self._step.abandoned.append(Abandoned(transfer_id, reason, params.grids))
+            return
         self._prompts[transfer_id] = prompt
         tokens = request.num_prompt_tokens
         blocks = -(-tokens // self._block_tokens)
         group = params.transfer_id if params.several else ""
-        tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, params.grids)
+        taken = shorten(request) if self._has_states else ()
+        tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, params.grids, taken)
         self._requests[request.request_id] = tracked
         self._totals["transfers"] += 1
 
@@ -183,7 +190,7 @@ class PrefillScheduler:
         tracked = self._requests.get(request_id)
         if tracked is None or tracked.state is not _State.QUEUED:
             return
-        if has_changed(tracked.request, self._adapters, tracked.prompt_hash):
+        if has_changed(tracked.request, self._adapters, tracked.prompt_hash, tracked.taken):
             self._step.abandoned.append(Abandoned(tracked.transfer_id, ADAPTER_CHANGED, tracked.grids))
             tracked.state = _State.VOID
         else:
@@ -197,10 +204,11 @@ class PrefillScheduler:
         if tracked is None or tracked.state in (_State.VOID, _State.COMPLETE):
             return
         ready = computed_tokens // self._block_tokens  # a block that is being filled is not pushed
-        if computed_tokens >= tracked.tokens:
+        if computed_tokens >= tracked.tokens - len(tracked.taken):
             ready, tracked.state = tracked.blocks, _State.COMPLETE
-        self._step.progress.append(Progress(request_id, [list(blocks) for blocks in new_blocks], ready))
-        if not self._tables.extend(request_id, tracked.tokens, new_blocks):
+        placed = self._tables.place(request_id, tracked.tokens, new_blocks)
+        self._step.progress.append(Progress(request_id, placed, ready))
+        if not self._tables.extend(request_id, tracked.tokens, placed):
             self._void(request_id, "vLLM has let go of blocks that are still read")
         elif tracked.state is _State.COMPLETE:
             self._tables.pin(request_id, tracked.tokens)

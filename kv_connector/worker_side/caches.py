@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from kv_connector.errors import LayoutError
 from kv_connector.layout import Division, Region, Span, regions_of_tensor, storage_spans, unique_regions
 from kv_connector.windows import EVERYTHING
 
 if TYPE_CHECKING:
     import torch
 
-    KVCache = torch.Tensor | tuple[torch.Tensor, ...]
+    KVCache = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
 
 
 class Membership(NamedTuple):
@@ -59,8 +58,11 @@ class Caches:
 
 
 def tensors_of(kv_cache: "KVCache") -> "tuple[torch.Tensor, ...]":
-    """Return the tensors that a layer keeps: one, or K and V apart as vllm-ascend has them."""
-    return kv_cache if isinstance(kv_cache, tuple) else (kv_cache,)
+    """Return the tensors that a layer keeps: one, K and V apart as vllm-ascend has them, or a recurrent layer's states.
+
+    From vLLM 0.32 on a layer's states are one tensor of bytes, before that a list.
+    """
+    return tuple(kv_cache) if isinstance(kv_cache, tuple | list) else (kv_cache,)
 
 
 def describe(
@@ -92,8 +94,6 @@ def describe(
     borders: set[int] = set()
     for name, kv_cache in kv_caches.items():
         tensors = tensors_of(kv_cache)
-        if not all(hasattr(tensor, "data_ptr") for tensor in tensors):
-            raise LayoutError(f"{name} keeps several tensors (a recurrent state): it cannot be disaggregated yet")
         group, window = groups.get(name, ONLY)
         regions = [
             replace(region, group=group, window=window)

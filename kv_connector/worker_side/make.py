@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from contracts.kv_transfer import Role
 from contracts.node_info import to_plain
+from kv_connector.backends import keeps_state
 from kv_connector.config import ConnectorConfig
 from kv_connector.digest import RegionDigests
 from kv_connector.divisions import divisions_of, total_kv_heads
 from kv_connector.drafting import draft_layers, drafter_digest
 from kv_connector.engine.mooncake_environment import check_transport
 from kv_connector.fingerprint import fingerprint_of
+from kv_connector.groups import block_tokens_of
 from kv_connector.protocol import Rank
 from kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
 from kv_connector.worker_side.caches import describe, tensors_of
@@ -61,11 +63,11 @@ def make_worker(
     from kv_connector.engine.port_memory import PortMemory, shared_path
 
     assert vllm_config.kv_transfer_config is not None  # we are the connector
-    num_blocks = kv_cache_config.num_blocks
+    num_blocks, block_tokens = kv_cache_config.num_blocks, block_tokens_of(vllm_config, kv_cache_config)
     caches = describe(
         kv_caches,
         num_blocks=num_blocks,
-        block_tokens=vllm_config.cache_config.block_size,
+        block_tokens=block_tokens,
         divisions=divisions_of(vllm_config, kv_cache_config, kv_caches),
         groups=memberships(vllm_config, kv_cache_config, kv_caches),
         drafter=drafter_digest(vllm_config),
@@ -74,7 +76,7 @@ def make_worker(
     tensors = [tensor for kv_cache in kv_caches.values() for tensor in tensors_of(kv_cache)]
     device = tensors[0].device
     check_transport(config.transfer.protocol, device.type)
-    fingerprint = fingerprint_of(vllm_config, config.weights)
+    fingerprint = fingerprint_of(vllm_config, config.weights, block_tokens=block_tokens)
     incarnation = secrets.randbits(63) | 1  # never 0
     role: Role = "prefill" if vllm_config.kv_transfer_config.is_kv_producer else "decode"
     introduction = Introduction(
@@ -130,6 +132,6 @@ def _entry_of(device: "torch.device") -> Callable[[], None]:
 
 
 def _attention_backends(vllm_config: "VllmConfig", names: Iterable[str]) -> Iterator[type]:
-    """Yield the attention backend of each layer that vLLM has built."""
+    """Yield the attention backend of each layer that vLLM has built and calls hooks for."""
     layers = vllm_config.compilation_config.static_forward_context
-    return (layers[name].get_attn_backend() for name in names)
+    return (layers[name].get_attn_backend() for name in names if not keeps_state(layers[name]))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from kv_connector.errors import LayoutError
-from kv_connector.groups import groups_of, have_windows
+from kv_connector.groups import block_tokens_of, groups_of, have_windows
 from kv_connector.worker_side.caches import Membership
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def memberships(
     Raises:
         LayoutError: nothing says which of several block tables, or windows, is that of a layer.
     """
-    groups = groups_of(kv_cache_config, vllm_config.cache_config.block_size)
+    groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
     found = {
         name: Membership(number, group.window)
         for number, (group, spec) in enumerate(zip(groups, kv_cache_config.kv_cache_groups, strict=True))

@@ -20,6 +20,7 @@ class Answer:
     tokens: tuple[int, ...]
     top_logprobs: tuple[dict[str, float], ...]  # per position, "token_id:N" → logprob
     cached_tokens: int
+    prompt_tokens: int = 0  # by `usage`
     path: str = ""
     reason: str = ""
     transfer_id: str = ""
@@ -55,6 +56,7 @@ async def complete(client: httpx.AsyncClient, url: str, model: str, prompt: Sequ
         tokens=tuple(choice["token_ids"]),
         top_logprobs=tuple(choice["logprobs"]["top_logprobs"]),
         cached_tokens=details.get("cached_tokens") or 0,
+        prompt_tokens=response.json()["usage"]["prompt_tokens"],
         path=response.headers.get(PATH_HEADER, ""),
         reason=response.headers.get(REASON_HEADER, ""),
         transfer_id=response.headers.get(TRANSFER_HEADER, ""),
@@ -64,6 +66,8 @@ async def complete(client: httpx.AsyncClient, url: str, model: str, prompt: Sequ
 
 def difference(reference: Answer, answer: Answer) -> str:
     """Say how an answer differs from the reference: token ids exactly, logprobs within tolerance; "" if it does not."""
+    if reference.prompt_tokens != answer.prompt_tokens:
+        return f"usage counts {answer.prompt_tokens} prompt tokens, not {reference.prompt_tokens}"
     if reference.tokens != answer.tokens:
         at = next(i for i, pair in enumerate(zip(reference.tokens, answer.tokens, strict=False)) if pair[0] != pair[1])
         return f"token {at} is {answer.tokens[at]}, not {reference.tokens[at]}"

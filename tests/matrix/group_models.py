@@ -1,7 +1,10 @@
-"""Tiny models with sliding windows, random weights: written once and kept. Their KV caches have the groups of the real ones'.
+"""Tiny models with sliding windows or recurrent layers, random weights: written once and kept.
+
+Their KV caches have the groups of the real ones'.
 
 Prompt lengths are chosen where a window begins in the last token of a block, besides round ones: there vLLM frees, when a
-prompt ends, a block that the decode node still reads.
+prompt ends, a block that the decode node still reads. Of recurrent layers they are those about the end of a block, and a
+prompt of which a single token is left for the prefill node.
 """
 
 import json
@@ -40,10 +43,17 @@ class Recipe(NamedTuple):
     """Two classes of transformers', the window, and what else differs from the defaults."""
 
     family: str  # of `<family>Config` and `<family>ForCausalLM`
-    window: int
+    window: int  # 0: there are recurrent layers instead
     changes: Mapping[str, Any]
     config: str = ""  # where its class is called otherwise
     groups: int = 1
+    defaults: Mapping[str, Any] = _DECODER
+    flags: Sequence[str] = ()  # of all servers
+    block_tokens: int = 128
+    is_repeatable: bool = True  # one plain server gives the same tokens whatever else it computes
+
+
+WITHOUT_PREFIX_CACHE: Final = ("--no-enable-prefix-caching",)
 
 
 MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
@@ -88,20 +98,83 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
             config="Gemma3nText",
             groups=2,
         ),
+        # No attention at all.
+        "mamba2": Recipe(
+            "Mamba2",
+            0,
+            {
+                "vocab_size": tokens.VOCABULARY_SIZE,
+                "hidden_size": 128,
+                "num_hidden_layers": 4,
+                "num_heads": 8,
+                "head_dim": 32,
+                "state_size": 16,
+                "n_groups": 2,
+                "chunk_size": 64,
+                "initializer_range": 0.1,
+                "bos_token_id": 1,
+                "eos_token_id": 2,
+                "pad_token_id": 0,
+            },
+            defaults={},
+            flags=WITHOUT_PREFIX_CACHE,
+            block_tokens=CONTEXT_TOKENS,
+        ),
+        # Each layer has both, and blocks for attention are made as long as a state.
+        "falcon-h1": Recipe(
+            "FalconH1",
+            0,
+            {
+                "mamba_d_ssm": 256,
+                "mamba_n_heads": 8,
+                "mamba_d_head": 32,
+                "mamba_d_state": 64,
+                "mamba_n_groups": 2,
+                "mamba_chunk_size": 64,
+                "pad_token_id": 0,
+            },
+            groups=2,
+            flags=WITHOUT_PREFIX_CACHE,
+            block_tokens=256,
+        ),
+        # Three layers with a gated delta net to one with attention. vLLM's kernels for CPUs know bfloat16 alone.
+        "qwen3-next": Recipe(
+            "Qwen3Next",
+            0,
+            {
+                "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+                "linear_num_key_heads": 1,
+                "linear_num_value_heads": 2,
+                "linear_key_head_dim": 128,  # vLLM's kernels know no other
+                "linear_value_head_dim": 128,
+                "num_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 64,
+                "shared_expert_intermediate_size": 64,
+            },
+            groups=4,
+            flags=(*WITHOUT_PREFIX_CACHE, "--dtype", "bfloat16"),
+            block_tokens=640,
+            is_repeatable=False,
+        ),
     }
 )
 
 
-def lengths(name: str, block_tokens: int = 128) -> Sequence[int]:
+def lengths(name: str) -> Sequence[int]:
     """Prompt lengths, tokens: up to a block, at the edge (see above), one token in the last block, and long."""
-    edge = MODELS[name].window - 1
+    window, block_tokens = MODELS[name].window, MODELS[name].block_tokens
+    if not window:
+        edge = min(block_tokens, 640)
+        return 1, 2, 3, 100, edge, edge + 1, edge + 2, 2 * edge + 1, 1500
+    edge = window - 1
     return 1, 100, edge + 3 * block_tokens, edge + 9 * block_tokens, 10 * block_tokens + 1, 1500
 
 
 def ensure(name: str, folder: Path = CACHE) -> Path:
     """Return where a model lies; it is written beside its place and moved there whole, unless it is there."""
     recipe, place = MODELS[name], folder / name
-    settings = {**_DECODER, "sliding_window": recipe.window, **recipe.changes}
+    settings = {**recipe.defaults, **({"sliding_window": recipe.window} if recipe.window else {}), **recipe.changes}
     text = json.dumps({"seed": SEED, "family": recipe.family, **settings}, indent=2) + "\n"
     if (place / RECIPE).is_file() and (place / RECIPE).read_text() == text:
         return place

@@ -1,8 +1,8 @@
-"""P's and D's schedulers for layouts with windows and groups: vLLM's own block manager under our own scheduler sides.
+"""P's and D's schedulers for layouts with windows, groups and states: vLLM's block manager under our own scheduler sides.
 
 P computes in chunks of up to 512 tokens, so blocks that fall out of a window are freed, and given away again, within one
-prompt. D reads what the attention of the prompt's last token would read, in every layer, when its KV has been received
-and until it gives the blocks back.
+prompt. D reads what the prompt's last token would read, in every layer, when its KV has been received and until it gives the
+blocks back: what its attention reads, or the state that all tokens before it have left.
 """
 
 import random
@@ -21,7 +21,7 @@ from kv_connector.metadata import DecodeReport, PrefillStep
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from kv_connector.scheduler_side.prefill import PrefillScheduler
 from kv_connector.worker_side.decode import DecodeWorker
-from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, GroupMemory, Layout, content, request
+from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, GroupMemory, Layout, content, request, state
 from tests.support.ranks import SECRET
 
 CHUNK_TOKENS = 512
@@ -33,7 +33,7 @@ class Write(NamedTuple):
     group: int
     block: int
     place: int  # of the first token in its prompt
-    tokens: Sequence[int]
+    tokens: Sequence[int]  # of a state: all that it has seen
 
 
 class Step(NamedTuple):
@@ -62,7 +62,7 @@ class Text:
     @property
     def complete(self) -> bool:
         """Whether P has scheduled all of it."""
-        return self.computed == len(self.tokens)
+        return bool(self.computed == self.prefill.num_prompt_tokens)
 
 
 def output(new: Sequence[Any] = (), cached: Sequence[Any] = (), preempted: set[str] | None = None) -> Any:
@@ -89,12 +89,14 @@ class GroupTraffic:
         self.seen: Counter[str] = Counter()
         self._random = chance
         self.manager = layout.manager()
-        self.side = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=layout.groups)
+        self.side = PrefillScheduler(SECRET, layout.block_tokens, groups=layout.groups)
         self.side.bind_pool(self.manager.block_pool, self.manager)
         self._groups = range(len(layout.windows))
+        self._is_state = [group.is_state for group in layout.groups]
         self._whole = self._random_tokens(2000)  # what several prompts begin with
         self.prompts = {name: self._draw(name, layout) for name in [f"r{number}" for number in range(prompts)]}
         self._to_come = list(self.prompts.values())
+        self._known: set[str] = set()
         self._running: list[Text] = []
         self._held: dict[str, Text] = {}
         self._tables: dict[str, list[list[int]]] = {}
@@ -119,13 +121,15 @@ class GroupTraffic:
         new = []
         while self._to_come and self._random.random() < 0.5:
             text = self._to_come[-1]
+            if text.name not in self._known:
+                self._known.add(text.name)
+                self.side.add_request(text.prefill)
             found, hit, _ = self.manager.get_computed_blocks(text.prefill)
             if (made := self._advance(text, writes, found, hit)) is None:
                 break
             self._to_come.pop()
             self._running.append(text)
             self.seen["hit on P"] += hit > 0
-            self.side.add_request(text.prefill)
             new.append((made[0], tuple(self._ids(text)), *made[2:]))
         return Step(self.side.take_step(output(new, cached, preempted)), writes)
 
@@ -158,7 +162,8 @@ class GroupTraffic:
         if text.complete:
             return None
         scheduled = min(
-            len(text.tokens) - start, self._random.choice((CHUNK_TOKENS, self._random.randint(1, CHUNK_TOKENS)))
+            text.prefill.num_prompt_tokens - start,
+            self._random.choice((CHUNK_TOKENS, self._random.randint(1, CHUNK_TOKENS))),
         )
         before = self._ids(text) if text.computed else [[] for _ in self._groups]
         given = self.manager.allocate_slots(text.prefill, scheduled, hit, found)
@@ -172,17 +177,22 @@ class GroupTraffic:
         text.prefill.num_computed_tokens = text.computed = start + scheduled
         writes.append(
             [
-                Write(
-                    group,
-                    after[group][index],
-                    max(start, index * BLOCK_TOKENS),
-                    text.tokens[max(start, index * BLOCK_TOKENS) : min(text.computed, (index + 1) * BLOCK_TOKENS)],
-                )
+                write
                 for group in self._groups
-                for index in range(start // BLOCK_TOKENS, -(-text.computed // BLOCK_TOKENS))
+                for write in self._writes(group, after[group], text.tokens, start, text.computed)
             ]
         )
         return text.prefill.request_id, given.get_block_ids(allow_none=True), start, scheduled
+
+    def _writes(self, group: int, table: list[int], tokens: list[int], start: int, stop: int) -> list[Write]:
+        if self._is_state[group]:
+            return [Write(group, table[0], 0, tokens[:stop])]
+        places = range(start // BLOCK_TOKENS, -(-stop // BLOCK_TOKENS))
+        bounds = [(max(start, index * BLOCK_TOKENS), min(stop, (index + 1) * BLOCK_TOKENS)) for index in places]
+        return [
+            Write(group, table[index], first, tokens[first:last])
+            for index, (first, last) in zip(places, bounds, strict=True)
+        ]
 
     def _finish(self) -> None:
         """The last step's output: prompts that are complete end, and vLLM frees what no later token reads."""
@@ -228,7 +238,7 @@ class GroupDecodeSide:
         config = ConnectorConfig(
             runtime_dir=Path(), secret_file=Path(), weights="w", transfer=TransferConfig(early_reserve_share=0.0)
         )
-        self.side = DecodeScheduler(config, SECRET, BLOCK_TOKENS, groups=layout.groups)
+        self.side = DecodeScheduler(config, SECRET, layout.block_tokens, groups=layout.groups)
         self.side._outcomes.close()
         self.side._outcomes = SimpleNamespace(send=lambda *_: None)  # type: ignore[assignment]  # there is no node
         self.side._ledger.bind(self.manager.block_pool)
@@ -331,6 +341,11 @@ class GroupDecodeSide:
         length = len(text.tokens)
         for layer in range(self._layout.num_layers):
             group = self._layout.group_of(layer)
+            if self._layout.is_state(layer):
+                before, found = state(text.tokens[:-1], layer), self._memory.read_state(layer, tables[group][0])
+                if found != before:
+                    self.problem = self.problem or f"{text.name} layer {layer}: found {found!r} for {before!r}"
+                continue
             window = self._layout.windows[group] or length
             for place in range(max(0, length - window), length - 1):
                 block = tables[group][place // BLOCK_TOKENS]

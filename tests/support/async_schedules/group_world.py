@@ -1,14 +1,24 @@
-"""Random schedules, as in `world.py`, of models with windows and several KV cache groups."""
+"""Random schedules, as in `world.py`, of models with windows, several KV cache groups and recurrent layers."""
 
 import random
 from functools import partial
 from typing import Any
 
 from tests.support.async_schedules.group_sides import GroupDecodeSide, GroupTraffic, Step, Write
-from tests.support.async_schedules.kv_manager import GEMMA3, GPT_OSS, MISTRAL, GroupMemory, Layout, content
+from tests.support.async_schedules.kv_manager import (
+    GEMMA3,
+    GPT_OSS,
+    MAMBA2,
+    MISTRAL,
+    QWEN3_NEXT,
+    GroupMemory,
+    Layout,
+    content,
+    state,
+)
 from tests.support.async_schedules.world import Plan, World
 
-LAYOUTS = {"Gemma3": GEMMA3, "GPT-OSS": GPT_OSS, "Mistral": MISTRAL}
+LAYOUTS = {"Gemma3": GEMMA3, "GPT-OSS": GPT_OSS, "Mistral": MISTRAL, "Mamba2": MAMBA2, "Qwen3-Next": QWEN3_NEXT}
 
 
 class GroupWorld(World):
@@ -17,6 +27,7 @@ class GroupWorld(World):
     def __init__(self, layout: Layout, plan: Plan, seed: int) -> None:
         self.layout = layout
         super().__init__(plan, seed)
+        self._hooked = [hooked and not layout.is_state(layer) for layer, hooked in enumerate(self._hooked)]
 
     def _make_memory(self) -> GroupMemory:
         return GroupMemory(self.layout)
@@ -44,6 +55,9 @@ class GroupWorld(World):
 
     def _write(self, layer: int, writes: list[Write]) -> None:  # type: ignore[override]  # likewise
         for _, block, place, tokens in writes:
+            if self.layout.is_state(layer):
+                self.source.write(layer, block, 0, state(tokens, layer))
+                continue
             text = b"".join(content(token, layer, place + i) for i, token in enumerate(tokens))
             self.source.write(layer, block, place, text)
 

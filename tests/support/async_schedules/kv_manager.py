@@ -1,7 +1,8 @@
-"""vLLM's own KV cache manager, and the memory behind it, for layouts with windows and several groups."""
+"""vLLM's own KV cache manager, and the memory behind it, for layouts with windows, several groups and states."""
 
 import ctypes
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import torch
@@ -9,13 +10,21 @@ from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.request import Request
 
 from contracts.kv_transfer import Role, TransferParams, sign
 from kv_connector.digest import RegionDigests
-from kv_connector.groups import Group
+from kv_connector.groups import STATE, Group
 from kv_connector.layout import Region
+from kv_connector.windows import OF_A_STATE
 from kv_connector.worker_side.caches import Caches
 from tests.support.async_schedules.wire import ADDRESS
 from tests.support.ranks import SECRET
@@ -23,19 +32,34 @@ from tests.support.ranks import SECRET
 BLOCK_TOKENS, TOKEN_BYTES = 128, 16
 BLOCK_BYTES = BLOCK_TOKENS * TOKEN_BYTES
 MODEL_TOKENS = 4096
+STATE_BYTES = 3 * TOKEN_BYTES  # the rest of a state's block is filled up
 
 
 class Layout(NamedTuple):
     """Groups of layers, of which the first ones of each group lie in the same memory, and so on."""
 
-    windows: Sequence[int]  # by group; 0: none
+    windows: Sequence[int]  # by group; 0: none, `OF_A_STATE`: its layers are recurrent
     layers_each: int
     blocks: int  # in the pool
 
     @property
     def groups(self) -> list[Group]:
         """As our scheduler sides know them."""
-        return [Group(window) for window in self.windows]
+        return [STATE if window == OF_A_STATE else Group(window) for window in self.windows]
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a scheduler block: those of the layers with attention, where there are any."""
+        return MODEL_TOKENS if set(self.windows) == {OF_A_STATE} else BLOCK_TOKENS
+
+    @property
+    def has_states(self) -> bool:
+        """Whether some layers are recurrent: then vLLM has no prefix cache."""
+        return OF_A_STATE in self.windows
+
+    def is_state(self, layer: int) -> bool:
+        """Whether a layer is recurrent."""
+        return self.windows[self.group_of(layer)] == OF_A_STATE
 
     @property
     def num_layers(self) -> int:
@@ -48,16 +72,10 @@ class Layout(NamedTuple):
 
     def kv_cache_config(self) -> KVCacheConfig:
         """As vLLM's scheduler gets it."""
-        common: dict[str, Any] = {
-            "block_size": BLOCK_TOKENS,
-            "num_kv_heads": 1,
-            "head_size": 2,
-            "dtype": torch.float32,
-        }
         groups = [
             KVCacheGroupSpec(
                 [f"layer.{layer}" for layer in range(self.num_layers) if self.group_of(layer) == group],
-                SlidingWindowSpec(sliding_window=window, **common) if window else FullAttentionSpec(**common),
+                _spec(window),
             )
             for group, window in enumerate(self.windows)
         ]
@@ -69,14 +87,24 @@ class Layout(NamedTuple):
         return KVCacheManager(
             self.kv_cache_config(),
             max_model_len=MODEL_TOKENS,
-            scheduler_block_size=BLOCK_TOKENS,
-            hash_block_size=BLOCK_TOKENS,
+            scheduler_block_size=MODEL_TOKENS if self.has_states else BLOCK_TOKENS,
+            hash_block_size=MODEL_TOKENS if self.has_states else BLOCK_TOKENS,
+            enable_caching=not self.has_states,
         )
+
+
+def _spec(window: int) -> KVCacheSpec:
+    if window == OF_A_STATE:  # a block as long as a request may be
+        return MambaSpec(block_size=MODEL_TOKENS, shapes=((STATE_BYTES // 4,),), dtypes=(torch.float32,))
+    common: dict[str, Any] = {"block_size": BLOCK_TOKENS, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
+    return SlidingWindowSpec(sliding_window=window, **common) if window else FullAttentionSpec(**common)
 
 
 GEMMA3 = Layout(windows=(0, 256, 256, 256), layers_each=1, blocks=72)
 GPT_OSS = Layout(windows=(130, 0), layers_each=2, blocks=44)
 MISTRAL = Layout(windows=(300,), layers_each=3, blocks=28)
+MAMBA2 = Layout(windows=(OF_A_STATE,), layers_each=3, blocks=4)
+QWEN3_NEXT = Layout(windows=(OF_A_STATE, OF_A_STATE, OF_A_STATE, 0), layers_each=2, blocks=26)
 
 
 def request(name: str, tokens: Sequence[int], role: Role) -> Request:
@@ -100,6 +128,12 @@ def content(token: int, layer: int, place: int) -> bytes:
     return f"{token} {layer} {place}".encode().ljust(TOKEN_BYTES, b".")
 
 
+def state(tokens: Sequence[int], layer: int) -> bytes:
+    """What a recurrent layer's state looks like after some tokens of a prompt, from its beginning."""
+    text = f"{layer} {len(tokens)} {blake2b(repr(list(tokens)).encode(), digest_size=8).hexdigest()}"
+    return text.encode().ljust(STATE_BYTES, b".")
+
+
 class GroupMemory:
     """The KV cache of one rank: the first layers of all groups in one buffer, the second ones in the next."""
 
@@ -115,7 +149,7 @@ class GroupMemory:
                     name=f"layer.{layer}",
                     layer=layer,
                     base_addr=base + layer // groups * layout.blocks * BLOCK_BYTES,
-                    block_bytes=BLOCK_BYTES,
+                    block_bytes=STATE_BYTES if layout.is_state(layer) else BLOCK_BYTES,
                     stride_bytes=BLOCK_BYTES,
                     num_blocks=layout.blocks,
                     group=layout.group_of(layer),
@@ -124,7 +158,7 @@ class GroupMemory:
                 for layer in range(layout.num_layers)
             ),
             num_blocks=layout.blocks,
-            block_tokens=BLOCK_TOKENS,
+            block_tokens=layout.block_tokens,
         )
 
     def digests(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
@@ -143,3 +177,7 @@ class GroupMemory:
     def read(self, layer: int, block: int, place: int) -> bytes:
         """Read one token."""
         return ctypes.string_at(self.address(layer, block, place), TOKEN_BYTES)
+
+    def read_state(self, layer: int, block: int) -> bytes:
+        """Read the state of a recurrent layer."""
+        return ctypes.string_at(self.address(layer, block), STATE_BYTES)

@@ -73,17 +73,20 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("req_to_blocks",),
         "vllm.v1.engine.core": ("time",),  # wake.py takes its place
+        "vllm.model_executor.layers.mamba.abstract:MambaBase": ("get_state_dtype", "get_state_shape"),
         "vllm.lora.request:LoRARequest": ("is_3d_lora_weight", "load_inplace", "lora_int_id", "lora_name", "lora_path"),
         "vllm.model_executor.layers.attention.attention:Attention": ("kv_sharing_target_layer_name",),
         "vllm.v1.executor.abstract:Executor": ("add_lora",),  # adapter_loading.py stands around it
         "vllm.v1.kv_cache_interface:KVCacheConfig": ("kv_cache_groups", "num_blocks"),
         "vllm.v1.kv_cache_interface:KVCacheGroupSpec": ("kv_cache_spec", "layer_names"),
+        "vllm.v1.kv_cache_interface:MambaSpec": ("mamba_cache_mode",),
         "vllm.v1.kv_cache_interface:SlidingWindowSpec": ("sliding_window",),
         "vllm.v1.outputs:KVConnectorOutput": ("finished_recving", "finished_sending", "kv_connector_worker_meta"),
         "vllm.v1.request:Request": (
             *("cache_salt", "kv_transfer_params", "lora_request", "mm_features", "num_computed_tokens"),
             *("num_prompt_tokens", "prefill_stats", "prompt_embeds", "prompt_token_ids", "request_id"),
             *("skip_reading_prefix_cache", "status"),
+            *("_all_token_ids", "max_tokens", "sampling_params"),  # shortening.py
         ),
         "vllm.v1.metrics.stats:PrefillStats": ("num_cached_tokens", "num_local_cached_tokens"),
         "vllm.v1.request:RequestStatus": (

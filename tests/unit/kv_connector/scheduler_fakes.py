@@ -35,6 +35,11 @@ class FakePool:
         self.num_gpu_blocks = num_blocks
         self.blocks = [FakeBlock(i) for i in range(num_blocks)]
 
+    @property
+    def null_block(self) -> FakeBlock:
+        """The placeholder."""
+        return self.blocks[0]
+
     def allocate(self, count: int) -> list[FakeBlock]:
         """Give out free blocks, as vLLM does for a request."""
         free = [block for block in self.blocks[1:] if block.ref_cnt == 0][:count]

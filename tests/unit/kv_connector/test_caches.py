@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 
-from kv_connector.errors import LayoutError
+from kv_connector.windows import OF_A_STATE
 from kv_connector.worker_side.caches import Membership, describe
 
 
@@ -45,12 +44,27 @@ def test_a_layer_that_shares_its_kv_has_no_region_of_its_own() -> None:
     assert caches.layer_of["layer.1.shared"] == caches.layer_of["layer.1"] == 1
 
 
-def test_a_recurrent_state_is_refused_by_name() -> None:
-    """Mamba layers register lists of tensors."""
-    with pytest.raises(
-        LayoutError, match=r"layer\.0 keeps several tensors \(a recurrent state\): it cannot be disaggregated yet"
-    ):
-        describe({"layer.0": [torch.zeros(6, 4)]}, num_blocks=6, block_tokens=16)  # type: ignore[dict-item]  # as vLLM does
+def test_a_recurrent_layers_states_lie_side_by_side_in_a_page() -> None:
+    """Before vLLM 0.32 a list of views into pages that are longer than the states; each is a region of the layer."""
+    pages = torch.zeros(6, 100, dtype=torch.float32)
+    states = [pages[:, :24].view(6, 3, 8).transpose(1, 2), pages[:, 24:88].view(6, 2, 4, 8)]
+
+    caches = describe({"layer.0": states}, num_blocks=6, block_tokens=16, groups={"layer.0": Membership(1, OF_A_STATE)})
+
+    assert caches.num_layers == 1
+    assert [(r.name, r.base_addr, r.block_bytes, r.stride_bytes, r.group, r.window) for r in caches.regions] == [
+        ("layer.0.0", pages.data_ptr(), 96, 400, 1, 2),
+        ("layer.0.1", pages.data_ptr() + 96, 256, 400, 1, 2),
+    ]
+
+
+def test_a_recurrent_layers_states_as_bytes_are_one_region() -> None:
+    """As vLLM 0.32 registers them: `[blocks, 1, 1, bytes]`, without what fills up the page."""
+    page = torch.zeros(6, 400, dtype=torch.int8).as_strided((6, 1, 1, 352), (400, 352, 352, 1))
+
+    (region,) = describe({"layer.0": page}, num_blocks=6, block_tokens=16).regions
+
+    assert (region.block_bytes, region.stride_bytes, region.total_heads) == (352, 400, 0)
 
 
 def test_k_and_v_as_two_tensors_are_two_regions_of_one_layer() -> None:

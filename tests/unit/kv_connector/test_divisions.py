@@ -82,6 +82,7 @@ def test_a_layers_blocks_are_divided_by_heads() -> None:
     on_cpu = engine(backend="CPU_ATTN", isa="vec")
     assert divisions_of(on_cpu, cache_of(2), {"l0": view}) == {"l0": Division(4, ((8, 4), (1, 32)))}
     assert total_kv_heads(engine(mla=True)) == 1
+    assert total_kv_heads(engine(heads=0)) == 1  # nothing but recurrent layers
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,27 @@ def test_several_backends_are_all_named() -> None:
     assert found.attention == "A+B"
 
 
+def test_states_are_told_apart() -> None:
+    """Their shapes, in the order in which the dimensions lie, and their types, which a flag of each node may set."""
+
+    def recurrent(*shape: int, dtype: torch.dtype = torch.float32) -> Layer:
+        states = (shape, (2, 8)), (torch.bfloat16, dtype)
+        return Layer("GDN_ATTN", get_state_shape=lambda: states[0], get_state_dtype=lambda: states[1])
+
+    found = [
+        fingerprint_of(config(CPU_LAYER, layer), "abc").attention
+        for layer in (recurrent(3, 16), recurrent(16, 3), recurrent(3, 16, dtype=torch.float16))
+    ]
+
+    assert found[0] == "CPU_ATTN/vec+GDN_ATTN/3x16:bfloat16/2x8:float32"
+    assert len(set(found)) == 3
+
+
+def test_a_block_is_as_long_as_the_connector_counts_it() -> None:
+    """Beside states vLLM's own number is another one in each of its processes."""
+    assert fingerprint_of(config(CPU_LAYER), "abc", block_tokens=384).block_size_tokens == 384
+
+
 def test_a_given_name_is_taken_as_it_is() -> None:
     """A caller that knows the backend need not have loaded a model."""
     assert fingerprint_of(config(), "abc", attention="X").attention == "X"

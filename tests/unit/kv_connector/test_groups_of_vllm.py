@@ -13,7 +13,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from kv_connector.errors import ConfigError
-from kv_connector.groups import ONE_GROUP, Group, groups_of, refuse_beside
+from kv_connector.groups import ONE_GROUP, STATE, Group, block_tokens_of, groups_of, have_states, refuse_beside
 from kv_connector.protocol import MAX_GROUPS
 
 COMMON: dict[str, Any] = {"num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
@@ -21,7 +21,8 @@ FULL = FullAttentionSpec(block_size=16, **COMMON)
 WINDOW = SlidingWindowSpec(block_size=16, sliding_window=64, **COMMON)
 RETAINING = SlidingWindowSpec(block_size=16, sliding_window=64, extra_retained_tokens=2, **COMMON)
 CHUNKED = ChunkedLocalAttentionSpec(block_size=16, attention_chunk_size=64, **COMMON)
-STATE = MambaSpec(block_size=16, shapes=((2, 2),), dtypes=(torch.float32,))
+RECURRENT = MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,))
+ALIGNED = MambaSpec(block_size=16, shapes=((2, 2),), dtypes=(torch.float32,), mamba_cache_mode="align")
 
 
 def cache(*specs: Any) -> Any:
@@ -41,7 +42,8 @@ def test_a_group_says_how_far_its_tokens_read() -> None:
     ("specs", "words"),
     [
         ([CHUNKED], "kind ChunkedLocalAttentionSpec"),
-        ([FULL, STATE], "kind MambaSpec"),
+        ([FULL, ALIGNED], "--no-enable-prefix-caching"),
+        ([SimpleNamespace(kv_cache_specs={"a": FULL, "b": RECURRENT}, block_size=16)], "kind MambaSpec"),
         ([RETAINING], "kind SlidingWindowSpec"),
         ([SimpleNamespace(kv_cache_specs={"a": FULL, "b": WINDOW}, block_size=16)], "windows of 0, 64 tokens"),
         (
@@ -50,7 +52,16 @@ def test_a_group_says_how_far_its_tokens_read() -> None:
         ),
         ([FULL] * (MAX_GROUPS + 1), "at most 16"),
     ],
-    ids=["chunked local attention", "a recurrent state", "it keeps more", "two windows", "other blocks", "too many"],
+    ids=[
+        *(
+            "chunked local attention",
+            "states of several tokens",
+            "states and KV in one group",
+            "it keeps more",
+            "two windows",
+        ),
+        *("other blocks", "too many"),
+    ],
 )
 def test_other_caches_are_refused(specs: list[Any], words: str) -> None:
     """The sentence names what it is."""
@@ -58,7 +69,29 @@ def test_other_caches_are_refused(specs: list[Any], words: str) -> None:
         groups_of(cache(*specs), 16)
 
 
-@pytest.mark.parametrize("specs", [[WINDOW], [FULL, FULL]], ids=["a window", "two groups"])
+def test_a_state_is_a_group_of_one_block_whatever_the_size_of_the_others_blocks() -> None:
+    """Its own is as long as a request may be; layers of one group may differ in size."""
+    several = SimpleNamespace(kv_cache_specs={"a": RECURRENT, "b": RECURRENT}, block_size=4096)
+
+    assert groups_of(cache(RECURRENT, FULL, several), 16) == (STATE, Group(), STATE)
+    assert groups_of(cache(RECURRENT), 4096) == (STATE,)
+    assert have_states((Group(), STATE))
+    assert not have_states((Group(64), Group()))
+
+
+@pytest.mark.parametrize(
+    ("specs", "tokens"),
+    [([FULL], 128), ([FULL, RECURRENT], 16), ([RECURRENT, RECURRENT], 4096)],
+    ids=["as vLLM says", "of the layers with attention", "of states alone"],
+)
+def test_a_block_has_as_many_tokens_in_either_process(specs: list[Any], tokens: int) -> None:
+    """Beside states vLLM's own number is another one in the scheduler's process than in a worker's."""
+    engine: Any = SimpleNamespace(cache_config=SimpleNamespace(block_size=128))
+
+    assert block_tokens_of(engine, cache(*specs)) == tokens
+
+
+@pytest.mark.parametrize("specs", [[WINDOW], [FULL, FULL], [RECURRENT]], ids=["a window", "two groups", "a state"])
 def test_an_older_vllm_runs_neither_windows_nor_groups(specs: list[Any]) -> None:
     """It cannot be told which requests' KV did not arrive; one group without a window goes on as before."""
     assert groups_of(cache(FULL), 16, can_fail=False) == ONE_GROUP
@@ -66,7 +99,9 @@ def test_an_older_vllm_runs_neither_windows_nor_groups(specs: list[Any]) -> None
         groups_of(cache(*specs), 16, can_fail=False)
 
 
-@pytest.mark.parametrize("groups", [(Group(64),), (Group(), Group())], ids=["a window", "two groups"])
+@pytest.mark.parametrize(
+    "groups", [(Group(64),), (Group(), Group()), (STATE,)], ids=["a window", "two groups", "a state"]
+)
 def test_another_connector_beside_is_refused(groups: tuple[Group, ...]) -> None:
     """It has been tried with one group without a window alone."""
     refuse_beside(ONE_GROUP)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from vllm.v1.core.kv_cache_utils import _get_kv_cache_groups_uniform_page_size
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.worker.utils import add_kv_sharing_layers_to_kv_cache_groups
 
 from kv_connector.errors import LayoutError
+from kv_connector.windows import OF_A_STATE
 from kv_connector.worker_side.caches import Membership, describe
 from kv_connector.worker_side.memberships import memberships
 
@@ -86,3 +87,16 @@ def test_a_layer_of_which_nothing_is_known_is_refused(specs: Mapping[str, Any]) 
 def test_with_one_group_and_no_window_every_layer_reads_alike() -> None:
     """Nothing more need be known of a layer."""
     assert memberships(engine(), cache({"layers.0": FULL}), ["layers.0", "stray"]) == {"layers.0": Membership()}
+
+
+def test_a_state_is_read_with_a_window_of_its_own() -> None:
+    """Beside layers that attend to everything, in blocks of another number of tokens."""
+    state = MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,))
+    groups = [
+        SimpleNamespace(layer_names=names, kv_cache_spec=spec)
+        for names, spec in ((["layers.0"], state), (["layers.1"], FULL))
+    ]
+
+    found = memberships(engine(), SimpleNamespace(kv_cache_groups=groups), ["layers.0", "layers.1"])
+
+    assert found == {"layers.0": Membership(0, OF_A_STATE), "layers.1": Membership(1)}

@@ -5,15 +5,18 @@ from typing import Any
 
 import pytest
 import torch
-from vllm.v1.kv_cache_interface import FullAttentionSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
 from kv_connector.errors import ConfigError
 from kv_connector.supported import check_supported
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
+STATE = MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,))
 
 
-def engine(*, sleep: bool = False, speculative: object = None, own_scales: bool = False, **parallel: Any) -> Any:
+def engine(
+    *, sleep: bool = False, speculative: object = None, own_scales: bool = False, replay: bool = False, **parallel: Any
+) -> Any:
     """A supported engine's configuration, with changes."""
     plain = {
         "tensor_parallel_size": 1,
@@ -29,7 +32,7 @@ def engine(*, sleep: bool = False, speculative: object = None, own_scales: bool 
         model_config=SimpleNamespace(enable_sleep_mode=sleep),
         speculative_config=speculative,
         kv_transfer_config=SimpleNamespace(is_kv_producer=False),
-        cache_config=SimpleNamespace(block_size=16, calculate_kv_scales=own_scales),
+        cache_config=SimpleNamespace(block_size=16, calculate_kv_scales=own_scales, use_replayssm=replay),
     )
 
 
@@ -49,6 +52,12 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
     check_supported(engine(speculative=SimpleNamespace(method="ngram")), groups(spec))
 
 
+def test_recurrent_layers_are_supported_on_one_rank() -> None:
+    """With layers that attend beside them, and alone."""
+    check_supported(engine(), groups(FULL, STATE, STATE))
+    check_supported(engine(), groups(STATE))
+
+
 @pytest.mark.parametrize(
     ("config", "cache", "words"),
     [
@@ -65,6 +74,14 @@ def test_full_attention_is_supported_on_any_number_of_ranks(spec: Any) -> None:
             groups(FULL, FULL),
             "speculative decoding has not been tried with a sliding window",
         ),
+        (engine(tensor_parallel_size=2), groups(FULL, STATE), "engines of one rank each"),
+        (engine(pipeline_parallel_size=2), groups(STATE), "engines of one rank each"),
+        (
+            engine(speculative=SimpleNamespace(method="ngram")),
+            groups(STATE),
+            "speculative decoding has not been tried with recurrent layers",
+        ),
+        (engine(replay=True), groups(STATE), "--use-replayssm keeps parts"),
     ],
 )
 def test_everything_else_is_refused_with_the_reason(config: Any, cache: Any, words: str) -> None:

@@ -8,8 +8,8 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
-from kv_connector.groups import Group
-from kv_connector.windows import EVERYTHING, first_read_block
+from kv_connector.groups import STATE, Group
+from kv_connector.windows import EVERYTHING, OF_A_STATE, first_read_block
 
 BLOCK = 4
 CASES = [(tokens, window) for window in (2, 3, 4, 5, 7, 8, 9, 13) for tokens in range(2, 30)]
@@ -97,3 +97,20 @@ def test_most_read_blocks_is_a_bound() -> None:
     for tokens, window in CASES:
         first = first_read_block(tokens, window, BLOCK)
         assert -(-tokens // BLOCK) - first <= Group(window).most_read_blocks(BLOCK)
+
+
+@pytest.mark.parametrize("tokens", range(2, 30))
+def test_a_states_place_is_written_by_the_last_chunk_alone(tokens: int) -> None:
+    """It counts as ready only when all tokens but the last have been computed, and D has a place for it (I1)."""
+    place = STATE.place_of_first(tokens, BLOCK)
+
+    assert place == first_read_block(tokens, OF_A_STATE, BLOCK) == (tokens - 2) // BLOCK
+    assert all(computed // BLOCK <= place for computed in range(tokens - 1))
+    assert place < -(-tokens // BLOCK)
+    assert STATE.most_read_blocks(BLOCK) == 1
+
+
+def test_other_groups_tables_begin_with_the_prompt() -> None:
+    """A window's has null blocks where it has let go."""
+    assert Group(3).place_of_first(100, BLOCK) == Group().place_of_first(100, BLOCK) == 0
+    assert STATE.place_of_first(1, BLOCK) == 0

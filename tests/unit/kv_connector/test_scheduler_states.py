@@ -1,0 +1,184 @@
+"""Both scheduler sides with recurrent layers: the prompt that P computes, and where a state stands among the blocks."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
+
+from kv_connector.groups import STATE, Group
+from kv_connector.metadata import Progress
+from kv_connector.prompt import prompt_hash
+from kv_connector.scheduler_side.decode import DecodeScheduler
+from kv_connector.scheduler_side.prefill import PrefillScheduler
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request
+from tests.unit.kv_connector.test_scheduler_groups import step
+
+GROUPS = (Group(), STATE)  # of blocks of 16 tokens, and of one block
+
+
+def on_prefill(tokens: int, **sampling: Any) -> Request:
+    """A request of vLLM's own, since a good part of it is changed."""
+    made = Request("r1", list(range(tokens)), SamplingParams(**{"max_tokens": 5} | sampling), None)
+    made.kv_transfer_params = request("prefill", tokens).kv_transfer_params
+    return made
+
+
+def prefill(pool: FakePool | None = None) -> PrefillScheduler:
+    """A prefill node's scheduler side."""
+    made = PrefillScheduler(SECRET, BLOCK_TOKENS, groups=GROUPS)
+    made.bind_pool(pool or FakePool(33))
+    return made
+
+
+def test_p_computes_all_tokens_but_the_last() -> None:
+    """D needs the state after those; another token of P's would be computed over it."""
+    made, tokens = on_prefill(40), list(range(40))
+    made.prompt_token_ids = tokens
+
+    prefill().add_request(made)
+
+    assert (made.num_prompt_tokens, made.num_tokens, made.max_tokens) == (39, 39, 1)
+    assert made.prompt_token_ids == list(made.all_token_ids) == list(range(39))
+    assert len(tokens) == 40  # whoever else has the list counts as before
+
+
+def test_the_prompt_is_known_by_all_of_its_tokens() -> None:
+    """I7: D names the prompt that it was given."""
+    made, whole = on_prefill(40), prompt_hash(on_prefill(40))
+    side = prefill()
+
+    side.add_request(made)
+    (started,) = side.take_step(step(new=[("r1", ([1, 2, 3], [9]), 0, 39)])).started
+
+    assert (started.prompt.tokens, started.prompt.prompt_hash) == (40, whole)
+
+
+def test_an_adapter_that_has_not_changed_is_known_still() -> None:
+    """The prompt is named once more when it is scheduled: as a whole."""
+    made, side = on_prefill(40), prefill()
+    made.lora_request = SimpleNamespace(lora_name="a", lora_int_id=1, lora_path="a")
+    side._adapters = SimpleNamespace(name_of=lambda adapter: adapter.lora_name)  # type: ignore[assignment]
+
+    side.add_request(made)
+    found = side.take_step(step(new=[("r1", ([1, 2, 3], [9]), 0, 39)]))
+
+    assert (len(found.started), found.abandoned) == (1, [])
+
+
+def test_a_single_token_is_computed_as_it_is() -> None:
+    """D needs nothing for it."""
+    made = on_prefill(1)
+
+    prefill().add_request(made)
+
+    assert (made.num_prompt_tokens, made.prompt_token_ids) == (1, [0])
+
+
+@pytest.mark.parametrize("why", ["an ordinary request", "the decode leg", "no recurrent layers"])
+def test_other_prompts_are_left_alone(why: str) -> None:
+    """What is not to be handed over from here."""
+    made = on_prefill(40)
+    if why == "an ordinary request":
+        made.kv_transfer_params = None
+    elif why == "the decode leg":
+        made.kv_transfer_params = request("decode", 40).kv_transfer_params
+    side = prefill() if why != "no recurrent layers" else PrefillScheduler(SECRET, BLOCK_TOKENS)
+
+    side.add_request(made)
+
+    assert (made.num_prompt_tokens, made.max_tokens) == (40, 5)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"prompt_logprobs": 1}, "prompt logprobs need the whole prompt"),
+        ({"ends_in_image": True}, "the prompt ends within an image"),
+    ],
+    ids=["prompt logprobs", "an image at the end"],
+)
+def test_a_prompt_that_needs_its_last_token_is_not_handed_over(changed: dict[str, Any], words: str) -> None:
+    """P says so at once, and computes it whole."""
+    made = on_prefill(40, **{name: value for name, value in changed.items() if name == "prompt_logprobs"})
+    if "ends_in_image" in changed:
+        place = SimpleNamespace(offset=30, length=10)
+        made.mm_features = [SimpleNamespace(identifier="i", mm_position=place)]
+    side = prefill()
+
+    side.add_request(made)
+    found = side.take_step(step(new=[("r1", ([1, 2, 3], [9]), 0, 40)]))
+
+    assert made.num_prompt_tokens == 40
+    assert [abandoned.reason for abandoned in found.abandoned if words in abandoned.reason]
+    assert (found.started, found.progress) == ([], [])
+
+
+def test_the_state_stands_where_the_last_chunk_ends() -> None:
+    """So it is ready with the last chunk alone, and held until it has been sent (I1, I2)."""
+    pool, made = FakePool(33), on_prefill(50)
+    side = prefill(pool)
+    side.add_request(made)
+
+    first = side.take_step(step(new=[("r1", ([1, 2], [9]), 0, 32)]))
+    last = side.take_step(step(cached=[("r1", ([3, 4], []), 32, 17)]))
+
+    assert first.progress == [Progress("r1", [[1, 2], [0, 0, 0, 9]], 2)]
+    assert last.progress == [Progress("r1", [[3, 4], []], 4)]
+    assert [block.block_id for block in pool.blocks if block.ref_cnt] == [9]
+    assert side.finish_request(made, aborted=False)
+    side.update({"r1"})
+    assert not any(block.ref_cnt for block in pool.blocks)
+
+
+def test_a_state_of_a_preempted_prompt_is_not_sent() -> None:
+    """What its later computation leaves in another block is for nobody."""
+    side, made = prefill(), on_prefill(50)
+    side.add_request(made)
+    side.take_step(step(new=[("r1", ([1, 2], [9]), 0, 32)]))
+
+    voided = side.take_step(step(preempted={"r1"}))
+    again = side.take_step(step(cached=[("r1", ([5, 6, 7, 8], [10]), 0, 49)]))
+
+    assert [request_id for request_id, _ in voided.voids] == ["r1"]
+    assert again.progress == []
+
+
+@pytest.mark.parametrize(
+    ("tokens", "attention", "wanted"),
+    [
+        (50, 4, [[1, 2, 3, 4], [0, 0, 0, 5]]),
+        (49, 3, [[1, 2, 3, 0], [0, 0, 4, 0]]),  # the last token begins a block, which is D's to fill
+        (2, 1, [[1], [2]]),
+    ],
+)
+def test_d_asks_for_the_state_before_the_last_token(
+    tmp_path: Path, tokens: int, attention: int, wanted: list[list[int]]
+) -> None:
+    """In lists of one length, the state where P has it; both of its blocks are held (I3)."""
+    side, pool = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=GROUPS), FakePool(33)
+    side.bind_pool(pool)
+    made = request("decode", tokens)
+    side.add_request(made)
+
+    assert side.match(made, 0) == (tokens - 1, True)
+    side.allocated(made, [pool.allocate(attention), pool.allocate(1)], tokens - 1)
+    (reserved,) = side.take_step(step()).reserved
+
+    assert (reserved.wish.tokens, reserved.wish.first_token) == (tokens, 0)
+    assert reserved.wish.blocks == wanted
+    assert [block.block_id for block in pool.blocks if block.ref_cnt == 2] == list(range(1, attention + 2))
+    side.close()
+
+
+def test_a_prompt_of_one_token_is_ds_own(tmp_path: Path) -> None:
+    """There is no state before it."""
+    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, groups=GROUPS)
+    side.bind_pool(FakePool(33))
+    made = request("decode", 1)
+    side.add_request(made)
+
+    assert side.match(made, 0) == (0, False)
+    side.close()
