@@ -22,7 +22,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from deploy.forkserver import VLLM_PRELOAD, Child, ForkServer, ForkServerError
-from deploy.logs import LogFollower, last_lines
+from deploy.logs import LogFollower, cause, last_lines
 from deploy.stack import Member, Stack
 
 TICK_S = 0.1
@@ -196,7 +196,8 @@ class Launcher:
     def _obituary(self, name: str, child: Child) -> str:
         code = child.poll() or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-        return f"{name} {how} after {self._elapsed_s():.1f} s{self._quote(name)}"
+        why = cause(self._settings.log_of(name))
+        return f"{name} {how} after {self._elapsed_s():.1f} s{why and f': {why}'}{self._quote(name)}"
 
     def _quote(self, name: str) -> str:
         log = self._settings.log_of(name)

@@ -23,6 +23,8 @@ NOISE = re.compile(
     re.VERBOSE,
 )
 
+CAUSE = re.compile(r"\b(?:kv_connector|model_runner|contracts)(?:\.\w+)*\.\w+Error: (.+)")  # a traceback's last line
+
 
 class LogFollower:
     """Prints what is added to log files, each line with a prefix.
@@ -93,3 +95,11 @@ def last_lines(path: Path, count: int = 20) -> list[str]:
     if not path.exists():
         return []
     return path.read_text(errors="replace").splitlines()[-count:]
+
+
+def cause(path: Path) -> str:
+    """Return what the last error of Baton's own in a log says, "" if there is none: vLLM's last lines say only that there was one."""
+    if not path.exists():
+        return ""
+    said = CAUSE.findall(path.read_text(errors="replace"))
+    return said[-1].strip() if said else ""

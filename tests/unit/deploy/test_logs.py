@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from deploy.logs import LogFollower, last_lines
+from deploy.logs import LogFollower, cause, last_lines
 from tests.unit.deploy.processes import eventually
 
 
@@ -53,6 +53,22 @@ def test_the_last_lines_of_a_log(tmp_path: Path) -> None:
 
     assert last_lines(log, 2) == ["28", "29"]
     assert len(last_lines(log, 50)) == 30
+
+
+def test_the_cause_is_the_last_error_of_our_own(tmp_path: Path) -> None:
+    """Above what vLLM ends with; its own errors are none of ours."""
+    log = tmp_path / "log"
+    assert cause(log) == ""
+    theirs = "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    log.write_text(theirs)
+    assert cause(log) == ""
+
+    log.write_text(
+        '(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9]   File "kv_connector/groups.py", line 136, in groups_of\n'
+        f"(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9] kv_connector.errors.ConfigError: without the cache only\n{theirs}"
+    )
+
+    assert cause(log) == "without the cache only"
 
 
 def followed(log: Path, *, everything: bool) -> list[str]:
