@@ -19,7 +19,8 @@ AT_ONCE = 3
 MEMORY = ("--kv-cache-memory-bytes", str(64 << 20))
 READY_WITHIN_S = 120.0
 LEAVE_AFTER_S = (0.01, 0.05, 0.2)
-COMMON = (*FLOAT32, *MEMORY, "--max-model-len", "4096", "--max-num-seqs", "16")
+PATIENT = ("--peer-timeout-s", "30")  # up to eight ranks share two cores
+COMMON = (*FLOAT32, *MEMORY, *PATIENT, "--max-model-len", "4096", "--max-num-seqs", "16")
 
 
 @dataclass(frozen=True, slots=True)
