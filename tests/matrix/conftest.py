@@ -8,7 +8,12 @@ from tests.e2e.stack import Stack, running_stack
 from tests.matrix.trial import Reference, reference_from
 
 # What is asked is whether hand-overs are exact, not whether a push is fast enough where eight ranks share two cores.
-PATIENT = {"MC_TCP_PROGRESS_TIMEOUT_SEC": "20", "MC_TCP_STATUS_TIMEOUT_SEC": "20", "MC_TRANSFER_TIMEOUT": "20"}
+PATIENT = {
+    "MC_TCP_PROGRESS_TIMEOUT_SEC": "20",
+    "MC_TCP_STATUS_TIMEOUT_SEC": "20",
+    "MC_TRANSFER_TIMEOUT": "20",
+    "BATON_PROXY_PROBE_TIMEOUT_S": "20",
+}
 
 
 @pytest.fixture(scope="session")
