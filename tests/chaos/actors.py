@@ -4,13 +4,15 @@ import asyncio
 import os
 import signal
 import subprocess
+import time
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from tests.chaos.cluster import Cluster, send_signal
 from tests.chaos.memory import processes_of
 from tests.chaos.schedule import Kill, Stall
 from tests.e2e.stack import Server
-from tests.support.ports import free_port
+from tests.support.ports import free_port, is_free
 
 ENDS_WITHIN_S: Final = 15.0  # a node whose engine was killed
 CONTROL_PORT: Final = "--control-port"
@@ -63,6 +65,10 @@ class Killer:
         await asyncio.to_thread(self._start)
 
     def _start(self) -> None:
+        """As a supervisor, which tries again for as long as workers of the killed process hold its port."""
+        port, waited_until = urlsplit(self._server.url).port or 0, time.monotonic() + ENDS_WITHIN_S
+        while not is_free(port) and time.monotonic() < waited_until:
+            time.sleep(0.1)
         self._server.spawn()
         try:
             self._server.wait_ready()

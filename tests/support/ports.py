@@ -18,12 +18,13 @@ def free_port(in_a_row: int = 1) -> int:
     while True:
         first = random.randrange(*RANGE)
         ports = range(first, first + in_a_row)
-        if _given.isdisjoint(ports) and all(map(_is_free, ports)):
+        if _given.isdisjoint(ports) and all(map(is_free, ports)):
             _given.update(ports)
             return first
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether nobody listens on it."""
     with suppress(OSError), socket.create_server(("127.0.0.1", port)):
         return True
     return False
