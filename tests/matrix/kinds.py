@@ -13,7 +13,7 @@ from tests.e2e.fidelity import VERIFY, answers, ask_all, choose_prompts
 from tests.e2e.stack import Server, Stack
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 from tests.matrix.models import MODELS, ensure
-from tests.matrix.trial import COMMON, READY_WITHIN_S, leave_early
+from tests.matrix.trial import COMMON, NODE, READY_WITHIN_S, leave_early
 
 CELLS: Final = ("short", "chunked", "prefix hit", "abort")
 CHUNK_TOKENS: Final = 256
@@ -102,14 +102,14 @@ class Pair:
 @contextmanager
 def pair_of(stack: Stack, kind: Kind) -> Iterator[Pair]:
     """Start a plain server with a model and ask it; then a pair of nodes and a proxy. They are stopped at the end."""
-    model, common = str(ensure(kind.model)), (*COMMON, *MODELS[kind.model].flags)
+    model, flags = str(ensure(kind.model)), MODELS[kind.model].flags
     chunks = ("--max-num-batched-tokens", str(CHUNK_TOKENS))
     made: list[Server] = []
     try:
-        made.append(stack.plain(*common, model=model))
+        made.append(stack.plain(*COMMON, *flags, model=model))
         made[0].wait_ready()  # the first server of a class of models has vLLM inspect it, in a process of its own
-        made.append(stack.node("prefill", *common, *VERIFY, *chunks, *kind.prefill, model=model))
-        made.append(stack.node("decode", *common, *VERIFY, *kind.decode, model=model))
+        made.append(stack.node("prefill", *NODE, *flags, *VERIFY, *chunks, *kind.prefill, model=model))
+        made.append(stack.node("decode", *NODE, *flags, *VERIFY, *kind.decode, model=model))
         for server in made[1:]:
             server.wait_ready(READY_WITHIN_S)
         expected = answers(made[0].url, model, [*short_prompts(), *long_prompts()])

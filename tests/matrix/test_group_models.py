@@ -14,7 +14,7 @@ from tests.e2e.fidelity import VERIFY, answers, choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 from tests.matrix.group_models import MODELS, ensure, lengths
-from tests.matrix.trial import COMMON, READY_WITHIN_S, leave_early
+from tests.matrix.trial import NODE, READY_WITHIN_S, leave_early
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -104,8 +104,8 @@ def _pair_of(forkserver_of: Stack, shapes: Shapes) -> Iterator[Pair]:
         plain = stack.plain(*FLOAT32, "--max-model-len", "4096", *flags)
         plain.wait_ready()
         chunks = ("--max-num-batched-tokens", CHUNK_TOKENS)
-        prefill = stack.node("prefill", *COMMON, *VERIFY, *chunks, *flags, *_ranks(shapes.prefill))
-        decode = stack.node("decode", *COMMON, *VERIFY, *flags, *_ranks(shapes.decode))
+        prefill = stack.node("prefill", *NODE, *VERIFY, *chunks, *flags, *_ranks(shapes.prefill))
+        decode = stack.node("decode", *NODE, *VERIFY, *flags, *_ranks(shapes.decode))
         for node in (prefill, decode):
             node.wait_ready(READY_WITHIN_S)
         prompts = _prompts(name)

@@ -19,8 +19,8 @@ AT_ONCE = 3
 MEMORY = ("--kv-cache-memory-bytes", str(64 << 20))
 READY_WITHIN_S = 120.0
 LEAVE_AFTER_S = (0.01, 0.05, 0.2)
-PATIENT = ("--peer-timeout-s", "30")  # up to eight ranks share two cores
-COMMON = (*FLOAT32, *MEMORY, *PATIENT, "--max-model-len", "4096", "--max-num-seqs", "16")
+COMMON = (*FLOAT32, *MEMORY, "--max-model-len", "4096", "--max-num-seqs", "16")
+NODE = (*COMMON, "--peer-timeout-s", "30")  # up to eight ranks share two cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def reference_from(stack: Stack) -> Reference:
 @contextmanager
 def served(stack: Stack, cell: Cell) -> Iterator[tuple[Server, Server, Server]]:
     """Start the prefill node, the decode node and the proxy of a cell; stop them at the end."""
-    made = [stack.node("prefill", *COMMON, *cell.prefill), stack.node("decode", *COMMON, *cell.decode)]
+    made = [stack.node("prefill", *NODE, *cell.prefill), stack.node("decode", *NODE, *cell.decode)]
     try:
         for node in made:
             node.wait_ready(READY_WITHIN_S)
