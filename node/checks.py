@@ -1,9 +1,11 @@
 """Refusals before the heavy start: what would fail half a minute later, said now and in one sentence."""
 
+import errno
 import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from contracts.secret import SecretError, read_secret
@@ -16,6 +18,7 @@ _MISSING_LIBRARY = re.compile(r"(lib[\w+.-]+\.so[.\d]*): cannot open shared obje
 _APT_PACKAGES = "libibverbs1 ibverbs-providers libnuma1 libcurl4"
 _IMPORT = "import mooncake.engine"
 _IMPORT_TIMEOUT_S = 60
+_PORT_LOOKS_EVERY_S = 0.1
 # Libraries that no package of Debian brings → what to do.
 _DEVICE_LIBRARIES = {
     "libcudart": "its wheel must fit the CUDA that torch is built for: mooncake-transfer-engine-cuda13 for CUDA 13, "
@@ -52,17 +55,26 @@ def check_model(model: str) -> None:
         raise StartRefusedError(f"the model {model} does not exist")
 
 
-def check_port(host: str, port: int, purpose: str) -> None:
-    """Refuse a port that is taken or may not be bound."""
+def check_port(host: str, port: int, purpose: str, patience_s: float = 0.0) -> None:
+    """Refuse a port that may not be bound, or that is still taken after `patience_s`."""
     if not 0 < port < 65536:
         raise StartRefusedError(f"the {purpose} port {port} is not between 1 and 65535")
+    deadline = time.monotonic() + patience_s
+    while (problem := _binding_problem(host, port)) is not None:
+        if problem.errno != errno.EADDRINUSE or time.monotonic() >= deadline:
+            raise StartRefusedError(f"the {purpose} port {port} on {host} is not free: {problem.strerror}") from problem
+        time.sleep(_PORT_LOOKS_EVERY_S)
+
+
+def _binding_problem(host: str, port: int) -> OSError | None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
         try:
             probe.bind((host, port))
         except OSError as exc:
-            raise StartRefusedError(f"the {purpose} port {port} on {host} is not free: {exc.strerror}") from exc
+            return exc
+    return None
 
 
 def check_runtime_dir(runtime_dir: Path) -> None:

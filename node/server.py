@@ -34,6 +34,7 @@ from node.versions import versions
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
+PORT_PATIENCE_S = 10.0  # the workers of a node that was killed hold its ports until they see it
 LAUNCHERS = ("vllm.entrypoints.launchers.launcher", "vllm.entrypoints.launcher")  # the second before vLLM 0.29
 PORT_SEARCH = "find_process_using_port"  # in them
 
@@ -85,12 +86,12 @@ def _check(role: Role, config: BatonConfig, runtime_dir: Path) -> _Plan:
     checks.check_runtime_dir(runtime_dir)
     addresses = resolve(node)
     if not hosts.follows:
-        checks.check_port(addresses.listen_host, node.port, "HTTP")
+        checks.check_port(addresses.listen_host, node.port, "HTTP", PORT_PATIENCE_S)
     if traits.binds_control:
         _, engines = ranks_of(node.vllm_args)
         first = control_port(node) + hosts.first_rank
         for port in range(first, first + hosts.ranks_here * engines):
-            checks.check_port(addresses.listen_host, port, "control")
+            checks.check_port(addresses.listen_host, port, "control", PORT_PATIENCE_S)
     checks.check_transfer_engine()
     return _Plan(
         traits=traits,

@@ -31,33 +31,33 @@ REQUEST_TIMEOUT_S = 120.0
 
 # Twice as many processes share the cores: prompts would be preempted, or computed between two looks at the nodes.
 BUSY: dict[str, Any] = {"prefill_blocks": 64, "layer_s": 0.01}
-RANKS = (  # of each prefill node, of each decode node
-    pytest.param(("", ""), id="1 to 1"),
-    *(
-        pytest.param(ranks, id=name, marks=pytest.mark.matrix)
-        for name, ranks in {"tp2 to 1": ("-tp 2", ""), "1 to tp2": ("", "-tp 2"), "pp2 to 1": ("-pp 2", "")}.items()
-    ),
+SHAPES: dict[str, dict[str, Any]] = {
+    "1 to 1": {},
+    "tp2 to 1": {"prefill_ranks": "-tp 2", **BUSY},
+    "1 to tp2": {"decode_ranks": "-tp 2"},
+    "pp2 to 1": {"prefill_ranks": "-pp 2", **BUSY, "layer_s": 0.03},  # stages work at the same time
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(shape, id=name, marks=[pytest.mark.matrix] if shape else []) for name, shape in SHAPES.items()
+    ],
 )
-
-
-@pytest.fixture(scope="module", params=RANKS)
 def chaos(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Cluster, list[Reference]]]:
     """Two prefill nodes, two decode nodes, a proxy, and the right answers."""
-    of_prefill, of_decode = request.param
     with running_stack(tmp_path_factory.mktemp("chaos")) as stack:
         plain = plain_server(stack)
         references = references_from(plain, stack.model, SEED, families=6, members=8)
         plain.stop()
-        transfer = replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S)
         shape = Shape(
-            prefill_ranks=of_prefill,
-            **(BUSY if of_prefill else {}),
-            decode_ranks=of_decode,
-            transfer=transfer,
+            transfer=replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S),
             request_timeout_s=REQUEST_TIMEOUT_S,
             patience=PATIENCE,
+            **request.param,
         )
         yield Cluster(stack, shape), references
 

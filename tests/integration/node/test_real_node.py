@@ -201,7 +201,7 @@ def generated_tokens(http: httpx.Client) -> float:
 def test_a_second_node_on_the_port_is_refused_before_it_starts(
     place: Place, forked: Child, forkserver: ForkServer, tmp_path: Path
 ) -> None:
-    """In a moment, with one sentence and exit status 2; the first node is not disturbed."""
+    """With one sentence and exit status 2; the first node is not disturbed."""
     log = tmp_path / "second"
     second = forkserver.spawn(SERVE, kwargs=place.arguments("decode"), log=log)
 

@@ -1,6 +1,7 @@
 import re
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,26 @@ def test_a_taken_port_is_refused() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(StartRefusedError, match=f"control port {port} on 127.0.0.1 is not free"):
             checks.check_port("127.0.0.1", port, "control")
+
+
+def test_a_port_that_is_let_go_in_time_passes() -> None:
+    """The workers of a node that was killed hold its ports until they see it."""
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    leaving = threading.Timer(0.3, taken.close)
+    leaving.start()
+    try:
+        checks.check_port("127.0.0.1", port, "HTTP", patience_s=30.0)
+    finally:
+        leaving.join()
+
+
+def test_patience_with_a_taken_port_has_an_end() -> None:
+    """Another program's port stays taken."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartRefusedError, match=f"HTTP port {port} on 127.0.0.1 is not free"):
+            checks.check_port("127.0.0.1", port, "HTTP", patience_s=0.2)
 
 
 def test_a_free_port_passes_and_stays_free() -> None:
