@@ -1,4 +1,4 @@
-"""How much CPU other processes of this machine use: a figure taken on a busy machine is none."""
+"""How much CPU other processes of this machine use, or its host takes: a figure taken on a busy machine is none."""
 
 import os
 import time
@@ -21,20 +21,32 @@ class OtherCpu:
         """Begin a measurement."""
         self._since = time.monotonic()
         self._ticks = self._others()
+        self._stolen = stolen_ticks(_machine())
 
     def other_cores(self) -> float:
         """Return the CPU that other processes have used since `restart`, in cores."""
-        took = time.monotonic() - self._since
-        return max(0.0, (self._others() - self._ticks) / _TICKS_PER_S / took)
+        return max(0.0, self._cores(self._others() - self._ticks))
+
+    def stolen_cores(self) -> float:
+        """Return the CPU that the host has taken from this machine since `restart`, in cores; 0 where it does not say."""
+        return self._cores(stolen_ticks(_machine()) - self._stolen)
+
+    def _cores(self, ticks: int) -> float:
+        return ticks / _TICKS_PER_S / (time.monotonic() - self._since)
 
     def _others(self) -> int:
-        return machine_ticks(Path("/proc/stat").read_text()) - tree_ticks(_processes(), self._root)
+        return machine_ticks(_machine()) - tree_ticks(_processes(), self._root)
 
 
 def machine_ticks(stat: str) -> int:
     """Return the ticks spent in user and system mode, from the text of `/proc/stat`."""
     user, nice, system = (int(field) for field in stat.split(maxsplit=4)[1:4])
     return user + nice + system
+
+
+def stolen_ticks(stat: str) -> int:
+    """Return the ticks in which something wanted to run and the host ran another guest, from the text of `/proc/stat`."""
+    return int(stat.split(maxsplit=9)[8])
 
 
 def tree_ticks(processes: Mapping[int, tuple[int, int]], root: int) -> int:
@@ -51,6 +63,10 @@ def tree_ticks(processes: Mapping[int, tuple[int, int]], root: int) -> int:
             pid, seen = processes.get(pid, (0, 0))[0], seen + 1
         total += ticks if pid == root else 0
     return total
+
+
+def _machine() -> str:
+    return Path("/proc/stat").read_text()
 
 
 def _processes() -> dict[int, tuple[int, int]]:

@@ -1,7 +1,7 @@
 """`python -m deploy.plan_check`: calibrate a pair of nodes in CPU quotas, then compare shapes with their simulation. Root only.
 
 A machine's speed drifts, by more than what is asked of the planner where others share it. So the pair that is calibrated stands
-beside the shape, and a round of its measurements comes before each run.
+beside the shape, a round of its measurements comes before each run, and what the host disturbed is measured again.
 """
 
 import argparse
@@ -25,7 +25,8 @@ from deploy.environment import zygote_environment
 from deploy.forkserver import ForkServer, ForkServerError
 from deploy.overlap.cpu import OtherCpu
 from deploy.overlap.processes import Processes, RigError
-from deploy.plan_check.figures import Comparison, Runs, compare
+from deploy.plan_check.figures import Comparison, Means, Runs, compare
+from deploy.plan_check.quiet import Quiet
 from deploy.plan_check.report import as_plain, comparison_table, markdown
 from deploy.plan_check.rig import BATCHED_TOKENS, Rig, Running
 from loadtest.errors import LoadtestError, RunError
@@ -61,6 +62,8 @@ def parser() -> argparse.ArgumentParser:
     add("--length-spread", type=float, default=0.6)
     add("--seed", type=int, default=7)
     add("--cores", type=float, default=0.4, help="of each node")
+    add("--max-stolen-cores", type=float, default=0.1, help="that the host takes; more disturbs a run or a round")
+    add("--tries", type=int, default=4, help="of each run and round, before a disturbed one counts")
     add("--period-us", type=int, default=PERIOD_US, help="of the quotas")
     add("--keep-calibration", type=Path, metavar="FILE", help="write the last shape's calibration there")
     add("--model-dir", type=Path, default=MODEL, help="where the bench model is, or is to be written")
@@ -121,9 +124,10 @@ async def check(
             for shape in given.shapes:
                 running = await rig.start(shape)
                 async with calibrating(_calibration(given, calibrated)) as calibrator:
-                    await calibrator.measure()
+                    quiet = Quiet(OtherCpu(os.getpid()), given.max_stolen_cores, given.tries)
+                    await quiet.measure(calibrator.measure, calibrator.forget)
                     rate = rate or rate_per_s(given, await calibrator.found())
-                    runs = await _runs(given, running, rate, calibrator)
+                    runs = await _runs(given, running, rate, calibrator, quiet)
                     calibrations.append(await calibrator.found())
                 throttled = ", ".join(f"{share:.0%}" for share in rig.throttled())
                 print(
@@ -151,23 +155,28 @@ async def check(
 def _calibration(given: argparse.Namespace, running: Running) -> argparse.Namespace:
     """Return how a pair is measured: with lengths and loads that are not those of the runs."""
     argv = ["--url", running.proxy, "--out", os.devnull, "--seed", str(given.seed + 1)]
-    argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "96,300,768", "--samples", "3"]
-    argv += ["--users", "1,4,9", "--answer-tokens", "48"]
+    argv += ["--max-num-batched-tokens", str(BATCHED_TOKENS), "--prompt-tokens", "96,300,768"]
+    argv += ["--samples", "1", "--users", "1,4,9", "--answer-tokens", "48"]
     argv += ["--prefill-metrics", running.prefill[0], "--decode-metrics", running.decode[0]]
     return calibrate_command.parser().parse_args(argv)
 
 
-async def _runs(given: argparse.Namespace, running: Running, rate: float, calibrator: Calibrating) -> Runs:
+async def _runs(
+    given: argparse.Namespace, running: Running, rate: float, calibrator: Calibrating, quiet: Quiet
+) -> Runs:
     """Load a shape, several times, with a round of the calibration in between."""
     meter, other_cores = OtherCpu(os.getpid()), 0.0
     taken: list[StageResult] = []
     for number in range(given.runs):
         if number:
-            await calibrator.measure()
+            await quiet.measure(calibrator.measure, calibrator.forget)
         meter.restart()
-        taken.append(await _run(given, running, rate))
+        taken.append(await quiet.measure(lambda: _run(given, running, rate)))
         other_cores = max(other_cores, meter.other_cores())
-    return Runs([one.records for one in taken], other_cores, max(one.client.lag_p99_s for one in taken))
+        means = Means.of(taken[-1].records)
+        print(f"run {number + 1}: TTFT {1e3 * means.ttft_s:.1f} ms, TPOT {1e3 * means.tpot_s:.1f} ms", file=sys.stderr)
+    late_s = max(one.client.lag_p99_s for one in taken)
+    return Runs([one.records for one in taken], other_cores, late_s, quiet.stolen_cores, quiet.repeated)
 
 
 async def _run(given: argparse.Namespace, running: Running, rate: float) -> StageResult:

@@ -31,6 +31,8 @@ class Runs(NamedTuple):
     records: Sequence[Sequence[Record]]  # run by run
     other_cores: float  # CPU that other processes used meanwhile, most of all runs
     client_late_s: float  # P99 of the client's event loop, most of all runs
+    stolen_cores: float = 0.0  # CPU that the host took, most of all runs and rounds of calibration
+    repeated: int = 0  # runs and rounds that it disturbed
 
 
 class Comparison(NamedTuple):
@@ -43,6 +45,8 @@ class Comparison(NamedTuple):
     decode_busy: float
     other_cores: float  # as of the runs
     client_late_s: float
+    stolen_cores: float
+    repeated: int
 
     @property
     def measured(self) -> Means:
@@ -71,4 +75,6 @@ def compare(shape: Shape, simulated: Outcome, runs: Runs) -> Comparison:
         simulated.decode_busy,
         runs.other_cores,
         runs.client_late_s,
+        runs.stolen_cores,
+        runs.repeated,
     )

@@ -43,6 +43,8 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
                     f"{one.deviation[at]:+.1%}",
                     f"{one.prefill_busy if at == 0 else one.decode_busy:.0%}",
                     f"{one.other_cores:.2f}",
+                    f"{one.stolen_cores:.2f}",
+                    str(one.repeated),
                 )
             )
     headings = (
@@ -53,6 +55,8 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
         "deviation",
         "P (TTFT) or D (TPOT) busy, simulated",
         "cores others used, at most",
+        "cores the host took, at most",
+        "repeated for that",
     )
     right = sum(one.right for one in found)
     note = f"{right} of {len(found)} shapes within {ALLOWED:.0%}, in both."
@@ -75,6 +79,8 @@ def as_plain(
             "decode_busy": one.decode_busy,
             "other_cores": one.other_cores,
             "client_late_s": one.client_late_s,
+            "stolen_cores": one.stolen_cores,
+            "repeated": one.repeated,
         }
         for one in found
     ]

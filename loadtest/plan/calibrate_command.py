@@ -6,7 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import uvloop
@@ -131,6 +131,12 @@ async def calibrating(given: argparse.Namespace) -> AsyncIterator["Calibrating"]
         client.close()
 
 
+class _Round(NamedTuple):
+    prefill: Sequence[rows.PrefillCell]
+    decode: Sequence[list[Record]]
+    mixed: list[Record]
+
+
 class Calibrating:
     """Rounds of the same measurements, and what all of them together say."""
 
@@ -149,9 +155,7 @@ class Calibrating:
         self._given = given
         self._model = model
         self._before = before
-        self._prefill: list[rows.PrefillCell] = []
-        self._decode: list[list[Record]] = []
-        self._mixed: list[list[Record]] = []
+        self._rounds: list[_Round] = []
         self._rate_per_s = 0.0  # of the open loops
 
     async def measure(self) -> None:
@@ -160,13 +164,18 @@ class Calibrating:
         Raises:
             RunError: an answer failed, or what was measured does not suffice.
         """
-        self._prefill += await self._pair.prefill()
-        self._decode += await self._pair.decode()
+        prefill, decode = await self._pair.prefill(), await self._pair.decode()
         if not self._rate_per_s:
             lengths = self._effort.mixed_lengths
-            steps = rows.calibrate(self._prefill, self._decode, await self._known())
+            steps = rows.calibrate(prefill, decode, await self._known())
             self._rate_per_s = rows.mixed_rate_per_s(steps, lengths.input_tokens, lengths.output_tokens)
-        self._mixed.append(await self._pair.mixed(self._rate_per_s))
+        self._rounds.append(_Round(prefill, decode, await self._pair.mixed(self._rate_per_s)))
+
+    def forget(self) -> None:
+        """Leave out the last round, which something disturbed; the rate of the open loops as well, if it was the first."""
+        self._rounds.pop()
+        if not self._rounds:
+            self._rate_per_s = 0.0
 
     async def found(self) -> Calibration:
         """Fit all rounds.
@@ -174,10 +183,12 @@ class Calibrating:
         Raises:
             RunError: what was measured does not suffice.
         """
-        steps = rows.calibrate(self._prefill, self._decode, await self._known())
+        prefill = [cell for one in self._rounds for cell in one.prefill]
+        decode = [records for one in self._rounds for records in one.decode]
+        steps = rows.calibrate(prefill, decode, await self._known())
         given = self._given
         about = {"when": now(), "model": self._model, **environment(), "prompt_tokens": list(given.prompt_tokens)}
-        return msgspec.structs.replace(rows.with_overheads(steps, self._mixed), about=about)
+        return msgspec.structs.replace(rows.with_overheads(steps, [one.mixed for one in self._rounds]), about=about)
 
     async def _known(self) -> rows.Known:
         given, before = self._given, self._before

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from deploy.overlap.__main__ import layer_syncs, main, parser
-from deploy.overlap.cpu import machine_ticks, tree_ticks
+from deploy.overlap.cpu import machine_ticks, stolen_ticks, tree_ticks
 from deploy.overlap.network import NetworkError, maker_of, refuse_unprivileged, sent_bytes
 
 NET_DEV = """Inter-|   Receive                                                |  Transmit
@@ -39,6 +39,11 @@ def test_the_links_bytes_are_the_device_that_sent_them() -> None:
 def test_user_and_system_time_count_and_waiting_does_not() -> None:
     """Interrupts do not either: they move our own packets."""
     assert machine_ticks("cpu  10 2 30 4000 50 6 7 8 0 0\ncpu0 1 1 1 1\n") == 42
+
+
+def test_time_that_the_host_took_is_read() -> None:
+    """The eighth figure."""
+    assert stolen_ticks("cpu  10 2 30 4000 50 6 7 8 0 0\ncpu0 1 1 1 1\n") == 8
 
 
 def test_a_process_tree_counts_descendants_alone() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from deploy.plan_check.__main__ import load, load_argv, parser, rate_per_s
 from deploy.plan_check.figures import Comparison, Runs, compare
+from deploy.plan_check.quiet import Quiet
 from deploy.plan_check.report import as_plain, markdown
 from loadtest.plan.calibration import Calibration, Decode, Prefill
 from loadtest.plan.simulate import Outcome, Shape
@@ -22,7 +23,9 @@ def comparison(simulated: float = 0.5, runs: tuple[float, ...] = (0.4, 0.9, 0.5)
     """TTFTs as given; TPOT is 20 ms everywhere."""
     made = Outcome([record(ttft_s=simulated)], 1.0, 0.7, 0.3, [0])
     measured = [[record(ttft_s=ttft_s)] for ttft_s in runs]
-    return compare(Shape(2, 1), made, Runs(measured, other_cores=0.1, client_late_s=0.001))
+    return compare(
+        Shape(2, 1), made, Runs(measured, other_cores=0.1, client_late_s=0.001, stolen_cores=0.05, repeated=2)
+    )
 
 
 def test_the_median_of_the_runs_is_what_counts() -> None:
@@ -44,7 +47,7 @@ def test_the_report_shows_deviations() -> None:
     """With their sign, and every run in the JSON."""
     text = markdown([comparison(0.55)], [CALIBRATION] * 2, {"when": "now"})
 
-    assert "| 2P1D mean TTFT (ms) | 550.0 | 500.0 | 400.0 to 900.0 | +10.0% | 70% | 0.10 |" in text
+    assert "| 2P1D mean TTFT (ms) | 550.0 | 500.0 | 400.0 to 900.0 | +10.0% | 70% | 0.10 | 0.05 | 2 |" in text
     assert "1 of 1 shapes within 15%" in text
     assert "| prefill step | 20.000 ms | 20.000 ms |" in text
     plain: dict[str, Any] = json.loads(json.dumps(as_plain([comparison()], [CALIBRATION], {})))
@@ -72,3 +75,46 @@ def test_the_rate_keeps_the_prefill_node_as_busy_as_asked() -> None:
     given = parser().parse_args(["--utilisation", "0.6"])
 
     assert rate_per_s(given, CALIBRATION) == pytest.approx(0.6 / 0.18, rel=0.1)
+
+
+class Host:
+    """Takes from a measurement what it is told to."""
+
+    def __init__(self, *stolen_cores: float) -> None:
+        """One figure for each measurement."""
+        self._stolen_cores = list(stolen_cores)
+
+    def restart(self) -> None:
+        """Begin."""
+
+    def stolen_cores(self) -> float:
+        """What was taken."""
+        return self._stolen_cores.pop(0)
+
+
+async def repeated(host: Host, tries: int) -> tuple[int, list[str], Quiet]:
+    """Measure twice; which measurement counted the second time, what happened, and what is told."""
+    quiet, happened = Quiet(host, 0.1, tries), []
+
+    async def once() -> int:
+        happened.append("measured")
+        return len(happened)
+
+    await quiet.measure(once)
+    return await quiet.measure(once, lambda: happened.append("forgotten")), happened, quiet
+
+
+async def test_what_the_host_disturbed_is_measured_again() -> None:
+    """And forgotten; the report says how often."""
+    counted, happened, quiet = await repeated(Host(0.02, 0.5, 0.2, 0.05), tries=4)
+
+    assert happened == ["measured", "measured", "forgotten", "measured", "forgotten", "measured"]
+    assert (counted, quiet.repeated, quiet.stolen_cores) == (6, 2, 0.05)
+
+
+async def test_a_host_that_never_rests_is_told_of() -> None:
+    """The last try counts."""
+    counted, happened, quiet = await repeated(Host(0.3, 0.4, 0.5, 0.6), tries=2)
+
+    assert happened == ["measured", "measured", "measured", "forgotten", "measured"]
+    assert (counted, quiet.repeated, quiet.stolen_cores) == (5, 2, 0.6)
