@@ -36,7 +36,7 @@ def fit(rows: Sequence[Row], names: Sequence[str], what: str, signed: AbstractSe
     scaled = [([value / row.measured for value in row.values], 1.0) for row in rows]
     active = [at for at in range(len(names)) if any(row.values[at] for row in rows)]
     while True:
-        found = _solve(scaled, active, names, what)
+        found = solve(scaled, active, names, what)
         least = min((at for at in active if names[at] not in signed), key=lambda at: found[at], default=None)
         if least is None or found[least] >= 0:
             break
@@ -61,10 +61,20 @@ def quality(rows: Sequence[Row], coefficients: Sequence[float]) -> Fit:
     )
 
 
-def _solve(
-    rows: Sequence[tuple[list[float], float]], active: Sequence[int], names: Sequence[str], what: str
+def solve(
+    rows: Sequence[tuple[Sequence[float], float]], active: Sequence[int], names: Sequence[str], what: str
 ) -> dict[int, float]:
-    """Solve by orthogonal columns (Gram–Schmidt, modified), which loses fewer digits than normal equations."""
+    """Solve by orthogonal columns (Gram–Schmidt, modified), which loses fewer digits than normal equations.
+
+    Args:
+        rows: values, and what they explain.
+        active: places of the values that count; returned are the coefficients of these.
+        names: of all values.
+        what: is measured.
+
+    Raises:
+        RunError: the rows do not tell coefficients apart.
+    """
     columns = {at: [values[at] for values, _ in rows] for at in active}
     lengths = {at: _dot(columns[at], columns[at]) for at in active}
     rest = [measured for _, measured in rows]

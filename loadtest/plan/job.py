@@ -8,6 +8,7 @@ class Job:
 
     __slots__ = (
         "begun",
+        "behind",
         "beside",
         "cached",
         "computed",
@@ -27,6 +28,7 @@ class Job:
         self.demand = demand
         self.prefill = prefill
         self.decode = decode
+        self.behind = 0  # prompts that P had, when this one came
         self.cached = 0  # tokens that P's prefix cache had
         self.computed = 0  # tokens of the prompt that P has
         self.unsent = 0  # tokens whose KV waits for room on D

@@ -44,6 +44,7 @@ class PrefillNode:
 
     def take(self, job: Job) -> None:
         """Stand it in line."""
+        job.behind = len(self._waiting) + len(self._running)
         self._waiting.append(job)
 
     def begin(self, now_s: float) -> Step | None:

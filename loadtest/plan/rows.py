@@ -3,7 +3,7 @@
 alone      TTFT of one request at a time   = P's steps + exposed transfer + D's first step + overhead
 in line    time between two first tokens   = P's steps, of which several users' prompts share some
 decode     TPOT of a request               = D's step with what was in it on average
-mixed      TTFT less what is simulated     = overhead of first tokens, beside other answers on D and beside none
+mixed      TTFT less what is simulated     = overhead of first tokens, and what others on P and on D add to it
 """
 
 import math
@@ -18,13 +18,14 @@ from loadtest.measures.record import Record
 from loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
 from loadtest.plan.decode import step_s
 from loadtest.plan.demand import Demand
-from loadtest.plan.fit import Row, fit
+from loadtest.plan.fit import Row, fit, solve
 from loadtest.plan.simulate import Shape, simulate
 
 PREFILL: Final = ("the step", "the prompt", "the token", "the context", "the overhead")
 DECODE: Final = ("the step", "the sequence", "the second sequence", "the context", "the arrival")
 MIXED_BUSY: Final = 0.4  # of the busier node, in the mixed run
-FEW: Final = 5  # requests that met other answers on D, or none, of which no mean is taken
+OVERHEADS: Final = ("the overhead", "others on P", "others on D")
+FEW: Final = 5  # requests that met others on a node, or none, from which nothing is concluded
 BUSY: Final = 0.55  # of the TTFT of one request alone; two users who never meet on P have a first token every 0.5
 
 
@@ -102,26 +103,32 @@ def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Cal
         found: Its steps are as fitted; its overheads are replaced.
         mixed: Open loops of moderate load over one pair.
     """
-    plain = msgspec.structs.replace(found, overhead_s=0.0, overhead_busy_s=0.0)
-    late_s: dict[bool, list[float]] = {False: [], True: []}
-    for records in mixed:
-        for is_beside, lateness_s in _late(records, plain):
-            late_s[is_beside].append(lateness_s)
-    if min(len(late_s[False]), len(late_s[True])) < FEW:
-        return msgspec.structs.replace(plain, overhead_s=fmean(late_s[False] + late_s[True]))
-    overhead_s = fmean(late_s[False])
-    return msgspec.structs.replace(plain, overhead_s=overhead_s, overhead_busy_s=fmean(late_s[True]) - overhead_s)
+    plain = msgspec.structs.replace(found, overhead_s=0.0, overhead_queued_s=0.0, overhead_busy_s=0.0)
+    late = [row for records in mixed for row in _late(records, plain)]
+    told = [at for at in (1, 2) if FEW <= sum(values[at] for values, _ in late) <= len(late) - FEW]
+    try:
+        shares = solve(late, [0, *told], OVERHEADS, "first tokens of an open loop")
+    except RunError:  # whoever met others on the one node met some on the other
+        shares = solve(late, [0, *told[:1]], OVERHEADS, "first tokens of an open loop")
+    return msgspec.structs.replace(
+        plain,
+        overhead_s=shares[0],
+        overhead_queued_s=shares.get(1, 0.0),
+        overhead_busy_s=shares.get(2, 0.0),
+    )
 
 
-def _late(records: Sequence[Record], found: Calibration) -> Iterator[tuple[bool, float]]:
-    """Say of each request whether it met others on D, and by how much its first token came later than simulated."""
+def _late(records: Sequence[Record], found: Calibration) -> Iterator[tuple[tuple[float, float, float], float]]:
+    """Say of each request whether it met others on P and on D, and by how much its first token came later than simulated."""
     asked = sorted((one for one in records if one.ok and one.ttft_s is not None), key=lambda one: one.started_s)
     load = [
         Demand(due_s=one.started_s, input_tokens=one.input_tokens, output_tokens=one.output_tokens) for one in asked
     ]
     simulated = simulate(load, found, Shape(1, 1))
-    for measured, predicted, beside in zip(asked, simulated.records, simulated.beside, strict=True):
-        yield beside > 0, (measured.ttft_s or 0.0) - (predicted.ttft_s or 0.0)
+    meetings = zip(simulated.behind, simulated.beside, strict=True)
+    for measured, predicted, (behind, beside) in zip(asked, simulated.records, meetings, strict=True):
+        met = (1.0, float(behind > 0), float(beside > 0))
+        yield met, (measured.ttft_s or 0.0) - (predicted.ttft_s or 0.0)
 
 
 def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> list[Row]:

@@ -35,7 +35,8 @@ class Outcome(NamedTuple):
     duration_s: float
     prefill_busy: float  # share of the time in which a prefill node computes, mean over all
     decode_busy: float
-    beside: list[int]  # for each record: sequences that its decode node had when it joined them
+    behind: list[int]  # for each record: prompts that its prefill node had when it came
+    beside: list[int]  # … sequences that its decode node had when it joined them
 
 
 def simulate(load: Sequence[Demand], calibration: Calibration, shape: Shape) -> Outcome:
@@ -84,6 +85,7 @@ class _Simulation:
             duration_s=duration_s,
             prefill_busy=sum(node.busy_s for node in self._prefill) / (self._shape.prefill * duration_s),
             decode_busy=sum(node.busy_s for node in self._decode) / (self._shape.decode * duration_s),
+            behind=[job.behind for job in self._jobs],
             beside=[job.beside for job in self._jobs],
         )
 
@@ -146,7 +148,9 @@ class _Simulation:
         self._plan_turn(decode, ends_s)
 
     def _overhead_s(self, job: Job) -> float:
-        return self._calibration.overhead_s + (self._calibration.overhead_busy_s if job.beside else 0.0)
+        known = self._calibration
+        more_s = (known.overhead_queued_s if job.behind else 0.0) + (known.overhead_busy_s if job.beside else 0.0)
+        return known.overhead_s + more_s
 
     def _record(self, index: int, job: Job) -> Record:
         due_s, output = job.demand.due_s, job.demand.output_tokens

@@ -89,6 +89,7 @@ def calibration_table(found: Calibration) -> Table:
         ("… per 1,000 tokens of context", f"{decode.context_token_s * 1e6:.3f} ms"),
         ("… per arrival", f"{decode.arrival_s * 1e3:.3f} ms"),
         ("overhead of a first token", f"{found.overhead_s * 1e3:.3f} ms"),
+        ("… with others on its prefill node", f"{found.overhead_queued_s * 1e3:.3f} ms"),
         ("… with others on its decode node", f"{found.overhead_busy_s * 1e3:.3f} ms"),
     ]
     for name, fit in found.fits.items():

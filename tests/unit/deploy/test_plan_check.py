@@ -21,7 +21,7 @@ CALIBRATION = Calibration(
 
 def comparison(simulated: float = 0.5, runs: tuple[float, ...] = (0.4, 0.9, 0.5)) -> Comparison:
     """TTFTs as given; TPOT is 20 ms everywhere."""
-    made = Outcome([record(ttft_s=simulated)], 1.0, 0.7, 0.3, [0])
+    made = Outcome([record(ttft_s=simulated)], 1.0, 0.7, 0.3, [0], [0])
     measured = [[record(ttft_s=ttft_s)] for ttft_s in runs]
     return compare(
         Shape(2, 1), made, Runs(measured, other_cores=0.1, client_late_s=0.001, stolen_cores=0.05, repeated=2)

@@ -140,16 +140,23 @@ def test_a_calibration_of_simulated_nodes_finds_what_they_were_given() -> None:
     assert found.fits["decode"].mean_error < 0.03
 
 
-@pytest.mark.parametrize(("lone_s", "busy_s"), [(0.015, 0.004), (-0.02, 0.03)])
-def test_overheads_are_what_a_mixed_load_shows_above_its_steps(lone_s: float, busy_s: float) -> None:
+@pytest.mark.parametrize(("lone_s", "queued_s", "busy_s"), [(0.015, 0.002, 0.004), (-0.02, 0.06, 0.03)])
+def test_overheads_are_what_a_mixed_load_shows_above_its_steps(lone_s: float, queued_s: float, busy_s: float) -> None:
     """Below 0 as well: in line a prompt may cost more than its first token waits for. Fitted ones are not built upon."""
-    truth = calibration(decode=Decode(step_s=0.01, sequence_s=0.001), overhead_s=lone_s, overhead_busy_s=busy_s)
-    mixed = run(poisson(3, 60, tokens=50, output=20), truth).records
+    truth = calibration(
+        prefill=Prefill(step_s=0.05, token_s=1e-4),
+        decode=Decode(step_s=0.01, sequence_s=0.001),
+        overhead_s=lone_s,
+        overhead_queued_s=queued_s,
+        overhead_busy_s=busy_s,
+    )
+    mixed = run(poisson(6, 120, tokens=50, output=20), truth).records
     fitted = msgspec.structs.replace(truth, overhead_s=0.5, overhead_busy_s=0.0)
 
     found = with_overheads(fitted, [mixed])
 
     assert found.overhead_s == pytest.approx(lone_s)
+    assert found.overhead_queued_s == pytest.approx(queued_s)
     assert found.overhead_busy_s == pytest.approx(busy_s)
     assert found.prefill == truth.prefill
 
@@ -161,6 +168,23 @@ def test_where_no_request_meets_others_there_is_one_overhead() -> None:
     found = with_overheads(truth, [run([demand(0.0, 50, 30)], truth).records] * 9)
 
     assert found.overhead_s == pytest.approx(0.02)
+    assert found.overhead_busy_s == 0.0
+
+
+def test_nodes_that_are_always_busy_together_share_one_overhead() -> None:
+    """What cannot be told apart is not guessed at."""
+    truth = calibration(
+        prefill=Prefill(step_s=0.05, token_s=0.0, max_num_seqs=1),
+        decode=Decode(step_s=0.001, sequence_s=0.0),
+        overhead_s=0.02,
+        overhead_queued_s=0.01,
+    )
+    pairs = [demand(at + late_s, 50, 200) for at in range(20) for late_s in (0.0, 0.001)]
+
+    found = with_overheads(truth, [run(pairs, truth).records])
+
+    assert found.overhead_s == pytest.approx(0.02)
+    assert found.overhead_queued_s == pytest.approx(0.01)
     assert found.overhead_busy_s == 0.0
 
 
