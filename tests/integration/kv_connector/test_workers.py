@@ -19,6 +19,14 @@ from tests.support.fake_device import FakeDevice, Run
 from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, SECRET, Ranks
 
 
+def send_a_block(ranks: Ranks) -> None:
+    """Transfer `a` is under way: the first block of three has arrived."""
+    ranks.watch("a")
+    ranks.reserve("a", 40, [7, 3, 4])
+    ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+    ranks.wait_until(lambda: ranks.arrived({7: 1}))
+
+
 @pytest.mark.parametrize("layer_sync", ["event", "forward", "stream"])
 def test_a_prompt_arrives_whole(tmp_path: Path, layer_sync: str) -> None:
     """Reserved before it is computed: every layer of every block arrives, then the request is finished and closed."""
@@ -51,10 +59,7 @@ def test_layers_computed_before_the_reservation_are_pushed_as_a_backlog(tmp_path
 def test_a_block_that_is_being_filled_is_not_pushed(tmp_path: Path) -> None:
     """I1: after the first chunk only the complete block has travelled."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
-        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        send_a_block(ranks)
         assert ranks.target.read(0, 3) == bytes(BLOCK_BYTES)
 
         ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
@@ -117,10 +122,7 @@ def test_a_preempted_prompt_is_never_committed(tmp_path: Path) -> None:
 def test_a_client_that_leaves_frees_both_sides(tmp_path: Path) -> None:
     """D cancels while the prompt is half computed: P forgets it, D closes the epoch without a fence."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
-        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        send_a_block(ranks)
         ranks.decode.begin_step(DecodeStep(cancelled=["d-a"]))
 
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
@@ -134,10 +136,7 @@ def test_a_client_that_leaves_frees_both_sides(tmp_path: Path) -> None:
 def test_a_cancel_ends_both_sides(tmp_path: Path) -> None:
     """The proxy tells P alone: what P holds is released, and D, which waits for it, hears at once."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
-        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        send_a_block(ranks)
 
         assert ranks.prefill.cancel(["a", "unknown"]) == 1
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
@@ -166,10 +165,7 @@ def test_a_finished_prompt_that_no_decode_rank_heard_of_is_released_by_a_cancel(
 def test_a_cancel_on_the_decode_rank_ends_both_sides(tmp_path: Path) -> None:
     """D stops waiting and P stops pushing; a request that still wants its answer computes the prompt."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
-        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        send_a_block(ranks)
 
         assert ranks.decode.cancel(["unknown", "a"]) == 1
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
@@ -295,10 +291,7 @@ def test_a_device_that_fails_costs_a_recomputation_at_once(tmp_path: Path) -> No
 def test_a_prefill_rank_that_hung_up_is_not_waited_for_as_a_silent_one(tmp_path: Path) -> None:
     """The broken connection is a hint: D asks at once, and gives up after `reconnect_timeout_s` without an answer."""
     with Ranks(tmp_path, peer_timeout_s=60.0, reconnect_timeout_s=0.3) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
-        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        send_a_block(ranks)
         ranks.prefill.stop()
 
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
@@ -310,10 +303,7 @@ def test_a_prefill_rank_that_hung_up_is_not_waited_for_as_a_silent_one(tmp_path:
 def test_a_broken_connection_to_a_living_prefill_rank_costs_nothing(tmp_path: Path) -> None:
     """Liveness only: P answers over the next connection, and the transfer goes on."""
     with Ranks(tmp_path, reconnect_timeout_s=0.3) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
-        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        send_a_block(ranks)
         ranks.decode.on_disconnect(("dial", ranks.prefill.address))
         time.sleep(0.6)
         ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
@@ -326,10 +316,7 @@ def test_a_broken_connection_to_a_living_prefill_rank_costs_nothing(tmp_path: Pa
 def test_a_prefill_rank_that_is_gone_costs_a_recomputation(tmp_path: Path) -> None:
     """Nothing waits for ever: D gives up after `peer_timeout_s`, fences, and gives the blocks back."""
     with Ranks(tmp_path, reconnect_timeout_s=60.0) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
-        ranks.wait_until(lambda: ranks.arrived({7: 1}))
+        send_a_block(ranks)
         ranks.prefill.stop()
 
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
