@@ -21,6 +21,7 @@ from contracts.http import NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
 from contracts.kv_transfer import FIELD, Role, TransferParams, sign
 from contracts.secret import generate_secret, read_secret
 from deploy.forkserver import Child, ForkServer
+from node.server import PORT_PATIENCE_S
 
 pytest.importorskip("vllm")
 
@@ -201,11 +202,11 @@ def generated_tokens(http: httpx.Client) -> float:
 def test_a_second_node_on_the_port_is_refused_before_it_starts(
     place: Place, forked: Child, forkserver: ForkServer, tmp_path: Path
 ) -> None:
-    """With one sentence and exit status 2; the first node is not disturbed."""
+    """With one sentence and exit status 2, after its patience with a port; the first node is not disturbed."""
     log = tmp_path / "second"
     second = forkserver.spawn(SERVE, kwargs=place.arguments("decode"), log=log)
 
-    assert second.wait(STOPPED_WITHIN_S) == 2
+    assert second.wait(PORT_PATIENCE_S + STOPPED_WITHIN_S) == 2
     assert f"port {place.port} on 127.0.0.1 is not free" in log.read_text()
     assert forked.poll() is None
 
