@@ -1,6 +1,10 @@
-"""Least squares on relative errors; no coefficient is below 0 but those that may be. Small, and without numpy, which `loadtest` does not need."""
+"""Least squares on relative errors; no coefficient is below 0 but those that may be. Small, and without numpy, which `loadtest` does not need.
 
-from collections.abc import Sequence
+Relative to what is fitted, not to what was measured: else a slow measurement counts for less than a fast one, and the fit
+comes out below the mean.
+"""
+
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from statistics import fmean
 from typing import Final, NamedTuple
@@ -9,6 +13,8 @@ from loadtest.errors import RunError
 from loadtest.plan.calibration import Fit
 
 _SINGULAR: Final = 1e-9  # of a column, that is not explained by the columns before it
+_PASSES: Final = 3  # the first one relative to what was measured
+_LEAST: Final = 0.1  # of what was measured: nothing is fitted as smaller, for weighing
 
 
 class Row(NamedTuple):
@@ -33,16 +39,31 @@ def fit(rows: Sequence[Row], names: Sequence[str], what: str, signed: AbstractSe
     """
     if len(rows) <= len(names):
         raise RunError(f"{what}: {len(rows)} measurements are too few for {len(names)} coefficients: measure more")
-    scaled = [([value / row.measured for value in row.values], 1.0) for row in rows]
-    active = [at for at in range(len(names)) if any(row.values[at] for row in rows)]
+    sizes = [row.measured for row in rows]
+    for _ in range(_PASSES):
+        scaled = [
+            ([value / size for value in row.values], row.measured / size) for row, size in zip(rows, sizes, strict=True)
+        ]
+        found = _solve_bounded(scaled, names, what, signed)
+        sizes = [max(_sum(row.values, found), row.measured * _LEAST) for row in rows]
+    coefficients = tuple(found.get(at, 0.0) for at in range(len(names)))
+    return Fitted(coefficients, quality(rows, coefficients))
+
+
+def _solve_bounded(
+    scaled: Sequence[tuple[Sequence[float], float]], names: Sequence[str], what: str, signed: AbstractSet[str]
+) -> dict[int, float]:
+    active = [at for at in range(len(names)) if any(values[at] for values, _ in scaled)]
     while True:
         found = solve(scaled, active, names, what)
         least = min((at for at in active if names[at] not in signed), key=lambda at: found[at], default=None)
         if least is None or found[least] >= 0:
-            break
+            return found
         active.remove(least)  # a negative time makes no sense: what is left explains what it can
-    coefficients = tuple(found.get(at, 0.0) for at in range(len(names)))
-    return Fitted(coefficients, quality(rows, coefficients))
+
+
+def _sum(values: Sequence[float], coefficients: Mapping[int, float]) -> float:
+    return sum(share * values[at] for at, share in coefficients.items())
 
 
 def quality(rows: Sequence[Row], coefficients: Sequence[float]) -> Fit:

@@ -41,8 +41,8 @@ class Effort:
 
     @property
     def each_user(self) -> int:
-        """Requests of each user in a decode run."""
-        return math.ceil(self.samples / 3)
+        """Requests of each user in a decode run: with two or more, some arrive while others are decoded."""
+        return max(2, math.ceil(self.samples / 3))
 
     @property
     def turns(self) -> int:

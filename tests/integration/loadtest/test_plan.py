@@ -30,7 +30,7 @@ async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
         "--prompt-tokens",
         "200,400,800",
         "--samples",
-        "4",
+        "3",
         "--rounds",
         "2",
         "--users",
@@ -46,7 +46,7 @@ async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
     assert found.prefill.token_s > 0
     assert found.decode.step_s > 0
     assert found.fits["prefill"].rows >= 5
-    assert found.fits["decode"].rows == 2 * 3 * 2 * (1 + 4)  # rounds, kinds of run, requests of each user
+    assert found.fits["decode"].rows == 2 * 3 * 2 * (1 + 4)  # rounds, kinds of run, two requests of each user
     prompts = [tuple(body["prompt"]) for body in fake.bodies]
     assert len(set(prompts)) == len(prompts)
     load = ["--rate", "4", "--requests", "40", "--input-tokens", "300", "--max-tokens", "6"]

@@ -52,6 +52,13 @@ def test_noise_shows_in_the_quality() -> None:
     assert found.quality.worst_error < 0.15
 
 
+def test_the_mean_of_a_noisy_time_is_found() -> None:
+    """Not less: a slow measurement counts as much as a fast one."""
+    found = fit([Row((1.0,), 1.0)] * 9 + [Row((1.0,), 2.0)], ("a",), "x")
+
+    assert found.coefficients == pytest.approx((1.1,), rel=1e-3)
+
+
 def test_no_coefficient_is_negative() -> None:
     """What would be below 0 is 0, and the others explain what they can."""
     found = fit([Row((1.0, float(x)), 10 - x) for x in range(5)], ("a", "b"), "x")
