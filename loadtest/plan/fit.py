@@ -13,7 +13,7 @@ from loadtest.errors import RunError
 from loadtest.plan.calibration import Fit
 
 _SINGULAR: Final = 1e-9  # of a column, that is not explained by the columns before it
-_PASSES: Final = 3  # the first one relative to what was measured
+_REFITS: Final = 2  # after a first one, relative to what was measured
 _LEAST: Final = 0.1  # of what was measured: nothing is fitted as smaller, for weighing
 
 
@@ -39,20 +39,20 @@ def fit(rows: Sequence[Row], names: Sequence[str], what: str, signed: AbstractSe
     """
     if len(rows) <= len(names):
         raise RunError(f"{what}: {len(rows)} measurements are too few for {len(names)} coefficients: measure more")
-    sizes = [row.measured for row in rows]
-    for _ in range(_PASSES):
-        scaled = [
-            ([value / size for value in row.values], row.measured / size) for row, size in zip(rows, sizes, strict=True)
-        ]
-        found = _solve_bounded(scaled, names, what, signed)
+    found = _solve_relative(rows, [row.measured for row in rows], names, what, signed)
+    for _ in range(_REFITS):
         sizes = [max(_sum(row.values, found), row.measured * _LEAST) for row in rows]
+        found = _solve_relative(rows, sizes, names, what, signed)
     coefficients = tuple(found.get(at, 0.0) for at in range(len(names)))
     return Fitted(coefficients, quality(rows, coefficients))
 
 
-def _solve_bounded(
-    scaled: Sequence[tuple[Sequence[float], float]], names: Sequence[str], what: str, signed: AbstractSet[str]
+def _solve_relative(
+    rows: Sequence[Row], sizes: Sequence[float], names: Sequence[str], what: str, signed: AbstractSet[str]
 ) -> dict[int, float]:
+    scaled = [
+        ([value / size for value in row.values], row.measured / size) for row, size in zip(rows, sizes, strict=True)
+    ]
     active = [at for at in range(len(names)) if any(values[at] for values, _ in scaled)]
     while True:
         found = solve(scaled, active, names, what)
