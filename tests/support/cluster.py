@@ -54,7 +54,7 @@ class Cluster:
         await until_true(all_ready)
 
 
-async def until_true(condition: Callable[[], Any], *, timeout_s: float = 5.0) -> None:
+async def until_true(condition: Callable[[], Any], *, timeout_s: float = 20.0) -> None:
     """Poll until a condition (or coroutine function) holds."""
     deadline_s = time.monotonic() + timeout_s
     while True:
@@ -91,7 +91,7 @@ async def cluster(
         await node.start()
     urls = {"prefill": tuple(node.url for node in makers), "decode": tuple(node.url for node in takers)}
     urls = {role: (*own, *(also or {}).get(role, ())) for role, own in urls.items()}
-    defaults = {"probe_interval_s": 0.05, "probe_timeout_s": 1.0, "request_timeout_s": 20.0, **urls}
+    defaults = {"probe_interval_s": 0.05, "probe_timeout_s": 20.0, "request_timeout_s": 20.0, **urls}
     config = BatonConfig(
         proxy=ProxyConfig(**{**defaults, **settings}), transfer=TransferConfig(transfer_timeout_s=transfer_timeout_s)
     )

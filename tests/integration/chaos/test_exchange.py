@@ -38,7 +38,7 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, res
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that the other end does."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while not condition():  # noqa: ASYNC110  # what is waited for sets no event
             await asyncio.sleep(0.001)
 
@@ -86,7 +86,7 @@ async def test_a_client_that_leaves_closes_its_connection(reset: bool) -> None:
             await seen.put("RST")
 
     exchange = Exchange("chaos-1", {})
-    async with serve(stay) as url, asyncio.timeout(5):
+    async with serve(stay) as url, asyncio.timeout(20):
         talk = asyncio.create_task(exchange.run(url))
         await until(lambda: bool(exchange.received))
         exchange.leave(reset=reset)
@@ -108,7 +108,7 @@ async def test_half_a_body_is_sent_until_the_client_is_told_to_finish() -> None:
         await writer.drain()
 
     exchange = Exchange("chaos-1", {"a": 1})  # 8 bytes
-    async with serve(count) as url, asyncio.timeout(5):
+    async with serve(count) as url, asyncio.timeout(20):
         talk = asyncio.create_task(exchange.run(url, half=True))
         await until(lambda: bool(halves))
         assert halves == [4]

@@ -57,7 +57,7 @@ def loops() -> Iterator[MakeLoop]:
         loop.stop()
 
 
-def meet(dialler: ControlLoop, heard: Echo, address: str, timeout_s: float = 5.0) -> bool:
+def meet(dialler: ControlLoop, heard: Echo, address: str, timeout_s: float = 20.0) -> bool:
     """Whether an answer comes back before the time is up."""
     before, give_up = len(heard.got), time.monotonic() + timeout_s
     while time.monotonic() < give_up:

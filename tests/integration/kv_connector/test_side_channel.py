@@ -72,7 +72,7 @@ def loops() -> Iterator[Callable[..., tuple[ControlLoop, Recorder]]]:
 MakeLoop = Callable[..., tuple[ControlLoop, Recorder]]
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
     """Poll until the condition holds."""
     give_up = time.monotonic() + timeout_s
     while not condition():

@@ -258,5 +258,5 @@ async def test_stopping_says_what_is_left_to_say(monkeypatch: pytest.MonkeyPatch
 
         fake.cancels_may_end.clear()
         made.add(node, ids(1)[0])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await made.stop()

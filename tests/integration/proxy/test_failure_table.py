@@ -48,7 +48,7 @@ async def break_node(node: FakeVllm, fault: str) -> None:
 async def broken(role: Role, fault: str, *, spare: bool) -> AsyncIterator[Cluster]:
     """Run a cluster one node of which fails, with or without another one in its role."""
     nodes: dict[str, Any] = {role: 1 + spare}
-    async with cluster(probe_interval_s=30.0, probe_timeout_s=20.0, **nodes) as running:
+    async with cluster(probe_interval_s=30.0, **nodes) as running:
         await break_node(getattr(running, role)[0], fault)
         yield running
 
@@ -100,7 +100,7 @@ async def test_a_prefill_node_that_fails(fault: str, *, spare: bool, n: int, str
 @STREAM
 async def test_a_decode_node_that_dies_in_the_middle_of_its_answer(*, spare: bool, n: int, stream: bool) -> None:
     """A whole answer is asked for again; a stream ends with an error event, nothing of it doubled and no `[DONE]`."""
-    async with cluster(decode=1 + spare, probe_interval_s=30.0, probe_timeout_s=20.0) as running:
+    async with cluster(decode=1 + spare, probe_interval_s=30.0) as running:
         running.decode[0].fault, running.decode[0].token_delay_s = "cut", 0.02
         got = await ask(running, stream=stream, n=n)
         await assert_nothing_left(running)

@@ -165,7 +165,7 @@ async def test_idle_connections_are_closed_before_the_node_would_do_it(monkeypat
     async with serving(answering(OK)) as (server, upstream):
         await (await post(upstream, server)).read_all()
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await server.closed.wait()
 
 
@@ -260,7 +260,7 @@ async def test_whoever_stops_waiting_closes_the_connection() -> None:
         await asyncio.sleep(0.05)
         asking.cancel()
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await server.closed.wait()
 
 
@@ -276,7 +276,7 @@ async def test_a_request_that_is_given_up_before_anybody_waits_for_it_closes_its
         await (await post(upstream, server)).read_all()
         upstream.send(server.url, "/v1/x", b"", b"{}").close()
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await server.closed.wait()
         assert server.connections == 1
 

@@ -155,7 +155,7 @@ async def test_a_connection_that_dies_as_it_is_used_again_is_replaced() -> None:
 )
 async def test_a_node_that_is_late_stays_in_use_for_a_while(decode: int, late: int, states: set[str]) -> None:
     """A busy server is not a dead one, least of all if there is no other; one that stays silent is."""
-    async with cluster(decode=decode, probe_timeout_s=0.5) as running:
+    async with cluster(decode=decode, probe_timeout_s=1.0) as running:
         node = running.decode[0]
         seen, answered = set(), node.probes
         node.late_probes = late

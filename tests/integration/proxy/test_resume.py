@@ -30,7 +30,7 @@ WAY = pytest.mark.parametrize("more", [GREEDY, SEEDED], ids=["token_ids", "repla
 @asynccontextmanager
 async def breaking(fault: Fault = "cut", *, decode: int = 2, **settings: Any) -> AsyncIterator[Cluster]:
     """Run a cluster all decode nodes of which break their streams, but for the last one."""
-    async with cluster(decode=decode, probe_interval_s=30.0, probe_timeout_s=20.0, **settings) as running:
+    async with cluster(decode=decode, probe_interval_s=30.0, **settings) as running:
         for number, node in enumerate(running.decode):
             node.created, node.token_delay_s = number + 1, 0.01
             node.fault = fault if number < decode - 1 else ""

@@ -30,7 +30,7 @@ class Node:
 
     async def wait_stopped(self) -> None:
         """Wait for the end."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await self.stopped.wait()
 
     async def still_runs(self) -> bool:
@@ -119,7 +119,7 @@ async def test_sigterm_drains_and_sigint_ends_it() -> None:
             await asyncio.sleep(0.1)
             assert drain.begun
             assert not told.is_set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await told.wait()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -168,5 +168,5 @@ async def test_a_draining_gate_refuses_work_and_answers_the_node_api(
     assert [scope["path"] for scope in app.scopes] == ["/health"]
     assert not stopped.is_set()
     held[0]["state"] = "complete"
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await stopped.wait()
