@@ -26,6 +26,7 @@ from deploy.stack import Stack, Surroundings, clashes, model_of, plan
 from node.checks import check_model
 from node.errors import NodeError
 from node.flags import ranks_of
+from node.hosts import hosts_of
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
@@ -148,6 +149,11 @@ def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Pat
     config, device = loaded.config, installed_device()
     for model in {model_of(config, "prefill"), model_of(config, "decode")}:
         check_model(model)
+    for node in (config.prefill_node, config.decode_node):
+        if hosts_of((*node.vllm_args, *options.node_flags)).count > 1:
+            raise RefusedError(
+                "only this machine's processes are started: nodes of --nnodes hosts start them on each host yourself"
+            )
     pinned = config.serve.pin_cores and device == "cpu"
     around = Surroundings(
         file=file.resolve() if file else None,

@@ -1,11 +1,11 @@
-"""uvicorn's HTTP protocol with bounded heads: what is too large is answered with 431 or 414, not kept."""
+"""uvicorn's HTTP protocol with bounded heads: what is too large is answered with 431 or 414, not kept; what is no HTTP with 400."""
 
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from proxy.access.heads import MAX_TARGET_BYTES, HeadLimits, as_bytes
+from proxy.access.heads import MAX_TARGET_BYTES, HeadLimits, NotHttpError, as_bytes
 from proxy.errors import ProxyError
 from proxy.headers import find
 from proxy.request import discard_body
@@ -70,6 +70,25 @@ class HeadProtocol(HttpToolsProtocol):
         self._hands_over = True
         super().on_message_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        """Read no more: uvicorn's parser gave up. An answer before this request is still given, whole, and is the last one."""
+        del msg  # uvicorn's words
+        self._is_refused = True
+        if self.transport.is_closing():
+            return
+        error = NotHttpError("what was sent is not valid HTTP/1.1")
+        if not self._is_answering():
+            self._answer(error)
+        elif self._head_is_open or not self.cycle.more_body:
+            self.cycle.keep_alive = False
+        elif self.pipeline:  # its head came, its body broke; its turn comes
+            self.cycle.more_body = self.cycle.keep_alive = False
+            self.pipeline[0] = (self.cycle, cast("Any", _refusing(error)))
+        else:
+            if not self.cycle.response_started:
+                self.transport.write(as_bytes(error))
+            self.transport.close()
+
     def _is_answering(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
         return cycle is not None and not cycle.response_complete
@@ -84,9 +103,11 @@ class HeadProtocol(HttpToolsProtocol):
         elif self._is_answering():
             self.cycle.keep_alive = False
         else:
-            problem = self.head_limits.problem_of(self.url, self.headers) or self.head_limits.too_large()
-            self.transport.write(as_bytes(problem))
-            self.loop.call_later(LINGER_S, self.transport.close)
+            self._answer(self.head_limits.problem_of(self.url, self.headers) or self.head_limits.too_large())
+
+    def _answer(self, error: ProxyError) -> None:
+        self.transport.write(as_bytes(error))
+        self.loop.call_later(LINGER_S, self.transport.close)
 
 
 def _refusing(problem: ProxyError) -> ASGIApp:

@@ -30,6 +30,14 @@ class TargetTooLongError(ProxyError):
     headers = ((b"connection", b"close"),)
 
 
+class NotHttpError(ProxyError):
+    """The parser does not understand what came."""
+
+    status = HTTPStatus.BAD_REQUEST
+    kind = "invalid_request_error"
+    headers = ((b"connection", b"close"),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadLimits:
     """What one request's head may have."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.support.cluster import COMPLETION, Cluster, cluster
+from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
 
 BODY = json.dumps(COMPLETION).encode()
 LINE = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
@@ -126,3 +126,56 @@ async def test_a_large_head_behind_a_request_does_not_spoil_its_answer() -> None
     assert got.count(b"HTTP/1.1 ") == 1
     assert status(got) == 200
     assert got.rstrip().endswith(b"}")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        LINE + b"no colon\r\n\r\n",
+        LINE + b"content-length: many\r\n\r\n",
+        LINE + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n",
+        LINE + b"transfer-encoding: chunked\r\n\r\nnothing hexadecimal\r\n",
+    ],
+    ids=["TLS", "no header", "no number", "two lengths", "a broken chunk"],
+)
+async def test_what_is_not_http_is_refused_in_openais_shape(sent: bytes) -> None:
+    """Once, and then the connection ends."""
+    async with cluster() as running:
+        with connected(running) as sock:
+            got = await exchange(sock, sent)
+        fine = await running.complete()
+
+    assert got.count(b"HTTP/1.1 ") == 1
+    error = json.loads(got.partition(b"\r\n\r\n")[2])["error"]
+    assert (status(got), error["code"], error["type"]) == (400, 400, "invalid_request_error")
+    assert fine.status_code == 200
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["with it", "while it is answered"])
+async def test_what_is_not_http_behind_a_request_does_not_spoil_its_answer(*, at_once: bool) -> None:
+    """As with a head that is too large: nothing is written into the answer before it."""
+    async with cluster() as running:
+        running.decode[0].may_answer.clear()
+        with connected(running) as sock:
+            await asyncio.get_running_loop().sock_sendall(sock, WHOLE + (b"\x00\r\n" if at_once else b""))
+            await until_true(lambda: running.decode[0].seen)
+            answer = asyncio.create_task(exchange(sock, b"" if at_once else b"\x00\r\n"))
+            await asyncio.sleep(0.1)
+            running.decode[0].may_answer.set()
+            got = await answer
+
+    assert got.count(b"HTTP/1.1 ") == 1
+    assert status(got) == 200
+    assert got.rstrip().endswith(b"}")
+
+
+async def test_a_body_that_breaks_behind_a_request_is_refused_after_its_answer() -> None:
+    """Each of the two is answered, in their order."""
+    async with cluster() as running:
+        with connected(running) as sock:
+            broken = LINE + b"transfer-encoding: chunked\r\n\r\nnothing hexadecimal\r\n"
+            got = await exchange(sock, WHOLE + broken)
+
+    assert [status(b"HTTP/1.1 " + each) for each in got.split(b"HTTP/1.1 ")[1:]] == [200, 400]
+    assert json.loads(got.rpartition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"

@@ -96,6 +96,8 @@ def test_an_address_of_another_machine_is_named() -> None:
         (["--model", "/no/such/model"], "/no/such/model"),
         (["--config", "/no/such/file.yaml"], "cannot read /no/such/file.yaml"),
         (["--secret-file", "/no/such/secret"], "/no/such/secret"),
+        (["-tp", "2", "--nnodes", "2", "--master-addr", "10.0.0.1"], "start them on each host yourself"),
+        (["--distributed-executor-backend", "ray"], "Ray would give all ranks the first host's addresses"),
     ],
 )
 def test_what_cannot_be_served_is_refused(capsys: pytest.CaptureFixture[str], argv: list[str], expected: str) -> None:
