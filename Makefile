@@ -12,7 +12,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check docs newcomer dist clean
+.PHONY: help setup serve check test test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check docs newcomer dist clean test-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test: setup ## all tests: unit, integration, end to end; they need a Chromium, w
 
 fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
 	$(BIN)/python -m tests.e2e.fidelity --prompts 200 $(ARGS)
+
+test-gpu: $(if $(PYTHON),,setup) ## what only a CUDA device can show, ten scripts, one JSON; PYTHON=python3 uses that instead of .venv
+	@$(or $(PYTHON),$(BIN)/python) -m tests.gpu $(ARGS)
 
 test-matrix: setup ## prefill and decode nodes of every shape and models of every kind against one plain server, token by token; 25 minutes
 	$(BIN)/python -m pytest tests/matrix tests/e2e -m matrix $(ARGS)

@@ -13,6 +13,9 @@ Name = Annotated[str, msgspec.Meta(max_length=256)]
 Word = Annotated[str, msgspec.Meta(max_length=512)]
 
 
+NodeState = Literal["starting", "ready", "draining", "silent", "failed"]
+
+
 class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block.
 
@@ -56,11 +59,21 @@ class NodeLoad(msgspec.Struct, frozen=True, kw_only=True):
     kv_usage: float | None = None  # share of the KV cache's blocks that are in use
 
 
+class Adapter(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter that a node serves under a name of its own."""
+
+    name: Word
+    root: str  # path or hub id of its files
+    parent: Word  # a name of the base model that it belongs to
+
+
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Body of `GET /baton/node`."""
 
     role: Literal["prefill", "decode"]
-    state: Literal["starting", "ready", "draining", "failed"]
+    # "silent": the engine's process is there and does not answer at this moment; "failed": it is gone, or answers errors.
+    # Of a silent node all else is what it said last.
+    state: NodeState
     model: str  # path or hub id
     served_models: list[str]
     max_model_len_tokens: int
@@ -77,6 +90,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     layer_sync: str
     versions: dict[str, str]  # baton, protocol, vllm, mooncake, torch
     load: NodeLoad | None = None  # None: it does not say
+    adapters: list[Adapter] | None = None  # among `served_models`; None: it does not say which of these are adapters
     routes: list[Word] | None = None  # paths that its server has; None: it does not say
 
 

@@ -1,6 +1,8 @@
 """The `baton` command: which part of Baton to run."""
 
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -11,6 +13,7 @@ COMMANDS = {  # name → (module with `main(argv) -> int`, what it does)
     "prefill": ("prefill_node.__main__", "run one prefill node; further flags go to vLLM"),
     "decode": ("decode_node.__main__", "run one decode node; further flags go to vLLM"),
     "loadtest": ("loadtest.__main__", "measure a server, compare two runs, check accuracy"),
+    "admin": ("deploy.admin_command", "see and change the nodes of a running proxy"),
     "health": ("deploy.health_command", "ask the proxy or node in this container whether it is well"),
     "secret": ("deploy.secret_command", "make files with a fresh secret each"),
     "key": ("deploy.key_command", "make an API key, or check a file of them"),
@@ -18,21 +21,34 @@ COMMANDS = {  # name → (module with `main(argv) -> int`, what it does)
     "config": ("deploy.config_command", "check the configuration, or print its reference"),
 }
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; its module is imported only then."""
     command, *rest = (sys.argv[1:] if argv is None else argv) or [""]
     if command in COMMANDS:
-        module = importlib.import_module(COMMANDS[command][0])
-        status: int = module.main(rest)
-        return status
+        return _run(command, rest)
     if command == "--version":
         print(f"baton {version('baton-serve')}")
         return 0
     asked = command in ("-h", "--help", "help")
     print(usage(command if not asked else ""), file=sys.stdout if asked else sys.stderr)
     return 0 if asked else EXIT_USAGE
+
+
+def _run(command: str, rest: Sequence[str]) -> int:
+    """Run a command; Ctrl-C and a reader of its output that has ended are no reason for a trace."""
+    try:
+        status: int = importlib.import_module(COMMANDS[command][0]).main(rest)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more at its end
+        return EXIT_BROKEN_PIPE
+    return status
 
 
 def usage(wrong: str = "") -> str:

@@ -1,5 +1,8 @@
 """Runs a stack on this machine: start, wait until ready, announce, watch, stop.
 
+A node that ends after the stack was announced is started again, within `restarts.RestartBudget`; the proxy serves on with
+the other nodes. Before the announcement, and for the proxy, one end stops everything.
+
 On a CPU the nodes are forked from a zygote that has imported vLLM once; on accelerators, where a forked child could
 not use the device, each is a program of its own. The proxy always is, and starts while the zygote imports. All of
 them die with the launcher, even if that is killed.
@@ -23,11 +26,14 @@ from urllib.parse import urlsplit
 
 from deploy.forkserver import VLLM_PRELOAD, Child, ForkServer, ForkServerError
 from deploy.logs import LogFollower, cause, last_lines
+from deploy.memory import oom_kills
+from deploy.restarts import MAX_RESTARTS, WINDOW_S, RestartBudget
 from deploy.stack import Member, Stack
 
 TICK_S = 0.1
 PROBE_TIMEOUT_S = 1.0
 NODES_STOP_S = 3.0  # of the time to stop, kept for the nodes: before that the proxy finishes its requests
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EXECUTE = "deploy.zygote:execute"
 
 _direct = urllib.request.build_opener(  # the machine's web proxy is not for loopback, nor is the name in a certificate
@@ -57,6 +63,7 @@ class Settings:
     zygote_environ: Mapping[str, str] | None = None
     node_environ: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)  # by name: its own changes
     everything: bool = False  # show all log lines
+    restart_nodes: bool = False  # start a node again that ended after the stack was announced
 
     def log_of(self, name: str) -> Path:
         """Return the log file of a process."""
@@ -74,6 +81,11 @@ class Launcher:
         self._children: dict[str, Child] = {}
         self._ready: set[str] = set()
         self._began_s = 0.0
+        self._oom_kills = 0  # of the machine, before the start
+        self._announced = False
+        self._budgets = {member.name: RestartBudget() for member in stack.nodes}
+        self._restart_at_s: dict[str, float] = {}  # node that ended → monotonic time of its restart
+        self._restarted_s: dict[str, float] = {}  # node started again and not ready yet → monotonic time of its start
         self._programs = ForkServer(prepare="", log=settings.log_of("launcher"))
         environ = settings.zygote_environ
         zygote = ForkServer(prepare=settings.prepare, environ=environ, log=settings.log_of("zygote"))
@@ -94,6 +106,7 @@ class Launcher:
             self.start()
             self.wait_ready()
             announce()
+            self._announced = True
             self.watch()
 
     def __enter__(self) -> Self:
@@ -105,6 +118,7 @@ class Launcher:
     def start(self) -> None:
         """Start the proxy at once, and the nodes as soon as the zygote has imported."""
         self._began_s = time.monotonic()
+        self._oom_kills = oom_kills()
         self._logs.start()
         self._programs.start()
         if self._settings.fork:
@@ -115,7 +129,7 @@ class Launcher:
         if self._settings.fork:
             self._say(f"vLLM imported after {self._elapsed_s():.1f} s")
         for member in self._stack.nodes:
-            (self._fork if self._settings.fork else self._start_program)(member)
+            self._start_node(member)
 
     def wait_ready(self) -> None:
         """Wait for every node, then for the proxy.
@@ -132,9 +146,16 @@ class Launcher:
                 self._tick()
 
     def watch(self) -> None:
-        """Return only by exception: `StackFailedError` when a process died, `StopAskedError` on a signal."""
+        """Start nodes again that end; return only by exception.
+
+        Raises:
+            StackFailedError: the proxy ended, or a node that may not be started again.
+            StopAskedError: Ctrl-C or SIGTERM.
+        """
         while True:
             self._tick()
+            self._start_due()
+            self._check_restarted()
 
     def stop(self) -> None:
         """Stop the proxy, then the nodes, within the time to stop; kill what is left then."""
@@ -158,9 +179,11 @@ class Launcher:
         """Wait a moment; raise if there is a reason not to go on."""
         if self._stop_asked.wait(TICK_S):
             raise StopAskedError
-        for name, child in self._children.items():
+        for name, child in list(self._children.items()):
             if child.poll() is not None:
-                raise StackFailedError(self._obituary(name, child))
+                self._handle_exit(name, child)
+        if self._announced:
+            return
         everybody = (*self._stack.nodes, self._stack.proxy)  # who waits for others comes last
         waiting = [member.name for member in everybody if member.name not in self._ready]
         if waiting and self._elapsed_s() > self._settings.start_timeout_s:
@@ -169,11 +192,52 @@ class Launcher:
                 f"give it longer with --start-timeout-s{self._quote(waiting[0])}"
             )
 
+    def _handle_exit(self, name: str, child: Child) -> None:
+        """Plan the restart of a node that ended; raise if it may not be started again."""
+        obituary = self._obituary(name, child)
+        if not (self._settings.restart_nodes and self._announced and name in self._budgets):
+            raise StackFailedError(obituary)
+        budget, now_s = self._budgets[name], time.monotonic()
+        delay_s = budget.next_delay_s(now_s)
+        if delay_s is None:
+            raise StackFailedError(f"{obituary}\n{name} has ended {MAX_RESTARTS + 1} times within {WINDOW_S:g} s")
+        del self._children[name]
+        self._restarted_s.pop(name, None)
+        self._restart_at_s[name] = now_s + delay_s
+        self._say(
+            f"{obituary}\n{name} starts again in {delay_s:g} s (restart {budget.used} of {MAX_RESTARTS} within "
+            f"{WINDOW_S:g} s); the other nodes go on serving"
+        )
+
+    def _start_due(self) -> None:
+        for member in self._stack.nodes:
+            if self._restart_at_s.get(member.name, float("inf")) <= time.monotonic():
+                del self._restart_at_s[member.name]
+                self._restarted_s[member.name] = time.monotonic()
+                self._start_node(member)
+
+    def _check_restarted(self) -> None:
+        """Announce nodes that are ready again; kill one that is not in time, which counts as one more exit."""
+        for member in self._stack.nodes:
+            started_s = self._restarted_s.get(member.name)
+            if started_s is None:
+                continue
+            if is_ready(member):
+                del self._restarted_s[member.name]
+                self._say(f"{member.name} ready again after {time.monotonic() - started_s:.1f} s")
+            elif time.monotonic() - started_s > self._settings.start_timeout_s:
+                del self._restarted_s[member.name]
+                self._say(f"{member.name} is not ready {self._settings.start_timeout_s:g} s after its restart: killed")
+                self._children[member.name].kill()
+
     def _zygote_ready(self) -> bool:
         try:
             return self._zygote.ready
         except ForkServerError as exc:
             raise StackFailedError(str(exc)) from exc
+
+    def _start_node(self, member: Member) -> None:
+        (self._fork if self._settings.fork else self._start_program)(member)
 
     def _fork(self, member: Member) -> None:
         kwargs = {"argv": list(member.argv)}
@@ -197,6 +261,8 @@ class Launcher:
         code = child.poll() or 0
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
         why = cause(self._settings.log_of(name))
+        if kills := oom_kills() - self._oom_kills:
+            why = f"the kernel has killed {kills} processes of this machine for want of memory since the start{why and '; '}{why}"
         return f"{name} {how} after {self._elapsed_s():.1f} s{why and f': {why}'}{self._quote(name)}"
 
     def _quote(self, name: str) -> str:
@@ -236,8 +302,8 @@ def _numbers(cpus: tuple[int, ...]) -> str:
 
 @contextmanager
 def _signals(asked: threading.Event) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM set `asked` instead of raising wherever the program happens to be."""
-    before = {number: signal.signal(number, lambda *_: asked.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Let Ctrl-C, SIGTERM and a closed terminal set `asked` instead of raising wherever the program happens to be."""
+    before = {number: signal.signal(number, lambda *_: asked.set()) for number in STOP_SIGNALS}
     try:
         yield
     finally:

@@ -1,54 +1,42 @@
 """`baton serve`: from flags to a running stack on this machine, and the words around it."""
 
 import argparse
-import http.client
-import json
 import os
 import shutil
 import sys
 import tempfile
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from contracts.configuration.load import ConfigError, Loaded, choose_file, flag_name, load
-from contracts.configuration.schema import BatonConfig
+from contracts.configuration.schema import BatonConfig, NodeConfig
+from contracts.configuration.show import meanings
+from contracts.kv_transfer import Role
 from contracts.secret import SecretError, generate_secret, read_secret
 from deploy.devices import VISIBLE_DEVICES, Device, installed_device, visible_devices
 from deploy.environment import zygote_environment
 from deploy.launcher import Launcher, Settings, StackFailedError
+from deploy.memory import MIB, SHARED_BYTES, available_bytes, needed_bytes, weights_bytes
 from deploy.ports import taken
-from deploy.stack import Stack, Surroundings, clashes, model_of, plan
+from deploy.stack import Stack, Surroundings, clashes, model_of, plan, served_model
+from deploy.welcome import FirstRequest, trusted_ca, welcome
 from node.checks import check_model
+from node.command import own_flags
 from node.errors import NodeError
-from node.flags import ranks_of
+from node.flags import ranks_of, value_of
 from node.hosts import hosts_of
+from node.kv_cache import default_bytes
+from node.runtime_dir import owned_directory
+from node.vllm_flags import refuse_unknown, spelled
+from node.weights import read_model_config
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
 KEYS = ("cluster.secret_file", "proxy.host", "proxy.port", "proxy.workers")  # and all of section `serve`
 MODEL_KEYS = ("prefill_node.model", "decode_node.model")
-WELCOME = """
-Serving {model} at {url}/v1, prompts and tokens on separate nodes. Ctrl-C stops it.
-
-  curl {url}/v1/completions -H 'Content-Type: application/json' \\{key_line}
-    -d '{{"model": {model_json}, "prompt": "The tide", "max_tokens": 32}}'
-
-  from openai import OpenAI
-  client = OpenAI(base_url="{url}/v1", api_key="{key}")
-  answer = client.completions.create(model={model_json}, prompt="The tide", max_tokens=32)
-  print(answer.choices[0].text)
-"""
-
-DASHBOARD = """
-The relay at work: {url}/dashboard, with the token in {file}
-"""
-KEY_LINE = """
-    -H 'Authorization: Bearer YOUR-KEY' \\"""
 
 
 class RefusedError(Exception):
@@ -72,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         file = choose_file(options.file)
         loaded = load(options.overrides, os.environ, file)
-        with _runtime_dir() as runtime_dir:
+        with owned_directory("serve") as runtime_dir:
             return _serve(loaded, file, options, runtime_dir)
     except (ConfigError, SecretError, NodeError, RefusedError) as exc:
         print(f"baton serve: {exc}", file=sys.stderr)
@@ -94,8 +82,9 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument("--model", metavar="MODEL", help="path or hub id; default: the embedded model")
     parser.add_argument("--log-dir", type=Path, default=None, metavar="DIR", help="keep the full logs there")
     parser.add_argument("--verbose", action="store_true", default=False, help="show all log lines")
+    told = meanings()
     for key in keys():
-        parser.add_argument(flag_name(key), dest=key, metavar="VALUE")
+        parser.add_argument(flag_name(key), dest=key, metavar="VALUE", help=told[key].replace("%", "%%"))
     known, node_flags = parser.parse_known_args(argv)
     overrides = {key: value for key, value in vars(known).items() if "." in key}
     if "model" in known:
@@ -138,15 +127,9 @@ def _write_secret(path: Path) -> Path:
     return path
 
 
-def welcome(url: str, model: str, *, token_file: Path, needs_key: bool = False) -> str:
-    """Return what a person needs for a first request, and to see what becomes of it."""
-    key, key_line = ("YOUR-KEY", KEY_LINE) if needs_key else ("none", "")
-    words = WELCOME.format(url=url, model=model, model_json=json.dumps(model), key=key, key_line=key_line)
-    return words + DASHBOARD.format(url=url, file=token_file)
-
-
 def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Path) -> int:
     config, device = loaded.config, installed_device()
+    _refuse_unknown_flags(config, options)
     for model in {model_of(config, "prefill"), model_of(config, "decode")}:
         check_model(model)
     for node in (config.prefill_node, config.decode_node):
@@ -163,14 +146,66 @@ def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Pat
         cores=tuple(sorted(os.sched_getaffinity(0))) if pinned else (),
     )
     stack = plan(config, around)
-    if problems := [*clashes(stack), *taken(stack)]:
+    if problems := [
+        *clashes(stack),
+        *taken(stack),
+        *(_memory_problem(config, options, stack) if device == "cpu" else ()),
+    ]:
         raise RefusedError("\n".join(problems))
     log_dir = options.log_dir or Path(tempfile.mkdtemp(prefix="baton-logs-"))
     log_dir.mkdir(parents=True, exist_ok=True)
     settings = _settings(config, options, stack, device=device, runtime_dir=runtime_dir, log_dir=log_dir)
-    needs_key = config.proxy.api_keys_file is not None
-    keep_logs = options.log_dir is not None
-    return _run(stack, settings, keep_logs=keep_logs, token_file=token_file, needs_key=needs_key)
+
+    def announce() -> None:
+        _say(welcome(_first_request(config, options, stack.proxy.url, token_file)))
+
+    return _run(stack, settings, announce, keep_logs=options.log_dir is not None)
+
+
+def _refuse_unknown_flags(config: BatonConfig, options: Options) -> None:
+    """Refuse a flag that neither the launcher nor a node nor vLLM knows, before vLLM is imported for half a minute."""
+    of_nodes = {*own_flags("prefill"), *own_flags("decode")}
+    passed_on = [flag for flag in options.node_flags if spelled(flag) not in of_nodes]
+    ours = [flag_name(key) for key in keys()]
+    refuse_unknown([*config.prefill_node.vllm_args, *config.decode_node.vllm_args, *passed_on], [*ours, *of_nodes])
+
+
+def _memory_problem(config: BatonConfig, options: Options, stack: Stack) -> Iterator[str]:
+    """Yield a sentence if the nodes need more memory than there is."""
+    needed, available = 0, available_bytes()
+    roles: tuple[tuple[Role, NodeConfig], ...] = (("prefill", config.prefill_node), ("decode", config.decode_node))
+    for role, node in roles:
+        model, flags = model_of(config, role), (*node.vllm_args, *options.node_flags)
+        count = sum(member.module == f"{role}_node" for member in stack.nodes)
+        needed += needed_bytes(count, _kv_cache_bytes(model, flags), weights_bytes(model)) - SHARED_BYTES
+    needed += SHARED_BYTES
+    if available is not None and needed > available:
+        yield (
+            f"{len(stack.nodes)} nodes need about {needed // MIB:,} MiB of memory with their KV caches, and "
+            f"{available // MIB:,} MiB are free for this process: start fewer (--prefill, --decode), or give each a smaller "
+            "cache (--kv-cache-memory-bytes)"
+        )
+
+
+def _kv_cache_bytes(model: str, flags: Sequence[str]) -> int:
+    """Return the size of a node's KV cache on a CPU."""
+    given = value_of(flags, "--kv-cache-memory-bytes")
+    if given and given.isdecimal():
+        return int(given)
+    config = read_model_config(Path(model) if Path(model).is_dir() else None)  # a hub id is not asked for here
+    return default_bytes(config, value_of(flags, "--dtype"), value_of(flags, "--max-model-len"))
+
+
+def _first_request(config: BatonConfig, options: Options, url: str, token_file: Path) -> FirstRequest:
+    needs_certificate = config.proxy.tls_client_ca_file is not None
+    return FirstRequest(
+        url=url,
+        model=served_model(config, options.node_flags),
+        token_file=token_file,
+        needs_key=config.proxy.api_keys_file is not None,
+        needs_certificate=needs_certificate,
+        ca_file=trusted_ca(url, config.proxy.tls_cert_file),
+    )
 
 
 def _settings(
@@ -188,6 +223,7 @@ def _settings(
         zygote_environ=zygote_environment(os.environ, offline=offline, vllm_args=args),
         node_environ=visible_devices(device, ranks_of_nodes(config, options, stack), visible),
         everything=options.everything,
+        restart_nodes=config.serve.on_node_exit == "restart",
     )
 
 
@@ -200,11 +236,7 @@ def ranks_of_nodes(config: BatonConfig, options: Options, stack: Stack) -> dict[
     return {node.name: sizes[node.module] for node in stack.nodes}
 
 
-def _run(stack: Stack, settings: Settings, *, keep_logs: bool, token_file: Path, needs_key: bool) -> int:
-    def announce() -> None:
-        url = stack.proxy.url
-        _say(welcome(url, _served_model(url), token_file=token_file, needs_key=needs_key))
-
+def _run(stack: Stack, settings: Settings, announce: Callable[[], None], *, keep_logs: bool) -> int:
     try:
         Launcher(stack, settings, _say).run(announce)
     except StackFailedError as exc:
@@ -214,25 +246,6 @@ def _run(stack: Stack, settings: Settings, *, keep_logs: bool, token_file: Path,
         shutil.rmtree(settings.log_dir, ignore_errors=True)
     _say("stopped")
     return 0
-
-
-def _served_model(url: str) -> str:
-    """Ask the proxy what clients call the model."""
-    try:
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=5) as response:  # noqa: S310  # our own address
-            return str(json.load(response)["data"][0]["id"])
-    except (OSError, http.client.HTTPException, ValueError, LookupError):
-        return "the model"  # the words around it still help
-
-
-@contextmanager
-def _runtime_dir() -> Iterator[Path]:
-    """Make a folder that only this user can read, and remove it in the end."""
-    path = Path(tempfile.mkdtemp(prefix="baton-"))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _say(line: str) -> None:

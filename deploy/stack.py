@@ -11,7 +11,7 @@ from contracts.configuration.schema import BatonConfig, NodeConfig
 from contracts.kv_transfer import Role
 from deploy.embedded_model import WEIGHTS
 from node.arguments import control_port
-from node.flags import given, ranks_of
+from node.flags import given, ranks_of, value_of
 
 EMBEDDED_NAME = "baton-embedded"  # what clients call the embedded model
 SERVED_NAME_FLAG = "--served-model-name"
@@ -180,6 +180,13 @@ def _listeners(role: Role, node: NodeConfig, base_port: int, index: int, ranks: 
 def _common(around: Surroundings) -> tuple[str, ...]:
     config = ("--config", str(around.file)) if around.file else ()
     return (*config, "--secret-file", str(around.secret_file))
+
+
+def served_model(config: BatonConfig, node_flags: Sequence[str]) -> str:
+    """Return what clients call the model."""
+    model = model_of(config, "decode")
+    named = value_of((*config.decode_node.vllm_args, *node_flags), SERVED_NAME_FLAG)
+    return named or (EMBEDDED_NAME if model == str(WEIGHTS) else model)
 
 
 def _served_name(model: str, theirs: Sequence[str]) -> tuple[str, ...]:

@@ -25,8 +25,8 @@ def prepare() -> None:
     server = next(name for name in SERVERS if _exists(name))
     for name in (server, *PRELOADED, *FORKING):
         importlib.import_module(name)
-    for name in FORKING:
-        sys.modules[name].get_mp_context = _fork_context  # type: ignore[attr-defined]  # replacing vLLM's own
+    for module in FORKING:
+        sys.modules[module].get_mp_context = _fork_context  # type: ignore[attr-defined]  # replacing vLLM's own
     assert NEVER not in sys.modules, f"importing the node must not load {NEVER} before a fork"
 
 

@@ -8,6 +8,8 @@
 Loaded by vLLM through `kv_connector_module_path`. The order in which vLLM calls the worker's hooks in one step is
 `handle_preemptions`, `bind_connector_metadata`, then per layer `wait_for_layer_load` and `save_kv_layer`, then
 `start_load_kv` (after the forward pass!), `wait_for_save`, `get_transfer_results`, `build_connector_worker_meta`.
+vLLM's V2 runner calls `finish_forward` after the forward pass, and what follows after sampling; our worker class calls
+`handle_preemptions` for it, before it touches a block. `docs/decisions/0038-v2-runner.md` has both orders.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,9 +36,10 @@ from kv_connector.engine_version import (
 )
 from kv_connector.groups import block_tokens_of, groups_of, refuse_beside
 from kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
+from kv_connector.runner_order import check_graphs, check_order
 from kv_connector.scheduler_side.decode import DecodeScheduler
 from kv_connector.scheduler_side.prefill import PrefillScheduler
-from kv_connector.spinning import pause_instead
+from kv_connector.spinning import pause_instead, spin_again
 from kv_connector.status import StatusServer
 from kv_connector.supported import check_supported
 from kv_connector.worker_side.decode import DecodeWorker
@@ -87,6 +90,9 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         groups = groups_of(kv_cache_config, block_tokens)
         if self._config.has_neighbours:
             refuse_beside(groups)
+        check_graphs(vllm_config, self._config.transfer.layer_sync)
+        if role is KVConnectorRole.WORKER:
+            check_order(vllm_config)
         self._config.engine_dir.mkdir(mode=0o700, exist_ok=True)
         self._scheduler: PrefillScheduler | DecodeScheduler | None = None
         self._worker: Worker | None = None
@@ -115,7 +121,8 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
     # --- worker ---
 
     def register_kv_caches(self, kv_caches: "dict[str, torch.Tensor]") -> None:
-        """Start the worker: the KV cache is allocated."""
+        """Start the worker: the KV cache is allocated, and vLLM has settled which graphs it captures."""
+        check_graphs(self._vllm_config, self._config.transfer.layer_sync)
         made = make_worker(self._vllm_config, self._config, self._kv_cache_config, kv_caches)
         self._worker = made.worker
         self._introduced = RankAddress(index=made.rank, address=made.control_address)
@@ -161,8 +168,18 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         if isinstance(self._worker, PrefillWorker):
             self._worker.layer_written(layer_name)
 
+    def on_kv_cache_written(self, layer_name: str = "") -> None:
+        """A layer's KV has been issued, its attention has not: vllm-ascend's own hook, often without the name."""
+        if isinstance(self._worker, PrefillWorker):
+            self._worker.layer_written(layer_name)
+
+    def finish_forward(self) -> None:
+        """The forward pass has been issued: vLLM's V2 runner says it before it samples."""
+        if isinstance(self._worker, PrefillWorker):
+            self._worker.finish_forward()
+
     def wait_for_save(self) -> None:
-        """The forward pass has been issued; nothing waits."""
+        """The step has been issued; nothing waits."""
         if isinstance(self._worker, PrefillWorker):
             self._worker.end_step()
 
@@ -194,6 +211,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
                 part.stop()
         if isinstance(self._scheduler, DecodeScheduler):
             self._scheduler.close()
+        spin_again()
 
     # --- scheduler ---
 

@@ -15,7 +15,20 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from contracts.kv_transfer import SINGLE, Grids
 from kv_connector.handoff.incoming import Wish
-from kv_connector.handoff.outgoing import Prompt
+from kv_connector.handoff.outgoing import Progress, Prompt
+
+__all__ = [
+    "Abandoned",
+    "DecodeReport",
+    "DecodeStep",
+    "Ending",
+    "PrefillStep",
+    "Progress",
+    "RankAddress",
+    "Reserved",
+    "StartedPrompt",
+    "Watched",
+]
 
 
 @dataclass
@@ -42,14 +55,6 @@ class Abandoned(NamedTuple):
     transfer_id: str
     reason: str
     grids: Grids = SINGLE
-
-
-class Progress(NamedTuple):
-    """What one step does for one prompt."""
-
-    request_id: str
-    new_blocks: list[list[int]]  # block ids that the prompt got in this step, by KV cache group, in prompt order
-    ready_blocks: int  # blocks of the prompt that are complete when this step's forward pass has run
 
 
 @dataclass

@@ -1,7 +1,9 @@
 """From pairs of blocks to the fewest byte copies.
 
 Blocks that follow each other on both sides travel as one copy, since a descriptor costs 40 to 70 µs whatever its size.
-Which blocks do depends on the ids alone, so `plan_layers` finds the runs once and lays them over every region.
+Which blocks do depends on the ids alone, so `plan_layers` finds the runs once and lays them over every region. The order
+of copies within a push is free: pairs are sorted by source first, since vLLM frees a request from its end, and blocks that
+are used again come in falling order.
 
 A plan is kept as columns of numbers and becomes `Copy` tuples only as somebody iterates: to make 100,000 of them takes
 longer than to plan them, and an engine takes no more at a time than may be in flight.
@@ -92,7 +94,7 @@ def plan_layers(
         dst_blocks: Scheduler-block ids in the destination regions, shape `[n]`; block i is copied to block i.
 
     Returns:
-        Per pair, in order, between 0 and n copies whose lengths add up to `n * block_bytes`.
+        Per pair, in order, between 0 and n copies whose lengths add up to `n * block_bytes`; by source where blocks join.
 
     Raises:
         BlockOutOfRange: an id lies outside its region.
@@ -195,10 +197,10 @@ class _FewRuns(NamedTuple):
         return cls(list(src), list(dst), [1] * len(src))
 
     def coalesce(self) -> "_FewRuns":
-        """Join blocks that follow each other on both sides."""
+        """Join blocks that follow each other on both sides, in whatever order they are given."""
         runs = _FewRuns([], [], [])
         next_src = next_dst = -1
-        for src, dst in zip(self.src, self.dst, strict=True):
+        for src, dst in sorted(zip(self.src, self.dst, strict=True)):
             if src == next_src and dst == next_dst:
                 runs.blocks[-1] += 1
             else:
@@ -235,10 +237,14 @@ class _ManyRuns(NamedTuple):
         return cls(np.asarray(src, np.int64), np.asarray(dst, np.int64), np.ones(len(src), np.int64))
 
     def coalesce(self) -> "_ManyRuns":
-        """Join blocks that follow each other on both sides."""
-        breaks = np.flatnonzero((np.diff(self.src) != 1) | (np.diff(self.dst) != 1)) + 1
+        """Join blocks that follow each other on both sides, in whatever order they are given."""
+        src, dst = self.src, self.dst
+        if (src[1:] < src[:-1]).any():
+            order = np.argsort(src)
+            src, dst = src[order], dst[order]
+        breaks = np.flatnonzero((np.diff(src) != 1) | (np.diff(dst) != 1)) + 1
         starts = np.concatenate(([0], breaks))
-        return _ManyRuns(self.src[starts], self.dst[starts], np.diff(starts, append=len(self.src)))
+        return _ManyRuns(src[starts], dst[starts], np.diff(starts, append=len(src)))
 
     def bounds(self) -> tuple[_Bounds, _Bounds]:
         """The extremes of the first blocks, source and destination."""

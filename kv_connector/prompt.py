@@ -5,7 +5,6 @@ block hashes depend on a seed and on the block size, so they cannot be compared 
 """
 
 from array import array
-from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -17,14 +16,13 @@ if TYPE_CHECKING:
 ADAPTER_CHANGED = "the adapter's files have changed while the prompt waited: the two nodes may see different prompts"
 
 
-def prompt_hash(request: "Request", adapters: "Adapters | None" = None, taken: Sequence[int] = ()) -> bytes:
+def prompt_hash(request: "Request", adapters: "Adapters | None" = None) -> bytes:
     """Return 16 bytes naming the prompt of `request`: token ids, multimodal inputs, LoRA and cache salt.
 
     Without `adapters`, which know what was loaded, two nodes name a prompt alike even where it is not the same, and so
-    find out at once. `taken` are tokens that P has taken off the prompt's end: the name is that of the whole.
+    find out at once.
     """
     digest = blake2b(array("q", request.prompt_token_ids or ()).tobytes(), digest_size=16)
-    digest.update(array("q", taken).tobytes())
     for feature in request.mm_features:
         place = feature.mm_position
         digest.update(f"|mm {feature.identifier} {place.offset} {place.length}".encode())
@@ -36,6 +34,6 @@ def prompt_hash(request: "Request", adapters: "Adapters | None" = None, taken: S
     return digest.digest()
 
 
-def has_changed(request: "Request", adapters: "Adapters", before: bytes, taken: Sequence[int] = ()) -> bool:
-    """Whether the adapter of `request` is no longer known to be what it was when the prompt was named `before`."""
-    return request.lora_request is not None and prompt_hash(request, adapters, taken) != before
+def adapter_name(request: "Request", adapters: "Adapters") -> str:
+    """Name the adapter of `request` by what was loaded; empty if it has none. While it waits, another name is a change."""
+    return adapters.name_of(request.lora_request) if request.lora_request is not None else ""

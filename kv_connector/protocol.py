@@ -113,7 +113,7 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, tag="revoke"):
     mismatch: Reason = ""  # regions and blocks whose digests differ
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
+class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", gc=False):
     """P to D: every push of this epoch returned 0 and every wanted block was pushed."""
 
     transfer_id: TransferId
@@ -131,7 +131,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit"):
     digests: Annotated[bytes, msgspec.Meta(max_length=DIGEST_BYTES * MAX_REGIONS)] = b""
 
 
-class Fail(msgspec.Struct, frozen=True, kw_only=True, tag="fail"):
+class Fail(msgspec.Struct, frozen=True, kw_only=True, tag="fail", gc=False):
     """P to D: this epoch will not be committed. Dirty: some bytes may still be on their way (E1); fence."""
 
     transfer_id: TransferId

@@ -9,7 +9,7 @@ from typing import Final
 OTHER: Final = "other"
 _PHRASES: Final = (
     ("refused", ("refused",)),
-    ("timeout", ("no commit within", "not verified within")),
+    ("timeout", ("no commit within", "not verified within", "had not started it")),
     ("peer_lost", ("does not answer", "restarted", "fell silent")),
     ("push_failed", ("a push failed",)),
     ("fenced", ("engine was fenced",)),

@@ -5,6 +5,7 @@ one after the other: so two processes meet if the dialler knows what the listene
 else that a secret makes, and the steps of a rotation keep it.
 """
 
+import math
 import os
 import threading
 import time
@@ -25,6 +26,9 @@ MAX_PAYLOAD_BYTES = 2 * 1024 * 1024  # the longest lists that `protocol.py` allo
 _MAX_FRAME_BYTES = 2 * MAX_PAYLOAD_BYTES  # libzmq hangs up on larger ones before it has read them
 _SEND_HIGH_WATER = 1024  # messages per peer
 _RECEIVE_HIGH_WATER = 64  # … here few, since a hostile peer's may all be of the largest size
+_UNHEARD_MS = 3_000  # unacknowledged for so long, a connection is replaced
+_UNHEARD_S = 0.9 * _UNHEARD_MS / 1_000  # a connection that breaks after such a silence was given up by us
+_DIAL_MS = 1_000  # an attempt at a connection; then the next one
 _HOLD_S = 1.0  # how long a message waits for a connection that is being made
 _HELD = 256  # … and how many do
 _PATIENCE_S = (0.05, 1.0)  # how long a dialler stays with a key that fails: the first and the longest time
@@ -54,6 +58,9 @@ def _socket(context: Context, kind: int) -> Socket:
     socket.sndhwm, socket.rcvhwm = _SEND_HIGH_WATER, _RECEIVE_HIGH_WATER
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
     socket.setsockopt(zmq.HANDSHAKE_IVL, int(HANDSHAKE_S * 1_000))  # ms
+    # After an outage TCP alone would say nothing for as long again: it tries ever more rarely, and so do its first packets.
+    socket.setsockopt(zmq.TCP_MAXRT, _UNHEARD_MS)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, _DIAL_MS)
     for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 30), (zmq.TCP_KEEPALIVE_INTVL, 10)):
         socket.setsockopt(option, value)  # s: the descriptor of a peer whose machine has vanished comes back
     return socket
@@ -133,6 +140,7 @@ class ControlClient:
         self._key = secret.derive("control-channel/server")  # that we try; the listener's, if it lets us in
         self._patience_s = 0.0
         self._next_key_at = 0.0  # s, monotonic
+        self._unheard_since = math.inf  # s, monotonic: the first message sent since the peer was heard
         keys = curve_keys(secret.derive("control-channel/client"))
         self.socket = _socket(context, zmq.DEALER)
         self.socket.setsockopt(zmq.IMMEDIATE, 1)  # queue nothing for a connection that is not there
@@ -156,6 +164,7 @@ class ControlClient:
     def receive(self, limit: int) -> Iterator[bytes]:
         """Yield up to `limit` waiting messages."""
         for frames in _receive(self.socket, limit):
+            self._unheard_since = math.inf
             if _is_message(frames, self._refusals):
                 yield frames[0]
 
@@ -172,18 +181,22 @@ class ControlClient:
             try:
                 if since >= oldest:
                     self.socket.send(payload, flags=zmq.NOBLOCK)
+                    self._unheard_since = min(self._unheard_since, since)
             except zmq.ZMQError:  # EAGAIN: no connection yet, or a full one
                 return
             self._held.popleft()
 
     def lost_connection(self) -> bool:
-        """Take in what happened to the connection; return whether one has broken since the last call."""
+        """Take in what happened to the connection; return whether one has broken since the last call.
+
+        One that was given up since nothing came back is none that the peer broke: it says nothing that silence does not.
+        """
         lost = False
         for event in self._monitor.events():
             if event.kind == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._patience_s = 0.0
             elif event.kind == zmq.EVENT_DISCONNECTED:
-                lost = True
+                lost = lost or time.monotonic() - self._unheard_since < _UNHEARD_S
             elif event.is_failed_handshake:
                 self._try_another_key(time.monotonic())
         return lost

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 MODULE: Final = "vllm.distributed.device_communicators.shm_broadcast"
 PAUSE_S: Final = 5e-5
 
+_theirs: dict[str, Any] = {}  # what was replaced, by the module's name
+
 
 def pause_instead() -> None:
     """Have this process's readers of shared memory sleep between two looks. Idempotent."""
@@ -25,7 +27,14 @@ def pause_instead() -> None:
     if not hasattr(module, "sched_yield"):
         logger.warning("%s is not as expected: ranks that wait for each other keep the cores busy", MODULE)
         return
+    _theirs.setdefault(MODULE, module.sched_yield)
     module.sched_yield = _pause
+
+
+def spin_again() -> None:
+    """Give vLLM its own back. Idempotent."""
+    if theirs := _theirs.pop(MODULE, None):
+        sys.modules[MODULE].sched_yield = theirs  # type: ignore[attr-defined]  # put there by `pause_instead`
 
 
 def _pause() -> None:

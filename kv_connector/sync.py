@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from kv_connector import cann
 from kv_connector.errors import ConfigError
-from kv_connector.metadata import Progress
+from kv_connector.handoff.outgoing import Progress
 
 if TYPE_CHECKING:
     import torch
@@ -210,13 +211,13 @@ POLICIES: dict[str, type[ForwardSync] | type[EventSync] | type[StreamSync]] = {
 
 
 def resolve_layer_sync(name: str, device_type: str) -> str:
-    """Return the policy that `name` stands for: `auto` is `stream` on an NPU, whose events can hang before CANN 8.5.
+    """Return the policy that `name` stands for: `auto` is `event`, but `stream` on an NPU whose events may hang.
 
     Raises:
         ConfigError: there is no such policy.
     """
     if name == "auto":
-        return "stream" if device_type == "npu" else "event"
+        return "stream" if device_type == "npu" and not cann.events_complete(cann.version()) else "event"
     if name not in POLICIES:
         raise ConfigError(f"layer_sync={name!r} is none of {', '.join(('auto', *POLICIES))}")
     return name

@@ -37,6 +37,7 @@ class IdleSleep:
         """Sleep as vLLM does, until `start`."""
         self._path = path
         self._socket: socket.socket | None = None
+        self._poll = select.poll()  # `select` cannot take descriptors from 1024 on
         self._skip = False
         self._replaced: Any = None
 
@@ -55,6 +56,7 @@ class IdleSleep:
             listening.close()
             raise ConnectorError(f"cannot listen for the worker on {self._path}: {exc}") from exc
         self._socket = listening
+        self._poll.register(listening, select.POLLIN)
         core: Any = sys.modules.get(ENGINE_CORE)
         if core is None or not hasattr(core, "time"):
             logger.warning("%s is not as expected: the engine looks for news every millisecond", ENGINE_CORE)
@@ -69,7 +71,7 @@ class IdleSleep:
             return
         timeout_s = 0.0 if self._skip else seconds
         self._skip = False
-        if select.select([self._socket], [], [], timeout_s)[0]:
+        if self._poll.poll(timeout_s * 1000):  # whole milliseconds, as vLLM's pause is
             _take_all(self._socket)
 
     def skip_next(self) -> None:
@@ -82,6 +84,7 @@ class IdleSleep:
             sys.modules[ENGINE_CORE].time = self._replaced  # type: ignore[attr-defined]  # put there by `install`
             self._replaced = None
         if self._socket is not None:
+            self._poll.unregister(self._socket)
             self._socket.close()
             self._socket = None
             self._path.unlink(missing_ok=True)

@@ -33,6 +33,9 @@ class Audit(Protocol):
     def snapshot(self) -> dict[str, int]:
         """Return how often each line has waited."""
 
+    def stop(self) -> None:
+        """Give the process back what was replaced for it. Idempotent."""
+
 
 class NoAudit:
     """Counts nothing."""
@@ -45,6 +48,9 @@ class NoAudit:
     def snapshot(self) -> dict[str, int]:
         """See `Audit`."""
         return {}
+
+    def stop(self) -> None:
+        """See `Audit`."""
 
 
 class SyncAudit:
@@ -73,6 +79,9 @@ class SyncAudit:
         """See `Audit`."""
         return dict(self._sites)
 
+    def stop(self) -> None:
+        """See `Audit`."""
+
 
 class TorchAudit(SyncAudit):
     """Counts what torch warns of. One for a process: the mode, and the hook that hears the warnings, are the process's."""
@@ -80,10 +89,17 @@ class TorchAudit(SyncAudit):
     def __init__(self, module: Any) -> None:
         """`module` is the device's module of torch."""
         super().__init__()
+        self._module = module
         self._show = warnings.showwarning
         warnings.filterwarnings("always", message=f".*{_WARNING}.*")
         warnings.showwarning = self._hear  # type: ignore[assignment]  # what is left out is optional
         module.set_sync_debug_mode("warn")
+
+    def stop(self) -> None:
+        """See `Audit`."""
+        if warnings.showwarning == self._hear:
+            warnings.showwarning = self._show
+            self._module.set_sync_debug_mode("default")
 
     def _hear(self, message: Any, category: Any, filename: str, lineno: int, *rest: Any) -> None:
         if _WARNING in str(message):

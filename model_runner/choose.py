@@ -7,11 +7,15 @@ MODULES: Mapping[str, str] = MappingProxyType(
     {"cpu": "model_runner.cpu", "cuda": "model_runner.cuda", "npu": "model_runner.npu"}
 )
 OURS, ENGINES = "Worker", "EngineWorker"
-NOT_BY_DEFAULT = ("npu",)  # nobody has run ours there, and waiting for an event can hang before CANN 8.5
+BY_DEFAULT = ("cpu",)  # where ours has been run; it needs vLLM's V1 runner, and on a CPU that is the only one
 
 
 class UnknownDeviceError(ValueError):
     """No worker class is made for the device."""
+
+
+class WorkerRefusedError(RuntimeError):
+    """A worker class cannot do here what its name says; the message says what to use."""
 
 
 def detect_device() -> str:
@@ -26,12 +30,41 @@ def worker_class(device: str, model_runner: str = "auto") -> str:
 
     Args:
         device: As vLLM names it.
-        model_runner: `baton`, `engine`, or `auto` for the one that is proven on the device.
+        model_runner: `baton`, `engine`, or `auto`; see `resolve`.
 
     Raises:
         UnknownDeviceError: there is none.
     """
     if device not in MODULES:
         raise UnknownDeviceError(f"no worker class for device {device!r}, only for {', '.join(MODULES)}")
-    engines = model_runner == "engine" or (model_runner == "auto" and device in NOT_BY_DEFAULT)
-    return f"{MODULES[device]}.{ENGINES if engines else OURS}"
+    return f"{MODULES[device]}.{OURS if resolve(device, model_runner) == 'baton' else ENGINES}"
+
+
+def resolve(device: str, model_runner: str) -> str:
+    """Return `baton` or `engine`: what `auto` stands for is the one that is proven on the device."""
+    if model_runner == "auto":
+        return "baton" if device in BY_DEFAULT else "engine"
+    return model_runner
+
+
+def refuse_ascend(additional_config: object, device: str) -> None:
+    """Check that vllm-ascend's plain worker is the one that this NPU and this configuration run.
+
+    Args:
+        additional_config: vLLM's, where vllm-ascend's settings are.
+        device: vllm-ascend's name for the NPU's family.
+
+    Raises:
+        WorkerRefusedError: it is another one, which Baton's workers do not derive from.
+    """
+    if device == "_310P":
+        raise WorkerRefusedError(
+            "on a 310P vllm-ascend runs a worker of its own (NPUWorker310), with another layout of the KV cache: Baton has none "
+            "for it, use an Atlas A2 or A3"
+        )
+    xlite = additional_config.get("xlite_graph_config") if isinstance(additional_config, Mapping) else None
+    if isinstance(xlite, Mapping) and xlite.get("enabled"):
+        raise WorkerRefusedError(
+            "xlite graphs run in a worker of vllm-ascend's own (XliteWorker), and call no layer's hook: leave xlite_graph_config out "
+            "of --additional-config"
+        )

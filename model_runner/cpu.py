@@ -14,9 +14,11 @@ from model_runner.lifetime import end_with_parent
 from model_runner.pipeline import choose, lane
 from model_runner.reports import Reports
 from model_runner.ties import Tied
+from model_runner.voids_first import VoidsFirst, refuse_v2
+from model_runner.watched import Watched
 
 
-class EngineWorker(Tied, Reports, CPUWorker):
+class EngineWorker(Tied, Watched, Reports, VoidsFirst, CPUWorker):
     """vLLM's CPU worker for a Baton node, with vLLM's model runner."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -59,6 +61,7 @@ class Worker(EngineWorker):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        refuse_v2(self)
         ask_for_async_scheduling(self.vllm_config, os.environ)
 
     def init_device(self) -> None:

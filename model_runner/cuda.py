@@ -1,17 +1,21 @@
 """The workers on a CUDA or ROCm device: vLLM's own, with its model runner or with ours."""
 
+from contextlib import nullcontext
 from typing import Any
 
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_worker import Worker as GpuWorker
 
 from model_runner.lifetime import end_with_parent
+from model_runner.model_stream import ModelStream
 from model_runner.reports import Reports
 from model_runner.ties import Tied
+from model_runner.voids_first import VoidsFirst, refuse_v2
+from model_runner.watched import Watched
 
 
-class EngineWorker(Tied, Reports, GpuWorker):
-    """vLLM's GPU worker for a Baton node, with vLLM's model runner."""
+class EngineWorker(ModelStream, Tied, Watched, Reports, VoidsFirst, GpuWorker):
+    """vLLM's GPU worker for a Baton node, with vLLM's model runner, V1 or V2."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         end_with_parent()
@@ -19,12 +23,23 @@ class EngineWorker(Tied, Reports, GpuWorker):
 
 
 class Worker(EngineWorker):
-    """The same, with tokens by `TokenTransfer` where vLLM runs its V1 runner."""
+    """The same, with vLLM's V1 runner and tokens by `TokenTransfer`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        refuse_v2(self)
+
+    def _make_model_runner(self) -> Any:
+        """Make our runner where vLLM makes its own, from 0.32 on."""
+        from model_runner.runner.cuda import CudaRunner
+
+        return CudaRunner(self.vllm_config, self.device)
 
     def init_device(self) -> None:
-        """Make our runner where vLLM's code makes its own."""
+        """Have a vLLM that makes its runner in here make ours."""
         from model_runner.runner.cuda import CudaRunner
         from model_runner.runner.place import in_place_of
 
-        with in_place_of(gpu_model_runner, "GPUModelRunner", CudaRunner):
+        has_hook = hasattr(GpuWorker, "_make_model_runner")
+        with nullcontext() if has_hook else in_place_of(gpu_model_runner, "GPUModelRunner", CudaRunner):
             super().init_device()

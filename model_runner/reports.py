@@ -61,6 +61,7 @@ class Reports:
 
     def shutdown(self) -> None:
         """Stop what was started here, then the worker."""
+        self._audit.stop()
         if self._report_server is not None:
             self._report_server.stop()
         transfer = getattr(getattr(self, "model_runner", None), "token_transfer", None)

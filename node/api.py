@@ -3,20 +3,20 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
 
 from contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
 from contracts.kv_transfer import Role, is_transfer_id
-from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, RegionInfo, to_plain
+from contracts.node_info import Adapter, Fingerprint, NodeInfo, NodeLoad, NodeState, RegionInfo, to_plain
 from kv_connector.refusals import Refusals, added_up
 from kv_connector.trace import Event, trace_events
 from node.asgi import Scope, Send, send_error, send_json
 from node.bearer import BearerGate
 from node.connector_channel import SnapshotClient, Snapshots
-from node.errors import ConnectorSilentError
+from node.errors import ConnectorSilentError, NoAnswerError
 from node.versions import versions
 
 PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH)
@@ -27,6 +27,7 @@ class EngineFacts:
     """What vLLM itself knows best, after all flags and defaults."""
 
     served_models: list[str] = field(default_factory=list)
+    adapters: list[Adapter] = field(default_factory=list)
     max_model_len_tokens: int = 0
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
@@ -66,7 +67,7 @@ class NodeApi:
         self._is_draining = is_draining
         self._load = load
         self._versions = versions()
-        self._was_ready = False
+        self._last: _Known | None = None  # what a connector that was ready said last
 
     async def answer(self, scope: Scope, send: Send) -> None:
         """Answer one request to one of `PATHS`."""
@@ -87,32 +88,32 @@ class NodeApi:
         try:
             snapshots = await self._snapshots.both()
             worker = msgspec.convert(snapshots.worker, _WorkerPart)
-        except (ConnectorSilentError, msgspec.ValidationError):
-            return self._info(engine, "failed" if self._was_ready else "starting", _NOTHING)
-        self._was_ready = (
-            worker.fingerprint is not None and snapshots.scheduler.get("engines") == engine.data_parallel_size
-        )
+        except (NoAnswerError, msgspec.ValidationError) as exc:
+            if self._last is None:
+                return self._info(engine, "starting", _NOTHING)
+            if isinstance(exc, ConnectorSilentError):
+                return self._info(engine, "silent", self._last)
+            return self._info(engine, "failed", _NOTHING)
         addresses = [address for address in snapshots.scheduler.get("control_addresses", ()) if address]
-        return self._info(engine, "ready" if self._was_ready else "starting", worker, addresses)
+        known = _Known(worker, addresses)
+        is_ready = worker.fingerprint is not None and snapshots.scheduler.get("engines") == engine.data_parallel_size
+        self._last = known if is_ready else None
+        return self._info(engine, "ready" if is_ready else "starting", known)
 
-    def _info(
-        self,
-        engine: EngineFacts,
-        state: Literal["starting", "ready", "failed"],
-        worker: _WorkerPart,
-        addresses: Sequence[str] = (),
-    ) -> NodeInfo:
+    def _info(self, engine: EngineFacts, state: NodeState, known: "_Known") -> NodeInfo:
+        worker = known.worker
         return NodeInfo(
             role=self._role,
             state="draining" if self._is_draining() else state,
             model=self._model,
             served_models=engine.served_models,
+            adapters=engine.adapters,
             max_model_len_tokens=engine.max_model_len_tokens,
             incarnation=worker.incarnation,
             tensor_parallel_size=engine.tensor_parallel_size,
             pipeline_parallel_size=engine.pipeline_parallel_size,
             data_parallel_size=engine.data_parallel_size,
-            control_addresses=list(addresses),
+            control_addresses=list(known.addresses),
             fingerprint=worker.fingerprint,
             regions=worker.regions,
             num_blocks=worker.num_blocks,
@@ -125,7 +126,7 @@ class NodeApi:
     async def _answer_transfers(self, scope: Scope, send: Send) -> None:
         try:
             snapshots = await self._snapshots.both()
-        except ConnectorSilentError as exc:
+        except NoAnswerError as exc:
             await send_error(send, 503, str(exc))
             return
         query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
@@ -165,7 +166,7 @@ class NodeApi:
         try:
             snapshots = await self._snapshots.both()
             flows = await self._snapshots.flows(wanted) if self._role == "prefill" else []
-        except ConnectorSilentError as exc:
+        except NoAnswerError as exc:
             await send_error(send, 503, str(exc))
             return
         await send_json(send, 200, {"role": self._role, "flows": flows, **told_of(wanted, snapshots)})
@@ -173,7 +174,7 @@ class NodeApi:
     async def _answer_integrity(self, send: Send) -> None:
         try:
             found = await self._snapshots.integrity()
-        except ConnectorSilentError as exc:
+        except NoAnswerError as exc:
             await send_error(send, 503, str(exc))
         else:
             await send_json(send, 200, found)
@@ -181,7 +182,16 @@ class NodeApi:
 
 _SIDES = ("scheduler", "worker")
 _MAX_PROCESS = 2**31 - 1  # what trace viewers take for a process id
-_NOTHING = _WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync="")
+
+
+class _Known(NamedTuple):
+    """What the connector said of itself."""
+
+    worker: _WorkerPart
+    addresses: Sequence[str]
+
+
+_NOTHING = _Known(_WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync=""), ())
 
 
 def merge(snapshots: Snapshots) -> dict[str, Any]:
@@ -232,9 +242,14 @@ def engine_facts(scope: Scope) -> EngineFacts:
     if arguments is None or config is None:
         return EngineFacts()
     parallel = config.parallel_config
-    adapters = getattr(getattr(state, "openai_serving_models", None), "lora_requests", {})  # loaded at run time too
+    loaded = getattr(getattr(state, "openai_serving_models", None), "lora_requests", {})  # at run time too
+    names = arguments.served_model_name or [arguments.model]
     return EngineFacts(
-        served_models=[*(arguments.served_model_name or [arguments.model]), *adapters],
+        served_models=[*names, *loaded],
+        adapters=[
+            Adapter(name=name, root=lora.lora_path, parent=lora.base_model_name or names[0])
+            for name, lora in loaded.items()
+        ],
         max_model_len_tokens=config.model_config.max_model_len,
         tensor_parallel_size=parallel.tensor_parallel_size,
         pipeline_parallel_size=parallel.pipeline_parallel_size,

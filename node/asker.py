@@ -2,13 +2,19 @@
 
 Where the part is on another host, the question goes through an encrypted connection: both ends hold the cluster secret.
 While that is being replaced, the listener may have the key of either: both are tried at once, and one leads nowhere.
+
+ZMQ does not say why no answer comes, so after a time-out the kernel is asked: it takes connections for a process that is
+stopped or busy, and refuses them where the process has ended.
 """
 
 import asyncio
+import errno
 import json
+import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
 import zmq
 import zmq.asyncio
@@ -16,7 +22,10 @@ import zmq.asyncio
 from contracts.secret import ClusterSecret
 from kv_connector.side_channel_sockets import curve_keys
 from kv_connector.status_doors import CLIENT_KEY, FAR_SUFFIX, SERVER_KEY
-from node.errors import ConnectorSilentError
+from node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
+
+_REFUSAL_TIMEOUT_S: Final = 0.3  # for the kernel of another host to refuse a connection
+_GONE: Final = frozenset((errno.ECONNREFUSED, errno.ENOENT))  # no process listens there
 
 
 class _Door(NamedTuple):
@@ -33,22 +42,33 @@ class Asker:
         self._secret = secret
         self._context: zmq.asyncio.Context | None = None
 
+    def start(self) -> None:
+        """Have libzmq open what it aborts the process for when it cannot: a context's descriptors. Idempotent."""
+        if self._context is None:
+            self._context = zmq.asyncio.Context()
+            zmq.Context.shadow(self._context).socket(zmq.REQ).close()  # libzmq starts a context with its first socket
+
     async def ask(self, path: Path, *question: bytes) -> dict[str, Any]:
         """Return the answer of what listens at `path`, a socket or the file of an address.
 
         Raises:
-            ConnectorSilentError: there is none in time, or an error.
+            ConnectorSilentError: there is none in time, although the process is there.
+            ConnectorFailedError: the process is gone, or the answer is an error.
         """
-        if self._context is None:
-            self._context = zmq.asyncio.Context()
+        self.start()
+        assert self._context is not None
         doors = self._far_doors(path) if path.suffix == FAR_SUFFIX else [_Door(f"ipc://{path}")]
         try:
             async with asyncio.timeout(self._timeout_s):
                 answer = json.loads(await _first(self._context, doors, question, self._secret))
-        except (TimeoutError, ValueError) as exc:
-            raise ConnectorSilentError(f"the connector did not answer at {path}") from exc
+        except TimeoutError as exc:
+            raise await _explain_silence(path, doors[0]) from exc
+        except zmq.ZMQError as exc:  # EMFILE: no descriptor is left for the socket
+            raise ConnectorSilentError(f"the connector cannot be asked at {path}: {exc}") from exc
+        except ValueError as exc:
+            raise ConnectorFailedError(f"the connector's answer at {path} is no JSON") from exc
         if not isinstance(answer, dict) or "error" in answer:
-            raise ConnectorSilentError(f"the connector gave no answer at {path}, but {answer}")
+            raise ConnectorFailedError(f"the connector gave no answer at {path}, but {answer}")
         return answer
 
     def stop(self) -> None:
@@ -61,9 +81,9 @@ class Asker:
         try:
             address = path.read_text()
         except OSError as exc:
-            raise ConnectorSilentError(f"the address of a rank cannot be read: {exc}") from exc
+            raise ConnectorFailedError(f"the address of a rank cannot be read: {exc}") from exc
         if self._secret is None:
-            raise ConnectorSilentError(f"the rank at {address} answers holders of the cluster secret alone")
+            raise ConnectorFailedError(f"the rank at {address} answers holders of the cluster secret alone")
         return [_Door(address, curve_keys(key).public) for key in self._secret.accepted(SERVER_KEY)]
 
 
@@ -95,3 +115,26 @@ async def _ask(
         await asker.send_multipart(question)
         answer: bytes = await asker.recv()
         return answer
+
+
+async def _explain_silence(path: Path, door: _Door) -> NoAnswerError:
+    if await _is_refused(door.endpoint):
+        return ConnectorFailedError(f"the connector's process at {path} is gone")
+    return ConnectorSilentError(f"the connector did not answer at {path}")
+
+
+async def _is_refused(endpoint: str) -> bool:
+    """Whether the kernel refuses connections to an endpoint; one that does not say within a moment does not."""
+    address: Any = endpoint.removeprefix("ipc://")
+    family = socket.AF_UNIX
+    if endpoint.startswith("tcp:"):
+        parts = urlsplit(endpoint)
+        address, family = (parts.hostname, parts.port), socket.AF_INET6 if parts.netloc[0] == "[" else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as caller:
+            caller.setblocking(False)
+            async with asyncio.timeout(_REFUSAL_TIMEOUT_S):
+                await asyncio.get_running_loop().sock_connect(caller, address)
+    except OSError as exc:  # TimeoutError is one; EAGAIN: the queue of a process that accepts nothing is full
+        return exc.errno in _GONE
+    return False

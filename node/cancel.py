@@ -20,7 +20,7 @@ from node.asgi import (
 )
 from node.bearer import BearerGate
 from node.connector_channel import CancelClient
-from node.errors import ConnectorSilentError
+from node.errors import NoAnswerError
 
 MAX_BODY_BYTES = 64 * MAX_CANCELLED
 
@@ -53,7 +53,7 @@ class CancelApi:
             return None  # the caller left before it had sent the request
         try:
             were_open = await self._connector.cancel(transfer_ids)
-        except ConnectorSilentError as exc:
+        except NoAnswerError as exc:
             return await send_error(send, 503, str(exc))
         return await send_json(send, 200, {"cancelled": len(transfer_ids), "were_open": were_open})
 

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,8 +10,10 @@ from typing import Any
 
 from contracts.configuration.load import ConfigError, choose_file, flag_name, load
 from contracts.configuration.schema import BatonConfig, NodeConfig, TransferConfig
+from contracts.configuration.show import meanings
 from contracts.kv_transfer import Role
 from node.roles import TRAITS, node_config
+from node.runtime_dir import owned_directory
 from node.server import EXIT_REFUSED, run
 
 _SECRET = "cluster.secret_file"  # noqa: S105  # the name of a setting
@@ -36,22 +37,26 @@ def main(role: Role, argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{exc}\n")
         return EXIT_REFUSED
     config = with_passthrough(role, loaded.config, line.passthrough)
-    with tempfile.TemporaryDirectory(prefix=f"baton-{role}-") as runtime_dir:
-        run(role, config, Path(runtime_dir))
+    with owned_directory(role) as runtime_dir:
+        run(role, config, runtime_dir, own_flags=own_flags(role))
     return 0
 
 
 def parse(role: Role, argv: Sequence[str]) -> CommandLine:
     """Split a command line into our settings and vLLM's flags."""
     parser = argparse.ArgumentParser(
-        prog=f"python -m {role}_node",
-        usage=f"python -m {role}_node --model MODEL --secret-file FILE [--port PORT] [any setting] [any flag of vLLM]",
+        prog=f"baton {role}",
+        usage=f"baton {role} --model MODEL --secret-file FILE [--port PORT] [any setting] [any flag of vLLM]",
         description=f"Serve a model as a {role} node. Any further flag is passed on to vLLM's OpenAI server.",
         allow_abbrev=False,  # a shortened flag of vLLM must not be taken for one of ours
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="baton.yaml; default: the one in this folder")
+    told = meanings()
     for key in keys(role):
-        parser.add_argument(flag_name(key), dest=key, action=_Once, metavar="VALUE", default=argparse.SUPPRESS)
+        meaning = told[key].replace("%", "%%")
+        parser.add_argument(
+            flag_name(key), dest=key, action=_Once, metavar="VALUE", default=argparse.SUPPRESS, help=meaning
+        )
     known, passthrough = parser.parse_known_args(argv)
     overrides = {key: value for key, value in vars(known).items() if key != "config"}
     return CommandLine(file=known.config, overrides=overrides, passthrough=tuple(passthrough))
@@ -65,6 +70,11 @@ def keys(role: Role) -> list[str]:
         *(f"{_section(role)}.{field.name}" for field in fields(NodeConfig) if field.name not in skipped),
         *(f"transfer.{field.name}" for field in fields(TransferConfig)),
     ]
+
+
+def own_flags(role: Role) -> list[str]:
+    """Return the flags that are not vLLM's."""
+    return ["--config", *(flag_name(key) for key in keys(role))]
 
 
 def with_passthrough(role: Role, config: BatonConfig, passthrough: tuple[str, ...]) -> BatonConfig:

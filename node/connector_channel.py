@@ -27,7 +27,7 @@ from kv_connector.status_doors import FAR_SUFFIX
 from model_runner.channel import RUNNER_SOCKET
 from node import combine
 from node.asker import Asker
-from node.errors import ConnectorSilentError
+from node.errors import ConnectorFailedError, ConnectorSilentError
 
 SNAPSHOT_REQUEST = b"snapshot"
 CANCEL_REQUEST = b"cancel"
@@ -60,14 +60,21 @@ class Snapshots(NamedTuple):
 
 def engine_dirs(runtime_dir: Path) -> list[Path]:
     """Return the folders of a node's engines, as far as there are any, in their order."""
-    others = [path for path in runtime_dir.glob("dp*") if path.name[2:].isdecimal()]
+    others = [path for path in _list_files(runtime_dir, "dp*") if path.name[2:].isdecimal()]
     return [runtime_dir, *sorted(others, key=lambda path: int(path.name[2:]))]
 
 
 def worker_sockets(engine_dir: Path) -> list[Path]:
     """Return the sockets of an engine's ranks, or their addresses' files, in the ranks' order."""
-    found = [*engine_dir.glob("worker-*.sock"), *engine_dir.glob(f"worker-*{FAR_SUFFIX}")]
+    found = [path for path in _list_files(engine_dir, "worker-*") if path.suffix in (".sock", FAR_SUFFIX)]
     return sorted(found, key=lambda path: int(path.stem.removeprefix("worker-")))
+
+
+def _list_files(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern))
+    except OSError as exc:  # EMFILE: a folder cannot be read without a descriptor
+        raise ConnectorSilentError(f"the connector's sockets cannot be listed: {exc.strerror}") from exc
 
 
 def _here_or_far(path: Path) -> Path:
@@ -87,16 +94,21 @@ class SnapshotClient:
         self._asker = Asker(timeout_s, secret)
         self._patient_asker = Asker(INTEGRITY_TIMEOUT_S)
 
+    def start(self) -> None:
+        """Open what must not be opened first when descriptors are nearly used up; idempotent."""
+        self._asker.start()
+        self._patient_asker.start()
+
     async def both(self) -> Snapshots:
         """Return both snapshots.
 
         Raises:
-            ConnectorSilentError: one side did not answer in time, or not with a snapshot.
+            NoAnswerError: one side gave no snapshot; `ConnectorSilentError` if it only did not answer in time.
         """
         found = engine_dirs(self._runtime_dir)
         workers = [worker_sockets(folder) for folder in found]
         if not any(workers):
-            raise ConnectorSilentError("the connector has not started")
+            raise ConnectorFailedError("the connector has not started")
         schedulers = [folder / "scheduler.sock" for folder in found]
         paths = [*schedulers, *(path for of_engine in workers for path in of_engine)]
         answers = iter(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in paths)))
@@ -108,11 +120,11 @@ class SnapshotClient:
         """Return what the prefill ranks know of the layers of one transfer.
 
         Raises:
-            ConnectorSilentError: there is no rank, or one did not answer in time.
+            NoAnswerError: there is no rank, or one gave no answer.
         """
         workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
         if not workers:
-            raise ConnectorSilentError("the connector has not started")
+            raise ConnectorFailedError("the connector has not started")
         asked = (self._asker.ask(path, TIMELINE_REQUEST, transfer_id.encode()) for path in workers)
         answers = await asyncio.gather(*asked)
         return [{**flow, "rank": rank} for rank, answer in enumerate(answers) for flow in answer["flows"]]
@@ -121,7 +133,7 @@ class SnapshotClient:
         """Return what the worker has counted of its tokens' way to the host.
 
         Raises:
-            ConnectorSilentError: it did not answer in time.
+            NoAnswerError: it gave no answer.
         """
         found = [_here_or_far(folder / RUNNER_SOCKET) for folder in engine_dirs(self._runtime_dir)]
         return combine.runners(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in found)))
@@ -130,7 +142,7 @@ class SnapshotClient:
         """Have the block pool checked; return what was found.
 
         Raises:
-            ConnectorSilentError: the scheduler did not answer in time.
+            NoAnswerError: the scheduler gave no answer.
         """
         found = [folder / "integrity.sock" for folder in engine_dirs(self._runtime_dir)]
         answers = await asyncio.gather(*(self._patient_asker.ask(path, SNAPSHOT_REQUEST) for path in found))
@@ -152,15 +164,19 @@ class CancelClient:
         self._runtime_dir = runtime_dir
         self._asker = Asker(timeout_s, secret)
 
+    def start(self) -> None:
+        """Open what must not be opened first when descriptors are nearly used up; idempotent."""
+        self._asker.start()
+
     async def cancel(self, transfer_ids: Sequence[str]) -> int:
         """Return how many of them were open on some worker.
 
         Raises:
-            ConnectorSilentError: there is no worker, or one did not take it. It may be said again.
+            NoAnswerError: there is no worker, or one did not take it. It may be said again.
         """
         workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
         if not workers:
-            raise ConnectorSilentError("the connector has not started")
+            raise ConnectorFailedError("the connector has not started")
         ids = json.dumps(transfer_ids).encode()
         answers = await asyncio.gather(*(self._asker.ask(path, CANCEL_REQUEST, ids) for path in workers))
         return max(int(answer.get("open", 0)) for answer in answers)

@@ -13,15 +13,40 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from node.errors import ConnectorSilentError
+from node.errors import ConnectorFailedError, ConnectorSilentError
 
 logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.05
-MAX_SILENCES: Final = 3  # of the connector in a row; then there is nobody whose pushes could end
 RETRY_AFTER: Final = ((b"retry-after", b"1"), (b"connection", b"close"))  # sent with a refusal
 
 Pending = Callable[[], Awaitable[int]]
+
+
+class StopSignals:
+    """Whether this process has been told to stop, as far as that was watched: `node/server.py` asks when vLLM's server has ended."""
+
+    def __init__(self) -> None:
+        self._watching = False
+        self._received = False
+
+    @property
+    def ended_unasked(self) -> bool:
+        """Whether a server that has ended did so by itself, as vLLM's does when its engine dies."""
+        return self._watching and not self._received
+
+    def watch(self) -> None:
+        """Note SIGINT from now on. The event loop's own handler still runs: it is told through the wake-up descriptor."""
+        self._watching = True
+        signal.signal(signal.SIGINT, lambda *_: self.record_stop())
+        signal.siginterrupt(signal.SIGINT, False)  # as the event loop has it
+
+    def record_stop(self) -> None:
+        """The process has been told to stop."""
+        self._received = True
+
+
+STOP_SIGNALS: Final = StopSignals()
 
 
 async def nothing() -> int:
@@ -37,14 +62,13 @@ class Drain:
 
         Args:
             timeout_s: how long to wait for requests and transfers.
-            pending: how many transfers are still to be waited for; raises `ConnectorSilentError`.
+            pending: how many transfers are still to be waited for; raises `NoAnswerError`.
             stop: called once, at the end.
         """
         self._timeout_s = timeout_s
         self._pending = pending
         self._stop = stop or _stop_vllm
         self._requests = 0
-        self._silences = 0
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -55,9 +79,11 @@ class Drain:
     def take_signal(self) -> None:
         """Take SIGTERM over from vLLM, which has installed its handler by now."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.ask)
+        STOP_SIGNALS.watch()
 
     def ask(self) -> None:
         """Begin to drain; asked again, stop at once."""
+        STOP_SIGNALS.record_stop()
         if self._task is None:
             logger.info("draining", extra={"requests": self._requests, "timeout_s": self._timeout_s})
             self._task = asyncio.create_task(self._run())
@@ -86,12 +112,11 @@ class Drain:
 
     async def _open_transfers(self) -> int:
         try:
-            found = await self._pending()
+            return await self._pending()
         except ConnectorSilentError:
-            self._silences += 1
-            return int(self._silences < MAX_SILENCES)
-        self._silences = 0
-        return found
+            return 1  # it may go on, with prompts that decode nodes want
+        except ConnectorFailedError:
+            return 0  # no process is left whose pushes could end
 
 
 def _stop_vllm() -> None:

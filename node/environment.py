@@ -1,17 +1,21 @@
 """The process environment that vLLM reads, decided in one place and set before the engine starts."""
 
+import math
 import os
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
+from typing import Final
 
-from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE
+from model_runner import choose
+from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE, STEP_TIMEOUT_VARIABLE
 from node.addresses import Addresses, interface_of
+from node.errors import StartRefusedError
 from node.flags import ranks_of
 from node.hosts import Hosts, hosts_of
 
-# vLLM's second model runner drives the connector's hooks in another order.
-_FOR_ACCELERATORS: Mapping[str, str | None] = MappingProxyType({"VLLM_USE_V2_MODEL_RUNNER": "0"})
+VLLM_STEP_TIMEOUT: Final = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+AFTER_WATCHDOG_S: Final = 10.0
+_RUNNER: Final = "VLLM_USE_V2_MODEL_RUNNER"
 
 
 def environment(device: str, arguments: Sequence[str], cores: int, current: Mapping[str, str]) -> dict[str, str | None]:
@@ -23,13 +27,42 @@ def environment(device: str, arguments: Sequence[str], cores: int, current: Mapp
         cores: How many cores this process may use.
         current: The environment as it is.
     """
-    wanted = _for_cpu(arguments, cores) if device == "cpu" else dict(_FOR_ACCELERATORS)
+    wanted = _for_cpu(arguments, cores) if device == "cpu" else {}
     return {name: value for name, value in wanted.items() if value is None or name not in current}
+
+
+def of_runner(device: str, model_runner: str, current: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what makes vLLM run its V1 runner where ours is asked for; the choice is vLLM's own otherwise.
+
+    Args:
+        device: vLLM's device type.
+        model_runner: The node's setting.
+        current: The environment as it is.
+
+    Raises:
+        StartRefusedError: the environment asks for V2, and the setting for V1.
+    """
+    if choose.resolve(device, model_runner) != "baton":
+        return {}
+    if current.get(_RUNNER, "0").strip() != "0":
+        raise StartRefusedError(
+            f"{_RUNNER}={current[_RUNNER]} asks for vLLM's V2 runner, and model_runner: baton (on a CPU also auto) needs V1: "
+            "unset it, or set model_runner to engine"
+        )
+    return {} if device == "cpu" else {_RUNNER: "0"}  # a CPU has no other
 
 
 def of_worker(runtime_dir: Path, *, sync_audit: bool) -> dict[str, str | None]:
     """Return what the worker is told by its environment, whoever else has set it."""
     return {RUNTIME_DIR_VARIABLE: str(runtime_dir), AUDIT_VARIABLE: "1" if sync_audit else None}
+
+
+def of_step(timeout_s: float, current: Mapping[str, str]) -> dict[str, str | None]:
+    """Return what bounds a step: the watchdog's bound, and vLLM's own for several ranks, which knows no stacks, after it."""
+    wanted: dict[str, str | None] = {STEP_TIMEOUT_VARIABLE: repr(timeout_s)}
+    if VLLM_STEP_TIMEOUT not in current:
+        wanted[VLLM_STEP_TIMEOUT] = str(math.ceil(timeout_s + AFTER_WATCHDOG_S))
+    return wanted
 
 
 def of_hosts(hosts: Hosts, addresses: Addresses, current: Mapping[str, str]) -> dict[str, str | None]:

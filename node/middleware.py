@@ -23,6 +23,7 @@ from node.bearer import BearerGate
 from node.cancel import CancelApi
 from node.connector_channel import CancelClient, Outcomes, SnapshotClient
 from node.drain import RETRY_AFTER, Drain, nothing
+from node.engine_watch import EngineWatch
 from node.load import Load
 from node.metrics import ConnectorMetrics
 from node.path_header import name_path
@@ -86,7 +87,7 @@ class NodeMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection's scope."""
         if scope["type"] == "lifespan":
-            await self._app(scope, receive, self._with_channels(send))
+            await self._app(scope, receive, self._with_channels(scope, send))
         elif scope["type"] == "http" and scope["path"] in PATHS:
             await self._api.answer(scope, send)
         elif scope["type"] == "http" and scope["path"] == CANCEL_PATH:
@@ -128,15 +129,21 @@ class NodeMiddleware:
         transfers = (await self._snapshots.both()).scheduler.get("transfers", [])
         return sum(transfer.get("state") == "held" for transfer in transfers)
 
-    def _with_channels(self, send: Send) -> Send:
+    def _with_channels(self, scope: Scope, send: Send) -> Send:
         """Open the channels before the application starts serving, close them after it has stopped."""
+        engine = EngineWatch(scope["app"].state)
 
         async def send_after(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 self._outcomes.start()
                 self._metrics.start()
+                self._snapshots.start()
+                self._cancels.start()
+                self._probe_api.start()
                 self._drain.take_signal()
+                engine.start()
             elif message["type"] == "lifespan.shutdown.complete":
+                engine.stop()
                 self._outcomes.stop()
                 self._metrics.stop()
                 self._snapshots.stop()

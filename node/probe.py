@@ -16,7 +16,7 @@ from contracts.probe import Answer, Place, Question, Reached
 from contracts.secret import ClusterSecret
 from kv_connector.engine.mooncake_listener import ask
 from kv_connector.errors import ConnectorError
-from kv_connector.side_channel_sockets import ControlClient
+from kv_connector.side_channel_sockets import Context, ControlClient
 from node.asgi import BodyTooLargeError, Receive, Scope, Send, read_body, send_error, send_json
 from node.bearer import BearerGate
 from node.machine import machine
@@ -37,6 +37,13 @@ class ProbeApi:
         self._secret = secret
         self._place = place
         self._engines: ProbeEngines | None = None  # made in the loop that serves
+        self._context: Context | None = None  # for dialling
+
+    def start(self) -> None:
+        """Have libzmq open its context, for want of whose descriptors it would abort the process. Idempotent."""
+        if self._context is None:
+            self._context = Context()
+            self._context.socket(zmq.DEALER).close()  # libzmq starts a context with its first socket
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -53,6 +60,9 @@ class ProbeApi:
         """End what is under way. Idempotent."""
         if self._engines is not None:
             await self._engines.stop()
+        if self._context is not None:
+            self._context.destroy(linger=0)
+            self._context = None
 
     async def _try(self, receive: Receive, send: Send) -> None:
         try:
@@ -75,7 +85,9 @@ class ProbeApi:
             self._engines = ProbeEngines(self._place)
         match question:
             case probe.Dial():
-                return await asyncio.to_thread(_dial, question.address, self._secret)
+                self.start()
+                assert self._context is not None
+                return await asyncio.to_thread(_dial, question.address, self._secret, self._context)
             case probe.Greet():
                 return await asyncio.to_thread(_greet, question.session)
             case probe.Receive():
@@ -103,19 +115,16 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-def _dial(address: str, secret: ClusterSecret) -> Reached:
+def _dial(address: str, secret: ClusterSecret, context: Context) -> Reached:
     """Make a control connection and hang up; not a message is sent."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     try:
         client = ControlClient(address, secret, context)
         try:
             is_in = client.handshake(DIAL_TIMEOUT_S)
         finally:
             client.close()
-    except ConnectorError as exc:
+    except (ConnectorError, zmq.ZMQError) as exc:
         return Reached(problem=str(exc))
-    finally:
-        context.destroy(linger=0)
     if is_in:
         return Reached()
     if is_in is False:

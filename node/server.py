@@ -7,6 +7,7 @@ socket or loads Mooncake, so all of it may run in a freshly forked child, and ma
 import os
 import runpy
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -23,6 +24,7 @@ from node import checks, environment, kv_cache, weights
 from node.addresses import Addresses, resolve
 from node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
 from node.beside import refuse_unproven
+from node.drain import STOP_SIGNALS
 from node.errors import StartRefusedError
 from node.flags import ranks_of, refuse_owned, value_of
 from node.follower import follow
@@ -31,7 +33,9 @@ from node.middleware import GateSettings, configure
 from node.roles import TRAITS, RoleTraits, node_config
 from node.speculation import refuse_unrunnable
 from node.versions import versions
+from node.vllm_flags import refuse_unknown
 
+EXIT_ENGINE_ENDED = 1
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
 PORT_PATIENCE_S = 10.0  # the workers of a node that was killed hold its ports until they see it
@@ -39,7 +43,14 @@ LAUNCHERS = ("vllm.entrypoints.launchers.launcher", "vllm.entrypoints.launcher")
 PORT_SEARCH = "find_process_using_port"  # in them
 
 
-def run(role: Role, config: BatonConfig, runtime_dir: Path, *, connector_module: str = CONNECTOR_MODULE) -> None:
+def run(
+    role: Role,
+    config: BatonConfig,
+    runtime_dir: Path,
+    *,
+    connector_module: str = CONNECTOR_MODULE,
+    own_flags: Sequence[str] = (),
+) -> None:
     """Serve until the process is told to stop.
 
     Args:
@@ -47,17 +58,24 @@ def run(role: Role, config: BatonConfig, runtime_dir: Path, *, connector_module:
         config: The whole configuration; the node's own section is chosen by `role`.
         runtime_dir: An existing folder of this node alone, for the sockets between its processes.
         connector_module: Where vLLM finds the class `BatonConnector`; tests put a probe there.
+        own_flags: Of the command line, to be named where an unknown flag is near to one.
 
     Raises:
-        SystemExit: with 2 after a refusal, said in one sentence on stderr; with 130 if stopped before it was ready.
+        SystemExit: with 2 after a refusal, said in one sentence on stderr; with 1 if the engine died; with 130 if stopped
+            before it was ready.
     """
     try:
-        plan = _check(role, config, runtime_dir)
+        plan = _check(role, config, runtime_dir, own_flags)
         arguments = _prepare(plan, config, connector_module)
         if plan.hosts.follows:
             follow(arguments, plan.node.drain_timeout_s)
         else:
             _hand_over(arguments)
+            if STOP_SIGNALS.ended_unasked:
+                sys.stderr.write(
+                    f"{role} node: vLLM's server ended by itself: its engine has died, see the lines above\n"
+                )
+                raise SystemExit(EXIT_ENGINE_ENDED)
     except StartRefusedError as exc:
         sys.stderr.write(f"{role} node: {exc}\n")
         raise SystemExit(EXIT_REFUSED) from exc
@@ -77,9 +95,10 @@ class _Plan:
     hosts: Hosts
 
 
-def _check(role: Role, config: BatonConfig, runtime_dir: Path) -> _Plan:
+def _check(role: Role, config: BatonConfig, runtime_dir: Path, own_flags: Sequence[str]) -> _Plan:
     traits, node = TRAITS[role], node_config(role, config)
     refuse_owned(node.vllm_args)
+    refuse_unknown(node.vllm_args, own_flags)
     hosts = hosts_of(node.vllm_args)
     checks.check_model(node.model)
     secret_file = checks.check_secret(config.cluster.secret_file)
@@ -131,7 +150,9 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
     )
     cores = len(os.sched_getaffinity(0))
     environment.apply(environment.environment(device, arguments, cores, os.environ))
+    environment.apply(environment.of_runner(device, node.model_runner, os.environ))
     environment.apply(environment.of_worker(plan.runtime_dir, sync_audit=node.sync_audit))
+    environment.apply(environment.of_step(node.step_timeout_s, os.environ))
     environment.apply(environment.of_hosts(plan.hosts, plan.addresses, os.environ))
     configure(
         GateSettings(

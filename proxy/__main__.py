@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def command_line() -> argparse.ArgumentParser:
     """Return the parser of flags; the `dest` of each is the key of its setting."""
-    parser = argparse.ArgumentParser(prog="python -m proxy", description="Baton's HTTP front door")
+    parser = argparse.ArgumentParser(prog="baton proxy", description="Baton's HTTP front door")
     parser.add_argument("--config", type=Path, help="configuration file; baton.yaml in this directory if there is one")
     parser.add_argument("--host", dest="proxy.host")
     parser.add_argument("--port", dest="proxy.port", type=int)

@@ -3,11 +3,13 @@
 Nothing here is for clients. Without `proxy.admin_token_file` every route answers 403 and says so.
 """
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
+import msgspec
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
@@ -16,6 +18,7 @@ from starlette.exceptions import HTTPException
 from yarl import URL
 
 from contracts.http import error_body
+from proxy import bases
 from proxy.admin_models import (
     AdminState,
     DrainRequest,
@@ -26,7 +29,8 @@ from proxy.admin_models import (
     NodeView,
 )
 from proxy.admin_token import AdminToken
-from proxy.fan_out import FanOutPath, NodeAnswer, fan_out
+from proxy.errors import BadRequestError, ProxyError
+from proxy.fan_out import FanOutPath, NodeAnswer, fan_out, not_asked
 from proxy.node import Node, Role
 from proxy.nodes import Members
 from proxy.upstream import Upstream
@@ -127,34 +131,82 @@ def _each(members: Members, url: str, act: Callable[[Node], None]) -> NodeList:
 
 
 def _add_fan_out_routes(router: APIRouter, members: Members, crew: Crew, upstream: Upstream) -> None:
-    async def tell_all(request: Request, path: FanOutPath) -> Response:
+    one_at_a_time = asyncio.Lock()
+
+    async def send_to_nodes(request: Request, path: FanOutPath, choose: Callable[[bytes], Sequence[Node]]) -> Response:
         body = await request.body()
         if len(body) > MAX_BODY_BYTES:
             raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body is larger than {MAX_BODY_BYTES} bytes")
         query = f"?{request.url.query}" if request.url.query else ""
-        answers = await fan_out(upstream, members.all(), path + query, body)
+        async with one_at_a_time:
+            await members.refresh()  # another call, perhaps of another worker's, may have changed what they serve
+            try:
+                chosen = choose(body)
+            except ProxyError as exc:
+                return Response(exc.body(), exc.status, media_type="application/json")
+            answers = await fan_out(upstream, chosen, path + query, body)
+        answers += [not_asked(node) for node in members.all() if node.info is None]
         await crew.probe_now()  # what they serve may have changed
         return _joined(answers)
 
     responses: dict[int | str, dict[str, Any]] = {
-        502: {"description": "Some node did not do it; the error names it, `nodes` has all answers"}
+        400: {"description": "It is not clear which base model is meant, or another one has an adapter of that name"},
+        404: {"description": "No node serves that base model"},
+        502: {"description": "Some node did not do it; the error names it, `nodes` has all answers"},
     }
-    lora = {"requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}}
+    by_base = {"type": "object", "properties": {bases.FIELD: {"type": "string"}}, "additionalProperties": True}
+    lora = {"requestBody": {"required": True, "content": {"application/json": {"schema": by_base}}}}
 
     @router.post("/v1/load_lora_adapter", response_model=FanOutResult, responses=responses, openapi_extra=lora)
     async def load_lora_adapter(request: Request) -> Response:
-        """Load a LoRA adapter on every node; the body is as vLLM takes it."""
-        return await tell_all(request, "/v1/load_lora_adapter")
+        """Load a LoRA adapter on every node of its base model.
+
+        The body is as vLLM takes it, with `base_model_name` where several base models are served.
+        """
+        choose = partial(_chosen, members, bases.nodes_to_load)
+        return await send_to_nodes(request, "/v1/load_lora_adapter", choose)
 
     @router.post("/v1/unload_lora_adapter", response_model=FanOutResult, responses=responses, openapi_extra=lora)
     async def unload_lora_adapter(request: Request) -> Response:
-        """Unload a LoRA adapter on every node; the body is as vLLM takes it."""
-        return await tell_all(request, "/v1/unload_lora_adapter")
+        """Unload a LoRA adapter from every node of its base model.
+
+        The body is as vLLM takes it, with `base_model_name` where several base models have an adapter of that name.
+        """
+        choose = partial(_chosen, members, bases.nodes_to_unload)
+        return await send_to_nodes(request, "/v1/unload_lora_adapter", choose)
 
     @router.post("/reset_prefix_cache", response_model=FanOutResult, responses=responses)
-    async def reset_prefix_cache(request: Request) -> Response:
-        """Empty the prefix cache of every node; the query is as vLLM takes it."""
-        return await tell_all(request, "/reset_prefix_cache")
+    async def reset_prefix_cache(request: Request, base_model_name: str = "") -> Response:
+        """Empty the prefix cache of every node, or of those of one base model; the query is else as vLLM takes it."""
+
+        def choose(_: bytes) -> Sequence[Node]:
+            return (
+                bases.nodes_of(members.all(), base_model_name)
+                if base_model_name
+                else [node for node in members.all() if node.info]
+            )
+
+        return await send_to_nodes(request, "/reset_prefix_cache", choose)
+
+
+def _chosen(members: Members, choose: Callable[[Sequence[Node], str, str], list[Node]], body: bytes) -> list[Node]:
+    """Return the nodes that a call about an adapter is for.
+
+    Raises:
+        ProxyError: its body does not say.
+    """
+    try:
+        said = msgspec.json.decode(body, type=_AboutAdapter)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        raise BadRequestError(f"the body does not name an adapter: {exc}") from exc
+    return choose(members.all(), said.lora_name, said.base_model_name or "")
+
+
+class _AboutAdapter(msgspec.Struct):
+    """What the proxy reads of a call about an adapter."""
+
+    lora_name: str
+    base_model_name: str | None = None
 
 
 def _joined(answers: list[NodeAnswer]) -> Response:

@@ -27,7 +27,10 @@ class NodeView(BaseModel):
     url: str
     role: Role
     slot: int
-    state: str = Field(description="unknown, ready, unready, draining, isolated or down; only ready nodes get work")
+    state: str = Field(
+        description="unknown, ready, silent, unready, draining, isolated or down; only ready nodes get work, and silent ones "
+        "where no node of their role is ready"
+    )
     reason: str = Field(description="why it is not ready")
     breaker: str = Field(description="closed, open or half_open")
     breaker_openings: int

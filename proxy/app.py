@@ -113,7 +113,7 @@ def create_app(
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
     crew = Crew(members, counted, admission, seat, retries_left=lambda: budget.left)
     dashboard = Dashboard(crew, members, admission, sight=sight, secret=secret, upstream=upstream)
-    cancels = Cancels(secret, upstream, counted)
+    cancels = Cancels(secret, upstream, counted, patience_s=config.transfer.orphan_timeout_s)
     attempts = Attempts(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
     planner = Planner(
         members.prefill,
@@ -123,6 +123,7 @@ def create_app(
         conditional=_conditional(config.proxy, members),
         when_no_prefill=config.proxy.when_no_prefill,
         key_header=config.proxy.routing_key_header.lower(),
+        prefill_patience_s=config.transfer.peer_timeout_s,
     )
 
     @asynccontextmanager

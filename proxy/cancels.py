@@ -2,12 +2,13 @@
 
 A finished prompt keeps its blocks until a decode node has asked for it, and only the proxy knows when none will: the
 client left, or the decode node failed, before it was heard of. All ids of a node that wait are sent together, by one
-task a node that lives while there are any. No request waits for it. A node that cannot be told lets go of its prompts
-by itself, after `orphan_timeout_s`.
+task a node that lives while there are any. No request waits for it. A node that is silent is told again and again, for as
+long as it would keep the prompts by itself: `orphan_timeout_s`.
 """
 
 import asyncio
 import logging
+import time
 from collections import deque
 from typing import Final
 
@@ -24,15 +25,16 @@ from proxy.upstream import Upstream
 logger = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 2.0  # of one call
-TRIES: Final = 3
-PAUSE_S: Final = 0.2  # before the next try
+PAUSES_S: Final = (0.2, 2.0)  # before the next try: the first, and the longest
 MAX_WAITING: Final = 8 * MAX_CANCELLED  # ids per node; the oldest go first
 
 
 class Cancels:
     """What the prefill nodes are still to be told."""
 
-    def __init__(self, secret: ClusterSecret, upstream: Upstream, metrics: Metrics) -> None:
+    def __init__(self, secret: ClusterSecret, upstream: Upstream, metrics: Metrics, *, patience_s: float) -> None:
+        """`patience_s`: how long a node is tried to be told of some transfers."""
+        self._patience_s = patience_s
         self._secret = secret
         self._upstream = upstream
         self._metrics = metrics
@@ -75,27 +77,28 @@ class Cancels:
 
     async def _say(self, node: Node, ids: list[str]) -> str:
         """Send ids until they are taken; return why they were not, or ""."""
-        problem = ""
-        for attempt in range(TRIES):
-            if attempt:
-                await asyncio.sleep(PAUSE_S)
+        deadline_s = time.monotonic() + self._patience_s
+        pause_s = PAUSES_S[0]
+        while True:
             try:
                 async with asyncio.timeout(TIMEOUT_S):
                     status = await self._post(node, ids)
             except TimeoutError:
                 problem = "it did not answer in time"
-                continue
             except UpstreamError as exc:
                 problem = str(exc)
                 if exc.kind is Kind.CONNECT:
-                    break  # whoever held something there is gone
-                continue
-            if status == 200:
-                return ""
-            problem = f"it answered {status}"
-            if status < 500:
-                break
-        return problem
+                    return problem  # the process that held something is gone
+            else:
+                if status == 200:
+                    return ""
+                problem = f"it answered {status}"
+                if status < 500:
+                    return problem
+            if time.monotonic() + pause_s >= deadline_s:
+                return problem
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSES_S[1])
 
     async def _post(self, node: Node, ids: list[str]) -> int:
         body = msgspec.json.encode({"transfer_ids": ids})

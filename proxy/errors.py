@@ -137,7 +137,7 @@ class Kind(StrEnum):
 
     CONNECT = "connect"  # no connection: refused, unreachable, no name
     DISCONNECT = "disconnect"  # the connection ended before the answer did
-    TIMEOUT = "timeout"
+    TIMEOUT = "timeout"  # silence: no connection, or no answer, in time
     STATUS = "status"  # a 5xx
     BUSY = "busy"  # 408 or 429: another node may be better at it
     REFUSED = "refused"  # any other 4xx

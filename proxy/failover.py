@@ -102,7 +102,7 @@ class Course:
     async def _after(self, failed: Plan, failure: Failure, request: ClientRequest) -> Plan:
         metrics = self._shared.metrics
         leg, node = _culprit(failed, failure)
-        self._history = self._history.without(node)
+        self._history = self._history.after(node, failure.kind)
         denied = self._pay()
 
         def make() -> Plan:

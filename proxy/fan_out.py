@@ -1,4 +1,4 @@
-"""One call to every node of both roles: adapters are loaded and caches emptied everywhere or it is said where not."""
+"""One call to several nodes of both roles: adapters are loaded and caches emptied on all of them, or it is said where not."""
 
 import asyncio
 from collections.abc import Sequence
@@ -35,6 +35,11 @@ class NodeAnswer:
 async def fan_out(upstream: Upstream, nodes: Sequence[Node], path_and_query: str, body: bytes) -> list[NodeAnswer]:
     """Send the same call to all nodes at once and wait for all answers."""
     return list(await asyncio.gather(*(_call(upstream, node, path_and_query, body) for node in nodes)))
+
+
+def not_asked(node: Node) -> NodeAnswer:
+    """Return what stands for a node that has not said what it serves."""
+    return NodeAnswer(node=node, status=None, answer="it has not said yet what it serves")
 
 
 async def _call(upstream: Upstream, node: Node, path_and_query: str, body: bytes) -> NodeAnswer:

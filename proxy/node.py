@@ -1,6 +1,7 @@
 """One member: what was probed of it, how requests ended on it, what is in flight on it, whether it may be used. No I/O."""
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,20 +15,24 @@ from proxy.sight.times import NodeTimes
 
 Role = Literal["prefill", "decode"]
 
+# A node that cannot be heard of at all counts as down then; `/ready` counts on one whose engine is silent no longer.
+LONGEST_SILENCE_S: Final = 30.0
 SEQUENCE_BYTES: Final = 16_384  # of prompt: what a sequence costs a decode node beside the room that its prompt takes
 
 
 class State(StrEnum):
-    """What is known of a node; only READY nodes get work."""
+    """What is known of a node; READY nodes get work, and SILENT ones where no node of their role is READY."""
 
     UNKNOWN = "unknown"  # never answered a probe yet
     READY = "ready"
+    SILENT = "silent"  # does not answer for the moment, or its engine does not; nothing says that its process is gone
     UNREADY = "unready"  # answers, but may not be used: starting, wrong role, no control address
     DRAINING = "draining"  # ends what it has and takes no more: it is stopping, or an operator asked for it
     ISOLATED = "isolated"  # answers probes, but too many requests failed on it: see `breaker.py`
-    DOWN = "down"  # does not answer
+    DOWN = "down"  # its process is gone: it refuses connections, breaks them or says so itself; or silent for long
 
 
+TAKES_WORK: Final = frozenset((State.READY, State.SILENT))
 OUR_PROTOCOL: Final = str(PROTOCOL_VERSION)
 
 
@@ -53,7 +58,12 @@ class Node:
     draining: bool = False  # an operator wants it to end what it has and take no more
     probed: State = State.UNKNOWN
     probed_reason: str = "not probed yet"  # why that is not READY
+    clock: Callable[[], float] = time.monotonic
+    silent_since_s: float = 0.0  # on that clock, if it is SILENT
+    unheard_since_s: float | None = None  # likewise: nothing has come from it since, not even from its API
     info: NodeInfo | None = None  # the last description that it gave
+    base_names: frozenset[str] = frozenset()  # names of its base model, by that description
+    adapter_names: frozenset[str] = frozenset()  # names of that base model's adapters
     pairing: Pairing | None = None  # of that description; None: it takes part in no transfer
     requests: int = 0  # in flight through this proxy
     prompt_bytes: int = 0  # of those requests
@@ -67,11 +77,11 @@ class Node:
     @property
     def state(self) -> State:
         """Whether it may get work, all things considered."""
-        if self.probed is State.READY and self.draining:
+        if self.probed is not State.READY and self.probed is not State.SILENT:
+            return self.probed
+        if self.draining:
             return State.DRAINING
-        if self.probed is State.READY and not self.breaker.admits:
-            return State.ISOLATED
-        return self.probed
+        return self.probed if self.breaker.admits else State.ISOLATED
 
     @property
     def reason(self) -> str:
@@ -85,6 +95,16 @@ class Node:
                 return "an operator drains it"
             case _:
                 return self.probed_reason
+
+    @property
+    def silent_s(self) -> float:
+        """How long it has been silent; 0 if it is not."""
+        return self.clock() - self.silent_since_s if self.probed is State.SILENT else 0.0
+
+    @property
+    def unheard_s(self) -> float:
+        """How long nothing has come from it; 0 if its last probe was answered."""
+        return 0.0 if self.unheard_since_s is None else self.clock() - self.unheard_since_s
 
     @property
     def own(self) -> NodeLoad:
@@ -115,18 +135,23 @@ class Node:
         if self.incarnation != info.incarnation:
             self.others.forget()
         self.info = info
+        self.unheard_since_s = None
+        self.base_names, self.adapter_names = names_of(info)
         self.pairing = pairing_of(info)
         self.others.learn(info.load, own or self.own)
         self._weigh()
-        self.probed_reason = unusable_because(self.role, info) or ""
-        if not self.probed_reason:
-            self.probed = State.READY
+        if reason := unusable_because(self.role, info):
+            self._become(State.DRAINING if info.state == "draining" else State.UNREADY, reason)
+        elif info.state == "silent":
+            self._become(State.SILENT, "its engine does not answer")
         else:
-            self.probed = State.DRAINING if info.state == "draining" else State.UNREADY
+            self._become(State.READY, "")
 
     def lose(self, state: State, reason: str) -> None:
-        """Take it out of use until a probe succeeds."""
-        self.probed, self.probed_reason = state, reason
+        """Take it out of use, or with SILENT out of first choice, until a probe succeeds."""
+        if state is State.SILENT and self.unheard_since_s is None:
+            self.unheard_since_s = self.clock()
+        self._become(state, reason)
         self.forget_others()
 
     def forget_others(self) -> None:
@@ -167,21 +192,48 @@ class Node:
         finally:
             self.own_prompt_bytes -= prompt_bytes
 
+    def _become(self, state: State, reason: str) -> None:
+        if state is State.SILENT and self.probed is not State.SILENT:
+            self.silent_since_s = self.clock()
+        self.probed, self.probed_reason = state, reason
+
     def _weigh(self) -> None:
         """A decode node works for every sequence as well."""
         requests = self.requests + self.others.requests if self.role == "decode" else 0.0
         self.load = self.prompt_bytes + self.others.prompt_bytes + requests * SEQUENCE_BYTES
 
 
+def usable(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that answer; where none does, those that are silent: waiting may help, a refusal cannot."""
+    return answering([node for node in nodes if node.state in TAKES_WORK])
+
+
+def answering(nodes: list[Node]) -> list[Node]:
+    """The same of nodes that take work."""
+    return [node for node in nodes if node.probed is State.READY] or nodes
+
+
 def unusable_because(role: Role, info: NodeInfo) -> str | None:
     """Say why a node that answers may not be used; None if it may."""
     if info.role != role:
         return f"it is configured as a {role} node but says that it is a {info.role} node"
-    if info.state != "ready":
+    if info.state not in ("ready", "silent"):
         return f"it is {info.state}"
     if role == "prefill" and not info.control_addresses:
         return "it announces no control address"
     return None
+
+
+def names_of(info: NodeInfo) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of a node's base model and those of its adapters.
+
+    Of a node that does not say, the first name is taken for the base model's, and the others for adapters'.
+    """
+    served = frozenset(info.served_models)
+    if info.adapters is None:
+        return frozenset(info.served_models[:1]), served - frozenset(info.served_models[:1])
+    adapters = frozenset(adapter.name for adapter in info.adapters)
+    return served - adapters, adapters
 
 
 def protocol_of(info: NodeInfo) -> str:

@@ -62,7 +62,7 @@ class Members:
             window_s=config.breaker_window_s,
             open_s=config.breaker_open_s,
         )
-        self._prober = Prober(config, secret, upstream, self._is_dispensable)
+        self._prober = Prober(config, secret, upstream)
         self._sources: dict[Role, list[Source]] = {
             "prefill": [*configured_sources(config.prefill, config.dns_interval_s), self._admin["prefill"]],
             "decode": [*configured_sources(config.decode, config.dns_interval_s), self._admin["decode"]],
@@ -120,7 +120,10 @@ class Members:
     # --- outcomes of requests ---
 
     def report(self, node: Node, kind: Kind) -> None:
-        """Learn that a leg failed on a node. One that seems gone is used no more until a probe, made now, succeeds."""
+        """Learn that a leg failed on a node, and probe it now.
+
+        One that seems gone is used no more until a probe succeeds, one that did not answer only where no other does.
+        """
         if kind is Kind.OWN:
             return
         if kind in _NO_FAULT:
@@ -129,6 +132,9 @@ class Members:
         if kind in _GONE and node.probed is State.READY:
             node.lose(State.DOWN, f"a request failed on it: {kind}")
             logger.warning("node lost", extra={"url": node.url, "role": node.role, "kind": str(kind)})
+        elif kind is Kind.TIMEOUT and node.probed is State.READY:
+            node.lose(State.SILENT, "a request on it had no answer in time")
+            logger.warning("node silent", extra={"url": node.url, "role": node.role})
         if node.probed is not State.DRAINING:
             node.breaker.failed(str(kind), may_open=self._is_dispensable(node))
         if node in self._watches:
@@ -142,6 +148,10 @@ class Members:
         """Probe every node at once, since it may have changed."""
         for watch in self._watches.values():
             watch.wake()
+
+    async def refresh(self) -> None:
+        """Probe every node and wait for the answers; the probing that goes on by itself is not held up."""
+        await asyncio.gather(*(self._prober.probe(node) for node in self.all()))
 
     # --- operators ---
 

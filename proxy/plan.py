@@ -4,6 +4,7 @@ The order of refusals is the order in which a person would ask: is any decode no
 may the prompt be computed elsewhere, is a prefill node there, do the two understand each other's KV.
 """
 
+import math
 import random
 import time
 from collections.abc import Sequence
@@ -12,12 +13,13 @@ from typing import Final, Literal
 from contracts.http import LOCAL
 from contracts.kv_transfer import new_transfer_id
 from contracts.node_info import compatible
+from proxy.bases import check_is_one
 from proxy.classify import reason_for_local
 from proxy.dialects.alone import reason_alone
-from proxy.errors import BadRequestError, NoRoomError, ProxyError, UnavailableError, UnknownModelError
+from proxy.errors import NoRoomError, ProxyError, UnavailableError, UnknownModelError
 from proxy.fields import is_set
 from proxy.headers import find
-from proxy.node import Node, State
+from proxy.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, answering, usable
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.own import OwnPrompts
 from proxy.plans import Alone, Pair, Plan
@@ -46,7 +48,9 @@ class Planner:
         conditional: Conditional,
         when_no_prefill: Literal["decode_local", "refuse"],
         key_header: str = "",
+        prefill_patience_s: float = math.inf,
     ) -> None:
+        """`prefill_patience_s`: how long a prefill node may be silent before decode nodes compute prompts in its place."""
         self._prefill = prefill
         self._decode = decode
         self._prefill_router = prefill_router
@@ -55,6 +59,7 @@ class Planner:
         self._own = OwnPrompts(decode_router, conditional)
         self._key_header = key_header
         self._refuses = when_no_prefill == "refuse"
+        self._prefill_patience_s = math.inf if self._refuses else prefill_patience_s
         self._turn = 0
 
     def first(
@@ -78,16 +83,22 @@ class Planner:
             ProxyError: nobody can take it, or nobody serves the model.
         """
         work = self._work(request)
-        decode = [node for node in self._usable_decode(request.model) if node not in history.lost_decode]
+        decode = self._usable_decode(request.model, history)
         if not decode:
             raise UnavailableError("no decode node is ready for this model")
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
             return self._own.first(work, decode, reason, nowhere_else=True)
-        prefill = self._usable_prefill(request.model, history)
+        prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
         matching = _that_fit(decode, prefill)
         if not matching:
-            return self._without_prefill(work, prefill, decode, others_wait=others_wait)
+            try:
+                return self._without_prefill(work, prefill, decode, others_wait=others_wait)
+            except NoRoomError:  # late is better than refused
+                prefill = self._usable_prefill(request.model, history, LONGEST_SILENCE_S)
+                matching = _that_fit(decode, prefill)
+                if not matching:
+                    raise
         taker, new_bytes = self._decode_router.choice(work, matching)
         verdict = self._conditional.judge(new_bytes, taker)
         if verdict is Verdict.LOCAL:
@@ -114,12 +125,12 @@ class Planner:
             return self._after_decode(failed, failure, request, history, may_retry=may_retry)
         work = self._work(request)
         others = self._other_decode(request.model, history, failed.decode)
-        takers = [failed.decode] if self._is_kept(failed.decode) or not others else others
+        takers = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
         if may_retry and isinstance(failure, PrefillFailed):
-            usable = self._usable_prefill(request.model, history)
-            if matching := _that_fit(takers, usable):
+            makers = self._usable_prefill(request.model, history, self._prefill_patience_s)
+            if matching := _that_fit(takers, makers):
                 taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
-                return self._pair(work, usable, taker)
+                return self._pair(work, makers, taker)
         if self._refuses:
             raise failure.error()
         return self._own.after(work, takers, others, failure)
@@ -148,36 +159,35 @@ class Planner:
             now_s=time.monotonic(),
         )
 
-    def _usable_prefill(self, model: str, history: History) -> list[Node]:
-        return [
+    def _usable_prefill(self, model: str, history: History, patience_s: float) -> list[Node]:
+        return usable(
             node
             for node in self._prefill
-            if node.state is State.READY and node.serves(model) and node not in history.lost_prefill
-        ]
+            if node.serves(model) and node not in history.lost_prefill and node.silent_s < patience_s
+        )
 
-    def _usable_decode(self, model: str) -> list[Node]:
-        ready = [node for node in self._decode if node.state is State.READY]
+    def _usable_decode(self, model: str, history: History) -> list[Node]:
+        ready = [node for node in self._decode if node.state in TAKES_WORK]
         if not ready:
             raise UnavailableError("no decode node is ready")
-        if not model and len({tuple(node.info.served_models[:1]) for node in ready if node.info}) > 1:
-            raise BadRequestError("you must provide a 'model': several are served", param="model")
+        check_is_one(self._decode, model)
         if not any(node.serves(model) for node in self._decode):
             raise UnknownModelError(f"the model '{model}' does not exist", param="model")
-        return [node for node in ready if node.serves(model)]
+        return answering([node for node in ready if node.serves(model) and node not in history.lost_decode])
 
     def _other_decode(self, model: str, history: History, taker: Node) -> list[Node]:
-        return [
+        return usable(
             node
             for node in self._decode
-            if node.state is State.READY
-            and node.serves(model)
-            and node is not taker
-            and node not in history.lost_decode
-        ]
+            if node.serves(model) and node is not taker and node not in history.lost_decode
+        )
 
-    def _is_kept(self, taker: Node) -> bool:
+    def _is_kept(self, taker: Node, others: Sequence[Node]) -> bool:
         """Whether a decode node that a request was to go to still takes work; its breaker does not matter."""
-        return taker.probed is State.READY and not taker.draining and taker in self._decode
+        if taker.draining or taker not in self._decode:
+            return False
+        is_best = not any(other.probed is State.READY for other in others)
+        return taker.probed is State.READY or (taker.probed is State.SILENT and is_best)
 
     def _without_prefill(
         self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], *, others_wait: bool

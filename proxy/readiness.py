@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from proxy.node import Node, State, unpairable_because
+from proxy.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, unpairable_because
 
 
 def readiness(prefill: Sequence[Node], decode: Sequence[Node], *, needs_prefill: bool) -> dict[str, Any]:
@@ -14,7 +14,7 @@ def readiness(prefill: Sequence[Node], decode: Sequence[Node], *, needs_prefill:
         decode: decode nodes.
         needs_prefill: whether a request without a prefill node is refused.
     """
-    makers, takers = _ready(prefill), _ready(decode)
+    makers, takers = _expected_to_serve(prefill), _expected_to_serve(decode)
     unpairable = _unpairable(makers, takers)
     reasons = [] if takers else ["no decode node is ready"]
     if needs_prefill and not makers:
@@ -30,11 +30,15 @@ def readiness(prefill: Sequence[Node], decode: Sequence[Node], *, needs_prefill:
 
 
 def models(nodes: Iterable[Node]) -> list[dict[str, Any]]:
-    """Return what the ready nodes serve, in OpenAI's shape with vLLM's extra keys."""
+    """Return what the nodes in use serve, in OpenAI's shape with vLLM's extra keys."""
     found: dict[str, dict[str, Any]] = {}
-    for node in _ready(nodes):
+    for node in nodes:
+        if node.state not in TAKES_WORK:
+            continue
         assert node.info is not None
+        adapters = {adapter.name: adapter for adapter in node.info.adapters or ()}
         for name in node.info.served_models:
+            adapter = adapters.get(name)
             found.setdefault(
                 name,
                 {
@@ -42,16 +46,21 @@ def models(nodes: Iterable[Node]) -> list[dict[str, Any]]:
                     "object": "model",
                     "created": 0,
                     "owned_by": "baton",
-                    "root": node.info.model,
-                    "parent": None,
-                    "max_model_len": node.info.max_model_len_tokens,
+                    "root": adapter.root if adapter else node.info.model,
+                    "parent": adapter.parent if adapter else None,
+                    "max_model_len": None if adapter else node.info.max_model_len_tokens,
                 },
             )
     return list(found.values())
 
 
-def _ready(nodes: Iterable[Node]) -> list[Node]:
-    return [node for node in nodes if node.state is State.READY]
+def _expected_to_serve(nodes: Iterable[Node]) -> list[Node]:
+    """Return those that are ready, or silent for so short a time that a load balancer had better not look elsewhere."""
+    return [
+        node
+        for node in nodes
+        if node.state is State.READY or (node.state is State.SILENT and node.silent_s < LONGEST_SILENCE_S)
+    ]
 
 
 def _unpairable(makers: Sequence[Node], takers: Sequence[Node]) -> list[Mapping[str, str]]:

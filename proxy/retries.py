@@ -4,10 +4,11 @@ Only work that is asked of another node is a retry. A decode node that computes 
 node failed, does what nobody has done yet: that needs no permission.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from proxy.errors import Kind
 from proxy.node import Node
 from proxy.retry_budget import RetryBudget
 
@@ -30,6 +31,12 @@ class History:
     attempts: int = 0
     lost_prefill: tuple[Node, ...] = ()
     lost_decode: tuple[Node, ...] = ()
+
+    def after(self, node: Node, kind: Kind) -> "History":
+        """Return the history after one more attempt; a decode node that did not answer may be asked again."""
+        if kind is Kind.TIMEOUT and node.role == "decode":
+            return replace(self, attempts=self.attempts + 1)
+        return self.without(node)
 
     def without(self, node: Node) -> "History":
         """Return the history after one more attempt, which failed on a node."""

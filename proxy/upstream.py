@@ -85,7 +85,9 @@ class Upstream:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 return await self._pool.connect(address)
-        except OSError as exc:  # TimeoutError is one
+        except TimeoutError as exc:
+            raise UpstreamError(Kind.TIMEOUT, "it cannot be reached in time") from exc
+        except OSError as exc:
             if exc.errno in _OWN:
                 raise UpstreamError(Kind.OWN, "the proxy has too many connections") from exc
             raise UpstreamError(Kind.CONNECT, "it cannot be reached") from exc

@@ -14,28 +14,23 @@ from contracts.node_info import NodeInfo, NodeLoad
 from contracts.secret import ClusterSecret
 from proxy.errors import Kind, UpstreamError
 from proxy.headers import line
-from proxy.node import Node, State
+from proxy.node import LONGEST_SILENCE_S, Node, State
 from proxy.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH: Final = "/health"
 LATE_PROBES: Final = (
-    2  # in a row make a node that was ready count as down; one that refuses or hangs up is down at once
+    2  # in a row make a node that was ready count as silent; one that refuses or hangs up is down at once
 )
-LAST_LATE_PROBES: Final = 6  # likewise of a node without which nothing could be served
-
 STALE_S: Final = 5.0  # what others had on a node so long ago says nothing about now
+_MAY_FALL_SILENT: Final = frozenset((State.READY, State.SILENT))  # the others have nothing to be waited for
 
 
 class Prober:
     """Probes any node once."""
 
-    def __init__(
-        self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream, is_dispensable: Callable[[Node], bool]
-    ) -> None:
-        """`is_dispensable`: whether requests can still be served as configured without a node."""
-        self._is_dispensable = is_dispensable
+    def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
         self.interval_s = config.probe_interval_s
         self._timeout_s = config.probe_timeout_s
         self._secret = secret
@@ -49,13 +44,12 @@ class Prober:
             except UpstreamError as exc:
                 if exc.kind is Kind.OWN:
                     return  # it was not asked
-                if exc.kind is Kind.TIMEOUT and node.probed is State.READY and self._is_kept(node, late):
+                is_late = exc.kind is Kind.TIMEOUT
+                if is_late and node.probed is State.READY and late < LATE_PROBES:
                     continue
-                node.lose(State.DOWN, f"a probe failed: {exc}")
+                is_silent = is_late and node.probed in _MAY_FALL_SILENT and node.unheard_s < LONGEST_SILENCE_S
+                node.lose(State.SILENT if is_silent else State.DOWN, f"a probe failed: {exc}")
             return
-
-    def _is_kept(self, node: Node, late: int) -> bool:
-        return late < LATE_PROBES or (late < LAST_LATE_PROBES and not self._is_dispensable(node))
 
     async def _probe(self, node: Node) -> None:
         health, _ = await self._get(node, HEALTH_PATH)

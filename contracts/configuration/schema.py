@@ -43,7 +43,7 @@ class ProxyConfig:
     decode_policy: RoutingPolicy = "least_load"  # which decode node gets a request
     routing_key_header: str = "x-session-id"  # what consistent_hash keeps on one node; without it, the body's `user`
     probe_interval_s: Seconds = 1.0  # how often each node's health and description are read
-    probe_timeout_s: Seconds = 2.0  # two probes without an answer for so long, six of the last node, mean down
+    probe_timeout_s: Seconds = 2.0  # two probes in a row without an answer for so long mean silent
     breaker_failures: AtLeastOne = 5  # so many failed requests in a row isolate a node that still answers probes
     breaker_failure_share: Share = 0.5  # or this share of all (10 at least) within `breaker_window_s`
     breaker_window_s: Seconds = 10.0  # over which that share is taken
@@ -102,8 +102,9 @@ class NodeConfig:
     advertise_host: str = ""  # address that peers reach this node at; empty: `host`, or its first non-loopback one
     control_port: Port = 0  # ZMQ port of a prefill node; 0: `port` + 1000
     drain_timeout_s: Seconds = 20.0  # after SIGTERM, for running requests and pushes to end; then vLLM is stopped
-    model_runner: Literal["auto", "baton", "engine"] = "auto"  # whose sampled tokens' way to the host; see runner.md
+    model_runner: Literal["auto", "baton", "engine"] = "auto"  # auto: baton on a CPU, else engine; see runner.md
     sync_audit: bool = False  # count what makes the model thread wait for the device; see runner.md
+    step_timeout_s: Seconds = 300.0  # the longest that a call of one step may take; then the node ends; see runner.md
     beside: Objects = ()  # KV connectors of vLLM beside Baton's, with kv_connector and settings; see composition.md
     vllm_args: Words = ()  # any further flag of vLLM's OpenAI server
 
@@ -119,6 +120,7 @@ class ServeConfig:
     pin_cores: bool = True  # give each node cores of its own where there are several
     start_timeout_s: Seconds = 240.0  # until every process must be ready
     stop_timeout_s: Seconds = 10.0  # for processes to drain and end, a proxy 2 s less; then they are killed
+    on_node_exit: Literal["restart", "stop"] = "restart"  # of a node while serving: at most 5 restarts in 300 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ def calibration() -> int:
 
 def in_child(target: Sequence[Any], rounds: int = ROUNDS) -> Iterator[Figure]:
     """Time everything in turn, so often."""
-    sender.WORTH_S = 0.0  # no layer is too small to be handed over alone
+    sender.WORTH_BYTES = 0  # no layer is too small to be handed over alone
     memory = HostMemory(hooks.SHAPE.total_bytes)
     planning = _planning()
     with tempfile.TemporaryDirectory() as folder:

@@ -165,6 +165,12 @@ NODE: Final = _kinds(
         "Wait if it is starting; if it has failed, read its log and start it again.",
     ),
     (
+        "silent",
+        "warning",
+        "The node's engine does not answer at the moment, although its process is there.",
+        "Ask again; if it stays so, look for a stopped process, swapping or a step that never ends, and at its log.",
+    ),
+    (
         "draining",
         "warning",
         "The node is stopping and takes no new work.",

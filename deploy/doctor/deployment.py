@@ -102,10 +102,10 @@ def _judge(node: Known) -> list[Finding]:
 
 def _disagreements(listed: Sequence[_Listed], findings: Sequence[Finding]) -> list[Finding]:
     """Nodes that are well as seen from here, and not as the proxy sees them."""
-    told = {finding.where for finding in findings if finding.code in UNUSED}
+    told = {finding.where for finding in findings if finding.code in (*UNUSED, "silent")}
     return [
         Finding(
-            code="draining" if each.state == "draining" else "proxy-sees-another",
+            code=each.state if each.state in ("draining", "silent") else "proxy-sees-another",
             where=each.url,
             what=f"the proxy has it as {each.state}: {each.reason}",
         )

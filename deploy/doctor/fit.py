@@ -75,6 +75,8 @@ def judge_node(node: Known) -> Iterator[Finding]:
         wrong_role, draining = node.info.role != node.role, node.info.state == "draining"
         code = "wrong-role" if wrong_role else "draining" if draining else "not-ready"
         yield Finding(code=code, where=node.url, what=reason)
+    elif node.info.state == "silent":
+        yield Finding(code="silent", where=node.url, what="its engine does not answer")
     if node.machine is None:
         yield Finding(code="no-probe", where=node.url, what="the node has no /baton/probe")
 

@@ -109,7 +109,7 @@ def facade(worker: Any) -> BatonConnector:
 
 def measure(target: Sequence[Any]) -> Iterator[Figure]:
     """Time the hooks for each policy, taking turns."""
-    sender.WORTH_S = 0.0  # no layer is too small to be handed over alone
+    sender.WORTH_BYTES = 0  # no layer is too small to be handed over alone
     memory = HostMemory(SHAPE.total_bytes)
     with tempfile.TemporaryDirectory() as folder:
         ranks = {policy: _rank(policy, memory, Target(*target), Path(folder)) for policy in POLICIES}

@@ -8,10 +8,11 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kv_connector.engine.greeting import Greetings
-from kv_connector.engine.mooncake_environment import prepare_environment
+from kv_connector.engine.mooncake_environment import port_range, prepare_environment
 from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
 from kv_connector.engine.mooncake_sender import MooncakeSender
 from kv_connector.engine.port_memory import PortMemory
@@ -19,22 +20,30 @@ from kv_connector.engine.spans import Spans
 from kv_connector.errors import EngineError
 from kv_connector.layout import Span
 
-_ATTEMPTS = 8  # engines made in search of a port that has not been used
+_ATTEMPTS = 32  # engines made in search of ports that were not used lately; a quarter of all were, so that two suffice
+_KEPT_SHARE = 4  # one port in so many is kept from new receivers: of 2,000, those of the last 250
 
 
 class MooncakeReceiver:
     """One fence domain."""
 
-    def __init__(self, engine: Any, session: str) -> None:
+    def __init__(self, engine: Any, session: str, closed: Callable[[], None] | None = None) -> None:
+        """`closed` is called once, when the engine has been destroyed."""
         self._engine = engine
         self._alive = weakref.ref(engine)
         self._session = session
+        self._closed = closed or _do_nothing
         self._lock = threading.Lock()
 
     @property
     def session(self) -> str:
         """See `ReceivingEngine.session`."""
         return self._session
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the engine has been destroyed."""
+        return self._alive() is None
 
     def close(self) -> None:
         """See `ReceivingEngine.close`. Takes 20 to 60 ms, a second where `shorten_accept` finds nothing.
@@ -46,10 +55,16 @@ class MooncakeReceiver:
         """
         with self._lock:  # a second caller returns only when the engine is gone as well
             self._engine = None
-            if self._alive() is not None:
+            if not self.is_gone:
                 gc.collect()
-            if self._alive() is not None:  # also on a second call: it is not fenced until it is gone
+            if not self.is_gone:  # also on a second call: it is not fenced until it is gone
                 raise EngineError(f"the receiving engine {self._session} is still in use and was not destroyed")
+            closed, self._closed = self._closed, _do_nothing
+            closed()
+
+
+def _do_nothing() -> None:
+    pass
 
 
 class MooncakeFactory:
@@ -75,7 +90,8 @@ class MooncakeFactory:
             max_in_flight: Writes in flight per target, over all pushes (trap 1).
             push_timeout_s: A push that has not ended by then is given up, whatever Mooncake says of it.
             ports: Ports that receivers must not get, those of processes before this one included; a sender that was
-                stopped in the middle of a push may still write to them (trap 11). New ones are added.
+                stopped in the middle of a push may still write to them (trap 11). New ones are added, and once more
+                when their receiver is closed. `None`: those of this factory alone.
             enter_device: Makes the device current in the thread that calls it; on an NPU Mooncake asks for it.
 
         Raises:
@@ -87,17 +103,16 @@ class MooncakeFactory:
         self._device = device
         self._max_in_flight = max_in_flight
         self._push_timeout_s = push_timeout_s
-        self._ports = ports
+        self._ports = ports or PortMemory()
         self._enter_device = enter_device
-        self.used_ports = ports.recent() if ports else set()  # of every receiver so far, RPC and data
         self._made: list[MooncakeSender | MooncakeReceiver] = []
 
     def sender(self, spans: Sequence[Span]) -> MooncakeSender:
         """See `EngineFactory.sender`."""
-        engine, checked, _ = self._start(spans)
+        engine, _ = self._start()
         sender = MooncakeSender(
             engine,
-            checked,
+            self._register(engine, spans),
             max_in_flight=self._max_in_flight,
             push_timeout_s=self._push_timeout_s,
             answered=Greetings(ask).answered,
@@ -106,37 +121,40 @@ class MooncakeFactory:
         return sender
 
     def receiver(self, spans: Sequence[Span]) -> MooncakeReceiver:
-        """See `EngineFactory.receiver`. Its ports are none that a receiver of this factory has had before."""
+        """See `EngineFactory.receiver`. It gets none of the ports that receivers of this machine had last."""
+        drawn_from = port_range()
         for _ in range(_ATTEMPTS):
-            engine, _, announced = self._start(spans)
+            engine, announced = self._start()
             ports = {engine.get_rpc_port(), announced.data_port} - {0}
             if self._protocol == "tcp" and announced.tcp_version < 2:
                 raise EngineError("this Mooncake speaks TCP protocol 1, which acknowledges writes too early; update it")
-            if not ports & self.used_ports:
-                self.used_ports |= ports
-                if self._ports:
-                    self._ports.add(ports)
-                receiver = MooncakeReceiver(engine, self._session(engine))
-                self._made.append(receiver)
-                return receiver
-            del engine
-        raise EngineError(f"no unused port for a receiving engine in {_ATTEMPTS} attempts")
+            if ports & self._ports.recent():
+                del engine
+                continue
+            self._register(engine, spans)
+            remember = partial(self._ports.add, ports, len(drawn_from) // _KEPT_SHARE)
+            remember()
+            receiver = MooncakeReceiver(engine, self._session(engine), remember)
+            living = [one for one in self._made if isinstance(one, MooncakeSender) or not one.is_gone]
+            self._made = [*living, receiver]
+            return receiver
+        raise EngineError(
+            f"no port for a receiving engine in {_ATTEMPTS} attempts: {len(self._ports.recent())} of the {len(drawn_from)} "
+            f"from {drawn_from.start} on (MC_MIN_RPC_PORT, MC_MAX_RPC_PORT) were used by others lately"
+        )
 
     def close(self) -> None:
         """See `EngineFactory.close`."""
         while self._made:
             self._made.pop().close()
 
-    def _start(self, spans: Sequence[Span]) -> tuple[Any, Spans, Announcement]:
+    def _start(self) -> tuple[Any, Announcement]:
         from mooncake.engine import TransferEngine
 
-        checked = Spans(spans)
         self._enter_device()
         engine = TransferEngine()
         if status := engine.initialize(self._host, "P2PHANDSHAKE", self._protocol, self._device):
             raise EngineError(f"Mooncake does not start ({self._protocol} on {self._host}): {status}")
-        if status := engine.batch_register_memory(checked.addresses, checked.lengths):
-            raise EngineError(f"Mooncake does not register {sum(checked.lengths)} B of KV cache: {status}")
         shorten_accept(engine.get_rpc_port())
         announced = ask(self._host, engine.get_rpc_port())
         if announced.transport not in ("", self._protocol):
@@ -144,7 +162,14 @@ class MooncakeFactory:
                 f"transfer.protocol is {self._protocol!r}, but Mooncake chose {announced.transport!r}: it takes TCP where "
                 "it finds no card, and only what its wheel was built with"
             )
-        return engine, checked, announced
+        return engine, announced
+
+    @staticmethod
+    def _register(engine: Any, spans: Sequence[Span]) -> Spans:
+        checked = Spans(spans)
+        if status := engine.batch_register_memory(checked.addresses, checked.lengths):
+            raise EngineError(f"Mooncake does not register {sum(checked.lengths)} B of KV cache: {status}")
+        return checked
 
     def _session(self, engine: Any) -> str:
         host = f"[{self._host}]" if ":" in self._host else self._host

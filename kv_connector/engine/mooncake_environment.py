@@ -51,6 +51,13 @@ def prepare_environment(host: str, protocol: str, environ: MutableMapping[str, s
         environ.setdefault(name, value)
 
 
+def port_range(environ: Mapping[str, str] = os.environ) -> range:
+    """Return the ports that Mooncake draws from, for control and data; what it cannot use it replaces by its own."""
+    low, high = (environ.get(name, "") for name in ("MC_MIN_RPC_PORT", "MC_MAX_RPC_PORT"))
+    first, last = (int(value) if value.isdecimal() else port for value, port in ((low, 15_000), (high, 17_000)))
+    return range(first, last + 1) if 0 < first <= last < 65_536 else range(15_000, 17_001)
+
+
 def check_transport(protocol: str, device_type: str) -> None:
     """Check that a transport can carry the KV of a device, and that its late writes can be fenced.
 

@@ -3,6 +3,9 @@
 The batch calls spin at a full core for the whole transfer, and their -1 does not tell which copies still go on (E1).
 Nothing here waits or spins.
 
+A push fails when it has taken too long of the time in which it was looked after. A poller that was kept from looking (a
+stopped process, a machine out of memory) says nothing of the push, and copies beyond the first wait for polls.
+
 What a poll costs: one status call (0.4 µs) while the oldest write is running, plus one per write that has finished
 since. A status is never asked for again once it was final, since Mooncake frees the id.
 """
@@ -17,27 +20,42 @@ from kv_connector.engine.spans import Spans
 from kv_connector.plan import Copy, CopyPlan
 
 _RUNNING, _DONE = 0, 1  # `transfer_check_status`; -1 failed, -2 timed out
+_LONGEST_GAP_S = 0.1  # between two polls of a poller that runs; more does not count
 _NOT_SUBMITTED = (0, (1 << 64) - 1)  # `transfer_submit_write` has an unsigned result; older versions return -1
 
 
 class MooncakePush:
     """Writes of one push call. Poll it from one thread at a time."""
 
-    __slots__ = ("_copies", "_deadline", "_engine", "_greeted", "_result", "_running", "_target", "_waiting")
+    __slots__ = (
+        "_copies",
+        "_engine",
+        "_greeted",
+        "_left_s",
+        "_polled_s",
+        "_result",
+        "_running",
+        "_target",
+        "_waiting",
+    )
 
-    def __init__(self, engine: "MooncakeSender", target: str, plan: CopyPlan, deadline: float) -> None:
+    def __init__(self, engine: "MooncakeSender", target: str, plan: CopyPlan, timeout_s: float) -> None:
         self._engine = engine
         self._target = target
         self._copies = iter(plan)
         self._waiting = len(plan)  # copies that have not been begun
         self._running: deque[int] = deque()
-        self._deadline = deadline
+        self._left_s = timeout_s
+        self._polled_s = engine.now()
         self._greeted = False
         self._result: bool | None = None
 
     def poll(self) -> bool | None:
         """See `Push.poll`."""
         if self._result is None:
+            now = self._engine.now()
+            self._left_s -= min(now - self._polled_s, _LONGEST_GAP_S)
+            self._polled_s = now
             self._result = self._advance()
             if self._result is False:
                 self._engine.abandon(self._target, self._running)
@@ -47,7 +65,7 @@ class MooncakePush:
         if not self._greeted:
             answered = self._engine.answered(self._target)
             if not answered:
-                return False if self._engine.now() > self._deadline else answered
+                return False if self._left_s < 0 else answered
             self._greeted = True
         while self._running and (status := self._engine.status(self._running[0])) != _RUNNING:
             self._running.popleft()
@@ -62,7 +80,7 @@ class MooncakePush:
             self._running.append(write)
         if not self._running and not self._waiting:
             return True
-        return False if self._engine.now() > self._deadline else None
+        return False if self._left_s < 0 else None
 
 
 class MooncakeSender:
@@ -92,7 +110,7 @@ class MooncakeSender:
         """See `SendingEngine.submit`. Copies beyond the target's capacity are begun by later polls."""
         self._spans.check_sources(plan)
         self._reap()
-        push = MooncakePush(self, target, plan, self.now() + self._push_timeout_s)
+        push = MooncakePush(self, target, plan, self._push_timeout_s)
         push.poll()
         return push
 

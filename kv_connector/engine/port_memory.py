@@ -1,18 +1,20 @@
-"""Ports that receiving engines of this machine have used lately.
+"""Ports that receiving engines of this machine had last.
 
-A sender that was paused in the middle of a push may write to its target's port long after the target's process has
-gone. So a restarted decode node must not get its predecessor's port (trap 11). Mooncake draws ports at random from a
-small range, and processes come and go: the memory is a file that all of them share.
+A sender that was paused in the middle of a push may write to its target's port long after the target's engine or process
+has gone. So neither the next engine nor a restarted decode node must get that port (trap 11). Mooncake draws ports at
+random from a small range, and processes come and go: the memory is a file that all of them share.
+
+It forgets by number, not by time: the ports used longest ago go first, and there are always enough to draw from.
 """
 
 import fcntl
+import logging
 import tempfile
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from os import getuid
 from pathlib import Path
 
-KEPT_S = 3600.0
+logger = logging.getLogger(__name__)
 
 
 def shared_path() -> Path:
@@ -21,29 +23,46 @@ def shared_path() -> Path:
 
 
 class PortMemory:
-    """A file of `port time` lines; entries older than an hour are dropped."""
+    """A file with a port at the head of each line, the last one used last, and the same in memory for this process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
+        """Remember in `path`, or, without one, for this process alone."""
         self._path = path
+        self._own: list[int] = []
 
     def recent(self) -> set[int]:
-        """The ports used within the last hour."""
+        """The ports that are remembered."""
+        if self._path is None:
+            return set(self._own)
         try:
-            return {port for port, _ in self._read(self._path.read_text())}
+            with self._path.open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH)  # until the file is closed
+                return {*self._own, *_parse(file.read())}
         except FileNotFoundError:
-            return set()
+            return set(self._own)
 
-    def add(self, ports: Iterable[int]) -> None:
-        """Remember ports."""
-        with self._path.open("a+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            file.seek(0)
-            kept = [*self._read(file.read()), *((port, time.time()) for port in ports)]
-            file.truncate(0)
-            file.writelines(f"{port} {since:.0f}\n" for port, since in kept)
+    def add(self, ports: Iterable[int], keep: int) -> None:
+        """Remember ports as those used last, and of all no more than `keep`."""
+        added = list(ports)
+        self._own = _newest([*self._own, *added], keep)
+        if self._path is None:
+            return
+        try:
+            with self._path.open("a+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # likewise
+                file.seek(0)
+                kept = _newest([*_parse(file.read()), *added], keep)
+                file.truncate(0)
+                file.writelines(f"{port}\n" for port in kept)
+        except OSError as exc:  # a fence must not fail of it
+            logger.warning("other processes do not hear which ports were used: %s: %s", self._path, exc)
 
-    @staticmethod
-    def _read(text: str) -> list[tuple[int, float]]:
-        oldest = time.time() - KEPT_S
-        pairs = (line.split() for line in text.splitlines())
-        return [(int(pair[0]), float(pair[1])) for pair in pairs if len(pair) == 2 and float(pair[1]) >= oldest]
+
+def _parse(text: str) -> list[int]:
+    heads = (line.split(maxsplit=1)[0] for line in text.splitlines() if line.strip())
+    return [int(head) for head in heads if head.isdecimal()]
+
+
+def _newest(ports: Sequence[int], keep: int) -> list[int]:
+    """Return the last ports, each once, in their order."""
+    return list(dict.fromkeys(reversed(ports)))[:keep][::-1]

@@ -116,7 +116,9 @@ def _serve(order: Order) -> int:
 
 def _wait(seconds: float) -> None:
     """Wait, but not for longer than anybody is there who waits for us: until stdin is closed."""
-    select.select([sys.stdin], [], [], seconds)
+    stdin = select.poll()
+    stdin.register(sys.stdin, select.POLLIN)
+    stdin.poll(seconds * 1000)
 
 
 def _say(answer: msgspec.Struct) -> None:

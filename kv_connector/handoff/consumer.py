@@ -84,7 +84,7 @@ class Consumer:
         self._ids: dict[str, str] = {}  # request id → transfer id
         self._next_beat = 0.0
         self._unannounced: set[str] = set()  # peers with a transfer that they have not been told of
-        self._declined: dict[str, list[str]] = {}  # peer → transfers to revoke as soon as its session is open
+        self._declined: dict[str, dict[str, None]] = {}  # peer → transfers to revoke until it has answered
 
     # --- what the scheduler and the device say -------------------------------------------------------------------
 
@@ -100,6 +100,7 @@ class Consumer:
         if len(self.transfers) >= MAX_OPEN and len(self._of(peer)) >= MAX_OPEN:
             self.resolved.append(Resolved(request_id, transfer_id, False, False, "too many transfers are open", None))
             return
+        self._forget_declined(peer, transfer_id)
         self.transfers[transfer_id] = Incoming(transfer_id, request_id, peer, now, shards)
         self._ids[request_id] = transfer_id
         session = self._dial(peer, now)
@@ -240,8 +241,6 @@ class Consumer:
         session.state = SessionState.OPEN
         self.hellos[peer] = hello
         self._send_beat(peer)
-        for transfer_id in self._declined.pop(peer, ()):
-            self.outbox.append((peer, session.stamp(Revoke(transfer_id=transfer_id, epoch=0))))
         for transfer in self._of(peer):
             self._reserve(transfer)
 
@@ -288,6 +287,8 @@ class Consumer:
         for transfer in listed:
             if transfer.phase is Phase.REVOKING:
                 self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch))
+        for transfer_id in self._declined.get(peer, ()):
+            self.outbox.append((peer, session.stamp(Revoke(transfer_id=transfer_id, epoch=0))))
 
     def _answered(self, peer: str, body: Beat) -> None:
         """P lists the epochs that it knows; what it does not know was lost on the way."""
@@ -331,6 +332,8 @@ class Consumer:
 
     def _ended(self, body: Commit | Fail, peer: str, now: float) -> None:
         transfer = self.transfers.get(body.transfer_id)
+        if transfer is None:
+            self._forget_declined(peer, body.transfer_id)
         if transfer is None or transfer.peer != peer or body.epoch not in (0, transfer.epoch):
             return
         if transfer.phase <= Phase.PREPARED:
@@ -385,14 +388,20 @@ class Consumer:
             self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch))
 
     def _decline(self, transfer: Incoming) -> None:
-        """Nothing was reserved, so no answer is needed; but P keeps the prompt until it hears of it."""
+        """Nothing was reserved, so the blocks wait for no answer; but P keeps the prompt until it hears of it."""
         session = self.sessions.get(transfer.peer)
-        if session is not None and session.state is SessionState.NEW:
-            declined = self._declined.setdefault(transfer.peer, [])
-            if len(declined) < MAX_DECLINED:  # of the others P hears nothing: it lets go of them itself, a little later
-                declined.append(transfer.transfer_id)
-        else:
-            self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=0))
+        if session is None or session.state is SessionState.REFUSED:
+            return
+        self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=0))
+        declined = self._declined.setdefault(transfer.peer, {})
+        if len(declined) < MAX_DECLINED:  # if P hears of none of the others, it lets go of them itself, a little later
+            declined[transfer.transfer_id] = None
+
+    def _forget_declined(self, peer: str, transfer_id: str) -> None:
+        declined = self._declined.get(peer, {})
+        declined.pop(transfer_id, None)
+        if not declined:
+            self._declined.pop(peer, None)
 
     def _taint(self, transfer: Incoming, now: float) -> None:
         transfer.phase = Phase.DIRTY

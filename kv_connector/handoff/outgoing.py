@@ -18,6 +18,14 @@ class Prompt(NamedTuple):
     shards: int = 1  # ranks of ours from which the decode rank takes its part, as far as we know
 
 
+class Progress(NamedTuple):
+    """What one step does for one prompt."""
+
+    request_id: str
+    new_blocks: list[list[int]]  # block ids that the prompt got in this step, by KV cache group, in prompt order
+    ready_blocks: int  # blocks of the prompt that are complete when this step's forward pass has run
+
+
 class Push(NamedTuple):
     """One push call that the sender may make: it has been counted as under way."""
 

@@ -7,11 +7,15 @@ rank that has the most, so that one that ends transfers without end pushes out n
 
 from collections import OrderedDict
 from itertools import islice
+from typing import Final
+
+from msgspec.structs import replace
 
 from kv_connector.protocol import Commit, Fail
 from kv_connector.tp_mapping import transfer_of
 
 CAPACITY = 65_536
+NO_TIMINGS: Final[dict[str, float]] = {}  # one for all
 _COMPARED = 1_024  # ranks among which the one with the most is sought
 
 
@@ -30,8 +34,14 @@ class Tombstones:
         return self._known(transfer_id) is not None
 
     def bury(self, decode: int, outcome: Commit | Fail) -> None:
-        """Remember how a transfer ended; `decode` is the incarnation of its decode rank."""
+        """Remember how a transfer ended; `decode` is the incarnation of its decode rank.
+
+        A commit that is said again is without its timings, which take more room than all the rest: they go into D's
+        metrics and nothing else.
+        """
         self._forget(outcome.transfer_id)
+        if isinstance(outcome, Commit):
+            outcome = replace(outcome, timings_s=NO_TIMINGS, pushing_s=0.0)
         self._outcomes[outcome.transfer_id] = decode, outcome
         self._by_owner.setdefault(decode, OrderedDict())[outcome.transfer_id] = None
         while len(self._outcomes) > self._capacity:

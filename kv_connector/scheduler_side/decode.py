@@ -20,12 +20,13 @@ from kv_connector.engine_version import restart
 from kv_connector.groups import ONE_GROUP, Group, have_windows
 from kv_connector.handoff.incoming import Wish
 from kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
-from kv_connector.prompt import ADAPTER_CHANGED, has_changed, prompt_hash
+from kv_connector.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.billing import bill
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.ledger import ReservationLedger
 from kv_connector.scheduler_side.siblings import Siblings
+from kv_connector.scheduler_side.stalls import Stalls
 from kv_connector.scheduler_side.timing import DecodeTimings
 from kv_connector.scheduler_side.tracking import Failures, computed_by, params_of, wrong_grid
 from kv_connector.status import OutcomeSender
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 logger = logging.getLogger(__name__)
+
+STALLED_S = 2.0  # how long D computes nothing, for want of blocks, before early reservations are given back
+NOT_STARTED = "the prefill node had not started it when a request that came later could not be given blocks"
 
 
 class _State(IntEnum):
@@ -53,9 +57,11 @@ class _Tracked:
     named: str  # in the request's parameters: the same, or that of all prompts of one HTTP request
     peer: str
     prompt_hash: bytes
+    adapter: str  # its name when the prompt was hashed
     since: float  # s, monotonic
     state: _State = _State.WAITING
     started: bool = False  # P computes the prompt
+    receive_failed: bool = False  # as some rank has reported
     external_tokens: int = 0  # reserved for
     cached_tokens: int = 0  # of the prompt, that P had cached, as far as it said
 
@@ -87,6 +93,7 @@ class DecodeScheduler:
         self._requests: dict[str, _Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
         self._siblings = Siblings(can_share=has_prefix_cache)
+        self._stalls = Stalls(STALLED_S)
         self._ledger = ReservationLedger(grid.ranks)
         self.integrity = IntegrityCheck(self._ledger.reservations)
         self._step = DecodeStep()
@@ -117,7 +124,7 @@ class DecodeScheduler:
         params = params_of(request, "decode", self._secret, self._refusals)
         if params is None or request.skip_reading_prefix_cache:
             return  # an ordinary request; one that must compute its prompt itself
-        prompt = prompt_hash(request, self._adapters)
+        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
         transfer_id = params.transfer_of(prompt_hash(request))
         peers = params.peer.split(",")
         if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:
@@ -129,7 +136,7 @@ class DecodeScheduler:
             else:
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        tracked = _Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, time.monotonic())
+        tracked = _Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, adapter, time.monotonic())
         self._requests[request.request_id] = tracked
         self._owners[transfer_id] = request.request_id
         self._siblings.own(request.request_id, request.num_prompt_tokens)
@@ -139,18 +146,24 @@ class DecodeScheduler:
 
     def match(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond the local prefix hit will come from P: `None` means ask again next step."""
+        tokens, is_remote = self._match(request, num_computed_tokens)
+        if tokens is not None:
+            self._stalls.asked(request.request_id, self._blocks_for(request.num_prompt_tokens - num_computed_tokens))
+        return tokens, is_remote
+
+    def _match(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         if self._siblings.must_wait(request.request_id):
             return None, False
         tracked = self._requests.get(request.request_id)
         if tracked is None or tracked.state is not _State.WAITING:
             return 0, False
-        if has_changed(request, self._adapters, tracked.prompt_hash):
-            self._recompute(request.request_id, tracked, ADAPTER_CHANGED)
-            return 0, False
         missing = request.num_prompt_tokens - num_computed_tokens
         if missing <= 1:
             return 0, False  # vLLM computes the last token itself in any case
         if self._may_reserve(tracked, missing):
+            if adapter_name(request, self._adapters) != tracked.adapter:
+                self._recompute(request.request_id, tracked, ADAPTER_CHANGED)
+                return 0, False
             return missing - self._own_tokens, True
         return None, False  # bounded: the worker gives up after `transfer_timeout_s` and reports it
 
@@ -158,6 +171,7 @@ class DecodeScheduler:
         self, request: "Request", blocks: Sequence[Sequence["KVCacheBlock"]], num_external_tokens: int
     ) -> None:
         """Blocks have been allocated: `blocks` (all of the request's, by KV cache group, in prompt order)."""
+        self._stalls.placed(request.request_id)
         tracked = self._requests.get(request.request_id)
         if tracked is None or tracked.state is not _State.WAITING:
             return
@@ -198,10 +212,14 @@ class DecodeScheduler:
         """Return what has come up since the last step, for the workers."""
         self.integrity.step_begins(output)
         for new in output.scheduled_new_reqs:
-            self._totals["prompt_tokens_computed"] += len(new.prompt_token_ids or ()) - new.num_computed_tokens
+            # The V2 runner also has here what goes on after a preemption, perhaps with more than its prompt cached.
+            self._totals["prompt_tokens_computed"] += max(0, len(new.prompt_token_ids or ()) - new.num_computed_tokens)
         for request_id, computed in computed_by(output):
             self._siblings.scheduled(request_id, computed)
-        self._timings.stepped([new.req_id for new in output.scheduled_new_reqs], time.monotonic())
+        now = time.monotonic()
+        self._timings.stepped([new.req_id for new in output.scheduled_new_reqs], now)
+        if needed := self._stalls.step_ends(computes=bool(output.num_scheduled_tokens), now=now):
+            self._make_room(needed)
         step, self._step = self._step, DecodeStep()
         return step
 
@@ -216,8 +234,8 @@ class DecodeScheduler:
             if ended := self._requests.get(request_id):
                 ended.cached_tokens = ending.cached_tokens
         for request_id, reason in report.failed.items():
-            if (failed := self._requests.get(request_id)) and failed.state is not _State.SETTLED:
-                self._recompute(request_id, failed, reason)
+            if failed := self._requests.get(request_id):
+                self._fail_receive(request_id, failed, reason)
         for request_id in finished_receiving:
             if waiting := self._requests.get(request_id):
                 self._end_receive(request_id, waiting)
@@ -268,10 +286,26 @@ class DecodeScheduler:
     def _may_reserve(self, tracked: _Tracked, missing: int) -> bool:
         """Reserve at once while enough of the pool stays free; else only for a prompt that has started (E8)."""
         pool = self._ledger.pool
-        missing_blocks = -(-missing // self._block_tokens)
-        needed = sum(min(missing_blocks, group.most_read_blocks(self._block_tokens)) for group in self._groups)
-        left = pool.get_num_free_blocks() - needed
+        left = pool.get_num_free_blocks() - self._blocks_for(missing)
         return tracked.started or left >= self._config.transfer.early_reserve_share * pool.num_gpu_blocks
+
+    def _blocks_for(self, tokens: int) -> int:
+        blocks = -(-tokens // self._block_tokens)
+        return sum(int(min(blocks, group.most_read_blocks(self._block_tokens))) for group in self._groups)
+
+    def _make_room(self, needed: int) -> None:
+        """Give back early reservations, the newest first, until so many blocks will be free; D computes those prompts."""
+        short = needed - self._ledger.pool.get_num_free_blocks()
+        coming = sum(
+            self._ledger.blocks_held(request_id)
+            for request_id, tracked in self._requests.items()
+            if tracked.state is _State.SETTLED  # given back already; its peer has not answered yet
+        )
+        short = short - coming if coming else max(1, short)  # vLLM may want more than we know of
+        for request_id, tracked in reversed(self._requests.items()):
+            if short > 0 and tracked.state is _State.RESERVED and not tracked.started:
+                short -= self._ledger.blocks_held(request_id)
+                self._recompute(request_id, tracked, NOT_STARTED)
 
     def _placed(self, group: Group, table: Sequence["KVCacheBlock"], tokens: int) -> Sequence["KVCacheBlock"]:
         """Return a block table in the prompt's order; a state's has one block, which stands for the last token received."""
@@ -291,14 +325,19 @@ class DecodeScheduler:
         self._step.cancelled.append(request_id)
 
     def _end_receive(self, request_id: str, tracked: _Tracked) -> None:
-        if tracked.state is _State.SETTLED:
-            restart(tracked.request)  # it failed
+        if tracked.receive_failed:  # one that was given back while its KV had just arrived has not failed
+            restart(tracked.request)
         elif tracked.state is _State.RESERVED:
             tracked.state = _State.SETTLED
             bill(tracked.request, tracked.cached_tokens)
             self._timings.loaded(request_id)
             self._totals["loaded"] += 1
             self._totals["tokens_received"] += tracked.external_tokens
+
+    def _fail_receive(self, request_id: str, tracked: _Tracked, reason: str) -> None:
+        tracked.receive_failed = True
+        if tracked.state is not _State.SETTLED:
+            self._recompute(request_id, tracked, reason)
 
     def _recompute(self, request_id: str, tracked: _Tracked, reason: str) -> None:
         tracked.state = _State.SETTLED

@@ -16,7 +16,7 @@ from kv_connector.adapter import Adapters
 from kv_connector.groups import ONE_GROUP, Group, have_states
 from kv_connector.handoff.outgoing import Prompt
 from kv_connector.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
-from kv_connector.prompt import ADAPTER_CHANGED, has_changed, prompt_hash
+from kv_connector.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from kv_connector.refusals import Refusals, Refused
 from kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from kv_connector.scheduler_side.pins import BlockTables
@@ -46,6 +46,7 @@ class _Tracked:
     tokens: int
     blocks: int  # of the whole prompt
     prompt_hash: bytes
+    adapter: str  # its name when the prompt was hashed
     grids: Grids
     taken: tuple[int, ...]  # tokens off its end: D computes them
     state: _State = _State.QUEUED
@@ -91,7 +92,7 @@ class PrefillScheduler:
         params = params_of(request, "prefill", self._secret, self._refusals)
         if params is None:
             return
-        prompt = prompt_hash(request, self._adapters)
+        adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
         transfer_id = params.transfer_of(prompt_hash(request))
         if known := self._prompts.get(transfer_id):
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
@@ -110,7 +111,7 @@ class PrefillScheduler:
         blocks = -(-tokens // self._block_tokens)
         group = params.transfer_id if params.several else ""
         taken = shorten(request) if self._has_states else ()
-        tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, params.grids, taken)
+        tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, adapter, params.grids, taken)
         self._requests[request.request_id] = tracked
         self._totals["transfers"] += 1
 
@@ -190,7 +191,7 @@ class PrefillScheduler:
         tracked = self._requests.get(request_id)
         if tracked is None or tracked.state is not _State.QUEUED:
             return
-        if has_changed(tracked.request, self._adapters, tracked.prompt_hash, tracked.taken):
+        if adapter_name(tracked.request, self._adapters) != tracked.adapter:
             self._step.abandoned.append(Abandoned(tracked.transfer_id, ADAPTER_CHANGED, tracked.grids))
             tracked.state = _State.VOID
         else:

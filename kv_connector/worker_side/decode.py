@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -19,15 +20,16 @@ from kv_connector.pairing import shares_of
 from kv_connector.protocol import Reserve, decode, encode
 from kv_connector.refusals import Refusals
 from kv_connector.side_channel import ControlLoop, PeerKey
-from kv_connector.sync import Record
+from kv_connector.sync import Awaitable, Record
 from kv_connector.tp_mapping import named, transfer_of
 from kv_connector.verification import differences, mismatch
 from kv_connector.wake import Waker, wake_path
 from kv_connector.worker_side.digesting import DigestThread, Part, blocks_of
 from kv_connector.worker_side.drain import drain
 from kv_connector.worker_side.introduction import Introduction
+from kv_connector.worker_side.landing import Arrived, Landing
 from kv_connector.worker_side.receiving import ReceivingEngines
-from kv_connector.worker_side.zeroing import Zeroing
+from kv_connector.worker_side.waiter import DeviceWaiter
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +50,10 @@ class DecodeWorker:
         incarnation: int,
         record: Record,
         digests: BlockDigests,
+        device: Awaitable | None = None,
+        enter_device: Callable[[], None] = lambda: None,
     ) -> None:
+        """Allocate; `start` starts the threads. `device`: see `Landing`; `None` where an acknowledged write is complete."""
         caches = introduction.caches
         self._introduction = introduction
         self._record = record
@@ -63,9 +68,26 @@ class DecodeWorker:
             refused=self._refusals.count,
         )
         self._gather = Gather(self._consumer, shares_of(caches.regions))
-        self._digests: DigestThread[tuple[Incoming, list[Part]]] = DigestThread(digests, self._compared)
+        self._digests: DigestThread[tuple[Incoming, list[Part]]] = DigestThread(digests, self._compared, enter_device)
         self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
-        self._zeroing = Zeroing(done=self._zeroed, failed=self._give_up)
+        self._zeroing: DeviceWaiter[list[str]] = DeviceWaiter(
+            "baton-zeroed",
+            enter_device=enter_device,
+            passed=self._zeroed,
+            failed=self._give_up,
+            patience_s=config.transfer.transfer_timeout_s,
+        )
+        self._landing = (
+            Landing(
+                device,
+                landed=self._landed,
+                lost=self._lost,
+                enter_device=enter_device,
+                patience_s=config.transfer.transfer_timeout_s,
+            )
+            if device is not None
+            else None
+        )
         self._loop = ControlLoop(self, TICK_S, secret=secret, refusals=self._refusals)
         self._waker = Waker(wake_path(config.engine_dir))
         self._finished: set[str] = set()  # requests that vLLM waits for, resolved since it last asked
@@ -84,6 +106,8 @@ class DecodeWorker:
         for domain in self._consumer.domains.missing():
             self._engines.want(domain)
         self._zeroing.start()
+        if self._landing:
+            self._landing.start()
         self._digests.start()
         self._loop.start()
 
@@ -92,6 +116,8 @@ class DecodeWorker:
         self._zeroing.stop()
         self._loop.stop()
         self._engines.stop()
+        if self._landing:
+            self._landing.stop()
         self._digests.stop()
         self._waker.stop()
 
@@ -146,6 +172,9 @@ class DecodeWorker:
         with self._lock:
             self._consumer.tick(time.monotonic())
             self._flush()
+        self._zeroing.give_up(time.monotonic())
+        if self._landing:
+            self._landing.give_up(time.monotonic())
 
     def on_disconnect(self, peer: PeerKey) -> None:
         """A hint: whether the peer is alive shows when it is asked."""
@@ -218,20 +247,20 @@ class DecodeWorker:
     def _reserve_after_zeroing(self, request_ids: list[str]) -> None:
         event = self._record()
         if event is None:
-            self._zeroed(request_ids)
+            self._zeroed(request_ids, time.monotonic())
         else:
-            self._zeroing.after(event, request_ids)
+            self._zeroing.watch(event, request_ids)
 
-    def _zeroed(self, request_ids: list[str]) -> None:
+    def _zeroed(self, request_ids: list[str], at_s: float) -> None:
         with self._lock:
-            self._gather.zeroed(request_ids, time.monotonic())
+            self._gather.zeroed(request_ids, at_s)
             self._flush()
 
     def _give_up(self, request_ids: list[str], reason: str) -> None:
         now = time.monotonic()
         with self._lock:
             for request_id in request_ids:
-                self._gather.cancel(request_id, now, reason)
+                self._gather.cancel(request_id, now, f"{reason} before the decode node's blocks were zeroed")
             self._flush()
 
     def _flush(self) -> None:
@@ -246,19 +275,51 @@ class DecodeWorker:
                 self._reserve_sent_s.setdefault(transfer_of(message.body.transfer_id), time.monotonic())
         for peer in drain(consumer.forgotten):
             self._loop.forget(("dial", peer))
-        for transfer in drain(consumer.to_verify):
-            assert transfer.wish is not None  # committed
-            self._committed_s[transfer_of(transfer.transfer_id)] = time.monotonic()
-            parts = self._introduction.written_to(transfer.wish, consumer.hellos[transfer.peer])
-            self._digests.ask((transfer, parts), parts)
-        for resolved in drain(gather.resolved):
-            self._resolve(resolved)
+        resolved = drain(gather.resolved)
+        to_verify = [(transfer, self._committed(transfer)) for transfer in drain(consumer.to_verify)]
+        arrived = Arrived(to_verify, [one for one in resolved if one.ok], drain(gather.closed))
+        for one in resolved:
+            if not one.ok:
+                self._resolve(one)  # it needs nothing of the device: it recomputes in other blocks
+        if arrived and self._landing:
+            self._landing.hold(arrived)
+        else:
+            self._deliver(arrived)
         self._report.started.update(drain(gather.started))
-        self._report.closed += drain(gather.closed)
         for session in drain(consumer.fences):
             self._engines.fence(session)
         for domain in consumer.domains.missing():
             self._engines.want(domain)
+
+    def _deliver(self, arrived: Arrived) -> None:
+        """Make use of what the device has. Called with the lock held."""
+        for transfer, parts in arrived.to_verify:
+            self._digests.ask((transfer, parts), parts)
+        for resolved in arrived.resolved:
+            self._resolve(resolved)
+        self._report.closed += arrived.closed
+
+    def _landed(self, arrived: Arrived) -> None:
+        """The device has what was acknowledged (the thread of `Landing`)."""
+        with self._lock:
+            self._deliver(arrived)
+            self._waker.wake()
+
+    def _lost(self, arrived: Arrived, reason: str) -> None:
+        """It will not: nothing of it may be used, and no block given back, since writes may still be queued."""
+        with self._lock:
+            for transfer, _ in arrived.to_verify:
+                self._consumer.verified(transfer, reason)
+            for resolved in arrived.resolved:
+                self._resolve(resolved._replace(ok=False, reason=reason, commit=None))
+            self._flush()
+        logger.error("%d requests' blocks stay out of the pool: %s", len(arrived.closed), reason)
+
+    def _committed(self, transfer: Incoming) -> list[Part]:
+        """Return what of our KV a transfer that is to be verified wrote."""
+        assert transfer.wish is not None  # it was reserved
+        self._committed_s[transfer_of(transfer.transfer_id)] = time.monotonic()
+        return self._introduction.written_to(transfer.wish, self._consumer.hellos[transfer.peer])
 
     def _resolve(self, resolved: Resolved) -> None:
         commit, reason = resolved.commit, resolved.reason

@@ -41,10 +41,19 @@ def blocks_of(parts: Iterable[Part]) -> list[int]:
 class DigestThread(Generic[T]):
     """Computes the digests of the blocks of things, in the order in which they were asked for."""
 
-    def __init__(self, compute: BlockDigests, done: Callable[[T, bytes], None]) -> None:
-        """`done(thing, digests)` is called from this object's thread, with no digests where computing them failed."""
+    def __init__(
+        self, compute: BlockDigests, done: Callable[[T, bytes], None], enter_device: Callable[[], None] = lambda: None
+    ) -> None:
+        """Make it; `start` starts the thread.
+
+        Args:
+            compute: Called by this object's thread.
+            done: Gets the thing and its digests, none where computing them failed; likewise.
+            enter_device: Makes the device current in the thread that calls it.
+        """
         self._compute = compute
         self._done = done
+        self._enter_device = enter_device
         self._work: queue.SimpleQueue[tuple[T, Sequence[Part]] | None] = queue.SimpleQueue()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="baton-digest", daemon=True)
@@ -78,6 +87,7 @@ class DigestThread(Generic[T]):
 
     def _try(self, parts: Sequence[Part]) -> bytes:
         try:
+            self._enter_device()
             return b"".join([self._compute(part.blocks, part.regions) for part in parts])
         except Exception:  # whatever a device raises: what cannot be verified must not pass for verified
             logger.exception("the digests of %d blocks could not be computed", len(blocks_of(parts)))

@@ -20,6 +20,7 @@ from kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
 from kv_connector.worker_side.caches import describe, tensors_of
 from kv_connector.worker_side.decode import DecodeWorker
 from kv_connector.worker_side.introduction import Introduction
+from kv_connector.worker_side.landing import default_stream
 from kv_connector.worker_side.memberships import memberships
 from kv_connector.worker_side.prefill import PrefillWorker
 
@@ -87,7 +88,8 @@ def make_worker(
         caches,
         total_kv_heads(vllm_config),
     )
-    make = PrefillWorker if role == "prefill" else DecodeWorker
+    enter_device = _entry_of(device)
+    make = PrefillWorker if role == "prefill" else partial(DecodeWorker, device=default_stream(device))
     worker = make(
         config=config,
         secret=config.secret(),
@@ -97,11 +99,12 @@ def make_worker(
             protocol=config.transfer.protocol,
             max_in_flight=config.transfer.in_flight_max_descriptors,
             ports=PortMemory(shared_path()),
-            enter_device=_entry_of(device),
+            enter_device=enter_device,
         ),
         incarnation=incarnation,
         record=recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches))),
         digests=RegionDigests(tensors, caches.regions),
+        enter_device=enter_device,
     )
     described = {
         "incarnation": f"{incarnation:016x}",

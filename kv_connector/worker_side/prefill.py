@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, cast
 
@@ -52,6 +52,7 @@ class PrefillWorker:
         incarnation: int,
         record: Record,
         digests: BlockDigests,
+        enter_device: Callable[[], None] = lambda: None,
     ) -> None:
         caches = introduction.caches
         self._introduction = introduction
@@ -82,8 +83,10 @@ class PrefillWorker:
             max_bytes=config.transfer.push_max_bytes,
             max_descriptors=config.transfer.push_max_descriptors,
             flush=self._flush,
+            enter_device=enter_device,
+            patience_s=config.transfer.transfer_timeout_s,
         )
-        self._digests: DigestThread[Outgoing] = DigestThread(digests, self._digested)
+        self._digests: DigestThread[Outgoing] = DigestThread(digests, self._digested, enter_device)
         self._read_from: deque[tuple[str, list[int]]] = deque(maxlen=256)  # verified transfers and their source blocks
         stream = ModelStream.of(record)
         self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, stream)
@@ -94,6 +97,8 @@ class PrefillWorker:
         self._accounts = Accounts()
         self._timelines = Timelines()
         self._prompts: Sequence[Progress] = ()  # of the step under way
+        self._attending: int | None = None  # the layer whose attention has begun, until its KV is known to be issued
+        self._drafts = any(region.drafter for region in caches.regions)  # the drafter has layers of its own
 
     def start(self) -> None:
         """Start the threads."""
@@ -121,9 +126,11 @@ class PrefillWorker:
             self._flush()
 
     def begin_step(self, step: PrefillStep) -> None:
-        """A step begins."""
+        """A step begins. One that has not ended never will: vLLM's V2 runner calls nothing when a pass raises."""
+        if self._prompts:
+            self._give_up_step()
         self.void(step)
-        self._prompts = step.progress
+        self._prompts, self._attending = step.progress, None
         if step.abandoned or step.started or step.progress or step.holds:
             now = time.monotonic()
             with self._lock:
@@ -144,23 +151,31 @@ class PrefillWorker:
 
     def attention_begins(self, layer_name: str) -> None:
         """Everything of this step before the layer's attention has been issued."""
-        layer = self._introduction.caches.layer_of.get(layer_name)
+        layer = self._attending = self._introduction.caches.layer_of.get(layer_name)
         if layer is not None:
             self._sync.attention_begins(layer)
 
     def layer_written(self, layer_name: str) -> None:
-        """The layer's KV of this step has been issued."""
-        layer = self._introduction.caches.layer_of.get(layer_name)
+        """The layer's KV of this step has been issued. Without a name: that of the layer whose attention began last."""
+        layer = self._introduction.caches.layer_of.get(layer_name) if layer_name else self._attending
+        self._attending = None
         if layer is not None:
             self._sync.layer_written(layer)
 
+    def finish_forward(self) -> None:
+        """The forward pass has been issued, sampling has not. A drafter's layers are written only after that."""
+        if not self._drafts:
+            self.end_step()
+
     def end_step(self) -> None:
-        """The forward pass has been issued, or has raised: vLLM calls this in either case."""
+        """The forward pass has been issued or, on vLLM's V1 runner, has raised. Idempotent."""
+        if not self._prompts:
+            return
         if sys.exception() is None:
             self._sync.end_step()
+            self._prompts = ()
         else:
-            self.void(PrefillStep(voids=[(prompt.request_id, "the forward pass failed") for prompt in self._prompts]))
-            self._sync.begin_step(())  # forget the step: its layers were not written
+            self._give_up_step()
 
     def take_released(self) -> set[str]:
         """Requests whose blocks may be freed, each once."""
@@ -190,6 +205,7 @@ class PrefillWorker:
         with self._lock:
             self._producer.tick(time.monotonic())
             self._flush()
+        self._sender.give_up(time.monotonic())
 
     def on_disconnect(self, peer: PeerKey) -> None:
         """A hint only; silence decides."""
@@ -226,6 +242,12 @@ class PrefillWorker:
                 "sessions": sessions,
                 "refused": self._refusals.snapshot(),
             } | self._accounts.snapshot(self._sender.totals)
+
+    def _give_up_step(self) -> None:
+        """Forget the step under way: its layers were not written."""
+        self.void(PrefillStep(voids=[(prompt.request_id, "the forward pass failed") for prompt in self._prompts]))
+        self._sync.begin_step(())
+        self._prompts = ()
 
     def _start(self, started: StartedPrompt, now: float) -> None:
         transfer_id, request_id, prompt, group, grids = started

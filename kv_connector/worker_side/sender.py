@@ -1,7 +1,10 @@
 """The thread that pushes.
 
-It waits for layers to be written, asks the state machine what may be pushed, submits, and looks after what is under
-way. It sleeps between looks: Mooncake's own waiting calls burn a core that the prefill needs.
+It hears of each layer once the device has written it, asks the state machine what may be pushed, submits, and looks after
+what is under way. It sleeps between looks: Mooncake's own waiting calls burn a core that the prefill needs.
+
+It never waits for a device: a `DeviceWaiter` does. A GPU is late by a whole forward pass, and in that time pushes end,
+others become possible, and decode ranks ask for more.
 """
 
 import logging
@@ -12,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+from typing import NamedTuple
 
 from kv_connector.engine.base import Push as EnginePush
 from kv_connector.engine.base import SendingEngine
@@ -23,23 +27,15 @@ from kv_connector.pairing import Pairing, RegionPair
 from kv_connector.plan import CopyPlan, plan_units
 from kv_connector.sync import Handover
 from kv_connector.worker_side.introduction import Introduction
-from kv_connector.worker_side.link import FIRST_GUESS_BYTES_PER_S, Link
+from kv_connector.worker_side.waiter import DeviceWaiter
 
 logger = logging.getLogger(__name__)
 
-# Per decode rank, so many calls or so much time of its link, whichever is more: enough to keep the link busy. What is
-# under way cannot be called back.
-CALLS_UNDER_WAY = 2
-SECONDS_UNDER_WAY = 0.005
-WORTH_S = 0.0005  # bytes that take less than this to send are not worth a call of their own
-
-
-@dataclass(slots=True)
-class _Peer:
-    """A decode rank."""
-
-    pairing: Pairing
-    link: Link
+CALLS_UNDER_WAY = 2  # full calls' bytes per decode rank keep its link busy; what is under way cannot be called back
+PATIENCE = 0.05  # of the time that the oldest push to a peer has taken so far is slept before the next look at it
+MIN_SLEEP_S = 0.0003
+MAX_SLEEP_S = 0.02
+WORTH_BYTES = 256 << 10  # less is not worth a call of its own, about 0.1 ms of this thread and of the model's GIL
 
 
 @dataclass(slots=True)
@@ -48,6 +44,11 @@ class _UnderWay:
     call: EnginePush
     bytes: int
     since: float  # s, monotonic
+
+
+class _Written(NamedTuple):
+    handover: Handover
+    at_s: float  # monotonic; when the device had written the layers
 
 
 class Sender:
@@ -64,6 +65,8 @@ class Sender:
         max_bytes: int,
         max_descriptors: int,
         flush: Callable[[], None],
+        enter_device: Callable[[], None],
+        patience_s: float,
     ) -> None:
         """Make it; `start` starts the thread.
 
@@ -76,6 +79,8 @@ class Sender:
             max_bytes: Of one push call.
             max_descriptors: Of one push call.
             flush: Sends what the machine has to say; called with `lock` held.
+            enter_device: Makes the device current in the thread that calls it.
+            patience_s: How long the device may take from one layer to the next.
         """
         caches = introduction.caches
         self._producer = producer
@@ -88,37 +93,49 @@ class Sender:
         self._layer_block_bytes = caches.layer_block_bytes
         self._block_tokens = caches.block_tokens
         self._flush = flush
-        self._inbox: queue.SimpleQueue[Handover | None] = queue.SimpleQueue()
+        self._enter_device = enter_device
+        self._waiter: DeviceWaiter[Handover] = DeviceWaiter(
+            "baton-written", enter_device=enter_device, passed=self._written, failed=self._lost, patience_s=patience_s
+        )
+        self._inbox: queue.SimpleQueue[_Written | None] = queue.SimpleQueue()
         self._under_way: list[_UnderWay] = []
-        self._peers: dict[int, _Peer] = {}  # by incarnation
+        self._pairings: dict[int, Pairing] = {}  # by incarnation of a decode rank
+        self._ended_s: dict[int, float] = {}  # when the last push to a decode rank ended, and the next had the link
         self._awake = False  # a wake-up waits in the inbox: any number of them is one
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="baton-sender", daemon=True)
         self.totals = {"pushes": 0, "failed_pushes": 0, "bytes": 0, "descriptors": 0}
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
+        self._waiter.start()
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread; what is under way is left to the engine."""
+        """Stop the threads; what is under way is left to the engine."""
         self._stopping = True
         self.wake()
+        self._waiter.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
     def hand(self, handover: Handover) -> None:
         """Layers have been issued (model thread)."""
-        self._inbox.put(handover)
+        if handover.done is None:
+            self._written(handover, time.monotonic())
+        else:
+            self._waiter.watch(handover.done, handover)
 
     def layers_at_once(self, blocks: int) -> int:
         """Return how many layers to hand over together in a step that writes so many blocks (model thread).
 
-        Layers too small to be worth a call go together with the next ones. They would take less than `WORTH_S` to
-        send, on the slowest link, so that is the most by which this can delay a commit.
+        Layers too small to be worth a call go together with the next ones.
         """
-        rate = min((peer.link.bytes_per_s for peer in self._peers.values()), default=FIRST_GUESS_BYTES_PER_S)
-        return max(1, ceil(WORTH_S * rate / max(1, blocks * self._layer_block_bytes)))
+        return max(1, ceil(WORTH_BYTES / max(1, blocks * self._layer_block_bytes)))
+
+    def give_up(self, now: float) -> None:
+        """Void the prompts whose layers the device does not get to (control thread)."""
+        self._waiter.give_up(now)
 
     def wake(self) -> None:
         """There may be something to push (control thread)."""
@@ -126,7 +143,22 @@ class Sender:
             self._awake = True
             self._inbox.put(None)
 
+    def _written(self, handover: Handover, at_s: float) -> None:
+        """The device has written layers (model thread, waiter)."""
+        self._inbox.put(_Written(handover, at_s))
+
+    def _lost(self, handover: Handover, reason: str) -> None:
+        """The device has not written layers, and what it will do is not known (waiter, control thread)."""
+        with self._lock:
+            for prompt in handover.prompts:
+                self._fan_out.void(prompt.request_id, reason, time.monotonic())
+            self._flush()
+
     def _run(self) -> None:
+        try:
+            self._enter_device()  # the engine reads its memory in this thread
+        except Exception:
+            logger.exception("the sender's thread cannot use the device")
         while not self._stopping:
             try:
                 self._take_in(self._wait())
@@ -136,55 +168,50 @@ class Sender:
                 # A thread boundary: whatever it is, the node must go on answering its peers.
                 logger.exception("the sender failed in a way that it did not foresee")
 
-    def _wait(self) -> list[Handover]:
-        """Sleep until something is handed over or a push should be done; return everything handed over."""
-        handed: list[Handover] = []
+    def _wait(self) -> list[_Written]:
+        """Sleep until something is written or a push should be done; return everything that has been written."""
+        written: list[_Written] = []
         try:
             item = self._inbox.get(timeout=self._sleep_s() if self._under_way else None)
             while True:
                 if item is None:
                     self._awake = False  # before the machine is asked: what comes up from now on wakes again
                 else:
-                    handed.append(item)
+                    written.append(item)
                 item = self._inbox.get_nowait()
         except queue.Empty:
-            return handed
+            return written
 
     def _sleep_s(self) -> float:
-        now = time.monotonic()
-        oldest = {item.push.transfer.decode: item for item in reversed(self._under_way)}
-        return min(self._link(decode).sleep_s(item.bytes, item.since, now) for decode, item in oldest.items())
+        """How long until the next look: short beside what the push that is nearest to its end has taken."""
+        begun = {item.push.transfer.decode: item.since for item in reversed(self._under_way)}  # the oldest to each
+        latest = max(max(since, self._ended_s.get(decode, 0.0)) for decode, since in begun.items())
+        return min(max(PATIENCE * (time.monotonic() - latest), MIN_SLEEP_S), MAX_SLEEP_S)
 
-    def _take_in(self, handed: list[Handover]) -> None:
-        for handover in handed:
-            now = time.monotonic()
-            if not _completed(handover):
-                with self._lock:
-                    for prompt in handover.prompts:
-                        self._fan_out.void(prompt.request_id, "the device failed", now)
-                    self._flush()
-                continue
+    def _take_in(self, written: list[_Written]) -> None:
+        for handover, at_s in written:
             with self._lock:
                 for prompt in handover.prompts:
                     for layer in handover.layers:
-                        self._fan_out.ready(prompt.request_id, layer, prompt.ready_blocks, now)
+                        self._fan_out.ready(prompt.request_id, layer, prompt.ready_blocks, at_s)
 
     def _look_after(self) -> None:
         for item in list(self._under_way):
             ok = _poll(item.call)
             if ok is None:
                 continue
+            now = time.monotonic()
             self._under_way.remove(item)
+            self._ended_s[item.push.transfer.decode] = now
             self._count(item, ok)
             with self._lock:
-                self._producer.push_done(item.push, ok, time.monotonic())
+                self._producer.push_done(item.push, ok, now)
                 self._flush()
 
     def _count(self, item: _UnderWay, ok: bool) -> None:
         self.totals["pushes" if ok else "failed_pushes"] += 1
         if ok:
             self.totals["bytes"] += item.bytes
-            self._link(item.push.transfer.decode).end(item.bytes, item.since, time.monotonic())
 
     def _submit(self) -> None:
         while True:
@@ -197,17 +224,11 @@ class Sender:
             self._begin(push)
 
     def _busy(self) -> set[int]:
-        """Decode ranks whose links have enough to do."""
-        calls: Counter[int] = Counter()
+        """Decode ranks that enough is under way to: what is cannot be called back."""
         sizes: Counter[int] = Counter()
         for item in self._under_way:
-            calls[item.push.transfer.decode] += 1
             sizes[item.push.transfer.decode] += item.bytes
-        return {
-            decode
-            for decode, peer in self._peers.items()
-            if calls[decode] >= CALLS_UNDER_WAY and sizes[decode] >= SECONDS_UNDER_WAY * peer.link.bytes_per_s
-        }
+        return {decode for decode, size in sizes.items() if size >= CALLS_UNDER_WAY * self._max_bytes}
 
     def _begin(self, push: Push) -> None:
         reservation = push.transfer.reservation
@@ -224,7 +245,7 @@ class Sender:
 
     def _plan(self, push: Push) -> CopyPlan:
         """Turn pieces into copies, planning layers that share a range of units once."""
-        pairing = self._peer(push.transfer.decode).pairing
+        pairing = self._pairing(push.transfer.decode)
         transfer = push.transfer
         ranges: dict[tuple[Membership, int, int], list[RegionPair]] = {}
         for layer, start, stop in push.pieces:
@@ -240,32 +261,18 @@ class Sender:
         """How many units of a layer one call may have, at so many copies a unit."""
         return max(1, min(self._max_bytes // unit_bytes, self._max_descriptors // copies))
 
-    def _link(self, decode: int) -> Link:
-        peer = self._peers.get(decode)
-        return peer.link if peer else Link()  # gone meanwhile, or never met: nothing is known
-
-    def _peer(self, decode: int) -> _Peer:
-        if decode not in self._peers:
+    def _pairing(self, decode: int) -> Pairing:
+        if decode not in self._pairings:
             with self._lock:
                 hello = self._producer.hello_of(decode)
                 living = set(self._producer.sessions)
             pairing = self._introduction.pairing(hello)
             copies = max([sum(pair.copies for pair in pairing.of_layer(layer)) for layer in pairing.layers], default=1)
             self._max_units = min(self._max_units, self._units_at_once(self._layer_block_bytes, copies))
-            known = {peer: state for peer, state in self._peers.items() if peer in living}
-            self._peers = known | {decode: _Peer(pairing, Link())}
-        return self._peers[decode]
-
-
-def _completed(handover: Handover) -> bool:
-    """Wait until the layers are written; False if the device says that they never will be."""
-    try:
-        if handover.done is not None:
-            handover.done.synchronize()
-    except Exception:  # whatever a device raises: what it did not finish must not travel
-        logger.exception("an event of the model stream failed")
-        return False
-    return True
+            self._ended_s = {peer: ended_s for peer, ended_s in self._ended_s.items() if peer in living}
+            kept = {peer: known for peer, known in self._pairings.items() if peer in living}
+            self._pairings = kept | {decode: pairing}
+        return self._pairings[decode]
 
 
 def _poll(call: EnginePush) -> bool | None:

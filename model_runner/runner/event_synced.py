@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from vllm import envs
 from vllm.v1.worker import gpu_model_runner
-from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput  # vLLM's, also when ours has taken its place
+from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
 from model_runner.runner.companions import Companion, Companions
 from model_runner.runner.output import fields, outputs_through, with_logprobs
@@ -57,9 +57,14 @@ class OwnsTransfer:
         self.token_transfer = choose.transfer_for(self.device, sizes_of(self.vllm_config), timeout_s)
         self.token_transfer.start()
         self.companions = Companions(self.token_transfer)
-        setattr(self.output_module, OUTPUT, outputs_through(self.companions, AsyncGPUModelRunnerOutput))
+        self._make_output = outputs_through(self.companions, AsyncGPUModelRunnerOutput)
         if isinstance(self.token_transfer, TokenTransfer):
             self._exchange(self.token_transfer)
+
+    def sample_tokens(self, *step: Any, **more: Any) -> Any:
+        """Sample, with an output of ours where vLLM's code makes its own."""
+        with in_place_of(self.output_module, OUTPUT, self._make_output):
+            return super().sample_tokens(*step, **more)  # type: ignore[misc]
 
     def _exchange(self, transfer: TokenTransfer) -> None:
         for name in EVENTS:

@@ -9,7 +9,7 @@ from typing import Any
 def in_place_of(holder: Any, name: str, ours: Any) -> Iterator[None]:
     """Let `holder.name` be `ours` for a while.
 
-    vLLM's workers construct their runner by name in the middle of `init_device`; only later versions have a method to override.
+    vLLM constructs its runner (before 0.32, and on a CPU) and its output by name, in the middle of a method of its own.
     """
     theirs = getattr(holder, name)
     setattr(holder, name, ours)

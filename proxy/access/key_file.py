@@ -73,7 +73,7 @@ def parse(text: str) -> tuple[Key, ...]:
     except strict_yaml.YamlError as exc:
         raise KeyFileError(f"it is not valid YAML: {_where(exc)}") from None
     except msgspec.ValidationError as exc:
-        raise KeyFileError(str(exc)) from None
+        raise KeyFileError(f"it is not a file of API keys (`baton key new` shows the form): {exc}") from None
     except (ValueError, RecursionError):  # a date that is none; nested beyond reason
         raise KeyFileError("it holds a value that makes no sense") from None
     if len(found) > MAX_KEYS:

@@ -22,7 +22,7 @@ MOST_A_ROUND: Final = 24  # nodes; with more of them each is asked less often
 TIMEOUT_S: Final = 2.0
 MOST_FAILURES: Final = 64  # remembered
 MAX_ANSWER_BYTES: Final = 4 << 20
-_ASKED: Final = frozenset((State.READY, State.DRAINING, State.ISOLATED))
+_ASKED: Final = frozenset((State.READY, State.SILENT, State.DRAINING, State.ISOLATED))
 
 
 class Nodes:

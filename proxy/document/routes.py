@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from proxy.document.merge import merged
 from proxy.endpoints import DATA_ROUTES
 from proxy.errors import UpstreamError
-from proxy.node import State
+from proxy.node import usable
 from proxy.nodes import Members
 from proxy.pass_through.routes import ROUTES
 from proxy.upstream import Upstream
@@ -34,7 +34,7 @@ class EngineDocument:
 
     async def get(self) -> dict[str, Any]:
         """Return it; empty while no node has one."""
-        ready = [node for node in self._members.decode if node.state is State.READY]
+        ready = usable(self._members.decode)
         if any(node.incarnation == self._of for node in ready):
             return self._said
         for node in ready:

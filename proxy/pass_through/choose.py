@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from proxy.bases import check_is_one
 from proxy.errors import ProxyError, UnavailableError
-from proxy.node import Node, State
+from proxy.node import TAKES_WORK, Node, usable
 
 
 class NotServedError(ProxyError):
@@ -25,14 +26,16 @@ def nodes_for(template: str, model: str, decode: Sequence[Node], prefill: Sequen
     Raises:
         UnavailableError: no node is ready.
         NotServedError: none of those that are has the route.
+        BadRequestError: two base models might answer.
     """
-    ready = [node for node in (*decode, *prefill) if node.state is State.READY]
+    ready = [node for node in (*decode, *prefill) if node.state in TAKES_WORK]
     if not ready:
         raise UnavailableError("no node is ready")
     having = [node for node in ready if _has(node, template)]
     if not having:
         raise NotServedError(f"{template}: no node of this cluster serves this route; it depends on the nodes' models")
-    serving = [node for node in having if node.serves(model)] or having
+    check_is_one([node for node in (*decode, *prefill) if _has(node, template)], model)
+    serving = usable(node for node in having if node.serves(model)) or usable(having)
     return sorted(serving, key=lambda node: (node.role != "decode", node.load))
 
 

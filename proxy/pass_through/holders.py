@@ -11,10 +11,10 @@ from urllib.parse import quote
 
 from proxy.endpoints import RESPONSES
 from proxy.errors import UnavailableError, UpstreamError
-from proxy.node import Node, State
+from proxy.node import TAKES_WORK, Node
 from proxy.upstream import Upstream
 
-ASK_S: Final = 5.0
+ASK_S: Final = 15.0
 
 
 async def holder_of(upstream: Upstream, decode: Sequence[Node], response_id: str, headers: bytes) -> Node:
@@ -23,16 +23,22 @@ async def holder_of(upstream: Upstream, decode: Sequence[Node], response_id: str
     Raises:
         UnavailableError: no decode node is ready, or one that may hold it does not answer.
     """
-    ready = [node for node in decode if node.state is State.READY]
+    ready = [node for node in decode if node.state in TAKES_WORK]
     if not ready:
         raise UnavailableError("no decode node is ready")
     if len(decode) == 1:
         return ready[0]
     path = f"{RESPONSES}/{quote(response_id, safe='')}"
-    held = await asyncio.gather(*(_holds(upstream, node, path, headers) for node in ready))
-    if True in held:
-        return ready[held.index(True)]
-    if None in held or len(ready) < len(decode):
+    asking = [asyncio.create_task(_holds(upstream, node, path, headers)) for node in ready]
+    try:
+        for answered in asyncio.as_completed(asking):
+            if await answered:  # the others need not answer
+                return next(n for n, each in zip(ready, asking, strict=True) if each.done() and each.result())
+    finally:
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+    if any(each.result() is None for each in asking) or len(ready) < len(decode):
         raise UnavailableError(f"no node that answers holds the response '{response_id}', and one does not answer")
     return ready[0]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import msgspec
 from starlette.types import Receive, Scope
@@ -102,7 +102,8 @@ def _understood(scope: Scope, client: Client, body: bytes) -> ClientRequest:
     """Return as much of a request as admission and the choice of a node want; a body that is no JSON is the node's to judge."""
     try:
         fields = split(body) if body else {}
-        model = msgspec.json.decode(fields["model"], type=str) if "model" in fields else ""
+        named = parse_qs(scope["query_string"].decode("latin-1")).get("model", [""])[0]  # where there is no body
+        model = msgspec.json.decode(fields["model"], type=str) if "model" in fields else named
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         fields, model = {}, ""
     return ClientRequest(

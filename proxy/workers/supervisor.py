@@ -161,8 +161,7 @@ class Supervisor:
         pulses = {place.pulse: place for place in self._places if place.pulse is not None}
         due_s = [place.due_s for place in self._places if not place.pid]
         wait_s = min([self._hang_s / 4, *(max(0.0, when_s - time.monotonic()) for when_s in due_s)])
-        heard, _, _ = select.select([self._woken, *pulses], [], [], wait_s)
-        for end in heard:
+        for end in _readable([self._woken, *pulses], wait_s):
             with suppress(BlockingIOError, ConnectionError):
                 if end.recv(4096) and end in pulses:
                     pulses[end].heard_s = time.monotonic()
@@ -201,7 +200,7 @@ class Supervisor:
         deadline_s = time.monotonic() + self._stop_timeout_s + GRACE_S
         heard = len(self._told)
         while self._alive() and (left_s := deadline_s - time.monotonic()) > 0:
-            select.select([self._woken], [], [], left_s)
+            _readable([self._woken], left_s)
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
             if len(self._told) > heard:  # somebody is in a hurry
@@ -228,6 +227,15 @@ class Supervisor:
     def _close_all(self) -> None:
         for sockets in (*self._sockets, (self._woken, self._waker)):
             _close(sockets)
+
+
+def _readable(ends: Sequence[socket.socket], wait_s: float) -> list[socket.socket]:
+    """Wait until some of these can be read, at most so long; `select` cannot take descriptors from 1024 on."""
+    by_descriptor = {end.fileno(): end for end in ends}
+    poll = select.poll()
+    for descriptor in by_descriptor:
+        poll.register(descriptor, select.POLLIN)
+    return [by_descriptor[descriptor] for descriptor, _ in poll.poll(wait_s * 1000)]
 
 
 def _close(sockets: Sequence[socket.socket]) -> None:

@@ -11,7 +11,7 @@ from proxy.node import Node, State
 _SEVERITY: Final = {
     state: rank
     for rank, state in enumerate(
-        (State.UNKNOWN, State.READY, State.DRAINING, State.ISOLATED, State.UNREADY, State.DOWN)
+        (State.UNKNOWN, State.READY, State.SILENT, State.DRAINING, State.ISOLATED, State.UNREADY, State.DOWN)
     )
 }
 _BREAKER_SEVERITY: Final = {

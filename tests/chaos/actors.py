@@ -47,7 +47,7 @@ class Killer:
         """See `Actor.strike`."""
         assert self._server.child is not None
         if self._fault.engine_only:
-            os.kill(_engine_of(self._server), signal.SIGKILL)
+            os.kill(engine_of(self._server), signal.SIGKILL)
         else:
             self._server.child.kill()
 
@@ -86,7 +86,7 @@ class Staller:
     async def strike(self) -> None:
         """See `Actor.strike`."""
         if self._fault.engine_only:
-            os.kill(_engine_of(self._server), signal.SIGSTOP)
+            os.kill(engine_of(self._server), signal.SIGSTOP)
         else:
             send_signal(self._server, signal.SIGSTOP)
 
@@ -95,7 +95,7 @@ class Staller:
         send_signal(self._server, signal.SIGCONT)
 
 
-def _engine_of(server: Server) -> int:
+def engine_of(server: Server) -> int:
     """Return the process id of a node's engine.
 
     Raises:

@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +19,18 @@ from tests.chaos.memory import FEW_KERNELS, beyond
 from tests.chaos.outcome import Outcome
 from tests.chaos.results import add, read
 from tests.chaos.runs import plain_server, references_from, run_cuts, run_faults, run_measured_storm
+from tests.chaos.silences import RATE_PER_S, UNHURRIED, Stops
 from tests.chaos.workload import Reference
 from tests.e2e.stack import Server, Stack, running_stack
 
-SHARES: Final = {"aborts": 0.4, "kills": 0.3, "stalls": 0.2, "links": 0.1, "fences": 0.0}  # of the time, in a whole run
+SHARES: Final = {
+    "aborts": 0.4,
+    "kills": 0.3,
+    "stalls": 0.2,
+    "links": 0.1,
+    "silences": 0.0,
+    "fences": 0.0,
+}  # of the time, in a whole run
 PARTS: Final = tuple(SHARES)
 AT_ONCE: Final = 64
 STEADY_ABORTS: Final = 5_000  # memory is judged from there on; in shorter storms every process's caches still fill
@@ -37,6 +45,7 @@ class Amounts:
     kills: int = 100
     stalls: int = 50
     links: int = 24
+    silences: int = 100
     fences: int = 10  # with each number of domains
 
 
@@ -58,6 +67,7 @@ class Run:
             "kills": self._kills,
             "stalls": self._stalls,
             "links": self._links,
+            "silences": self._silences,
             "fences": self._fences,
         }
 
@@ -119,6 +129,17 @@ class Run:
         return self._report(
             run_cuts(self._stack, self._references, cuts, shape=self._shape, seed=self._seed, seconds=seconds)
         )
+
+    def _silences(self, seconds: float) -> str:
+        shape = replace(self._shape, **UNHURRIED)
+        cluster = Cluster(self._stack, shape)
+        try:
+            stops = Stops(cluster, self._references, seed=self._seed, rate_per_s=RATE_PER_S)
+            found = asyncio.run(stops.run_random(self._amounts.silences, seconds))
+        finally:
+            cluster.stop()
+        self.problems += found.problems
+        return found.summary()
 
     def _report(self, outcomes: Sequence[Outcome]) -> str:
         self.problems += [f"{o.fault}: {problem}" for o in outcomes for problem in o.problems]

@@ -1,9 +1,13 @@
 """What the fork server runs for the tests."""
 
 import ctypes
+import itertools
 import os
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,10 @@ from contracts.kv_transfer import Role
 
 FLIP_FILE = "FLIP_FILE"  # environment: while this file exists, the next push damages one byte, and removes it
 CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 1 << 19  # linux/sched.h, linux/mount.h
+HANG_IN = "HANG_IN"  # environment: "module:Class.method" of the engine that sleeps first when it is told to
+HANG_FILE = (
+    "HANG_FILE"  # environment: once this file is there, the fifth such call sleeps so many seconds and renames it
+)
 LEAK_FILE = "LEAK_FILE"  # environment: while this file exists, the next reservation keeps one block, and removes it
 
 
@@ -69,6 +77,28 @@ def leaking_decode_node(argv: Sequence[str]) -> None:
         return real(self, request_id)
 
     ReservationLedger.release = release  # type: ignore[method-assign]  # in this process and those that it forks
+    main(argv)
+
+
+def hanging_decode_node(argv: Sequence[str]) -> None:
+    """A decode node whose engine can be told to sleep amid a step."""
+    from decode_node.__main__ import main
+
+    module, _, name = os.environ[HANG_IN].partition(":")
+    owner, method = getattr(import_module(module), name.partition(".")[0]), name.partition(".")[2]
+    real, order = getattr(owner, method), Path(os.environ[HANG_FILE])
+
+    calls = itertools.count(1)
+
+    def planted_sleep(*args: Any, **kwargs: Any) -> Any:
+        if order.exists() and next(calls) % 5 == 0:
+            with suppress(FileNotFoundError):  # another rank has taken it
+                seconds = float(order.read_text())
+                order.rename(order.with_suffix(".taken"))  # the test removes it as soon as it is there
+                time.sleep(seconds)
+        return real(*args, **kwargs)
+
+    setattr(owner, method, planted_sleep)  # in this process and those that it forks
     main(argv)
 
 

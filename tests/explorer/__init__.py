@@ -1,25 +1,27 @@
 """The hand-off's real state machines, explored to the end.
 
-The real `Producer` and `Consumer` are driven through losses, duplicates, reordering, late writes, crashes, restarts,
+The real `Producer` and `Consumer`, joined by `FanOut` and `Gather`, are driven through losses, duplicates, reordering, late writes, crashes, restarts,
 cancels, preemptions and time-outs, and the invariants I1 to I5 are looked at in every state.
 
     freeze.py    turns a machine into a value that can be compared, and stills its clock
-    prefill.py   one prefill process: machine, scheduler, sender, source blocks
-    decode.py    one decode process: machine, scheduler, receiving engines, destination blocks
+    prefill.py   one prefill rank's process: machine, scheduler, sender, source blocks
+    decode.py    one decode rank's process: machine, scheduler, receiving engines, destination blocks
     local.py     runs a side once per (state, event) and remembers what came of it
     writes.py    one-sided writes under way
-    sides.py     both processes and the writes: what each may do next
+    sides.py     all processes and the writes: what each may do next
     scope.py     scenes (what is played) and scopes (how much may go wrong); suite.py lists those that are run
 
     network.py   messages under way; budget.py counts what goes wrong with them
     world.py     the sides and that network: which events can happen, what they lead to
-    explore.py   breadth first over all states; rest.py: whether each of them comes to rest
+    explore.py   breadth first over all states
 
     anything.py  the sides and a network that may do anything
-    exhaust.py   all states of that; fair.py: whether each of them comes to rest
+    exhaust.py   all states of that
+
+    rest.py      whether each state comes to rest, and without a time-out where a beat can do; fair.py: over any network
 
     words.py     a trace that a person can read
-    mutants.py   machines with one guard taken out (mutants_p.py, mutants_d.py): the explorer must find each
+    mutants.py   machines with one guard taken out (mutants_*.py): the explorer must find each
 
 `python -m tests.explorer --help` runs it.
 """

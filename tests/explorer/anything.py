@@ -1,4 +1,4 @@
-"""Both sides and a network that may do anything.
+"""All ranks and a network that may do anything.
 
 `world.py` counts what the network does wrong; its states multiply with all that can be under way. Here nothing is
 counted and nothing is under way. A message that has been sent may arrive at any time from then on: at once, late, never,
@@ -6,7 +6,7 @@ any number of times, before or after any other. Peers that live may be taken for
 like. That is more than any scope of `world.py` allows, so what holds here holds there, for every number of losses,
 duplicates and reorderings.
 
-A state is P, D and the writes under way. With it goes its *mail*: every message that was sent on some way to it. Where
+A state is the ranks and the writes under way. With it goes its *mail*: every message that was sent on some way to it. Where
 two ways meet, their mail is put together, which again allows more than can happen, never less: a violation found here
 may be one that cannot happen (and would show in no scope of `world.py`); one that can happen is found.
 
@@ -14,23 +14,21 @@ Sequence numbers are what this leaves out: a message that arrives is always take
 it shows that nothing else depends on them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
-from tests.explorer.local import NEWEST, Contents, Outcome
-from tests.explorer.scope import Event, Label, label
-from tests.explorer.sides import DEAD, FIRST, D, P, Sides
-from tests.explorer.writes import destroy, orphan
+from tests.explorer.local import NEWEST, Outcome
+from tests.explorer.scope import FIRST, Event, Label, label
+from tests.explorer.sides import DEAD, Sides
 
-# P, D and the writes in one number: [ P + FEW | D + FEW | writes ], each of so many bits; the dead are negative.
-BITS, FEW = 20, 8
-UNIT = {P: 1 << 2 * BITS, D: 1 << BITS}
-FIELD = (1 << BITS) - 1
+# The ranks and the writes in one number: [ first + FEW | second + FEW | … | writes ], of equal size; the dead are
+# negative.
+BITS, FEW = 64, 8
 ALWAYS = 1  # a message that is in every mail
 
 Key: TypeAlias = int
 Mail: TypeAlias = int  # one bit for each message
-Message: TypeAlias = tuple[str, int, int, int]  # to which side, sender, receiver, number of the body
+Message: TypeAlias = tuple[str, int, int, int]  # to which place, sender, receiver, number of the body
 
 
 class Move(NamedTuple):
@@ -50,6 +48,9 @@ class WriteMove(NamedTuple):
     writes: int
     side: str
     event: Event
+
+
+NOTHING = Move(label("", ""), 0, 0, (), None)
 
 
 class Events:
@@ -73,97 +74,113 @@ class Events:
             self.echoes[move.sent] = self.echoes.get(move.sent, 0) | needs
 
 
-def pack(p: int, d: int, writes: int) -> Key:
-    """Return a state as one number."""
-    return (p + FEW) * UNIT[P] + (d + FEW) * UNIT[D] + writes
-
-
-def unpack(key: Key) -> tuple[int, int, int]:
-    """Return the numbers of P's state, D's state and the writes."""
-    return (key >> 2 * BITS) - FEW, (key >> BITS & FIELD) - FEW, key & FIELD
-
-
 class Anything:
     """All that can happen."""
 
     def __init__(self, sides: Sides) -> None:
         self.sides = sides
+        self.places = sides.places
         self.messages: list[Message] = [("", 0, 0, 0)]  # the first one is none: what needs no message needs this
         self._bits: dict[Message, Mail] = {}
         self._moves: dict[tuple[str, int], list[Move]] = {}
         self._known_events: dict[tuple[str, int], Events] = {}
         self._seen: dict[tuple[str, int, Event], Move] = {}
-        self._after_crash: dict[tuple[str, int, Contents], int] = {}
-        self._write_moves: dict[tuple[int, object, object], list[WriteMove]] = {}
+        self._after_crash: dict[tuple[str, int, int], int] = {}
+        self._write_moves: dict[tuple[object, ...], list[WriteMove]] = {}
+        width = BITS // (len(self.places) + 1)
+        self._field = (1 << width) - 1
+        self._shifts = [width * place for place in range(len(self.places), 0, -1)]
+        self.unit = {place: 1 << shift for place, shift in zip(self.places, self._shifts, strict=True)}
+
+    def pack(self, numbers: Sequence[int], writes: int) -> Key:
+        """Return a state as one number."""
+        return sum((number + FEW) << shift for number, shift in zip(numbers, self._shifts, strict=True)) + writes
+
+    def unpack(self, key: Key) -> tuple[list[int], int]:
+        """Return the number of each rank's state, and that of the writes."""
+        field = self._field
+        return [(key >> shift & field) - FEW for shift in self._shifts], key & field
+
+    def fits(self) -> bool:
+        """Whether every number so far has had room in its field."""
+        sides = self.sides
+        return max(len(sides.p.facts) + FEW, len(sides.d.facts) + FEW, len(sides.writes.known)) <= self._field
 
     def initial(self) -> Key:
-        """Both processes have just started."""
-        return pack(self.sides.fresh_p(), self.sides.fresh_d(), 0)
+        """All processes have just started."""
+        return self.pack([self.sides.fresh(place) for place in self.places], 0)
 
     def successors(self, key: Key, mail: Mail) -> tuple[Mail, list[tuple[Key, Mail]]]:
         """Return the mail with all that is said without a change, and every state that can follow, with its mail."""
-        p, d, writes = unpack(key)
-        both: list[Events] = []
+        numbers, writes = self.unpack(key)
+        living = [(place, number) for place, number in zip(self.places, numbers, strict=True) if number > DEAD]
+        everyone: list[Events] = []
         before = -1
         while before != mail:
             before = mail
-            both = [self._events(side, number, mail) for side, number in ((P, p), (D, d)) if number > DEAD]
-            for events in both:
+            everyone = [self._events(place, number, mail) for place, number in living]
+            for events in everyone:
                 for sent, needs in events.echoes.items():
                     if mail & needs:
                         mail |= sent
         found = []
-        for events in both:
+        for (place, _), events in zip(living, everyone, strict=True):
             found += [(key + delta, mail | sent) for (delta, sent), needs in events.changes.items() if mail & needs]
             for delta, sent, outcome in events.loud:
-                if not (outcome.submitted and self.sides.is_sending(writes)):
+                if not (outcome.submitted and self.sides.is_sending(writes, place)):
                     found.append((key + delta + self.sides.writes.after(writes, outcome) - writes, mail | sent))
         if writes:
-            for _, after, side, event in self.write_moves(p, d, writes):
-                move = self.sees(side, p if side == P else d, event)
-                found.append((key + move.delta + after - writes, mail | move.sent))
-        found += [(after, mail) for _, after in self._crashes(p, d, writes)]
+            for write in self.write_moves(numbers, writes):
+                move = self.sees(write, numbers)
+                found.append((key + move.delta + write.writes - writes, mail | move.sent))
+        found += [(after, mail) for _, after in self._crashes(numbers, writes)]
         return mail, found
 
     def label(self, key: Key, mail: Mail, after: Key) -> Label:
         """Name an event that leads from a state with this mail to another one."""
-        p, d, writes = unpack(key)
-        for side, number in ((P, p), (D, d)):
-            for move in self.moves_of(side, number) if number > DEAD else ():
+        numbers, writes = self.unpack(key)
+        for place, number in zip(self.places, numbers, strict=True):
+            for move in self.moves_of(place, number) if number > DEAD else ():
                 new = writes if move.outcome is None else self.sides.writes.after(writes, move.outcome)
                 if key + move.delta + new - writes == after:
                     return move.label
-            for needs, move in self._events(side, number, mail).arrivals if number > DEAD else ():
+            for needs, move in self._events(place, number, mail).arrivals if number > DEAD else ():
                 if mail & needs and key + move.delta == after:
                     return move.label
-        for what, new, side, event in self.write_moves(p, d, writes):
-            if key + self.sees(side, p if side == P else d, event).delta + new - writes == after:
-                return what
-        return next(what for what, there in self._crashes(p, d, writes) if there == after)
+        for write in self.write_moves(numbers, writes):
+            if key + self.sees(write, numbers).delta + write.writes - writes == after:
+                return write.label
+        return next(what for what, there in self._crashes(numbers, writes) if there == after)
 
     def moves_of(self, side: str, number: int) -> list[Move]:
-        """What a living side may do of itself."""
+        """What a living side may do of itself; no live peer is taken for dead where that is ruled out."""
         key = (side, number)
         if key not in self._moves:
             steps = self.sides.steps_of(side, number)
-            moves = [self._move(step.label, side, number, step.outcome) for step in steps]
+            moves = [
+                self._move(step.label, side, number, step.outcome)
+                for step in steps
+                if self.sides.scene.cut_off or step.label.what not in ("silence", "unanswered")
+            ]
             self._moves[key] = [move for move in moves if move.delta or move.sent or move.outcome]
         return self._moves[key]
 
-    def write_moves(self, p: int, d: int, writes: int) -> list[WriteMove]:
+    def write_moves(self, numbers: Sequence[int], writes: int) -> list[WriteMove]:
         """What may happen to the writes under way."""
-        at_p, at_d = self.sides.facts(P, p), self.sides.facts(D, d)
-        key = (writes, at_p and at_p.source, at_d and at_d.engines)
+        known = self.sides.known(numbers)
+        key = (writes, *(facts and (facts.source or facts.engines) for facts in known.values()))
         if key not in self._write_moves:
-            self._write_moves[key] = [WriteMove(*step) for step in self.sides.write_steps(writes, at_p, at_d)]
+            self._write_moves[key] = [WriteMove(*step) for step in self.sides.write_steps(writes, known)]
         return self._write_moves[key]
 
-    def sees(self, side: str, number: int, event: Event) -> Move:
-        """What an end of a write does to a side."""
-        key = (side, number, event)
+    def sees(self, write: WriteMove, numbers: Sequence[int]) -> Move:
+        """What an end of a write does to the rank that it concerns."""
+        if not write.side:
+            return NOTHING
+        number = numbers[self.places.index(write.side)]
+        key = (write.side, number, write.event)
         if key not in self._seen:
-            nothing = Move(label("", ""), 0, 0, (), None)
-            self._seen[key] = self.react(side, number, event) if side else nothing
+            self._seen[key] = self.react(*key)
         return self._seen[key]
 
     def react(self, side: str, number: int, event: Event) -> Move:
@@ -178,15 +195,14 @@ class Anything:
         return self._move(what, to, number, outcome)
 
     def _move(self, what: Label, side: str, number: int, outcome: Outcome) -> Move:
-        said = tuple((D if side == P else P, *sent) for sent in outcome.sent)
         mail = 0
-        for message in said:
+        for message in outcome.sent:
             if message not in self._bits:
                 self._bits[message] = 1 << len(self.messages)
                 self.messages.append(message)
             mail |= self._bits[message]
         touches = outcome if outcome.submitted or outcome.fenced else None
-        return Move(what, (outcome.state - number) * UNIT[side], mail, said, touches)
+        return Move(what, (outcome.state - number) * self.unit[side], mail, outcome.sent, touches)
 
     def _events(self, side: str, number: int, mail: Mail) -> Events:
         events = self._known_events.get((side, number))
@@ -205,25 +221,19 @@ class Anything:
                     events.add(bit, move)
         return events
 
-    def _crashes(self, p: int, d: int, writes: int) -> Iterator[tuple[Label, Key]]:
+    def _crashes(self, numbers: Sequence[int], writes: int) -> Iterator[tuple[Label, Key]]:
         sides = self.sides
-        if p == DEAD:
-            yield label(P, "restart"), pack(sides.fresh_p(FIRST[P] + 1), d, writes)
-        elif sides.scene.crashes_p and sides.p.facts[p].incarnation == FIRST[P]:
-            yield label(P, "crash"), pack(DEAD, d, self._left(P, writes, sides.p.facts[p].source))
-        if d <= DEAD:
-            yield label(D, "restart"), pack(p, sides.fresh_d(FIRST[D] + 1, d), writes)
-        elif sides.scene.crashes_d and sides.d.facts[d].incarnation == FIRST[D]:
-            yield label(D, "crash"), pack(p, sides.die(d), self._left(D, writes, ()))
-
-    def _left(self, died: str, writes: int, source: Contents) -> int:
-        """Return the writes after a side has died."""
-        key = (died, writes, source)
-        if key not in self._after_crash:
-            known = self.sides.writes.known[writes]
-            left = orphan(known, source) if died == P else destroy(known, lambda _: False)
-            self._after_crash[key] = self.sides.writes.number(left)
-        return self._after_crash[key]
+        for place, number in zip(self.places, numbers, strict=True):
+            rest = self.pack([0 if other == place else n for other, n in zip(self.places, numbers, strict=True)], 0)
+            if number <= DEAD:
+                fresh = sides.fresh(place, FIRST[place] + 1, number)
+                yield label(place, "restart"), rest + fresh * self.unit[place] + writes
+            elif sides.may_crash(place) and sides.local(place).facts[number].incarnation == FIRST[place]:
+                key = (place, number, writes)
+                if key not in self._after_crash:
+                    self._after_crash[key] = sides.after_crash(writes, place, number)
+                dead = sides.die(place, number)
+                yield label(place, "crash"), rest + dead * self.unit[place] + self._after_crash[key]
 
 
 def split(mail: Mail) -> Iterator[Mail]:

@@ -1,4 +1,4 @@
-"""One decode process: the real `Consumer`, and around it a scheduler, engines and the destination blocks.
+"""One decode rank's process: the real `Consumer` and `Gather`, and around them a scheduler, engines and blocks.
 
 A block is handed to another request the moment the machine closes the epoch; the other request (or the one that
 resumed) writes there, so a write that lands from then on destroys something (I3).
@@ -8,22 +8,24 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kv_connector.handoff.consumer import Consumer
+from kv_connector.handoff.gather import Flow
 from kv_connector.handoff.incoming import Incoming, Phase, Wish
 from kv_connector.protocol import Message
+from kv_connector.tp_mapping import transfer_of
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
-    FIRST_DECODE,
+    FIRST,
     HELLO,
     LONG_AGO,
-    PEER,
     SETTINGS,
     Event,
+    Machines,
     Numbers,
     Scene,
     Submitted,
     accept_all,
     digests,
+    place_of,
     prompt_hash,
     right,
 )
@@ -33,7 +35,7 @@ AT = " at D"  # a request is named after its transfer
 
 @dataclass(slots=True)
 class Wanted:
-    """One transfer's request and its block. Content, per layer: empty, unwritten, right, garbage."""
+    """One transfer's request and its block. Content, per prefill rank and layer: empty, unwritten, right, garbage."""
 
     stage: str = "new"  # watched, prepared, zeroed, over
     cancelled: bool = False
@@ -46,10 +48,16 @@ class Wanted:
 class DecodeSide:
     """State and events of one process; `skip` names transfers that are not asked for (any more)."""
 
-    def __init__(self, scene: Scene, machine: type[Consumer], incarnation: int, skip: tuple[str, ...] = ()) -> None:
-        self.machine = machine(incarnation=incarnation, domains=1, settings=SETTINGS, hello=HELLO, judge=accept_all)
+    def __init__(self, scene: Scene, machines: Machines, incarnation: int, skip: tuple[str, ...] = ()) -> None:
+        self.place = place_of(incarnation)
+        self.machine = machines.consumer(
+            incarnation=incarnation, domains=1, settings=SETTINGS, hello=HELLO, judge=accept_all
+        )
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
+        self.parts = scene.prefill_ranks * scene.layers
+        self.gather = machines.gather(self.machine, self.parts)
         self.scene = scene
+        self.skip = skip
         self.engines: list[str] = []  # alive
         self.made = 0
         self.fences: list[str] = []
@@ -69,10 +77,10 @@ class DecodeSide:
         found += [("fence", engine) for engine in self.fences]
         machine = self.machine
         if machine.sessions:
-            found += [("beat",), ("silence",)]
-        for name, transfer in machine.transfers.items():
+            found += [("beat",), *(("silence", peer) for peer in machine.sessions)]
+        for flow, transfer in machine.transfers.items():
             if transfer.phase is not Phase.DIRTY:
-                found.append(("unanswered" if transfer.phase is Phase.REVOKING else "overdue", name))
+                found.append(("unanswered" if transfer.phase is Phase.REVOKING else "overdue", flow))
         if set(machine.domains.retired) - set(machine.domains.fencing):
             found += [("tick",), ("quarantine",)]
         return found
@@ -112,44 +120,45 @@ class DecodeSide:
 
     def _on_watch(self, name: str) -> None:
         self.wanted[name].stage = "watched"
-        self.machine.watch(name, name + AT, PEER, 0.0)
+        flows = [Flow(self.scene.flow(name, peer, self.place), peer) for peer in self.scene.prefill]
+        self.gather.watch(name, name + AT, flows, 0.0)
         self.machine.announce()
 
     def _on_prepare(self, name: str) -> None:
         wanted = self.wanted[name]
         wanted.block = self._block_for(name)
-        wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * self.scene.layers
-        self.machine.prepare(name + AT, 1, Wish(16, 0, [[wanted.block]], prompt_hash(name)), 0.0)
+        wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * self.parts
+        self.gather.prepare(name + AT, 1, Wish(16, 0, [[wanted.block]], prompt_hash(name)), 0.0)
 
     def _on_zeroed(self, name: str) -> None:
         wanted = self.wanted[name]
         wanted.stage = "zeroed"
         if wanted.open:
-            wanted.content = ["empty"] * self.scene.layers
-        self.machine.zeroed([name + AT], 0.0)
+            wanted.content = ["empty"] * self.parts
+        self.gather.zeroed([name + AT], 0.0)
 
     def _on_cancel(self, name: str) -> None:
         self.wanted[name].cancelled = True
-        self.machine.cancel(name + AT, 0.0)
+        self.gather.cancel(name + AT, 0.0)
 
     def _on_fence(self, engine: str) -> None:
         self.fences.remove(engine)
         self.engines.remove(engine)
         self.machine.fenced(engine)
 
-    def _on_land(self, name: str, block: int, layer: int, content: str) -> None:
+    def _on_land(self, name: str, block: int, part: int, content: str) -> None:
         wanted = self.wanted[name]
         if not wanted.open or wanted.block != block:
             taken = block in (other.block for other in self.wanted.values())
             by_now = ", to another request by now" if taken else ""
             self.trouble = f"I3: a write landed in a block that had been given back{by_now}"
         elif wanted.content:
-            wanted.content[layer] = content
+            wanted.content[part] = content
 
-    def _on_verify(self, name: str) -> None:
+    def _on_verify(self, flow: str) -> None:
         transfer = self.verifying.pop(0)  # there is one thread
         assert transfer.commit is not None
-        content = self.wanted[name].content
+        content = self.wanted[transfer_of(flow)].content
         wrong = transfer.commit.digests != digests(content)
         waited_for = self.machine.verified(transfer, "wrong" if wrong else "", mismatch=wrong)
         if waited_for and wrong and "flipped" not in content:
@@ -161,11 +170,14 @@ class DecodeSide:
         content[content.index(right(name))] = "flipped"
 
     def _on_deliver(self, message: Message) -> None:
-        self.machine.receive(PEER, message, 0.0)
+        self.machine.receive(place_of(message.sender), message, 0.0)
 
     def _on_beat(self) -> None:
+        """The clock moves by as long as a beat may take; the beat before this one is lost."""
         self.machine._next_beat = 0.0
         self.machine.tick(0.0)
+        self.machine.outbox.clear()
+        self.machine.tick(SETTINGS.beat_interval_s)
 
     def _on_tick(self) -> None:
         self.machine._next_beat = 1.0
@@ -176,16 +188,16 @@ class DecodeSide:
         retired.update(dict.fromkeys(retired, LONG_AGO))
         self._on_tick()
 
-    def _on_silence(self) -> None:
-        self.machine.sessions[PEER].last_heard = LONG_AGO
+    def _on_silence(self, peer: str) -> None:
+        self.machine.sessions[peer].last_heard = LONG_AGO
         self._on_tick()
 
-    def _on_overdue(self, name: str) -> None:
-        self.machine.transfers[name].since = LONG_AGO
+    def _on_overdue(self, flow: str) -> None:
+        self.machine.transfers[flow].since = LONG_AGO
         self._on_tick()
 
-    def _on_unanswered(self, name: str) -> None:
-        self.machine.transfers[name].revoked_at = LONG_AGO
+    def _on_unanswered(self, flow: str) -> None:
+        self.machine.transfers[flow].revoked_at = LONG_AGO
         self._on_tick()
 
     # --- what the machine says -----------------------------------------------------------------------------------
@@ -196,18 +208,19 @@ class DecodeSide:
     def _make_engines(self) -> None:
         for domain in self.machine.domains.missing():
             self.made += 1
-            name = f"{FIRST_DECODE if self.scene.engine_names_return else self.machine.incarnation}:{self.made}"
+            name = f"{FIRST[self.place] if self.scene.engine_names_return else self.machine.incarnation}:{self.made}"
             self.engines.append(name)
             self.machine.engine_added(domain, name)
 
     def _hear(self) -> None:
-        machine = self.machine
+        machine, gather = self.machine, self.gather
+        gather.collect(0.0)
         self.fences = sorted(self.fences + machine.fences)
         self.verifying += machine.to_verify
-        for resolved in machine.resolved:
+        for resolved in gather.resolved:
             outcome = "loaded" if resolved.ok else "failed" if resolved.reserved else "lost"
             self._resolve(resolved.request_id.removesuffix(AT), outcome)
-        for request_id in machine.closed:
+        for request_id in gather.closed:
             wanted = self.wanted[request_id.removesuffix(AT)]
             if not wanted.open:
                 self.trouble = self.trouble or "the blocks were given back twice, or were never reserved"
@@ -215,9 +228,9 @@ class DecodeSide:
         for output in (
             machine.fences,
             machine.to_verify,
-            machine.resolved,
-            machine.closed,
-            machine.started,
+            gather.resolved,
+            gather.closed,
+            gather.started,
             machine.forgotten,
         ):
             output.clear()
@@ -236,7 +249,7 @@ class DecodeSide:
             self.trouble = "I4: the request resumed before every layer had arrived"
         elif "flipped" in wanted.content:
             self.trouble = "digest: the request resumed on a flipped byte"
-        elif wanted.content != [right(name)] * self.scene.layers:
+        elif wanted.content != [right(name)] * self.parts:
             self.trouble = "I2: the request resumed on a source block that P no longer held, or on another prompt"
 
     # --- what makes no difference ----------------------------------------------------------------------------------
@@ -259,26 +272,35 @@ class DecodeSide:
                 transfer.started = False  # only asked of what is not reserved
         machine.domains._assigned.clear()  # there is one domain
         for declined in machine._declined.values():
-            declined.sort()
-        for table in (machine.transfers, machine._ids):
+            in_order(declined)
+        gather = self.gather
+        by_name: list[dict[Any, Any]] = [machine.transfers, machine._ids, gather._requests, gather._request_of]
+        for table in (*by_name, gather._transfers, machine.sessions, machine.hellos):
             in_order(table)
         in_order(machine.domains.retired)
 
     # --- for local.py --------------------------------------------------------------------------------------------
 
-    def take_messages(self) -> list[Message]:
-        """Return and forget what the machine wants to send."""
-        messages = [message for _, message in self.machine.outbox]
-        self.machine.outbox.clear()
-        return messages
-
     def sessions(self) -> dict[int, Any]:
         """Sessions by the incarnation of the peer."""
         return {session.peer: session for session in self.machine.sessions.values()}
 
+    def peers(self) -> frozenset[int | str]:
+        """Places with which there is a session."""
+        return frozenset(self.machine.sessions)
+
     def asked(self) -> tuple[str, ...]:
-        """Transfers that this process has asked for."""
+        """Transfers that this process or one before it has asked for."""
         return tuple(name for name, wanted in self.wanted.items() if wanted.stage != "new")
+
+    def asks(self) -> frozenset[str]:
+        """Flows that this process has asked for."""
+        names = [name for name in self.asked() if name not in self.skip]
+        return frozenset(self.scene.flow(name, peer, self.place) for name in names for peer in self.scene.prefill)
+
+    def started(self) -> frozenset[str]:
+        """Transfers whose prompts P computes, as far as the scheduler has been told."""
+        return frozenset(transfer_of(flow) for flow, t in self.machine.transfers.items() if t.started)
 
     def key(self) -> tuple[Any, ...]:
         """Everything that tells two states apart is in the attributes."""

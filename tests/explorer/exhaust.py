@@ -8,9 +8,10 @@ import time
 from array import array
 from heapq import heappop, heappush
 
-from tests.explorer.anything import ALWAYS, Anything, Key, unpack
+from tests.explorer.anything import ALWAYS, Anything, Key
 from tests.explorer.explore import Result
-from tests.explorer.fair import EndlessError, Fair
+from tests.explorer.fair import Fair
+from tests.explorer.rest import check
 from tests.explorer.scope import Label
 from tests.explorer.sides import Sides
 
@@ -27,6 +28,7 @@ def exhaust(sides: Sides) -> Result:
     if not result.violation:
         here, result.violation = _check_rest(found)
         result.trace = found.way_to(here)
+    assert found.all.fits(), "a number has run over into the next field"
     result.states, result.frontier = len(found.keys), len(found.frontier)
     result.local_states = len(sides.p.facts), len(sides.d.facts)
     result.seconds = time.process_time() - begun
@@ -82,30 +84,15 @@ class Found:
         self._mail.append(self._same.setdefault(mail, mail))
         self._waits.append(1)
         self._from.append(came_from)
-        p, d, _ = unpack(key)
-        self.wrong = self.all.sides.problem(p, d)
+        self.wrong = self.all.sides.problem(self.all.unpack(key)[0])
 
 
 def _check_rest(found: Found) -> tuple[int, str]:
     """Return a state that does not come to rest and what is wrong, or `(0, "")`."""
     fair = Fair(found.all)
-    good = bytearray(len(found.keys))
-    for start in range(len(found.keys)):
-        path: dict[int, None] = {}
-        here = start
-        while not good[here]:
-            if here in path:
-                return start, "I5: from here on, it goes round in circles for ever"
-            path[here] = None
-            try:
-                there = fair.after(found.keys[here])
-            except EndlessError:
-                return start, "I5: from here on, messages answer each other for ever"
-            if there == found.keys[here]:
-                if problem := fair.problem(there):
-                    return start, problem
-                break
-            here = found.numbers[there]
-        for number in path:
-            good[number] = 1
-    return 0, ""
+
+    def step(here: int) -> tuple[int, Label | None]:
+        there, label = fair.after(found.keys[here])
+        return found.numbers[there], label
+
+    return check(len(found.keys), step)

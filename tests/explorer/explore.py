@@ -50,7 +50,7 @@ def explore(world: World) -> Result:
                 states.append(after)
                 parents.append(here)
                 labels.append(step)
-            rest.note(here, step, number)
+            rest.note(here, state, step, number)
         here += 1
     if not result.violation:
         here, result.violation = rest.check(states)

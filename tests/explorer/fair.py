@@ -5,17 +5,15 @@ is more than a run with few losses can show. From then on every message arrives 
 """
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 
-from tests.explorer.anything import Anything, Key, Message, Move, WriteMove, unpack
-from tests.explorer.rest import PATIENT, RANK, comes_late, rests
+from tests.explorer.anything import Anything, Key, Message, Move, WriteMove
+from tests.explorer.rest import PATIENT, RANK, UnrestError, bare, finish, happens, is_fair, kind_of
 from tests.explorer.scope import Label
-from tests.explorer.sides import DEAD, D, P
+from tests.explorer.sides import DEAD
 
 MAX_ARRIVALS = 1_000  # after one event; more would be a conversation that feeds itself
-
-
-class EndlessError(Exception):
-    """From some state on the sides never come to rest."""
+ENDLESS = "I5: from here on, messages answer each other for ever"
 
 
 class Fair:
@@ -27,29 +25,32 @@ class Fair:
         self._urgent: dict[tuple[str, int], list[tuple[int, Move]]] = {}
         self._patient: dict[tuple[str, int], list[tuple[int, Move]]] = {}
 
-    def after(self, key: Key) -> Key:
-        """Return the next state of a fair run; the same if nothing moves any more.
+    def after(self, key: Key) -> tuple[Key, Label | None]:
+        """Return the next state of a fair run, and the patient step that leads there, if it is one.
+
+        The same state if nothing moves any more.
 
         Raises:
-            EndlessError: messages answer each other without an end.
+            UnrestError: it does not come to rest as it should.
         """
         there = self._hurry(key)
         if there != key:
-            return there
-        p, d, _ = unpack(key)
-        waiting = self._of(self._patient, P, p) + self._of(self._patient, D, d)
-        for _, move in sorted(waiting, key=lambda ranked: ranked[0]):
-            if self._is_fair(move.label, p, d):
-                there = self._do(key, move)
-                if there != key and self._settle(there) != key:
-                    return there
-        return key
-
-    def problem(self, key: Key) -> str:
-        """Say what is kept or waited for in a state in which nothing moves any more."""
-        p, d, _ = unpack(key)
-        is_over = rests(self._sides.facts(P, p), self._sides.facts(D, d))
-        return "" if is_over else "I5: from here on, something is kept or waited for for ever"
+            return there, None
+        numbers, _ = self._all.unpack(key)
+        known = self._sides.known(numbers)
+        left: list[Label] = []
+        for move in self._in_order(self._patient, PATIENT, numbers):
+            fair = is_fair(move.label, known, self._sides)
+            there = key if fair is None else self._do(key, move)
+            if there == key or self._settle(there) == key:
+                continue
+            if fair:
+                return there, move.label
+            left.append(move.label)
+        if left:
+            raise bare(left[0])
+        finish(known)
+        return key, None
 
     def _settle(self, key: Key) -> Key:
         for _ in range(MAX_ARRIVALS):
@@ -57,47 +58,50 @@ class Fair:
             if there == key:
                 return key
             key = there
-        raise EndlessError
+        raise UnrestError(ENDLESS)
 
     def _hurry(self, key: Key) -> Key:
         """Let the most urgent thing happen that happens by itself."""
-        p, d, writes = unpack(key)
+        numbers, writes = self._all.unpack(key)
+        known = self._sides.known(numbers)
         if writes:
-            moves = [m for m in self._all.write_moves(p, d, writes) if not comes_late(m.label)]
-            for write in sorted(moves, key=lambda move: RANK[move.label[:2]]):
+            moves = [move for move in self._all.write_moves(numbers, writes) if happens(move.label, known)]
+            for write in sorted(moves, key=lambda move: RANK[kind_of(move.label)]):
                 there = self._do_write(key, write)
                 if there != key:
                     return there
-        local = self._of(self._urgent, P, p) + self._of(self._urgent, D, d)
-        for _, move in sorted(local, key=lambda ranked: ranked[0]):
-            there = self._do(key, move)
-            if there != key:
-                return there
+        for move in self._in_order(self._urgent, RANK, numbers):
+            if happens(move.label, known):
+                there = self._do(key, move)
+                if there != key:
+                    return there
         return key
 
-    def _of(
-        self, table: dict[tuple[str, int], list[tuple[int, Move]]], side: str, number: int
-    ) -> list[tuple[int, Move]]:
-        if number <= DEAD:
-            return []
-        if (side, number) not in table:
-            order = RANK if table is self._urgent else {kind: rank for rank, kind in enumerate(PATIENT)}
-            moves = self._all.moves_of(side, number)
-            table[side, number] = [(order[m.label[:2]], m) for m in moves if m.label[:2] in order]
-        return table[side, number]
-
-    def _is_fair(self, label: Label, p: int, d: int) -> bool:
-        silence = ("silence", *label.arguments)
-        return label.what != "silence" or not self._sides.talks(label.where, silence, p, d)
+    def _in_order(
+        self,
+        table: dict[tuple[str, int], list[tuple[int, Move]]],
+        order: Mapping[tuple[str, str], int],
+        numbers: Sequence[int],
+    ) -> list[Move]:
+        found: list[tuple[int, Move]] = []
+        for place, number in zip(self._all.places, numbers, strict=True):
+            if number <= DEAD:
+                continue
+            if (place, number) not in table:
+                moves = self._all.moves_of(place, number)
+                ranked = [(order.get(kind_of(move.label), -1), move) for move in moves]
+                table[place, number] = [(rank, move) for rank, move in ranked if rank >= 0]
+            found += table[place, number]
+        return [move for _, move in sorted(found, key=lambda ranked: ranked[0])]
 
     def _do(self, key: Key, move: Move) -> Key:
-        writes = unpack(key)[2]
+        _, writes = self._all.unpack(key)
         after = writes if move.outcome is None else self._sides.writes.after(writes, move.outcome)
         return self._deliver(key + move.delta + after - writes, move.said)
 
     def _do_write(self, key: Key, write: WriteMove) -> Key:
-        p, d, writes = unpack(key)
-        move = self._all.sees(write.side, p if write.side == P else d, write.event)
+        numbers, writes = self._all.unpack(key)
+        move = self._all.sees(write, numbers)
         return self._deliver(key + move.delta + write.writes - writes, move.said)
 
     def _deliver(self, key: Key, sent: tuple[Message, ...]) -> Key:
@@ -107,10 +111,10 @@ class Fair:
             if not under_way:
                 return key
             message = under_way.popleft()
-            p, d, _ = unpack(key)
-            number = p if message[0] == P else d
+            numbers, _ = self._all.unpack(key)
+            number = numbers[self._all.places.index(message[0])]
             if number > DEAD:
                 move = self._all.arrival(number, message)
                 key += move.delta
                 under_way.extend(move.said)
-        raise EndlessError
+        raise UnrestError(ENDLESS)

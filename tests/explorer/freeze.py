@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-# What does not change, counts up for ever, or only feeds reports.
-IGNORED = frozenset({"_sequence", "_settings", "marks", "scene", "timings_s"})
+# What does not change, counts up for ever, only feeds reports, or is seen from elsewhere: a machine, from its flows.
+IGNORED = frozenset({"_sequence", "_settings", "marks", "scene", "timings_s", "_producer", "_consumer"})
 WORDS = frozenset({"reason", "ending"})  # for people: the machines only ask whether they are empty
 PLAIN = int | str | bytes | None
 

@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     incarnation: int
 
     state: int
-    sent: tuple[tuple[int, int, int], ...]  # sender, receiver, number of the body
+    sent: tuple[tuple[str, int, int, int], ...]  # to which place, sender, receiver, number of the body
     seen: dict[int, int]  # newest sequence number accepted, by sender
     submitted: tuple[Submitted, ...]
     fenced: str  # engine that was destroyed, or ""
@@ -43,10 +43,14 @@ class Facts(NamedTuple):
     events: tuple[Event, ...]
     problem: str
     at_rest: bool
-    peers: frozenset[int]  # incarnations with which there is a session
+    peers: frozenset[int | str]  # with which there is a session. P: incarnations, D: places
     source: Contents  # P: content of the source blocks
+    lacks: frozenset[str]  # P: flows whose prompt it has not been given
     engines: tuple[str, ...]  # D: receiving engines that are alive
-    asked: tuple[str, ...]  # D: transfers that it has asked for
+    asked: tuple[str, ...]  # D: transfers that have been asked for, by its predecessor as well
+    asks: frozenset[str]  # D: flows that this process has asked for
+    flows: frozenset[str]  # those that are open
+    started: frozenset[str]  # D: transfers whose prompts P computes, as far as the scheduler has been told
 
 
 class Bodies:
@@ -105,7 +109,9 @@ class Local:
             message = Message(sender, receiver, seq, self._bodies.known[body])
             event = ("deliver", decode(encode(message)))
         submitted = side.apply(event)
-        sent = tuple((m.sender, m.receiver, self._bodies.number(m)) for m in side.take_messages())
+        outbox = side.machine.outbox
+        sent = tuple((str(to), m.sender, m.receiver, self._bodies.number(m)) for to, m in outbox)
+        outbox.clear()
         number, seen = self._intern(side)
         fenced = event[1] if event[0] == "fence" else ""
         return Outcome(
@@ -135,14 +141,18 @@ class Local:
 
 
 def _facts(side: Side) -> Facts:
-    prefill = isinstance(side, PrefillSide)
+    p, d = (side, None) if isinstance(side, PrefillSide) else (None, side)
     return Facts(
-        side.machine.incarnation,
-        tuple(side.events()),
-        side.problem(),
-        side.at_rest(),
-        frozenset(side.sessions()) - {0} if prefill else frozenset(side.sessions()),
-        side.contents() if isinstance(side, PrefillSide) else (),
-        tuple(side.engines) if isinstance(side, DecodeSide) else (),
-        side.asked() if isinstance(side, DecodeSide) else (),
+        incarnation=side.machine.incarnation,
+        events=tuple(side.events()),
+        problem=side.problem(),
+        at_rest=side.at_rest(),
+        peers=side.peers(),
+        source=p.contents() if p else (),
+        lacks=p.lacks() if p else frozenset(),
+        engines=tuple(d.engines) if d else (),
+        asked=d.asked() if d else (),
+        asks=d.asks() if d else frozenset(),
+        flows=frozenset(side.machine.transfers),
+        started=d.started() if d else frozenset(),
     )

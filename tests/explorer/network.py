@@ -17,7 +17,7 @@ ONCE, TWICE, LATE_COPY = 0, 1, 2  # how often a message will still arrive; a lat
 class InFlight(NamedTuple):
     """One message under way. Delivered to whatever process listens at the address by then."""
 
-    to: str  # P, D
+    to: str  # place
     sender: int
     seq: int
     receiver: int  # incarnation that it is meant for
@@ -66,9 +66,9 @@ class Network:
             messages = renumber(self._known[net], side, outcome.seen)
             queued = side == "P" and any(m.to == "D" and m.receiver != decode for m in messages)
             sent = [
-                new for new in outcome.sent if side == "D" or new[1] == decode or (self._ends(new[2]) and not queued)
+                new for new in outcome.sent if side == "D" or new[2] == decode or (self._ends(new[3]) and not queued)
             ]
-            after = self._after[key] = self._number(send(messages, "D" if side == "P" else "P", sent))
+            after = self._after[key] = self._number(send(messages, sent))
         return after
 
     def crashed(self, net: int) -> list[int]:
@@ -140,10 +140,10 @@ def renumber(net: Iterable[InFlight], to: str, seen: dict[int, int]) -> list[InF
     return kept
 
 
-def send(net: list[InFlight], to: str, sent: Iterable[tuple[int, int, int]]) -> list[InFlight]:
-    """Put new messages `(sender, receiver, body)` behind everything of their sender."""
+def send(net: list[InFlight], sent: Iterable[tuple[str, int, int, int]]) -> list[InFlight]:
+    """Put new messages `(to, sender, receiver, body)` behind everything of their sender."""
     messages = list(net)
-    for sender, receiver, body in sent:
+    for to, sender, receiver, body in sent:
         last = max((m.seq for m in messages if m.to == to and m.sender == sender), default=NEWEST)
         messages.append(InFlight(to, sender, max(last, NEWEST) + 1, receiver, body, ONCE))
     return messages

@@ -4,11 +4,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from contracts.node_info import Fingerprint
+from kv_connector.handoff.consumer import Consumer
+from kv_connector.handoff.fan_out import FanOut
+from kv_connector.handoff.gather import Gather
+from kv_connector.handoff.producer import Producer
+from kv_connector.handoff.pushing import Terms
 from kv_connector.handoff.settings import HandoffSettings
 from kv_connector.protocol import Hello, Rank
 
-PEER = "P"  # control address of the prefill node, the same after a restart
-FIRST_PREFILL, FIRST_DECODE = 11, 21  # incarnations of the first process of each side; then counting up
+# A place is where one rank's process runs and the control address of that process, the same after a restart. To each
+# the incarnation of its first process; those that follow it there count up.
+FIRST = {"P": 11, "D": 21, "P1": 31, "D1": 41}
 LONG_AGO = -1e9  # s
 
 NAMES = ("A", "B")  # of transfers
@@ -22,7 +28,7 @@ Event: TypeAlias = tuple[Any, ...]  # what happens at one side: name, then argum
 class Label(NamedTuple):
     """One step of the world, for traces and for `rest.py`."""
 
-    where: str  # P, D, net, write
+    where: str  # a place, net, write
     what: str
     arguments: tuple[Any, ...]
 
@@ -37,12 +43,17 @@ class Scene:
     """What is played."""
 
     transfers: int = 1
+    prefill_ranks: int = 1  # of the prefill node; a decode rank takes a part of its KV from each
+    decode_ranks: int = 1  # of the decode node; a prefill rank has something for each
     pool: int = 0  # blocks of either allocator, used again when given back; 0: one for each transfer, see `block_for`
     layers: int = 1
-    crashes_p: int = 1  # each followed by a restart or not
+    crashes_p: int = 1  # each followed by a restart or not; of several ranks the last one may crash
     crashes_d: int = 1
     asks_again: bool = True  # a restarted D may also run what its predecessor had asked for, with the same epochs
-    other_prompt: bool = False  # the two nodes see different prompts
+    cut_off: bool = True  # a live peer may be silent for so long that it is taken for dead; if not, none may crash
+    other_prompt: bool = False  # the last prefill rank sees another prompt
+    short: bool = False  # the last prefill rank has nothing that its decode rank wants
+    zeroes_first: bool = False  # P's device zeroes the blocks of a preempted prompt before P's connector hears of it
     verify: bool = False  # commits carry digests, and a byte on D may flip once
     engine_names_return: bool = False  # a restarted D gives its engines the names that they had before
 
@@ -52,9 +63,44 @@ class Scene:
         return NAMES[: self.transfers]
 
     @property
+    def prefill(self) -> tuple[str, ...]:
+        """Places of the prefill ranks."""
+        return ("P", "P1")[: self.prefill_ranks]
+
+    @property
+    def decode(self) -> tuple[str, ...]:
+        """Places of the decode ranks."""
+        return ("D", "D1")[: self.decode_ranks]
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Places of all ranks."""
+        return (*self.prefill, *self.decode)
+
+    def flow(self, name: str, source: str, target: str) -> str:
+        """Return the id of the flow of a transfer between two places."""
+        alone = len(self.places) == 2
+        return name if alone else f"{name}/{self.prefill.index(source)}-{self.decode.index(target)}"
+
+    def ends(self, flow: str) -> tuple[str, str]:
+        """Return the places that a flow goes from and to."""
+        pairs = ((p, d) for p in self.prefill for d in self.decode)
+        return next(pair for pair in pairs if flow in [self.flow(name, *pair) for name in self.names])
+
+    def terms(self, place: str) -> Terms:
+        """What the prefill rank at a place has in common with every decode rank."""
+        layers = range(0 if self.short and place == self.prefill[-1] else self.layers)
+        return Terms(layers, regions=layers, shares=len(layers))
+
+    @property
     def blocks(self) -> range:
         """Block ids on either side."""
         return range(1, 1 + (self.pool or self.transfers))
+
+    @property
+    def keeps_in_touch(self) -> bool:
+        """Whether live peers are never taken for dead."""
+        return not self.cut_off
 
     def block_for(self, name: str, taken: set[int]) -> int:
         """Return the block that an allocator gives to a transfer while others are taken; 0 if there is none.
@@ -80,11 +126,25 @@ class Scope(Scene):
     without: frozenset[str] = frozenset()  # events of the sides that are left out, to get further with the others
     beat_among: int = 0  # a beat is sent while at most so many other messages are under way
 
+    @property
+    def keeps_in_touch(self) -> bool:
+        """Whether live peers are never taken for dead."""
+        return not self.silences and "unanswered" in self.without
+
+
+class Machines(NamedTuple):
+    """The classes that are explored."""
+
+    producer: type[Producer] = Producer
+    consumer: type[Consumer] = Consumer
+    fan_out: type[FanOut] = FanOut
+    gather: type[Gather] = Gather
+
 
 class Submitted(NamedTuple):
     """A push that the machine has allowed: the write itself comes later."""
 
-    handle: tuple[str, int]  # transfer and layer
+    handle: tuple[str, int]  # flow and layer
     owner: str  # transfer
     engine: str
     source: int  # block on P
@@ -101,6 +161,11 @@ class Numbers:
     def __next__(self) -> int:
         self.last += 1
         return self.last
+
+
+def place_of(incarnation: int) -> str:
+    """Return where a process runs."""
+    return next(place for place, first in FIRST.items() if first // 10 == incarnation // 10)
 
 
 def prompt_hash(name: str) -> bytes:

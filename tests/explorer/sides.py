@@ -1,19 +1,17 @@
-"""Both processes and the writes between them: what each may do next, without the network."""
+"""All processes and the writes between them: what each may do next, without the network."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-from kv_connector.handoff.consumer import Consumer
-from kv_connector.handoff.producer import Producer
 from tests.explorer.decode import DecodeSide
 from tests.explorer.local import Bodies, Facts, Local, Outcome
 from tests.explorer.prefill import PrefillSide
-from tests.explorer.scope import FIRST_DECODE, FIRST_PREFILL, Event, Label, Scene, label
-from tests.explorer.writes import Stage, Write, Writes, read
+from tests.explorer.scope import FIRST, Event, Label, Machines, Scene, label, place_of
+from tests.explorer.writes import Stage, Write, Writes, destroy, orphan, read
 
 DEAD = -1  # state of a dead P; a dead D is this or less, see `die`
-P, D = "P", "D"
-FIRST = {P: FIRST_PREFILL, D: FIRST_DECODE}
+P, D = "P", "D"  # the first rank of either node
+Known: TypeAlias = Mapping[str, Facts | None]  # of each place; `None`: dead
 
 
 class Step(NamedTuple):
@@ -34,70 +32,96 @@ class WriteStep(NamedTuple):
 
 
 class Sides:
-    """The states of P, of D and of the writes that have been reached."""
+    """The states of all ranks and of the writes that have been reached."""
 
-    def __init__(self, scene: Scene, producer: type[Producer] = Producer, consumer: type[Consumer] = Consumer) -> None:
+    def __init__(self, scene: Scene, machines: Machines = Machines()) -> None:  # noqa: B008  # it does not change
         self.scene = scene
+        self.places = scene.places
         self.bodies = Bodies()
         self.p, self.d = Local(self.bodies), Local(self.bodies)
         self.writes = Writes()
-        self._producer, self._consumer = producer, consumer
+        self._machines = machines
+        self._locals = {place: self.p if place in scene.prefill else self.d for place in scene.places}
         self._done: list[tuple[str, ...]] = [()]  # what a dead D had asked for; D is -1, -2, … accordingly
         self._steps: dict[tuple[str, int], list[Step]] = {}
 
-    def fresh_p(self, incarnation: int = FIRST_PREFILL) -> int:
-        """Return the state of a process that has just started."""
-        return self.p.number(PrefillSide(self.scene, self._producer, incarnation))
+    def fresh(self, place: str, incarnation: int = 0, dead: int = DEAD) -> int:
+        """Return the state of a process that has just started, perhaps where another one has died."""
+        incarnation = incarnation or FIRST[place]
+        if place in self.scene.prefill:
+            return self.p.number(PrefillSide(self.scene, self._machines, incarnation))
+        return self.d.number(DecodeSide(self.scene, self._machines, incarnation, self._done[-1 - dead]))
 
-    def fresh_d(self, incarnation: int = FIRST_DECODE, dead: int = DEAD) -> int:
-        """Return the state of a process that has just started, in place of a dead one."""
-        return self.d.number(DecodeSide(self.scene, self._consumer, incarnation, self._done[-1 - dead]))
-
-    def die(self, d: int) -> int:
-        """Return the state of D when it has died: its successor asks for what it had not asked for, or for all."""
-        done = () if self.scene.asks_again else self.d.facts[d].asked
+    def die(self, place: str, number: int) -> int:
+        """Return the state of a process that has died. A D's successor asks for what D had not asked for, or for all."""
+        done = () if self.scene.asks_again else self.local(place).facts[number].asked
         if done not in self._done:
             self._done.append(done)
         return -1 - self._done.index(done)
 
-    def local(self, side: str) -> Local:
-        """Return the states of one side."""
-        return self.p if side == P else self.d
+    def local(self, place: str) -> Local:
+        """Return the states of the ranks of one node."""
+        return self._locals[place]
 
-    def facts(self, side: str, number: int) -> Facts | None:
-        """What is known of a side; `None` if it is dead."""
-        return None if number <= DEAD else self.local(side).facts[number]
+    def facts(self, place: str, number: int) -> Facts | None:
+        """What is known of a process; `None` if it is dead."""
+        return None if number <= DEAD else self._locals[place].facts[number]
 
-    def problem(self, p: int, d: int) -> str:
+    def known(self, numbers: Sequence[int]) -> dict[str, Facts | None]:
+        """What is known of all of them."""
+        return {place: self.facts(place, number) for place, number in zip(self.places, numbers, strict=False)}
+
+    def problem(self, numbers: Sequence[int]) -> str:
         """What is wrong in a state, or ""."""
-        at_p, at_d = self.facts(P, p), self.facts(D, d)
-        return (at_p.problem if at_p else "") or (at_d.problem if at_d else "")
+        return next((facts.problem for facts in self.known(numbers).values() if facts and facts.problem), "")
 
-    def steps_of(self, side: str, number: int) -> list[Step]:
-        """What a living side may do of itself."""
-        key = (side, number)
+    def steps_of(self, place: str, number: int) -> list[Step]:
+        """What a living process may do of itself."""
+        key = (place, number)
         if key not in self._steps:
-            local = self.local(side)
+            local = self.local(place)
             events = local.facts[number].events
-            self._steps[key] = [Step(label(side, *event), event, local.run(number, event)) for event in events]
+            self._steps[key] = [Step(label(place, *event), event, local.run(number, event)) for event in events]
         return self._steps[key]
 
-    def is_sending(self, writes: int) -> bool:
-        """Whether the sender, of which there is one, is between the machine's word and its call."""
-        return any(write.stage is Stage.CHECKED for write in self.writes.known[writes])
-
-    def talks(self, side: str, event: Event, p: int, d: int) -> bool:
-        """Whether the peer that a silence takes for dead is alive and talks to us: it is only slow, or cut off."""
-        peer = self.facts(P, p) if side == D else self.facts(D, d)
-        return peer is not None and (side == D or (event[1] == peer.incarnation and bool(peer.peers)))
-
-    def write_steps(self, writes: int, p: Facts | None, d: Facts | None) -> Iterator[WriteStep]:
-        """What may happen to the writes under way."""
+    def is_sending(self, writes: int, place: str) -> bool:
+        """Whether a rank's sender, of which there is one, is between the machine's word and its call."""
         known = self.writes.known[writes]
-        for write in known:
-            yield from self._of_write(write, [other for other in known if other is not write], p, d)
+        return any(write.stage is Stage.CHECKED and place_of(write.writer) == place for write in known)
 
-    def _of_write(self, write: Write, rest: list[Write], p: Facts | None, d: Facts | None) -> Iterator[WriteStep]:
+    def talks(self, silence: Label, known: Known) -> bool:
+        """Whether the peer that a silence takes for dead is alive and talks to us: it is only slow, or cut off."""
+        (peer,) = silence.arguments
+        if silence.where in self.scene.decode:
+            return known[peer] is not None
+        there = known[place_of(peer)]
+        return there is not None and there.incarnation == peer and silence.where in there.peers
+
+    def may_crash(self, place: str) -> bool:
+        """Whether a process may die, once."""
+        mates, crashes = (
+            (self.scene.prefill, self.scene.crashes_p)
+            if place in self.scene.prefill
+            else (self.scene.decode, self.scene.crashes_d)
+        )
+        return crashes > 0 and place == mates[-1]
+
+    def after_crash(self, writes: int, place: str, number: int) -> int:
+        """Return the writes after a process has died."""
+        facts, known = self.local(place).facts[number], self.writes.known[writes]
+        if place in self.scene.prefill:
+            return self.writes.number(orphan(known, facts.incarnation, facts.source))
+        return self.writes.number(destroy(known, lambda engine: _place_of_engine(engine) != place))
+
+    def write_steps(self, writes: int, known: Known) -> Iterator[WriteStep]:
+        """What may happen to the writes under way."""
+        under_way = self.writes.known[writes]
+        for write in under_way:
+            yield from self._of_write(write, [other for other in under_way if other is not write], known)
+
+    def _of_write(self, write: Write, rest: list[Write], known: Known) -> Iterator[WriteStep]:
+        source, target = place_of(write.writer), _place_of_engine(write.engine)
+        p, d = known[source], known[target]
         is_open = d is not None and write.engine in d.engines
         stage, what = write.stage, (write.writer, write.owner, write.layer, write.engine)
         number = self.writes.number
@@ -107,10 +131,15 @@ class Sides:
         if stage in (Stage.FLYING, Stage.FAILED, Stage.ORPHAN):
             content = write.content or read(p.source if p else (), write.source, write.layer)
             landed = write._replace(stage=Stage.LANDED) if stage is Stage.FLYING else write
-            event = ("land", write.owner, write.target, write.layer, content)
-            yield WriteStep(label("write", "land", *what, stage), number([*rest, landed]), D, event)
+            part = self.scene.prefill.index(source) * self.scene.layers + write.layer
+            event = ("land", write.owner, write.target, part, content)
+            yield WriteStep(label("write", "land", *what, stage), number([*rest, landed]), target, event)
         if stage is Stage.LANDED:
-            yield WriteStep(label("write", "succeed", *what), number(rest), P, ("done", write.handle, True))
+            yield WriteStep(label("write", "succeed", *what), number(rest), source, ("done", write.handle, True))
         if stage in (Stage.FLYING, Stage.LANDED, Stage.DOOMED):
             left = [*rest, write._replace(stage=Stage.FAILED, handle=None)] if is_open else rest  # it may go on writing
-            yield WriteStep(label("write", "fail", *what), number(left), P, ("done", write.handle, False))
+            yield WriteStep(label("write", "fail", *what), number(left), source, ("done", write.handle, False))
+
+
+def _place_of_engine(engine: str) -> str:
+    return place_of(int(engine.partition(":")[0]))

@@ -21,13 +21,15 @@ QUICK = Suite(
         "network": Scope(faults=2, crashes_p=0, crashes_d=0, silences=0),
         "crash": Scope(faults=2, losses=1, duplicates=0, silences=0, asks_again=False),
         "silence": Scope(faults=1, losses=0, duplicates=0, crashes_p=0, crashes_d=0),
-        "digests": Scope(faults=1, losses=0, duplicates=0, verify=True, asks_again=False),
     },
     {
         "one transfer": Scene(),
         "one, with digests": Scene(verify=True),
         "two, one block": Scene(transfers=2, pool=1, crashes_p=0, crashes_d=0),
         "two, no crash": Scene(transfers=2, crashes_p=0, crashes_d=0),
+        "no silence": Scene(cut_off=False, crashes_p=0, crashes_d=0),
+        "two P ranks": Scene(prefill_ranks=2, crashes_p=0, crashes_d=0),
+        "two D ranks": Scene(decode_ranks=2, crashes_p=0, crashes_d=0),
     },
 )
 FULL = Suite(
@@ -36,6 +38,7 @@ FULL = Suite(
         "crash": Scope(faults=3, losses=1, duplicates=0, silences=0, asks_again=False),
         "silence": Scope(faults=2, losses=1, duplicates=0, crashes_p=0, crashes_d=0),
         "same id": Scope(faults=1, losses=0, duplicates=0, crashes_p=0, silences=0),
+        "digests": Scope(faults=1, losses=0, duplicates=0, verify=True, asks_again=False),
     },
     {
         "one transfer": Scene(),
@@ -44,6 +47,11 @@ FULL = Suite(
         "two, one block": Scene(transfers=2, pool=1, asks_again=False),
         "two, no crash, digests": Scene(transfers=2, verify=True, crashes_p=0, crashes_d=0),
         "two": Scene(transfers=2, asks_again=False),
+        "no silence": Scene(cut_off=False, crashes_p=0, crashes_d=0),
+        "two P ranks, one dies": Scene(prefill_ranks=2, crashes_d=0),
+        "two P ranks, D dies": Scene(prefill_ranks=2, crashes_p=0),
+        "two D ranks, one dies": Scene(decode_ranks=2, crashes_p=0),
+        "two D ranks, P dies": Scene(decode_ranks=2, crashes_d=0),
     },
 )
 DEEP = Suite(

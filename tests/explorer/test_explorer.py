@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.explorer.anything import Anything, unpack
+from tests.explorer.anything import Anything
 from tests.explorer.exhaust import Found, exhaust
 from tests.explorer.explore import explore
 from tests.explorer.freeze import freeze, still
@@ -48,7 +48,7 @@ def test_a_missing_guard_is_found(mutant: Mutant) -> None:
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.scope == CALM], ids=lambda mutant: mutant.name)
 def test_a_missing_guard_is_found_over_any_network(mutant: Mutant) -> None:
     """Putting ways and their mail together hides no mutant."""
-    result = exhaust(Sides(mutant.scope, mutant.producer, mutant.consumer))
+    result = exhaust(Sides(mutant.scope, mutant.machines))
 
     assert result.violation.startswith(mutant.breaks)
     assert len(story(result.trace, result.violation).splitlines()) == len(result.trace) + 1
@@ -75,7 +75,7 @@ def test_a_network_that_may_do_anything_does_all_that_counted_faults_do(scope: S
     while scene.frontier:
         scene.expand()
 
-    assert {(p, d, writes) for p, d, _, writes, _ in counted} <= set(map(unpack, scene.keys))
+    assert {scene.all.pack([p, d], writes) for p, d, _, writes, _ in counted} <= set(scene.keys)
 
 
 def test_a_state_is_visited_once_whatever_its_clock_says() -> None:

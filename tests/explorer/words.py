@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from kv_connector.protocol import Beat, Body, Commit, Fail, Reserve, Revoke, Started
-from tests.explorer.scope import Label
+from tests.explorer.scope import FIRST, Label, place_of
 from tests.explorer.writes import Stage
 
 SENTENCES = {
@@ -11,7 +11,9 @@ SENTENCES = {
     ("P", "abandon"): "P will not compute prompt {0}",
     ("P", "cancel"): "the proxy tells P that nobody wants transfer {0} any more",
     ("P", "ready"): "P's device has written one more layer of {0}",
-    ("P", "void"): "P preempts or aborts {0}: its block is reused at once",
+    ("P", "void"): "P preempts or aborts {0}: its block is free",
+    ("P", "zero"): "P's device writes into the block that {0} had",
+    ("P", "hear"): "P's connector hears that {0} has been preempted",
     ("P", "hold"): "P's request {0} finishes; its block is kept for the connector",
     ("P", "push"): "P's sender is told that it may push {0} (and sleeps before it does)",
     ("P", "digest"): "P has computed the digest of what is in the source block of {0} by now",
@@ -26,7 +28,7 @@ SENTENCES = {
     ("D", "beat"): "D beats",
     ("D", "tick"): "D looks at its clock",
     ("D", "quarantine"): "D has waited long enough for the healthy epochs of a retired engine",
-    ("D", "silence"): "D takes P for dead",
+    ("D", "silence"): "D takes {0} for dead",
     ("D", "verify"): "D compares the digests of {0}",
     ("D", "flip"): "a byte flips in D's block of {0}",
     ("D", "overdue"): "D waits too long for the commit of {0}",
@@ -56,11 +58,14 @@ def sentence(label: Label) -> str:
     if label.where == "net":
         to, sender, receiver, body = arguments[:4]
         words["message"] = (
-            f"{'D' if to == 'P' else 'P'}'s {describe(body)} ({sender} to {receiver or 'whoever listens'})"
+            f"{place_of(sender)}'s {describe(body)} ({sender} to {receiver or 'whichever process listens'})"
         )
         words["again"] = " once more" if arguments[-1] is True else f" at {to}"
     elif label[:2] == ("write", "land"):
         words["how"] = WRITES[arguments[-1]].format(*arguments)
+    if label.where in FIRST:
+        said = SENTENCES[label.where[0], label.what].format(*arguments)
+        return said.replace(label.where[0], label.where, 1)
     return SENTENCES[label[:2]].format(*arguments, **words)
 
 

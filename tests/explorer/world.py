@@ -3,14 +3,11 @@
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-from kv_connector.handoff.consumer import Consumer
-from kv_connector.handoff.producer import Producer
 from tests.explorer.budget import SPENT, Budget
 from tests.explorer.local import Facts, Outcome
 from tests.explorer.network import ONCE, Network
-from tests.explorer.scope import Label, Scope, label
-from tests.explorer.sides import DEAD, FIRST, D, P, Sides
-from tests.explorer.writes import destroy, orphan
+from tests.explorer.scope import FIRST, Label, Machines, Scope, label
+from tests.explorer.sides import DEAD, D, P, Sides
 
 # Numbers of: P's state, D's state, network, writes, budget.
 State: TypeAlias = tuple[int, int, int, int, int]
@@ -28,24 +25,25 @@ class WriteMove(NamedTuple):
 class World:
     """All that can happen."""
 
-    def __init__(self, scope: Scope, producer: type[Producer] = Producer, consumer: type[Consumer] = Consumer) -> None:
+    def __init__(self, scope: Scope, machines: Machines = Machines()) -> None:  # noqa: B008  # it does not change
+        assert len(scope.places) == 2, "faults are counted between one rank and another"
         self.scope = scope
-        self.sides = Sides(scope, producer, consumer)
+        self.sides = Sides(scope, machines)
         self.p, self.d, self.writes = self.sides.p, self.sides.d, self.sides.writes
         self.network, self.budget = Network(self.sides.bodies), Budget(scope)
         self._write_moves: dict[tuple[int, int, int], list[WriteMove]] = {}
 
     def initial(self) -> State:
         """Both processes have just started."""
-        return self.sides.fresh_p(), self.sides.fresh_d(), 0, 0, 0
+        return self.sides.fresh(P), self.sides.fresh(D), 0, 0, 0
 
-    def facts(self, state: State, side: str) -> Facts | None:
-        """What is known of a side; `None` if it is dead."""
-        return self.sides.facts(side, state[0] if side == P else state[1])
+    def known(self, state: State) -> dict[str, Facts | None]:
+        """What is known of both sides."""
+        return self.sides.known(state[:2])
 
     def problem(self, state: State) -> str:
         """What is wrong in `state`, or ""."""
-        return self.sides.problem(state[0], state[1])
+        return self.sides.problem(state[:2])
 
     def successors(self, state: State) -> Iterator[tuple[Label, State]]:
         """Every event that can happen in `state`, with the state after it."""
@@ -78,9 +76,9 @@ class World:
                 continue
             if name == "beat" and self.network.options(state[2]).busy > self.scope.beat_among:
                 continue  # beats are slow
-            if name == "push" and self.sides.is_sending(state[3]):
+            if name == "push" and self.sides.is_sending(state[3], side):
                 continue
-            if name == "silence" and self.sides.talks(side, step.event, state[0], state[1]):
+            if name == "silence" and self.sides.talks(step.label, self.known(state)):
                 budget = self.budget.spend(state[4], f"silence_{side.lower()}")
                 if budget == SPENT:
                     continue
@@ -117,30 +115,22 @@ class World:
                 WriteMove(*step[:3], self.sides.local(step.side).run(p if step.side == P else d, step.event))
                 if step.side
                 else WriteMove(*step[:3], None)
-                for step in self.sides.write_steps(writes, self.facts(state, P), self.facts(state, D))
+                for step in self.sides.write_steps(writes, self.known(state))
             ]
         return self._write_moves[key]
 
     def _crashes(self, state: State) -> Iterator[tuple[Label, State]]:
         p, d, net, writes, budget = state
-        left = self.budget.known[budget]
-        known = self.writes.known[writes]
+        first, left = self.budget.first, self.budget.known[budget]
         if p == DEAD:
-            incarnation = FIRST[P] + self.budget.first.crash_p - left.crash_p
-            yield (
-                label(P, "restart"),
-                (self.sides.fresh_p(incarnation), d, self.network.restarted(net, P), writes, budget),
-            )
+            fresh = self.sides.fresh(P, FIRST[P] + first.crash_p - left.crash_p)
+            yield label(P, "restart"), (fresh, d, self.network.restarted(net, P), writes, budget)
         elif (after := self.budget.spend(budget, "crash_p")) != SPENT:
-            orphans = self.writes.number(orphan(known, self.p.facts[p].source))
-            yield label(P, "crash"), (DEAD, d, net, orphans, after)
+            yield label(P, "crash"), (DEAD, d, net, self.sides.after_crash(writes, P, p), after)
         if d <= DEAD:
-            incarnation = FIRST[D] + self.budget.first.crash_d - left.crash_d
-            yield (
-                label(D, "restart"),
-                (p, self.sides.fresh_d(incarnation, d), self.network.restarted(net, D), writes, budget),
-            )
+            fresh = self.sides.fresh(D, FIRST[D] + first.crash_d - left.crash_d, d)
+            yield label(D, "restart"), (p, fresh, self.network.restarted(net, D), writes, budget)
         elif (after := self.budget.spend(budget, "crash_d")) != SPENT:
-            doomed = self.writes.number(destroy(known, lambda _: False))
+            doomed = self.sides.after_crash(writes, D, d)
             for queued in self.network.crashed(net):
-                yield label(D, "crash"), (p, self.sides.die(d), queued, doomed, after)
+                yield label(D, "crash"), (p, self.sides.die(D, d), queued, doomed, after)

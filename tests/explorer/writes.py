@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from tests.explorer.local import Contents, Outcome
 
-Handle: TypeAlias = tuple[str, int]  # transfer and layer
+Handle: TypeAlias = tuple[str, int]  # flow and layer
 
 
 class Stage(IntEnum):
@@ -84,15 +84,17 @@ def read(contents: Contents, block: int, layer: int) -> str:
     return dict(contents)[block][layer] if contents else ""
 
 
-def orphan(writes: Iterable[Write], contents: Contents) -> tuple[Write, ...]:
+def orphan(writes: Iterable[Write], writer: int, contents: Contents) -> tuple[Write, ...]:
     """The writer dies: what it has submitted may still come out of its kernel."""
-    return tuple(
-        write._replace(
-            stage=Stage.ORPHAN, handle=None, content=write.content or read(contents, write.source, write.layer)
-        )
-        for write in writes
-        if write.stage in (Stage.FLYING, Stage.FAILED, Stage.ORPHAN)
-    )
+    left = []
+    for write in writes:
+        if write.writer != writer:
+            left.append(write)
+        elif write.stage in (Stage.FLYING, Stage.FAILED):
+            left.append(
+                write._replace(stage=Stage.ORPHAN, handle=None, content=read(contents, write.source, write.layer))
+            )
+    return tuple(left)
 
 
 def _order(write: Write) -> tuple[object, ...]:

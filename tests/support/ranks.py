@@ -17,7 +17,7 @@ from kv_connector.handoff.incoming import Wish
 from kv_connector.handoff.outgoing import Prompt
 from kv_connector.metadata import DecodeStep, Ending, PrefillStep, Progress, Reserved, StartedPrompt, Watched
 from kv_connector.protocol import Rank as RankCoordinates
-from kv_connector.sync import Record
+from kv_connector.sync import Awaitable, Record
 from kv_connector.worker_side.decode import DecodeWorker
 from kv_connector.worker_side.introduction import Introduction
 from kv_connector.worker_side.prefill import PrefillWorker
@@ -65,6 +65,8 @@ class Ranks:
         *,
         decode_fingerprint: Fingerprint = FINGERPRINT,
         decode_record: Record = lambda: None,
+        decode_device: Awaitable | None = None,
+        decode_enters: Callable[[], None] = lambda: None,
         engines: Callable[[MemoryFabric, str], EngineFactory] = MemoryFabric.factory,
         prefill_secret: ClusterSecret = SECRET,
         decode_secret: ClusterSecret = SECRET,
@@ -95,7 +97,9 @@ class Ranks:
             engines=engines(self.fabric, "d"),
             incarnation=22,
             record=decode_record,
+            enter_device=decode_enters,
             digests=lambda *asked: self.target.digests(*asked),  # noqa: PLW0108  # a test may replace it
+            device=decode_device,
         )
         self.finished: set[str] = set()
         self.failed: dict[str, str] = {}

@@ -1,30 +1,65 @@
 """Our overrides, calls and imports beside every version of vLLM that we run on, and one that vllm-ascend pins."""
 
+from pathlib import Path
+
 import pytest
 
-from tests.support.vllm_signatures.facts import Facts, installed, known, overrides, read
+from tests.support.other_engine import unpacked
+from tests.support.vllm_signatures.facts import Facts, installed, known, ours, read, wanted
 from tests.support.vllm_signatures.imports import imports
-from tests.support.vllm_signatures.parameters import Call, calls_allowed_by, problem
+from tests.support.vllm_signatures.order import STEPS
+from tests.support.vllm_signatures.parameters import calls_allowed_by, problem
+from tests.support.vllm_signatures.relied import Code, Override
 from tests.support.vllm_signatures.source import Source
-from tests.support.vllm_signatures.used import CONNECTOR, GROUPS, OVERRIDES, USED, Override
+from tests.support.vllm_signatures.used import BATON, NOT_VLLMS
 
 KNOWN = known()
 NEWEST = [*KNOWN][-1]
 READ_AGAIN = "run `python -m tests.support.vllm_signatures` and look at what has changed"
 
-# Hooks of ours that older versions do not know: `kv_connector/engine_version.py` makes up for them, or refuses.
-YOUNGER = {
+# Names that older versions do not have: `kv_connector/engine_version.py` makes up for them, or refuses; others have a default.
+SINCE = {
+    "COPY_BLOCKS": "0.28.0",
+    "KVConnectorTransferResults": "0.30.0",
+    "_kv_cache_manager": "0.30.0",
+    "_num_nans": "0.28.0",
+    "enable_moe_shared_loras": "0.28.0",
+    "_make_model_runner": "0.32.0",  # before, `in_place_of`
+    "finish_forward": "0.30.0",  # before, the V2 runner ends a step after sampling
     "get_loaded_kv_cache_group_ids": "0.32.0",  # before, vLLM zeroes nothing that a connector loads asynchronously
     "get_transfer_results": "0.30.0",  # before, `get_finished` and `get_block_ids_with_load_errors`
     "has_pending_push_work": "0.28.0",  # a decode node needs it
+    "kv_cache_layout": "0.29.0",
+    "main": "0.29.0",  # of the server's entry, which was a script
+    "scheduler": "0.30.0",  # of OffloadingConnector, which is refused beside ours but with 0.32
+    "use_replayssm": "0.28.0",
 }
-OUR_OWN = {"pipeline_counts", "token_report"}  # called by name over vLLM's `collective_rpc`
-# What our code asks for with a default.
-TOLERATED = {
-    f"{CONNECTOR}._kv_cache_manager": "0.30.0",
-    "vllm.config:CacheConfig.kv_cache_layout": "0.29.0",
-    "vllm.config:LoRAConfig.enable_moe_shared_loras": "0.28.0",
-}
+UNTIL = {"calculate_kv_scales": "0.28.0", "routed_experts_initialized": "0.31.0"}  # the first without
+
+# What is relied on: the first of the one comes before the first of the other.
+ORDER = [
+    ("layer", "wait_for_layer_load", "MODEL"),
+    ("layer", "MODEL", "save_kv_layer"),
+    ("first runner", "handle_preemptions", "ZERO"),  # I2: blocks are void before they are written
+    ("first runner", "handle_preemptions", "COPY_BLOCKS"),
+    ("first runner", "handle_preemptions", "bind_connector_metadata"),
+    ("first runner", "bind_connector_metadata", "MODEL"),
+    ("first runner", "MODEL", "wait_for_save"),
+    ("first runner", "wait_for_save", "build_connector_worker_meta"),
+    (
+        "second runner",
+        "ZERO",
+        "handle_preemptions",
+    ),  # the other way round: `model_runner/voids_first.py` calls it first
+    ("second runner", "ZERO", "COPY_BLOCKS"),
+    ("second runner", "handle_preemptions", "bind_connector_metadata"),
+    ("second runner", "bind_connector_metadata", "MODEL"),
+    ("second runner", "SAMPLE", "wait_for_save"),
+    ("schedule", "get_num_new_matched_tokens", "update_state_after_alloc"),
+    ("schedule", "update_state_after_alloc", "build_connector_meta"),
+    ("update", "update_connector_output", "take_events"),  # the last hook of a step
+    ("engine", "STEP", "SLEEP"),  # `wake.py` ends this sleep
+]
 
 
 def is_older(version: str, than: str) -> bool:
@@ -33,25 +68,86 @@ def is_older(version: str, than: str) -> bool:
     return one < other
 
 
-def promised(hook: str, facts: Facts) -> list[Call]:
-    """The calls that a version's base class allows of a hook."""
-    return calls_allowed_by(facts.hooks[hook]) if hook in facts.hooks else []
+def lacks(version: str, name: str) -> bool:
+    """Whether we know that a version is without a name."""
+    before, after = SINCE.get(name), UNTIL.get(name)
+    return bool(before and is_older(version, before)) or bool(after and not is_older(version, after))
 
 
-def misfits(mine: dict[str, list[str]], facts: Facts) -> list[str]:
-    """Say which calls of a version's some hook of ours cannot take."""
+def helpers(code: Code) -> set[str]:
+    """Private methods of ours that replace none of vLLM's, in any version."""
+    own = {each.key for each in code.overrides() if each.name[0] == "_" and not each.calls_super}
+    return {key for key in own if not any(key in facts.names for facts in KNOWN.values())}
+
+
+def absent(code: Code, facts: Facts) -> set[str]:
+    """Where our code relies on a name that a version does not have, though we do not know of that, or the other way round."""
+    known_absent = {each.key for each in imports() if each.is_guarded} | helpers(code)
+    places = {each.key: each.at for each in code.uses()}
+    keys = [key for key in wanted(code) if key not in known_absent]
+    return {
+        f"{key}, {places.get(key, 'see `used.py`')}"
+        for key in keys
+        if (key not in facts.names) != lacks(facts.version, key.rpartition(".")[2])
+    }
+
+
+def misfits(found: list[Override], facts: Facts) -> list[str]:
+    """Say which calls of a version's some method of ours cannot take: such as it makes, and such as its own method allows."""
     return [
-        f"{hook}({call}): {why}"
-        for hook, parameters in mine.items()
-        for call in {*promised(hook, facts), *facts.calls_of(hook)}
-        if (why := problem(parameters, call))
+        f"{each.key}({call}), {each.at}: {why}"
+        for each in found
+        if (parameters := facts.names.get(each.key)) and (each.name != "__init__" or each.calls_super)
+        for call in {*calls_allowed_by(parameters), *(facts.calls_of(each.name) if BATON in each.at else ())}
+        if (why := problem(each.parameters, call))
     ]
 
 
 @pytest.mark.parametrize("version", KNOWN)
-def test_vllm_can_call_every_hook_of_ours(version: str) -> None:
-    """As its scheduler and workers do, and as its base class promises: by position and by name."""
-    assert misfits(overrides(OVERRIDES[0].ours), KNOWN[version]) == []
+def test_every_name_that_we_rely_on_is_there(version: str) -> None:
+    """Imported, called, read, replaced or overridden; or its absence is known, and provided for."""
+    assert absent(ours(), KNOWN[version]) == set(), READ_AGAIN
+
+
+@pytest.mark.parametrize("version", KNOWN)
+def test_vllm_can_call_every_method_that_we_override(version: str) -> None:
+    """As its scheduler and workers do, and as its own methods promise: by position and by name."""
+    assert misfits(ours().overrides(), KNOWN[version]) == []
+
+
+@pytest.mark.parametrize("version", KNOWN)
+def test_vllm_takes_every_call_of_ours(version: str) -> None:
+    """Of its functions and methods, by position and by name."""
+    names = KNOWN[version].names
+    calls = [(each, names.get(each.key)) for each in ours().reliances() if each.call]
+
+    assert [
+        f"{each.key}({each.call}), {each.at}" for each, has in calls if has and each.call and problem(has, each.call)
+    ] == []
+
+
+@pytest.mark.parametrize("version", KNOWN)
+def test_what_we_replace_is_still_looked_up(version: str) -> None:
+    """By vLLM's functions when they run: else the replacement would do nothing."""
+    facts = KNOWN[version]
+
+    assert {each.key for each in ours().reliances() if each.is_replaced and ":" not in each.key} == {*facts.readers}
+    assert [key for key, found in facts.readers.items() if not found] == []
+    assert "vllm.v1.engine.core._process_engine_step" in facts.readers["vllm.v1.engine.core.time"]
+
+
+@pytest.mark.parametrize("version", KNOWN)
+def test_hooks_are_called_in_the_order_that_we_rely_on(version: str) -> None:
+    """Within one step of the model runners, of the scheduler and of the engine."""
+    order = KNOWN[version].order
+    places = {step: {name: at for at, name in reversed([*enumerate(found)])} for step, found in order.items()}
+
+    assert {*order} == {*STEPS}
+    assert [
+        rule
+        for rule in ORDER
+        if not places[rule[0]].get(rule[1], 99) < places[rule[0]].get(rule[2], -1) and not lacks(version, rule[2])
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -66,69 +162,85 @@ def test_vllm_can_call_every_hook_of_ours(version: str) -> None:
 )
 def test_a_hook_that_vllm_cannot_call_is_found(hook: str, parameters: list[str], why: str) -> None:
     """A parameter too few, too many, or of another name."""
-    found = misfits(overrides(OVERRIDES[0].ours) | {hook: parameters}, KNOWN[NEWEST])
+    mine = [
+        each._replace(parameters=tuple(parameters))
+        for each in ours().overrides()
+        if each.name == hook and BATON in each.at
+    ]
+    found = misfits(mine, KNOWN[NEWEST])
 
     assert found
     assert any(why in each for each in found)
 
 
-@pytest.mark.parametrize("version", KNOWN)
-def test_a_hook_that_a_version_does_not_know_is_one_that_we_know_of(version: str) -> None:
-    """Else vLLM would never call it, and nobody would notice."""
-    mine = overrides(OVERRIDES[0].ours)
-    facts = KNOWN[version]
-    unknown = {hook for hook in mine if hook not in facts.hooks and f"{GROUPS}.{hook}" not in facts.names}
-
-    assert unknown == {hook for hook, since in YOUNGER.items() if is_older(version, since)}
-
-
-@pytest.mark.parametrize("version", KNOWN)
-@pytest.mark.parametrize("override", OVERRIDES[1:], ids=lambda override: override.ours)
-def test_the_other_classes_of_ours_take_the_calls_of_those_they_stand_in_for(override: Override, version: str) -> None:
-    """Workers, and the report that vLLM adds up."""
-    ours, theirs = override
-    for method, parameters in overrides(ours).items():
-        if method in OUR_OWN:
-            continue
-        promised = KNOWN[version].names.get(f"{theirs}.{method}")
-        assert promised is not None, f"{theirs} has no {method}"
-        assert [why for call in calls_allowed_by(promised) if (why := problem(parameters, call))] == []
-
-
-@pytest.mark.parametrize("version", KNOWN)
-def test_every_name_that_we_import_is_there(version: str) -> None:
-    """Or its absence is provided for where it is imported."""
-    missing = [
-        f"{each.file} imports {each.key}"
-        for each in imports()
-        if each.key not in KNOWN[version].names and not each.is_guarded
-    ]
-
-    assert missing == [], READ_AGAIN
+UNDECLARED = """
+import sys
+from typing import Any, TYPE_CHECKING
+from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker import cpu_worker
+from place import in_place_of
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+EVENTS = ("no_such_event",)
+PAIRS = MappingProxyType({"drafts": ("no_such_buffer", "no_such_flag")})
+class Mixin:
+    vllm_config: Any
+    model_runner: Any
+    def no_such_step(self, *args: Any) -> None:
+        super().no_such_step(*args)
+    def look(self) -> None:
+        for name in EVENTS:
+            getattr(self.model_runner, name)
+        for _, (buffer, flag) in PAIRS.items():
+            setattr(self.model_runner, buffer, getattr(self.model_runner, flag, None))
+        parallel = self.vllm_config.parallel_config
+        print(parallel.no_such_size)
+class Worker(Mixin, CPUWorker):
+    def init_device(self) -> None:
+        with in_place_of(cpu_worker, "NoSuchRunner", None):
+            super().init_device()
+def hold(vllm_config: "VllmConfig") -> None:
+    print([layer.of for layer in vllm_config.no_such_layers])
+    sys.modules["vllm.v1.engine.core"].no_such_clock = None
+"""
 
 
-@pytest.mark.parametrize("version", KNOWN)
-def test_everything_else_that_we_use_is_there(version: str) -> None:
-    """Attributes and methods of vLLM's objects."""
-    used = [f"{holder}.{member}" for holder, members in USED.items() for member in members]
-    missing = {key for key in used if key not in KNOWN[version].names}
+def test_an_undeclared_reliance_is_found(tmp_path: Path) -> None:
+    """Names that no vLLM has are reported, each with its place in our code."""
+    file = tmp_path / "ours.py"
+    file.write_text(UNDECLARED)
 
-    assert missing == {key for key, since in TOLERATED.items() if is_older(version, since)}
+    found = absent(Code(tmp_path, [file], installed()), KNOWN[NEWEST])
+
+    assert {each.partition(",")[0].rpartition(".")[2] for each in found} == {
+        *(
+            "no_such_event",
+            "no_such_buffer",
+            "no_such_flag",
+            "no_such_step",
+            "no_such_size",
+            "NoSuchRunner",
+            "no_such_layers",
+            "no_such_clock",
+            "look",
+        ),
+    }
+    assert all("ours.py:" in each for each in found)
 
 
-@pytest.mark.parametrize("version", KNOWN)
-def test_blocks_are_held_and_given_back_by_calls_that_every_version_takes(version: str) -> None:
-    """The ledger's own calls, on which I3 rests."""
-    names, pool = KNOWN[version].names, "vllm.v1.core.block_pool:BlockPool"
-    for method in ("touch", "free_blocks"):
-        parameters = names[f"{pool}.{method}"]
-        assert parameters is not None
-        assert problem(parameters, Call(1)) is None
+def test_nothing_is_excepted_that_our_code_does_not_have() -> None:
+    """The lists of exceptions are as short as they can be."""
+    names = {each.name for each in ours().uses()} | {each.name for each in imports()}
+
+    assert {*NOT_VLLMS} <= names
+    steps = {name for step in KNOWN[NEWEST].order.values() for name in step}
+    assert {*SINCE, *UNTIL} <= names | steps | {key.rpartition(".")[2] for key in wanted()}
 
 
-def test_the_facts_of_the_installed_version_are_those_of_its_source() -> None:
-    """Whoever moves to another version, or uses another name of it, has to look at what it has."""
-    found = read(installed())
+@pytest.mark.parametrize("folder", [installed(), *unpacked()], ids=lambda folder: folder.name)
+def test_the_facts_of_a_version_are_those_of_its_source(folder: Path) -> None:
+    """Of the installed one, and of others that are unpacked: another version, or another name, has to be looked at."""
+    found = read(folder)
 
     assert found.version in KNOWN, READ_AGAIN
     assert found == KNOWN[found.version], READ_AGAIN

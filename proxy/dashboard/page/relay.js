@@ -6,7 +6,7 @@ import { bib, count, percent, short, timeText } from "./figures.js";
 const MOST = 7; // nodes drawn on either side; further ones are squares
 const FLOWS_S = 4; // so long a link stays coloured
 const MOST_BATONS = 16; // on their way at once
-const TROUBLE = { down: 0, isolated: 1, unready: 2, unknown: 3, draining: 4, ready: 5 };
+const TROUBLE = { down: 0, isolated: 1, unready: 2, unknown: 3, silent: 4, draining: 5, ready: 6 };
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Relay {

@@ -148,7 +148,13 @@ async def test_a_proxy_that_is_not_ready_still_names_its_nodes(deployment: Deplo
 
 
 @pytest.mark.parametrize(
-    ("state", "code"), [("down", "proxy-sees-another"), ("isolated", "proxy-sees-another"), ("draining", "draining")]
+    ("state", "code"),
+    [
+        ("down", "proxy-sees-another"),
+        ("isolated", "proxy-sees-another"),
+        ("draining", "draining"),
+        ("silent", "silent"),
+    ],
 )
 async def test_a_node_that_only_the_proxy_does_not_use_is_told(deployment: Deployment, state: str, code: str) -> None:
     """With the proxy's reason."""

@@ -16,18 +16,25 @@ SCHEDULES = 100
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_what_the_last_token_reads_is_what_the_kernels_wrote(name: str) -> None:
     """1,500 tokens in chunks of 512, blocks recycled within a prompt, prefix hits on either node, preemptions."""
-    seen = Counter[str]()
-    for seed in range(SCHEDULES):
+    seen, missing = Counter[str](), to_be_seen(name)
+    for seed in range(10 * SCHEDULES):  # "hit on D" comes up in one of some hundred
         world = GroupWorld(LAYOUTS[name], plan_of(seed), seed)
         assert not (problem := world.run()), f"seed {seed}: {problem}"
         seen += world.traffic.seen + world.decode_side.seen
+        missing -= seen.keys()
+        if seed + 1 >= SCHEDULES and not missing:
+            break
+    assert not missing
 
+
+def to_be_seen(name: str) -> set[str]:
+    """What schedules of a layout must have brought up for it to count as tried."""
     if LAYOUTS[name].has_states:  # vLLM has no prefix cache then
-        assert "preempted" in seen
-        return
-    assert not {"hit on P", "freed at the end", "preempted"} - seen.keys()
-    if name != "Mistral":  # with one group and this pool neither comes up; the matrix has prefix hits on D
-        assert not {"hit on D", "recycled within a prompt"} - seen.keys()
+        return {"preempted"}
+    always = {"hit on P", "freed at the end", "preempted"}
+    if name == "Mistral":  # with one group and this pool neither comes up; the matrix has prefix hits on D
+        return always
+    return always | {"hit on D", "recycled within a prompt"}
 
 
 def without_pins(patch: pytest.MonkeyPatch) -> None:
@@ -59,7 +66,7 @@ def with_the_state_of_any_chunk(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("mutant", "name"),
     [
-        (without_pins, "Mistral"),
+        (without_pins, "Gemma3"),
         (with_the_whole_prompt, "Mistral"),
         (without_groups, "GPT-OSS"),
         (with_the_state_of_the_whole_prompt, "Mamba2"),

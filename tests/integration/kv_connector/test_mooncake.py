@@ -14,6 +14,7 @@ from kv_connector.engine import mooncake, mooncake_listener
 from kv_connector.engine.base import Push
 from kv_connector.engine.mooncake import MooncakeFactory
 from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
+from kv_connector.engine.port_memory import PortMemory
 from kv_connector.errors import EngineError
 from kv_connector.plan import Copy, CopyPlan
 
@@ -103,10 +104,12 @@ def test_an_engine_that_lives_on_is_no_fence(factory: MooncakeFactory, memory: A
     del held
 
 
-def test_ports_are_never_used_again(factory: MooncakeFactory, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_are_not_used_again(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trap 11: a stopped sender may still write to a port that a receiver had before."""
+    ports = PortMemory()
+    factory = MooncakeFactory(host="127.0.0.1", ports=ports)
     factory.receiver(spans(memory)).close()
-    first = set(factory.used_ports)
+    first = ports.recent()
     real, answers = mooncake_listener.ask, [Announcement(next(iter(first)), 2)]
     monkeypatch.setattr(mooncake, "ask", lambda *args: answers.pop() if answers else real(*args))
 
@@ -114,21 +117,25 @@ def test_ports_are_never_used_again(factory: MooncakeFactory, memory: Any, monke
 
     assert not answers
     assert port_of(receiver.session) not in first
-    assert len(factory.used_ports) == len(first) + 2
+    assert len(ports.recent()) == len(first) + 2
+    factory.close()
 
 
-def test_running_out_of_ports_is_said(factory: MooncakeFactory, memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where every port has been used, starting fails instead of reusing one."""
+def test_running_out_of_ports_is_said(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every port was used lately, starting fails instead of using one again, and says which range is too small."""
     monkeypatch.setattr(mooncake, "_ATTEMPTS", 2)
-    factory.used_ports |= set(range(1, 65536))
+    ports = PortMemory()
+    ports.add(range(1, 65536), keep=65536)
 
-    with pytest.raises(EngineError, match="no unused port"):
-        factory.receiver(spans(memory))
+    with pytest.raises(
+        EngineError, match="no port for a receiving engine in 2 attempts: 65535 of the 2001 from 15000 on"
+    ):
+        MooncakeFactory(host="127.0.0.1", ports=ports).receiver(spans(memory))
 
 
 def test_a_push_beyond_its_deadline_fails(memory: Any) -> None:
     """Whatever Mooncake says of it, the push ends; what it left behind counts until Mooncake has ended it."""
-    factory = MooncakeFactory(host="127.0.0.1", push_timeout_s=0.3, max_in_flight=4)
+    factory = MooncakeFactory(host="127.0.0.1", push_timeout_s=0.05, max_in_flight=4)
     sender, receiver = factory.sender(spans(memory)), factory.receiver(spans(memory))
     give_up = time.monotonic() + 5
     while not sender.answered(receiver.session) and time.monotonic() < give_up:
@@ -181,9 +188,12 @@ def test_refusals_are_translated(
     """A status other than 0 from Mooncake becomes an EngineError that says what was tried."""
 
     def broken() -> Any:
-        return SimpleNamespace(initialize=lambda *_: started, batch_register_memory=lambda *_: -7)
+        return SimpleNamespace(
+            initialize=lambda *_: started, batch_register_memory=lambda *_: -7, get_rpc_port=lambda: 15_000
+        )
 
     monkeypatch.setattr("mooncake.engine.TransferEngine", broken)
+    monkeypatch.setattr(mooncake, "ask", lambda *_: Announcement(15_001, 2, "tcp"))
 
     with pytest.raises(EngineError, match=message):
         factory.sender(spans(memory))

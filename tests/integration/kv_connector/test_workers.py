@@ -14,7 +14,6 @@ from kv_connector.handoff.outgoing import Prompt
 from kv_connector.metadata import Abandoned, DecodeStep, PrefillStep, Progress, StartedPrompt
 from kv_connector.protocol import Hello, Introduce, Message, Rank, encode
 from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient
-from kv_connector.worker_side.zeroing import DEVICE_FAILED
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, SECRET, Ranks
 
@@ -276,7 +275,7 @@ def test_a_device_that_fails_costs_a_recomputation_at_once(tmp_path: Path) -> No
         devices[0].lose()
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
-        assert ranks.failed == {"d-a": DEVICE_FAILED}
+        assert ranks.failed == {"d-a": "the device failed before the decode node's blocks were zeroed"}
         assert ranks.finished == {"d-a"}
         ranks.reserve("b", 16, [8])
         ranks.compute("b", tokens=16, blocks=[1], ready=1)
@@ -286,6 +285,23 @@ def test_a_device_that_fails_costs_a_recomputation_at_once(tmp_path: Path) -> No
         assert sum(thread.name == "baton-zeroed" for thread in threading.enumerate()) == 1
     for device in devices:
         device.close()
+
+
+def test_a_device_that_hangs_costs_a_recomputation_within_its_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D hears of it from its control thread: the one that waits for the device does not come back."""
+    monkeypatch.setattr("kv_connector.worker_side.waiter.STOP_S", 0.05)
+    with FakeDevice(1, Run.ON_ADVANCE) as device, Ranks(tmp_path, decode_record=device.stream().record_event) as ranks:
+        ranks.watch("a")
+        ranks.reserve("a", 16, [7])
+        ranks.wait_until(lambda: device.waits.total() == 1)
+        ranks.decode._zeroing._patience_s = 0.0
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+
+        assert "the device made no progress" in ranks.failed["d-a"]
+        assert "before the decode node's blocks were zeroed" in ranks.failed["d-a"]
 
 
 def test_a_prefill_rank_that_hung_up_is_not_waited_for_as_a_silent_one(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The node's questions to ranks on other hosts."""
 
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from kv_connector.status import StatusServer
 from kv_connector.status_doors import FarDoor
 from node.asker import Asker
 from node.connector_channel import CancelClient, SnapshotClient
-from node.errors import ConnectorSilentError
+from node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
 from tests.e2e.waiting import until
 
 HERE = "127.0.0.1"
@@ -65,7 +66,7 @@ async def test_nobody_else_is_answered(secret: ClusterSecret | None, tmp_path: P
     server = serve(tmp_path, ClusterSecret(OLD))
     asker = Asker(0.5, secret)
 
-    with pytest.raises(ConnectorSilentError):
+    with pytest.raises(NoAnswerError):
         await asker.ask(tmp_path / "worker-1.addr", b"snapshot")
     asker.stop()
     server.stop()
@@ -93,13 +94,34 @@ async def test_the_secret_may_be_replaced(tmp_path: Path) -> None:
     server.stop()
 
 
-async def test_a_file_that_has_gone_is_a_rank_that_is_silent(tmp_path: Path) -> None:
-    """Not an error of its own kind."""
+async def test_an_address_file_that_is_gone_is_a_rank_that_failed(tmp_path: Path) -> None:
+    """Its process has not started, or has ended."""
     asker = Asker(0.5, ClusterSecret(OLD))
 
-    with pytest.raises(ConnectorSilentError, match="cannot be read"):
+    with pytest.raises(ConnectorFailedError, match="cannot be read"):
         await asker.ask(tmp_path / "worker-1.addr", b"snapshot")
     asker.stop()
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_a_process_that_accepts_nothing_is_silent_and_one_that_ended_has_failed(*, far: bool) -> None:
+    """The kernel queues connections for a process that is stopped, until the queue is full; it refuses them for one that ended."""
+    with tempfile.TemporaryDirectory(prefix="baton-test-") as folder:
+        path = Path(folder) / ("worker-1.addr" if far else "worker-0.sock")
+        stopped = socket.socket(socket.AF_INET if far else socket.AF_UNIX, socket.SOCK_STREAM)
+        stopped.bind((HERE, 0) if far else str(path))
+        stopped.listen(1)
+        if far:
+            path.write_text(f"tcp://{HERE}:{stopped.getsockname()[1]}")
+        asker = Asker(0.1, ClusterSecret(OLD))
+
+        for _ in range(4):  # more than the queue takes
+            with pytest.raises(ConnectorSilentError):
+                await asker.ask(path, b"snapshot")
+        stopped.close()
+        with pytest.raises(ConnectorFailedError, match="gone"):
+            await asker.ask(path, b"snapshot")
+        asker.stop()
 
 
 def test_an_address_that_is_not_this_hosts_is_named(tmp_path: Path) -> None:

@@ -114,8 +114,8 @@ async def test_a_control_port_lets_in_who_has_the_secret() -> None:
     server = ControlServer("127.0.0.1", 0, SECRET, context)
     try:
         let_in, refused = await asyncio.gather(
-            asyncio.to_thread(probe._dial, server.address, SECRET),
-            asyncio.to_thread(probe._dial, server.address, OTHER),
+            asyncio.to_thread(probe._dial, server.address, SECRET, context),
+            asyncio.to_thread(probe._dial, server.address, OTHER, context),
         )
         messages = list(server.receive(10))
     finally:
@@ -132,7 +132,8 @@ async def test_a_control_port_where_nobody_listens_is_not_a_refusal(monkeypatch:
     """That is another fault, with another fix."""
     monkeypatch.setattr(probe, "DIAL_TIMEOUT_S", 0.2)
 
-    found = await asyncio.to_thread(probe._dial, "tcp://127.0.0.1:1", SECRET)
+    with zmq.Context[zmq.Socket[bytes]]() as context:
+        found = await asyncio.to_thread(probe._dial, "tcp://127.0.0.1:1", SECRET, context)
 
     assert "nobody answers" in found.problem
     assert not found.refused

@@ -21,7 +21,7 @@ from contracts.http import NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
 from contracts.kv_transfer import FIELD, Role, TransferParams, sign
 from contracts.secret import generate_secret, read_secret
 from deploy.forkserver import Child, ForkServer
-from node.server import PORT_PATIENCE_S
+from node.server import EXIT_ENGINE_ENDED, PORT_PATIENCE_S
 
 pytest.importorskip("vllm")
 
@@ -222,6 +222,15 @@ def test_a_signal_stops_a_forked_node_in_order(number: signal.Signals, place: Pl
     assert forked.wait(STOPPED_WITHIN_S) == 0
     assert not still_running(engine)
     assert sorted(path.stem for path in place.runtime_dir.glob("*.stopped")) == ["scheduler", "worker-0"]
+
+
+def test_a_node_whose_engine_was_killed_ends_with_a_failure(place: Place, forked: Child) -> None:
+    """A supervisor that restarts on failure must see one; vLLM's server alone ends with 0."""
+    (engine,) = children_of(forked.pid)
+    os.kill(engine, signal.SIGKILL)
+
+    assert forked.wait(60) == EXIT_ENGINE_ENDED
+    assert "its engine has died" in (place.runtime_dir / "log").read_text()
 
 
 def test_an_eager_pipeline_answers_its_first_request(forkserver: ForkServer, place: Place) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from proxy.node import Role
+from tests.integration.proxy.test_models import OTHER, two_models
 from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until_true
+from tests.support.fake_answers import MODEL
 from tests.support.fake_vllm import Fabric, FakeVllm
 
 NODES = "/admin/nodes"
@@ -185,6 +187,42 @@ async def test_a_call_goes_to_every_node_as_it_came() -> None:
             ("/reset_prefix_cache", "reset_external=true"),
         ]
         assert [json.loads(body) if body else None for _, _, body in node.operated] == [adapter, adapter, None]
+
+
+async def test_an_adapter_goes_to_the_nodes_of_its_base_model_alone() -> None:
+    """It is refused where it is not clear which that is, in OpenAI's shape, and no node is asked then."""
+    adapter = {"lora_name": "poet", "lora_path": "/adapters/poet"}
+    async with two_models() as running:
+        unclear = await running.admin("POST", "/v1/load_lora_adapter", json=adapter)
+        unknown = await running.admin("POST", "/v1/load_lora_adapter", json=adapter | {"base_model_name": "none"})
+        malformed = await running.admin("POST", "/v1/load_lora_adapter", content=b"[]")
+        asked = [len(node.operated) for node in (*running.prefill, *running.decode)]
+        loaded = await running.admin("POST", "/v1/load_lora_adapter", json=adapter | {"base_model_name": OTHER})
+        for nodes in (running.prefill, running.decode):
+            nodes[1].change(served_models=[OTHER, "poet"])
+        taken = await running.admin("POST", "/v1/load_lora_adapter", json=adapter | {"base_model_name": MODEL})
+        emptied = await running.admin("POST", "/reset_prefix_cache", params={"base_model_name": MODEL})
+        operated = [[path for path, _, _ in node.operated] for node in (*running.prefill, *running.decode)]
+
+    assert [each.status_code for each in (unclear, unknown, malformed, loaded, taken, emptied)] == [
+        *(400, 404, 400, 200, 400, 200)
+    ]
+    error = unclear.json()["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", "base_model_name", 400)
+    assert asked == [0, 0, 0, 0]
+    assert operated == [["/reset_prefix_cache"], ["/v1/load_lora_adapter"]] * 2
+
+
+async def test_a_node_that_has_not_said_what_it_serves_is_not_asked_and_named() -> None:
+    """It may have another base model; the call is to be repeated."""
+    async with cluster(also={"decode": ("http://127.0.0.1:9",)}, ready=False) as running:
+        await until_ready(running, running.decode[0])
+        await until_ready(running, running.prefill[0])
+        got = await running.admin("POST", "/v1/load_lora_adapter", json={"lora_name": "poet"})
+
+    assert got.status_code == 502
+    assert "(it has not said yet what it serves)" in got.json()["error"]["message"]
+    assert [each["ok"] for each in got.json()["nodes"]] == [True, True, False]
 
 
 async def test_nodes_that_did_not_do_it_are_named() -> None:

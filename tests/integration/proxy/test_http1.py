@@ -1,6 +1,8 @@
 """The client of the nodes, against servers that a test writes byte by byte."""
 
 import asyncio
+import socket
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -8,6 +10,7 @@ import pytest
 
 from proxy.errors import Kind, UpstreamError
 from proxy.http1 import pool
+from proxy.http1.address import address_of
 from proxy.http1.answer import HIGH_WATER_BYTES, Answer
 from proxy.http1.connection import Connection
 from proxy.upstream import Upstream
@@ -432,3 +435,33 @@ async def test_nobody_there_is_told_from_an_answer_that_does_not_come() -> None:
         await Upstream(connect_timeout_s=0.5).post(server.url, "/", b"", b"")
 
     assert (late.value.kind, dead.value.kind) == (Kind.TIMEOUT, Kind.CONNECT)
+
+
+def rto_max_is_known() -> bool:
+    """Whether this kernel lets the longest pause between two retransmissions be set."""
+    with socket.socket() as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, pool.TCP_RTO_MAX_MS, 1_000)
+        except OSError:
+            return False
+    return sys.platform == "linux"
+
+
+@pytest.mark.skipif(not rto_max_is_known(), reason="it takes Linux 6.15")
+async def test_a_node_hears_soon_after_an_outage_that_a_request_has_ended() -> None:
+    """TCP alone would tell it after the outage's length once more, and the node would keep the request's blocks until then."""
+
+    async def never(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(never, "127.0.0.1", 0)
+    made = pool.Pool()
+    connection = await made.connect(address_of("http://{}:{}".format(*server.sockets[0].getsockname())))
+    assert connection._transport is not None
+    sock = connection._transport.get_extra_info("socket")
+    found = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in (pool.TCP_RTO_MAX_MS, socket.TCP_USER_TIMEOUT)]
+    made.close()
+    server.close()
+    await server.wait_closed()
+
+    assert found == [pool.RETRANSMIT_EVERY_MS, pool.UNACKNOWLEDGED_MS]

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from kv_connector.metadata import Progress
 from kv_connector.sync import Handover, ModelStream
-from tests.support.async_schedules.traffic import Step
-from tests.support.async_schedules.world import Plan, World
+from tests.support.async_schedules.traffic import Step, Traffic
+from tests.support.async_schedules.world import Order, Plan, World
 from tests.support.ranks import LAYERS
 
 
@@ -51,6 +51,13 @@ class KeepsVoided(World):
         super()._forward(step)
 
 
+class Crowded(World):
+    """Blocks change hands in the very step in which they are taken away. No mutant by itself."""
+
+    def _make_traffic(self) -> Traffic:
+        return Traffic(self.chance, prompts=4, crowded=True)
+
+
 class Mutant(NamedTuple):
     """One of them."""
 
@@ -78,4 +85,12 @@ MUTANTS = [
     Mutant("hits are trusted", Plan(layer_sync="event"), TrustsHits),
     Mutant("partial blocks are pushed", Plan(layer_sync="event"), PushesPartialBlocks),
     Mutant("voided prompts go on", Plan(layer_sync="event"), KeepsVoided),
+    *(
+        Mutant(
+            f"{layer_sync}: the V2 runner voids after zeroing",
+            Plan(layer_sync=layer_sync, order=Order.V2_ALONE),
+            Crowded,
+        )
+        for layer_sync in ("event", "stream", "forward")
+    ),
 ]

@@ -64,7 +64,9 @@ class Computed:
 class Traffic:
     """P's scheduler."""
 
-    def __init__(self, chance: random.Random, prompts: int) -> None:
+    def __init__(self, chance: random.Random, prompts: int, *, crowded: bool = False) -> None:
+        """With `crowded` prompts are preempted often, and the blocks that came back last are given away first."""
+        self._crowded = crowded
         self.seen: Counter[str] = Counter()  # what has happened at least once, for tests of the traffic itself
         self._random = chance
         self.prompts = {name: self._draw(name) for name in [f"r{number}" for number in range(prompts)]}
@@ -109,7 +111,7 @@ class Traffic:
         """Now and then, and when nobody has room: even a prompt whose last chunk has just been issued (E7)."""
         stuck = len(self._free) == 0 and bool(self._running)
         victims = self._running + self._finished
-        if not victims or self._random.random() > (0.5 if stuck else 0.1):
+        if not victims or self._random.random() > (0.5 if stuck or self._crowded else 0.1):
             return []
         victim = self._random.choice(victims)
         (self._running if victim in self._running else self._finished).remove(victim)
@@ -151,7 +153,7 @@ class Traffic:
         if needed > len(self._free):
             self.seen["no room on P"] += 1
             needed, stop = 0, first
-        new = [self._free.pop(self._random.randrange(len(self._free))) for _ in range(needed)]
+        new = [self._free.pop(-1 if self._crowded else self._random.randrange(len(self._free))) for _ in range(needed)]
         self._references.update(new)
         prompt.blocks = prompt.blocks + new
         prompt.computed = stop

@@ -10,7 +10,9 @@ import ctypes
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -33,11 +35,20 @@ PATIENCE = 400  # steps without new prompts until a schedule counts as stuck
 LONG_S = 3600.0  # no clock takes part
 
 
+class Order(Enum):
+    """In which order a step's hooks and its device's work are issued."""
+
+    V1 = auto()  # preemptions, zeroing, forward pass, end
+    V2 = auto()  # our worker's call, zeroing, preemptions, forward pass, end of it, sampling, end again
+    V2_ALONE = auto()  # the same without our worker's call: vLLM's own order
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What all schedules of a run have in common."""
 
     layer_sync: str
+    order: Order = Order.V1
     attention_writes_kv: bool = False  # as the model's attention backend really does
     break_stream: Callable[[ModelStream], ModelStream] = lambda stream: stream
 
@@ -53,11 +64,11 @@ class World:
         self.traffic = self._make_traffic()
         self.device = FakeDevice(seed, Run.ON_WAIT)
         self._stream = self.device.stream()
-        self.sender_waits = 0  # for the device
+        self.waits = 0  # of the waiter, for the device
         self._fabric = MemoryFabric(automatic=self.chance.random() < 0.5)
         self._wire = Wire()
         self._hooked = [self.chance.random() < 0.85 for _ in self._layers]
-        self._weights = [self.chance.choice((0.2, 1, 4)) for _ in range(6)]
+        self._weights = [self.chance.choice((0.2, 1, 4)) for _ in range(7)]
         with (
             patch.object(prefill, "ControlLoop", self._wire.loop),
             patch.object(decode, "ControlLoop", self._wire.loop),
@@ -70,6 +81,7 @@ class World:
         self._turns: list[Callable[[], object]] = [
             self.device.advance,
             self._turn_of_sender,
+            self._turn_of_waiter,
             lambda: self._fabric.land(self.chance.randint(1, 8)),
             partial(self._wire.deliver, to_prefill=True),
             partial(self._wire.deliver, to_prefill=False),
@@ -105,7 +117,7 @@ class World:
     # --- the model thread ---
 
     def _forward(self, step: Step) -> None:
-        self.prefill.void(step.told)
+        self._take_away(step)
         self._others()
         self._begin(step)
         self._others()
@@ -114,8 +126,27 @@ class World:
             self._layer(step, layer)
         if step.writes and self.decode_side.reserved > reserved:
             self.traffic.seen["reserved between layers"] += 1
+        if self._plan.order is not Order.V1:
+            self.prefill.finish_forward()
+            self._others()  # while vLLM samples
         self.prefill.end_step()
         self._others()
+
+    def _take_away(self, step: Step) -> None:
+        """Tell the worker what it no longer holds, and zero what the step's prompts were given."""
+        if self._plan.order is not Order.V2_ALONE:
+            self.prefill.void(step.told)
+        if self._plan.order is not Order.V1:
+            self._zero(step)
+            for _ in range(60 if step.told.voids else 1):  # vLLM prepares the step's inputs
+                self._others()
+            self.prefill.void(step.told)
+
+    def _zero(self, step: Step) -> None:
+        for write in chain.from_iterable(step.writes):
+            if write.first == 0:  # nothing of the block was written before
+                for layer in self._layers:
+                    self._stream.launch(partial(self.source.write, layer, write.block, "zero"))
 
     def _begin(self, step: Step) -> None:
         self.prefill.begin_step(step.told)
@@ -157,9 +188,13 @@ class World:
         sender, waits = self.prefill._sender, self.device.waits.total()
         sender.wake()
         sender._take_in(sender._wait())
-        self.sender_waits += self.device.waits.total() - waits
         sender._look_after()
         sender._submit()
+        assert self.device.waits.total() == waits, "the sender has waited for the device"
+
+    def _turn_of_waiter(self) -> None:
+        """What the waiter's thread does when some layers have been issued: until they are written."""
+        self.waits += self.prefill._sender._waiter.wait_for_next(block=False)
 
     def _come_to_rest(self) -> None:
         """Nothing more is computed: let everything arrive that is still on its way."""
@@ -214,9 +249,10 @@ class World:
 
 
 PLANS = {
-    f"{layer_sync}, KV written {'by' if by else 'before'} the attention": Plan(
-        layer_sync=layer_sync, attention_writes_kv=by
+    f"{layer_sync}, KV written {'by' if by else 'before'} the attention{', V2' if order is Order.V2 else ''}": Plan(
+        layer_sync=layer_sync, attention_writes_kv=by, order=order
     )
     for layer_sync in ("event", "stream", "forward")
     for by in (False, True)
+    for order in (Order.V1, Order.V2)
 }

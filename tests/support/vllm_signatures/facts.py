@@ -1,6 +1,7 @@
 """What one version of vLLM has of what we use: read from its source, kept as JSON."""
 
 import ast
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -8,9 +9,11 @@ from typing import Final
 import msgspec
 
 from tests.support.vllm_signatures.imports import imports
+from tests.support.vllm_signatures.order import Steps
 from tests.support.vllm_signatures.parameters import Call, parameters_of
+from tests.support.vllm_signatures.relied import Code
 from tests.support.vllm_signatures.source import Function, Source, methods
-from tests.support.vllm_signatures.used import CALLERS, CONNECTOR, OVERRIDES, ROOT, USED
+from tests.support.vllm_signatures.used import CALLERS, CONNECTOR, FILES, NOT_VLLMS, ROOT, USED
 
 VERSIONS: Final = Path(__file__).parent / "versions"
 
@@ -22,30 +25,33 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     hooks: dict[str, list[str]]  # every method of vLLM's base class for connectors → its parameters
     calls: dict[str, list[tuple[int, list[str]]]]  # hook → how vLLM calls it
     names: dict[str, list[str] | None]
+    readers: dict[str, list[str]]  # name of a module that we replace → vLLM's functions that look it up there
+    order: dict[str, list[str]]  # a step → the hooks that vLLM calls in it, with what it does between them in capitals
 
     def calls_of(self, hook: str) -> list[Call]:
         """How vLLM calls a hook."""
         return [Call(positional, tuple(names)) for positional, names in self.calls.get(hook, [])]
 
 
-def wanted() -> list[str]:
-    """The keys that a version is asked for."""
+@cache
+def ours() -> Code:
+    """Return our code, beside the installed vLLM."""
+    return Code(ROOT, FILES, installed())
+
+
+def wanted(code: Code | None = None) -> list[str]:
+    """Return the keys that a version is asked for."""
+    code = code or ours()
     members = [f"{holder}.{member}" for holder, found in USED.items() for member in found]
-    overridden = [f"{each.theirs}.{method}" for each in OVERRIDES[1:] for method in overrides(each.ours)]
-    return sorted({*members, *overridden, *(each.key for each in imports())})
-
-
-def overrides(ours: str, source: Source | None = None) -> dict[str, list[str]]:
-    """The public methods of a class of ours and `__init__` → their parameters."""
-    module, _, name = ours.partition(":")
-    found = (source or Source(ROOT)).find(module, name)
-    assert isinstance(found, ast.ClassDef), ours
-    return {each.name: parameters_of(each) for each in methods(found) if each.name == "__init__" or each.name[0] != "_"}
+    derived = [(each.key, each.name) for each in code.uses()]
+    return sorted(
+        {*members, *(key for key, name in derived if name not in NOT_VLLMS), *(each.key for each in imports())}
+    )
 
 
 def read(root: Path) -> Facts:
     """Read a version's facts from the folder that has `vllm/` and its metadata."""
-    source = Source(root)
+    source = ours().source if root == installed() else Source(root)
     module, _, name = CONNECTOR.partition(":")
     base = source.find(module, name)
     assert isinstance(base, ast.ClassDef), f"no {CONNECTOR} below {root}"
@@ -54,7 +60,13 @@ def read(root: Path) -> Facts:
         version=_version(root),
         hooks=dict(sorted(hooks.items())),
         calls=_calls(source, set(hooks)),
-        names={key: _look_up(source, key) for key in wanted() if _exists(source, key)},
+        names={key: _parameters(found) for key in wanted() if (found := _find(source, key)) is not None},
+        readers={
+            each.key: _readers(source, each.key)
+            for each in ours().reliances()
+            if each.is_replaced and ":" not in each.key
+        },
+        order=Steps(source, lambda call: _hook(call, set(hooks))).read(),
     )
 
 
@@ -90,21 +102,34 @@ def _find(source: Source, key: str) -> ast.AST | str | None:
     return source.member(module, class_name, member) if class_name else source.find(module, member)
 
 
-def _exists(source: Source, key: str) -> bool:
-    return _find(source, key) is not None
-
-
-def _look_up(source: Source, key: str) -> list[str] | None:
-    found = _find(source, key)
+def _parameters(found: ast.AST | str) -> list[str] | None:
     return parameters_of(found) if isinstance(found, Function) else None
+
+
+def _readers(source: Source, key: str) -> list[str]:
+    """The functions that look a name up in its module when they run: those of the module, and those that import it from there."""
+    home, _, name = key.rpartition(".")
+    codes = [(module, code.tree) for module in {home, *CALLERS} if (code := source.module(module))]
+    return sorted(
+        f"{module}.{node.name}"
+        for module, tree in codes
+        for node in ast.walk(tree)
+        if isinstance(node, Function) and any(_looks_up(each, home, name, module) for each in ast.walk(node))
+    )
+
+
+def _looks_up(node: ast.AST, home: str, name: str, module: str) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module == home and any(alias.name == name for alias in node.names)
+    return isinstance(node, ast.Name) and node.id == name and module == home
 
 
 def _calls(source: Source, hooks: set[str]) -> dict[str, list[tuple[int, list[str]]]]:
     """Where something that is called a KV connector has a hook of it called."""
     found: dict[str, set[tuple[int, tuple[str, ...]]]] = {}
     for module in CALLERS:
-        file = source.file(module)
-        for node in ast.walk(ast.parse(file.read_text())) if file else ():
+        code = source.module(module)
+        for node in ast.walk(code.tree) if code else ():
             if isinstance(node, ast.Call) and (hook := _hook(node.func, hooks)):
                 names = tuple(sorted(each.arg for each in node.keywords if each.arg))
                 found.setdefault(hook, set()).add((len(node.args), names))

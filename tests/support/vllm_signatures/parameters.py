@@ -38,10 +38,10 @@ def parameters_of(function: Function) -> list[str]:
 
 
 def signature(parameters: Sequence[str]) -> inspect.Signature:
-    """Make a signature of what `parameters_of` says, without the first one: `self` or `cls`."""
+    """Make a signature of what `parameters_of` says, without `self` or `cls`."""
     found: list[Parameter] = []
     kind: Any = Parameter.POSITIONAL_OR_KEYWORD
-    for text in parameters[1:]:
+    for text in parameters[[*parameters][:1] in (["self"], ["cls"]) :]:
         if text.startswith("**"):
             found.append(Parameter(text[2:], Parameter.VAR_KEYWORD))
         elif text.startswith("*"):

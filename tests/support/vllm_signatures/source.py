@@ -2,24 +2,36 @@
 
 import ast
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Found = Function | ast.ClassDef | ast.stmt | str  # a module's name, as text
 
 
+class Member(NamedTuple):
+    """A name of a class, and where it is defined."""
+
+    module: "Module"
+    owner: ast.ClassDef
+    node: ast.AST
+    method: Function | None  # that assigns it, if it is an attribute of `self`
+
+
 class Source:
-    """Python packages below one folder."""
+    """Python packages below some folders."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, *roots: Path) -> None:
+        self._roots = roots
         self.module = lru_cache(maxsize=None)(self._module)
+        self.file = lru_cache(maxsize=None)(self._file)
 
-    def file(self, module: str) -> Path | None:
+    def _file(self, module: str) -> Path | None:
         """Where a module's source is."""
-        path = self._root.joinpath(*module.split("."))
-        return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
+        paths = [root.joinpath(*module.split(".")) for root in self._roots]
+        files = [file for path in paths for file in (path.with_suffix(".py"), path / "__init__.py")]
+        return next((file for file in files if file.exists()), None)
 
     def _module(self, name: str) -> "Module | None":
         file = self.file(name)
@@ -33,7 +45,8 @@ class Source:
     def member(self, module: str, class_name: str, member: str) -> Function | ast.AST | None:
         """A method, field or attribute of a class, its own or inherited."""
         found = self.module(module)
-        return found.member(class_name, member) if found else None
+        at = found.member(class_name, member) if found else None
+        return at.node if at else None
 
 
 class Module:
@@ -42,14 +55,15 @@ class Module:
     def __init__(self, source: Source, name: str, file: Path) -> None:
         self._source = source
         self.name = name
+        self.file = file
         self._is_package = file.name == "__init__.py"
-        self._tree = ast.parse(file.read_text())
+        self.tree = ast.parse(file.read_text())
 
     @cached_property
     def top(self) -> dict[str, ast.stmt]:
         """What the module defines or imports, by name; of several the first."""
         found: dict[str, ast.stmt] = {}
-        for statement in _flat(self._tree.body):
+        for statement in _flat(self.tree.body):
             for name in _names(statement):
                 found.setdefault(name, statement)
         return found
@@ -77,25 +91,54 @@ class Module:
 
     def home_of(self, name: str) -> "tuple[Module, ast.ClassDef] | None":
         """The module that defines a class of that name, and the class."""
-        statement = self.top.get(name)
+        statement = self.top.get(name) or self.inner_imports.get(name)
         if isinstance(statement, ast.ClassDef):
             return self, statement
         if isinstance(statement, ast.ImportFrom):
             origin = self._source.module(self._origin(statement))
             real = next(alias.name for alias in statement.names if (alias.asname or alias.name) == name)
             return origin.home_of(real) if origin else None
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.value, ast.IfExp):
+            chosen = statement.value.body  # a class, or where it is not there another one
+            return self.home_of(chosen.id) if isinstance(chosen, ast.Name) else None
         return None
 
-    def member(self, class_name: str, member: str) -> Function | ast.AST | None:
+    @cached_property
+    def inner_imports(self) -> dict[str, ast.ImportFrom]:
+        """What functions import, by name."""
+        found = (node for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom))
+        return {alias.asname or alias.name: node for node in found for alias in node.names}
+
+    def origin_of(self, name: str) -> "Module | None":
+        """The module that a name is imported from, under the same name."""
+        statement = self.top.get(name)
+        return self._source.module(self._origin(statement)) if isinstance(statement, ast.ImportFrom) else None
+
+    def module_named(self, name: str) -> str | None:
+        """The full name of a module that is imported under a name; None if that is none."""
+        statement = self.top.get(name) or self.inner_imports.get(name)
+        if not isinstance(statement, ast.ImportFrom):
+            return None
+        real = next(alias.name for alias in statement.names if (alias.asname or alias.name) == name)
+        full = f"{self._origin(statement)}.{real}"
+        return full if self._source.file(full) else None
+
+    def bases_of(self, definition: ast.ClassDef) -> "list[tuple[Module, ast.ClassDef]]":
+        """The classes that a class of this module derives from, as far as their source is there."""
+        names = (base.id for base in definition.bases if isinstance(base, ast.Name))
+        return [home for name in names if (home := self.home_of(name))]
+
+    def member(self, class_name: str, member: str) -> Member | None:
         """See `Source.member`."""
         home = self.home_of(class_name)
-        if home is None:
-            return None
-        module, definition = home
+        return home[0].member_of(home[1], member) if home else None
+
+    def member_of(self, definition: ast.ClassDef, member: str) -> Member | None:
+        """The same of a class that this module defines."""
         if own := _members(definition).get(member):
-            return own
-        bases = (base.id for base in definition.bases if isinstance(base, ast.Name))
-        return next((found for base in bases if (found := module.member(base, member))), None)
+            return Member(self, definition, *own)
+        bases = self.bases_of(definition)
+        return next((found for module, base in bases if (found := module.member_of(base, member))), None)
 
 
 def methods(definition: ast.ClassDef) -> Iterator[Function]:
@@ -103,11 +146,12 @@ def methods(definition: ast.ClassDef) -> Iterator[Function]:
     return (item for item in definition.body if isinstance(item, Function))
 
 
-def _members(definition: ast.ClassDef) -> dict[str, ast.AST]:
-    found: dict[str, ast.AST] = {item.name: item for item in methods(definition)}
+@cache
+def _members(definition: ast.ClassDef) -> dict[str, tuple[ast.AST, Function | None]]:
+    found: dict[str, tuple[ast.AST, Function | None]] = {item.name: (item, None) for item in methods(definition)}
     for item in definition.body:
         for name in _names(item):
-            found.setdefault(name, item)
+            found.setdefault(name, (item, None))
     for method in methods(definition):
         for node in ast.walk(method):
             for target in _targets(node):
@@ -116,7 +160,7 @@ def _members(definition: ast.ClassDef) -> dict[str, ast.AST]:
                     and isinstance(target.value, ast.Name)
                     and target.value.id == "self"
                 ):
-                    found.setdefault(target.attr, node)
+                    found.setdefault(target.attr, (node, method))
     return found
 
 

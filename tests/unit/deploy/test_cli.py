@@ -1,4 +1,6 @@
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,24 @@ def test_every_command_delegates_to_its_main(command: str, monkeypatch: pytest.M
 
     assert cli.main([command, "--port", "1"]) == 5
     assert calls == [["--port", "1"]]
+
+
+def test_a_reader_that_has_ended_is_no_error() -> None:
+    """`baton config check | head -1` prints no trace."""
+    line = f"{sys.executable} -m deploy.cli config check | head -1; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100, check=False)
+    assert (ran.stdout, ran.stderr) == ("cluster:\n", "")
+    assert ran.returncode in (0, cli.EXIT_BROKEN_PIPE)  # 0: the pipe took everything before its reader ended
+
+
+def test_ctrl_c_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At any moment, also while a command's module is imported."""
+
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib, "import_module", interrupted)
+    assert cli.main(["serve"]) == cli.EXIT_INTERRUPTED
 
 
 def test_config_check_prints_values_and_origins(

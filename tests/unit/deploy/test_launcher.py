@@ -33,7 +33,7 @@ folder = Path(plan["folder"])
 nodes = tuple(member(name, "/health", port, *flags) for name, port, *flags in plan["nodes"])
 stack = Stack(proxy=member("proxy", "/ready", *plan["proxy"]), nodes=nodes)
 settings = Settings(runtime_dir=folder, log_dir=folder, start_timeout_s=plan["start_timeout_s"], stop_timeout_s=2.0,
-                    fork=plan["fork"], prepare=plan["prepare"])
+                    fork=plan["fork"], prepare=plan["prepare"], restart_nodes=plan["restart_nodes"])
 try:
     Launcher(stack, settings, lambda line: print(line, flush=True)).run(lambda: print("ANNOUNCED", flush=True))
 except StackFailedError as exc:
@@ -52,6 +52,7 @@ class Stack:
             "fork": True,
             "prepare": "tests.unit.deploy.targets:prepare",
             "start_timeout_s": 20.0,
+            "restart_nodes": False,
             "proxy": [free_port()],
             "nodes": [["prefill-0", free_port()], ["decode-0", free_port()]],
         } | plan
@@ -145,6 +146,48 @@ def test_a_killed_child_is_named_with_its_signal(launch: Launch) -> None:
 
     assert stack.process.wait(10) == 1
     assert "FAILED prefill-0 was killed by SIGKILL" in stack.said()
+    assert stack.left_behind() == []
+
+
+@pytest.mark.parametrize("fork", [True, False])
+def test_a_node_that_ends_while_serving_is_started_again(launch: Launch, fork: bool) -> None:
+    """The reason is printed, the other processes go on, and the new process is announced once it is ready."""
+    stack = launch(fork=fork, restart_nodes=True)
+    stack.wait_announced()
+    before = {name: stack.pid_of(name) for name in ("proxy", "prefill-0")}
+
+    os.kill(stack.pid_of("decode-0"), signal.SIGKILL)
+    eventually(lambda: "decode-0 ready again after" in stack.said())
+
+    assert "decode-0 was killed by SIGKILL" in stack.said()
+    assert "restart 1 of 5 within 300 s" in stack.said()
+    for pid in before.values():
+        os.kill(pid, 0)
+    stack.process.terminate()
+    assert stack.process.wait(10) == 0, stack.said()
+    assert stack.left_behind() == []
+
+
+def test_a_proxy_that_ends_stops_everything(launch: Launch) -> None:
+    """No client could reach the nodes."""
+    stack = launch(restart_nodes=True)
+    stack.wait_announced()
+
+    os.kill(stack.pid_of("proxy"), signal.SIGKILL)
+
+    assert stack.process.wait(10) == 1
+    assert "FAILED proxy was killed by SIGKILL" in stack.said()
+    assert stack.left_behind() == []
+
+
+def test_a_hang_up_stops_everything_cleanly(launch: Launch) -> None:
+    """A closed terminal sends SIGHUP; temporary folders with secrets must not stay behind."""
+    stack = launch()
+    stack.wait_announced()
+
+    stack.process.send_signal(signal.SIGHUP)
+
+    assert stack.process.wait(10) == 0, stack.said()
     assert stack.left_behind() == []
 
 

@@ -12,8 +12,6 @@ from deploy.ports import taken
 from deploy.stack import Surroundings, plan
 from tests.support.ports import free_port
 
-TOKEN = Path("/run/admin.token")
-
 
 def test_flags_are_split_between_the_launcher_and_the_nodes() -> None:
     """What the launcher does not know goes on to the nodes; a shortened flag is not taken for one of ours."""
@@ -107,31 +105,10 @@ def test_what_cannot_be_served_is_refused(capsys: pytest.CaptureFixture[str], ar
     assert expected in capsys.readouterr().err
 
 
-def test_the_dashboards_token_is_named_and_not_shown(tmp_path: Path) -> None:
+def test_the_admin_token_is_of_this_run_or_the_one_that_is_configured(tmp_path: Path) -> None:
     """One of this run's own, which only this user can read; or the one that the configuration names."""
     made = serve.ensure_admin_token(None, tmp_path)
-    text = serve.welcome("http://127.0.0.1:9000", "m", token_file=made)
 
     assert made.stat().st_mode & 0o777 == 0o600
     assert len(made.read_text()) >= 16
-    assert f"http://127.0.0.1:9000/dashboard, with the token in {made}" in text
-    assert made.read_text() not in text
     assert serve.ensure_admin_token(tmp_path / "mine", tmp_path) == tmp_path / "mine"
-
-
-def test_the_welcome_can_be_pasted() -> None:
-    """Address and model stand in the curl line and in the Python lines."""
-    text = serve.welcome("http://127.0.0.1:9000", 'a "b"', token_file=TOKEN)
-
-    assert "curl http://127.0.0.1:9000/v1/completions" in text
-    assert 'base_url="http://127.0.0.1:9000/v1"' in text
-    assert r'"model": "a \"b\""' in text
-
-
-def test_the_welcome_names_a_key_where_one_is_needed() -> None:
-    """In both examples, and only there."""
-    text = serve.welcome("https://127.0.0.1:9000", "m", token_file=TOKEN, needs_key=True)
-
-    assert text.count("YOUR-KEY") == 2
-    assert "-H 'Authorization: Bearer YOUR-KEY' \\\n" in text
-    assert "YOUR-KEY" not in serve.welcome("http://127.0.0.1:9000", "m", token_file=TOKEN)

@@ -122,6 +122,34 @@ def test_a_failed_push_begins_no_further_copy(sender: MooncakeSender, mooncake: 
     assert sender.capacity("d") == 4
 
 
+def test_a_push_that_was_not_looked_after_does_not_fail_at_its_next_look(
+    sender: MooncakeSender, mooncake: FakeMooncake
+) -> None:
+    """What waits for polls was not late by itself: a sender that stood still for an hour goes on where it was."""
+    clock = iter([0.0, 0.0, 3600.0, 3600.01, 3600.02, 3600.03])
+    sender.now = lambda: next(clock)
+    push = sender.submit("d", CopyPlan.of(COPIES))
+    mooncake.end(4)
+
+    assert push.poll() is None
+    while push.poll() is None:
+        mooncake.end(4)
+    assert push.poll() is True
+
+
+def test_a_push_that_takes_too_long_fails(sender: MooncakeSender, mooncake: FakeMooncake) -> None:
+    """100 s of being looked after every 50 ms."""
+    clock = iter([i * 0.05 for i in range(10_000)])
+    sender.now = lambda: next(clock)
+    push = sender.submit("d", CopyPlan.of(COPIES))
+    polls = 1
+    while push.poll() is None:
+        polls += 1
+
+    assert push.poll() is False
+    assert polls == pytest.approx(2_000, abs=5)
+
+
 def test_another_target_has_its_own_bound(sender: MooncakeSender, mooncake: FakeMooncake) -> None:
     """A decode rank that takes nothing holds up no other."""
     sender.submit("d", CopyPlan.of(COPIES))

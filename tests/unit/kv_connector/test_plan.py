@@ -47,10 +47,18 @@ def test_neighbouring_blocks_travel_as_one_copy() -> None:
 
 @pytest.mark.usefixtures("size")
 def test_a_run_ends_where_either_side_jumps() -> None:
-    """Contiguity on one side alone is not enough, and a descending run is none."""
-    copies = plan_copies(region(0), region(1 << 20), [1, 2, 3, 4, 9, 8], [1, 2, 5, 6, 7, 6])
+    """Contiguity on one side alone is not enough."""
+    copies = plan_copies(region(0), region(1 << 20), [1, 2, 3, 4, 8, 9], [1, 2, 5, 6, 7, 6])
 
     assert [copy.length // 64 for copy in copies] == [2, 2, 1, 1]
+
+
+@pytest.mark.usefixtures("size")
+def test_a_falling_run_is_one_copy() -> None:
+    """A request is freed from its end by vLLM, so blocks used again come in falling order, or in pieces of such runs."""
+    copies = plan_copies(region(0), region(1 << 20), [5, 4, 3, 9, 8, 6, 7], [15, 14, 13, 29, 28, 16, 17])
+
+    assert list(copies) == [Copy(3 * 64, (1 << 20) + 13 * 64, 5 * 64), Copy(8 * 64, (1 << 20) + 28 * 64, 2 * 64)]
 
 
 @pytest.mark.usefixtures("size")

@@ -1,5 +1,6 @@
 """The decode node's scheduler side: reservations, and who holds which block."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kv_connector import prompt
 from kv_connector.adapter import Adapters
 from kv_connector.metadata import DecodeReport, Ending
 from kv_connector.prompt import ADAPTER_CHANGED
@@ -63,6 +65,13 @@ def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:
     assert tokens == 24
     assert (reserved.wish.tokens, reserved.wish.first_token) == (40, 16)
     assert reserved.wish.blocks == [[block.block_id for block in blocks[1:]]]
+
+
+def test_what_goes_on_after_a_preemption_computes_no_less_than_nothing(engine: Engine) -> None:
+    """The V2 runner has it among new requests, with more tokens cached than its prompt has."""
+    engine.side.take_step(step_output(new=[("r1", [1, 2], 48, 1)]))
+
+    assert engine.side.snapshot()["totals"]["prompt_tokens_computed"] == 0
 
 
 def test_reserved_blocks_stay_out_of_the_pool_whatever_vllm_does(engine: Engine) -> None:
@@ -354,13 +363,14 @@ def test_a_request_without_vllms_count_is_served(engine: Engine) -> None:
 
 def test_an_adapter_that_changed_while_its_prompt_waited_is_computed_here(tmp_path: Path) -> None:
     """I7: what P has computed may be another adapter's KV. Nothing is reserved, and the reason is told."""
-    names = iter(("as it was", "otherwise"))
+    name = "as it was"
     adapters = Adapters()
-    adapters.name_of = lambda adapter: next(names)  # type: ignore[method-assign]
+    adapters.name_of = lambda adapter: name  # type: ignore[method-assign]
     side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, adapters=adapters)
     engine = Engine(side)
     tuned = request("decode", 40, lora_request=SimpleNamespace(lora_name="tuned"))
     side.add_request(tuned)
+    name = "otherwise"
 
     assert engine.admit(tuned)[0] == 0
     assert side.match(tuned, 0) == (0, False)
@@ -368,4 +378,37 @@ def test_an_adapter_that_changed_while_its_prompt_waited_is_computed_here(tmp_pa
     assert side.take_step(step_output()).reserved == []
     assert [failure["reason"] for failure in side.snapshot()["failures"]] == [ADAPTER_CHANGED]
     assert side.snapshot()["recomputed_by_reason"]["mismatch"] == 1
+    side.close()
+
+
+def test_a_waiting_prompt_with_an_adapter_costs_nothing_in_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Regression: each waiting prompt was hashed anew in every step, and its adapter's files looked at."""
+    looks: list[str] = []
+
+    def name_of(_: object) -> str:
+        looks.append("files")
+        return "tuned"
+
+    def blake2b(*args: Any, **more: Any) -> Any:
+        looks.append("tokens")
+        return hashlib.blake2b(*args, **more)
+
+    adapters = Adapters()
+    monkeypatch.setattr(adapters, "name_of", name_of)
+    monkeypatch.setattr(prompt, "blake2b", blake2b)
+    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, adapters=adapters)
+    engine = Engine(side)
+    engine.pool.allocate(28)  # too few are left for a prompt that has not started
+    tuned = request("decode", 40, lora_request=SimpleNamespace(lora_name="tuned"))
+    side.add_request(tuned)
+    looks.clear()
+
+    assert [engine.admit(tuned)[0] for _ in range(100)] == 100 * [None]
+    assert looks == []
+
+    side.update(DecodeReport(started={"a" * 32}), set())
+    assert engine.admit(tuned)[0] == 40
+    assert looks == ["files"]
     side.close()

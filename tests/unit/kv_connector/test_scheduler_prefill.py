@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from kv_connector.adapter import Adapter, Adapters
 from kv_connector.metadata import Progress
 from kv_connector.prompt import ADAPTER_CHANGED
@@ -105,17 +107,18 @@ def test_a_prompt_aborted_while_it_queued_is_abandoned_by_name() -> None:
     assert step.voids == []
 
 
-def test_a_preempted_prompt_is_voided_in_the_step_that_may_reuse_its_blocks() -> None:
-    """E7: and its second run is an ordinary one, whose blocks are not pushed."""
+@pytest.mark.parametrize("among", ["cached", "new"])
+def test_a_preempted_prompt_is_voided_in_the_step_that_may_reuse_its_blocks(among: str) -> None:
+    """E7: and its second run, which the V2 runner has among new requests, is an ordinary one, whose blocks are not pushed."""
     side = scheduler()
     side.add_request(request("prefill", 40))
     side.take_step(step_output(new=[("r1", [5, 6], 0, 24)]))
 
     step = side.take_step(step_output(new=[], preempted={"r1"}))
-    later = side.take_step(step_output(cached=[("r1", [8, 9, 10], 0, 40)]))
+    later = side.take_step(step_output(**{among: [("r1", [8, 9, 10], 0, 40)]}))  # type: ignore[arg-type]  # one of them
 
     assert step.voids == [("r1", "preempted")]
-    assert later.progress == []
+    assert (later.started, later.progress) == ([], [])
 
 
 def test_a_request_without_signed_parameters_is_none_of_our_business() -> None:

@@ -14,12 +14,29 @@ def test_a_reader_sleeps_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> N
     spins = SimpleNamespace(sched_yield=lambda: pytest.fail("it spins"))
     slept: list[float] = []
     monkeypatch.setitem(sys.modules, spinning.MODULE, spins)
+    monkeypatch.setattr(spinning, "_theirs", {})
     monkeypatch.setattr(time, "sleep", slept.append)
 
+    spinning.pause_instead()
     spinning.pause_instead()
     spins.sched_yield()
 
     assert slept == [spinning.PAUSE_S]
+
+
+def test_vllm_gets_its_own_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the connector stops, once, however often it was replaced."""
+    theirs = object()
+    spins = SimpleNamespace(sched_yield=theirs)
+    monkeypatch.setitem(sys.modules, spinning.MODULE, spins)
+    monkeypatch.setattr(spinning, "_theirs", {})
+
+    spinning.pause_instead()
+    spinning.pause_instead()
+    spinning.spin_again()
+    assert spins.sched_yield is theirs
+    spinning.spin_again()
+    assert spins.sched_yield is theirs
 
 
 def test_a_version_that_waits_otherwise_is_left_alone(

@@ -1,13 +1,12 @@
 """The engine's pause between steps, and the word that ends it."""
 
 import inspect
-import select
+import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from socket import socket
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -39,16 +38,16 @@ def waker(tmp_path: Path) -> Iterator[Waker]:
 
 
 @pytest.fixture
-def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Time-outs that the sleep was begun with."""
-    real = select.select
+def slept(pause: IdleSleep, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Time-outs that the sleep was begun with, s."""
+    real = pause._poll
     timeouts: list[float] = []
 
-    def watched(read: list[socket], write: list[socket], error: list[socket], timeout: float) -> object:
-        timeouts.append(timeout)
-        return real(read, write, error, NEVER_S if timeout else 0)  # so that only a word can end it in time
+    def watched(timeout_ms: float) -> object:
+        timeouts.append(timeout_ms / 1000)
+        return real.poll(NEVER_S * 1000 if timeout_ms else 0)  # so that only a word can end it in time
 
-    monkeypatch.setattr("kv_connector.wake.select", SimpleNamespace(select=watched))
+    monkeypatch.setattr(pause, "_poll", SimpleNamespace(poll=watched, unregister=real.unregister))
     return timeouts
 
 
@@ -82,6 +81,25 @@ def test_many_words_end_one_sleep(pause: IdleSleep, waker: Waker) -> None:
     assert pause._socket is not None
     with pytest.raises(BlockingIOError):
         pause._socket.recv(1)
+
+
+def test_a_process_with_many_descriptors_sleeps_and_is_woken(tmp_path: Path) -> None:
+    """The engine ended when its socket was the 1024th descriptor or a later one."""
+    taken = [os.dup(0) for _ in range(1024)]
+    try:
+        pause, waker = IdleSleep(wake_path(tmp_path)), Waker(wake_path(tmp_path))
+        pause.start()
+        assert pause._socket is not None
+        assert pause._socket.fileno() >= 1024
+        pause.sleep(0.001)
+        waker.start()
+        waker.wake()
+        pause.sleep(LONG_S)
+        pause.stop()
+        waker.stop()
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 def test_a_skipped_sleep_does_not_wait(pause: IdleSleep, waker: Waker, slept: list[float]) -> None:

@@ -69,6 +69,20 @@ def test_what_torch_warns_of_is_counted() -> None:
     assert shown == ["something else"]
 
 
+@pytest.mark.usefixtures("warning_machinery")
+def test_the_process_gets_back_what_was_replaced() -> None:
+    """Once: what somebody else has put there since then stays."""
+    modes: list[str] = []
+    before = warnings.showwarning
+    audit = TorchAudit(SimpleNamespace(set_sync_debug_mode=modes.append))
+
+    audit.stop()
+    audit.stop()
+
+    assert warnings.showwarning is before
+    assert modes == ["warn", "default"]
+
+
 @pytest.mark.parametrize(("device", "environ"), [("cuda", {}), ("cuda", {AUDIT_VARIABLE: "0"}), ("cpu", ON)])
 def test_nothing_is_armed_unless_it_is_asked_for_and_can_tell(device: str, environ: dict[str, str]) -> None:
     """The mode costs something; on a CPU nothing waits."""

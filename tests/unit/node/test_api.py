@@ -14,7 +14,7 @@ from node.api import EngineFacts, NodeApi, engine_facts, merge
 from node.asgi import Scope
 from node.bearer import BearerGate
 from node.connector_channel import SnapshotClient, Snapshots
-from node.errors import ConnectorSilentError
+from node.errors import ConnectorFailedError, ConnectorSilentError, NodeError
 from tests.support.asgi import Exchange, http
 
 OLD, NEW = b"a secret to be replaced", b"the secret that replaces it"
@@ -50,11 +50,12 @@ class FakeConnector:
     def __init__(self, worker: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None) -> None:
         self.worker = worker
         self.scheduler = SCHEDULER if scheduler is None else scheduler
+        self.problem: NodeError = ConnectorSilentError("no snapshot")
 
     async def both(self) -> Snapshots:
         """Return both snapshots."""
         if self.worker is None:
-            raise ConnectorSilentError("no snapshot")
+            raise self.problem
         return Snapshots(self.scheduler, self.worker)
 
     async def flows(self, transfer_id: str) -> list[dict[str, Any]]:
@@ -152,8 +153,8 @@ async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
     assert late["control_addresses"] == ["a,b", "c,d"]
 
 
-async def test_a_node_starts_until_its_connector_knows_its_cache_and_fails_when_it_falls_silent() -> None:
-    """Silence before the first answer is a start, afterwards it is a failure, and it may recover."""
+async def test_a_node_starts_until_its_connector_knows_its_cache_and_may_recover() -> None:
+    """Silence before the first answer is a start, afterwards it is silence; an answer without sense is a failure."""
     connector = FakeConnector()
     api = node_api(connector)
     states = []
@@ -161,7 +162,21 @@ async def test_a_node_starts_until_its_connector_knows_its_cache_and_fails_when_
         connector.worker = worker
         states.append((await describe(api))["state"])
 
-    assert states == ["starting", "starting", "ready", "failed", "failed", "ready"]
+    assert states == ["starting", "starting", "ready", "silent", "failed", "ready"]
+
+
+async def test_a_silent_engine_is_described_as_it_was_and_one_that_is_gone_is_not() -> None:
+    """A proxy goes on pairing a node whose engine is stopped for a moment; what died has nothing to pair."""
+    connector = FakeConnector(WORKER)
+    api = node_api(connector)
+    ready = await describe(api)
+    connector.worker = None
+    silent = await describe(api)
+    connector.problem = ConnectorFailedError("its process is gone")
+    failed = await describe(api)
+
+    assert silent == ready | {"state": "silent"}
+    assert (failed["state"], failed["fingerprint"], failed["control_addresses"]) == ("failed", None, [])
 
 
 @pytest.mark.parametrize("path", [TRANSFERS_PATH, TRACE_PATH])
@@ -284,9 +299,12 @@ async def test_what_vllm_knows_best_comes_from_vllm(names: list[str] | None, ser
 async def test_adapters_loaded_at_run_time_are_served_models() -> None:
     """The proxy knows no other names than those."""
     app = vllm_app(["a"])
-    app.state.openai_serving_models = SimpleNamespace(lora_requests={"poet": object()})  # type: ignore[attr-defined]
+    loaded = {"poet": SimpleNamespace(lora_path="/poet", base_model_name=None)}
+    app.state.openai_serving_models = SimpleNamespace(lora_requests=loaded)  # type: ignore[attr-defined]
+    said = await describe(node_api(FakeConnector(WORKER)), app)
 
-    assert (await describe(node_api(FakeConnector(WORKER)), app))["served_models"] == ["a", "poet"]
+    assert said["served_models"] == ["a", "poet"]
+    assert said["adapters"] == [{"name": "poet", "root": "/poet", "parent": "a"}]
 
 
 @pytest.mark.parametrize("scope", [{}, {"app": None}, {"app": SimpleNamespace(state=SimpleNamespace())}])

@@ -69,7 +69,8 @@ def test_a_node_runs_with_its_role_and_a_folder_of_its_own(
     """The folder is private, there while the node runs, and gone afterwards."""
     runs: list[tuple[Role, BatonConfig, Path, int]] = []
 
-    def run(role: Role, config: BatonConfig, runtime_dir: Path) -> None:
+    def run(role: Role, config: BatonConfig, runtime_dir: Path, *, own_flags: list[str]) -> None:
+        assert "--drain-timeout-s" in own_flags
         runs.append((role, config, runtime_dir, runtime_dir.stat().st_mode & 0o777))
 
     monkeypatch.setattr(command, "run", run)

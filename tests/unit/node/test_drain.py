@@ -11,8 +11,8 @@ import pytest
 from contracts.http import CANCEL_PATH, NODE_PATH
 from contracts.secret import ClusterSecret
 from node.connector_channel import CancelClient, SnapshotClient, Snapshots
-from node.drain import MAX_SILENCES, Drain, nothing
-from node.errors import ConnectorSilentError
+from node.drain import Drain, nothing
+from node.errors import ConnectorFailedError, ConnectorSilentError
 from node.middleware import GateSettings, NodeMiddleware
 from node.roles import PREFILL
 from tests.support.asgi import Exchange, Recorder, body_of, http
@@ -81,18 +81,32 @@ async def test_the_wait_is_bounded() -> None:
 
 
 async def test_a_dead_connector_is_not_waited_for() -> None:
-    """One silence may be a busy moment; several mean that nobody is left who could push."""
-    asked = []
+    """No process is left that could push."""
 
     async def pending() -> int:
-        asked.append(1)
-        raise ConnectorSilentError("no answer")
+        raise ConnectorFailedError("its process is gone")
 
     node = Node(pending)
     node.drain.ask()
     await node.wait_stopped()
 
-    assert len(asked) == MAX_SILENCES
+
+@pytest.mark.parametrize("goes_on", [True, False])
+async def test_a_silent_connector_is_waited_for_as_long_as_anything_else(*, goes_on: bool) -> None:
+    """A stopped engine goes on, and decode nodes still want its prompts; one that stays silent holds up nothing for ever."""
+    asked = []
+
+    async def pending() -> int:
+        asked.append(1)
+        if goes_on and len(asked) > 5:
+            return 0
+        raise ConnectorSilentError("no answer")
+
+    node = Node(pending, timeout_s=60.0 if goes_on else 0.5)
+    node.drain.ask()
+    await node.wait_stopped()
+
+    assert len(asked) > 5
 
 
 async def test_asked_again_it_stops_at_once() -> None:

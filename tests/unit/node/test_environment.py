@@ -2,10 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE
+from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE, STEP_TIMEOUT_VARIABLE
 from node import environment as module
 from node.addresses import Addresses
-from node.environment import apply, environment, of_hosts, of_worker
+from node.environment import apply, environment, of_hosts, of_runner, of_step, of_worker
+from node.errors import StartRefusedError
 from node.hosts import Hosts
 
 HERE = Addresses(listen_host="0.0.0.0", advertise_host="first", data_host="10.0.0.1")
@@ -53,6 +54,15 @@ def test_hosts_of_a_node_find_each_other_by_their_addresses(monkeypatch: pytest.
     assert of_hosts(Hosts(), HERE, {}) == {}
 
 
+def test_the_engine_gives_up_on_a_step_after_the_watchdog() -> None:
+    """Its own error, of several ranks, comes without stacks; a bound that the user has given it stays."""
+    engines = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+
+    assert of_step(300.0, {}) == {STEP_TIMEOUT_VARIABLE: "300.0", engines: "310"}
+    assert of_step(0.5, {})[engines] == "11"
+    assert of_step(300.0, {engines: "60", STEP_TIMEOUT_VARIABLE: "1"}) == {STEP_TIMEOUT_VARIABLE: "300.0"}
+
+
 def test_what_the_user_has_set_stays() -> None:
     """All but the variable that contradicts a flag."""
     current = {"TORCHDYNAMO_DISABLE": "0", "VLLM_CPU_KVCACHE_SPACE": "4"}
@@ -61,9 +71,30 @@ def test_what_the_user_has_set_stays() -> None:
     assert found == {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": None}
 
 
-def test_accelerators_use_the_first_model_runner() -> None:
-    """The hooks' order differs in the second one."""
-    assert environment("cuda", [], 8, {}) == {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+@pytest.mark.parametrize("current", [{}, {"VLLM_USE_V2_MODEL_RUNNER": "1"}, {"VLLM_USE_V2_MODEL_RUNNER": "0"}])
+@pytest.mark.parametrize("model_runner", ["auto", "engine"])
+@pytest.mark.parametrize("device", ["cuda", "npu"])
+def test_accelerators_run_the_model_runner_of_vllm_s_choice(
+    device: str, model_runner: str, current: dict[str, str]
+) -> None:
+    """Or of the operator's."""
+    assert environment(device, [], 8, current) == {}
+    assert of_runner(device, model_runner, current) == {}
+
+
+def test_ours_is_made_for_vllm_s_first_model_runner() -> None:
+    """So it is asked for, on an accelerator; a CPU has no other."""
+    assert of_runner("cuda", "baton", {}) == {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    assert of_runner("cpu", "auto", {"VLLM_USE_V2_MODEL_RUNNER": "0"}) == {}
+
+
+@pytest.mark.parametrize(("device", "model_runner"), [("cuda", "baton"), ("npu", "baton"), ("cpu", "auto")])
+def test_who_asks_for_both_is_told(device: str, model_runner: str) -> None:
+    """Neither is silently preferred."""
+    with pytest.raises(
+        StartRefusedError, match=r"VLLM_USE_V2_MODEL_RUNNER=1 .* needs V1: unset it, or set model_runner"
+    ):
+        of_runner(device, model_runner, {"VLLM_USE_V2_MODEL_RUNNER": "1"})
 
 
 def test_changes_are_applied() -> None:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from contracts.kv_transfer import Role
 from kv_connector.refusals import Refusals, Refused
 from node.connector_channel import SnapshotClient, Snapshots
-from node.errors import ConnectorSilentError
+from node.errors import ConnectorFailedError, ConnectorSilentError, NodeError
 from node.metrics import ConnectorMetrics
 
 
@@ -18,11 +18,12 @@ class FakeConnector:
 
     def __init__(self, scheduler: dict[str, Any] | None) -> None:
         self.scheduler = scheduler
+        self.problem: NodeError = ConnectorSilentError("no snapshot")
 
     async def both(self) -> Snapshots:
         """Return both snapshots."""
         if self.scheduler is None:
-            raise ConnectorSilentError("no snapshot")
+            raise self.problem
         return Snapshots(self.scheduler, {})
 
     async def runner(self) -> dict[str, Any]:
@@ -92,6 +93,22 @@ async def test_a_connector_that_does_not_answer_has_no_series_but_that_one() -> 
 
         assert "baton_connector_up 0.0" in text
         assert "baton_reservations" not in text
+
+
+async def test_silence_and_failure_have_different_series() -> None:
+    """A process that is there may go on by itself."""
+    metrics, connector, registry = metrics_of({"reservations": 3})
+    shown = []
+    for scheduler, problem in (
+        ({}, ConnectorSilentError("no answer")),
+        (None, ConnectorSilentError("no answer")),
+        (None, ConnectorFailedError("its process is gone")),
+    ):
+        connector.scheduler, connector.problem = scheduler, problem
+        text = await scraped(metrics, registry)
+        shown.append(("baton_connector_up 1.0" in text, "baton_connector_silent 1.0" in text))
+
+    assert shown == [(True, False), (False, True), (False, False)]
 
 
 async def test_nothing_is_shown_to_who_did_not_ask() -> None:

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from node import middleware
 from node.asgi import App, Scope
 from node.connector_channel import Outcome, Outcomes
 from node.drain import Drain
+from node.engine_watch import EngineWatch
 from node.metrics import ConnectorMetrics
 from node.middleware import GateSettings, NodeMiddleware, configure
 from node.roles import TRAITS
@@ -213,18 +215,22 @@ async def test_a_scrape_is_answered_by_vllm_with_our_series_in_its_registry(monk
 async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before that the process may still be forked; the application's own messages pass on."""
     calls: list[str] = []
-    for kind in (Outcomes, ConnectorMetrics):
+    for kind in (Outcomes, ConnectorMetrics, EngineWatch):
         for name in ("start", "stop"):
             monkeypatch.setattr(kind, name, lambda _, call=f"{kind.__name__} {name}": calls.append(call))
     monkeypatch.setattr(Drain, "take_signal", lambda _: calls.append("SIGTERM is ours"))
     starting, ended = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
 
-    exchange = await Exchange({"type": "lifespan"}).run(gate(Recorder(starting, ended)))
+    exchange = await Exchange({"type": "lifespan", "app": SimpleNamespace(state=None)}).run(
+        gate(Recorder(starting, ended))
+    )
 
     assert calls == [
         "Outcomes start",
         "ConnectorMetrics start",
         "SIGTERM is ours",
+        "EngineWatch start",
+        "EngineWatch stop",
         "Outcomes stop",
         "ConnectorMetrics stop",
     ]

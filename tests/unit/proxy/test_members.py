@@ -199,3 +199,16 @@ async def test_a_name_that_cannot_be_understood_is_refused() -> None:
     """Before anything is started."""
     with pytest.raises(SourceError, match="dns://prefill"):
         Members(ProxyConfig(prefill=("dns://prefill",)), SECRET, cast("Upstream", NoUpstream()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "state"), [(Kind.TIMEOUT, State.SILENT), (Kind.CONNECT, State.DOWN), (Kind.STATUS, State.READY)]
+)
+async def test_a_leg_without_an_answer_in_time_makes_a_node_silent_and_not_down(kind: Kind, state: State) -> None:
+    """Until the next probe, which is made now."""
+    async with members() as made:
+        node = made.decode[0]
+        node.describe(info("decode"))
+        made.report(node, kind)
+
+        assert node.state is state

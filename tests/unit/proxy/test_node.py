@@ -1,10 +1,10 @@
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from contracts.kv_transfer import PROTOCOL_VERSION
 from proxy.breaker import Breaker, BreakerSettings
-from proxy.node import Node, State, unpairable_because
+from proxy.node import LONGEST_SILENCE_S, Node, State, unpairable_because
 from proxy.readiness import models, readiness
 from tests.unit.proxy.members import BFLOAT16, info, node
 
@@ -145,3 +145,23 @@ def test_readiness_needs_a_decode_node_and_under_refuse_a_matching_prefill_node(
 def test_models_are_listed_once() -> None:
     """Nodes that serve the same model are one entry."""
     assert [entry["id"] for entry in models([node("decode"), node("decode", served_models=["m", "x"])])] == ["m", "x"]
+
+
+@pytest.mark.parametrize(("for_s", "ready"), [(LONGEST_SILENCE_S - 1, True), (LONGEST_SILENCE_S, False)])
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_proxy_is_ready_while_silence_is_short(
+    role: Literal["prefill", "decode"], for_s: float, *, ready: bool
+) -> None:
+    """Then a balancer may look elsewhere; what silent nodes serve stays listed, and is served."""
+    now_s = [0.0]
+    quiet = node(role)
+    quiet.clock = lambda: now_s[0]
+    quiet.describe(info(role, state="silent"))
+    now_s[0] = for_s
+    prefill, decode = ([quiet], [node("decode")]) if role == "prefill" else ([node("prefill")], [quiet])
+
+    found = readiness(prefill, decode, needs_prefill=True)
+
+    assert found["ready"] is ready
+    assert [each["state"] for each in found["nodes"]].count("silent") == 1
+    assert len(models(decode)) == 1

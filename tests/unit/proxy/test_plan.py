@@ -16,7 +16,7 @@ from proxy.errors import (
     UnavailableError,
     UnknownModelError,
 )
-from proxy.node import Node, State
+from proxy.node import LONGEST_SILENCE_S, Node, State
 from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from proxy.plan import Planner
 from proxy.plans import Alone, Pair
@@ -41,6 +41,7 @@ def planner(
     decode_policy: Policy | None = None,
     local_below_bytes: int = 0,
     max_own_bytes: int = 1 << 20,
+    prefill_patience_s: float = 5.0,
 ) -> Planner:
     """Make a planner with the default policies."""
     return Planner(
@@ -51,7 +52,18 @@ def planner(
         conditional=Conditional(local_below_bytes=local_below_bytes, max_own_bytes=max_own_bytes),
         when_no_prefill=when_no_prefill,
         key_header="x-session-id",
+        prefill_patience_s=prefill_patience_s,
     )
+
+
+def silent(role: Literal["prefill", "decode"], for_s: float = 0.0) -> Node:
+    """Make a node whose engine has not answered for some time."""
+    now_s = [0.0]
+    made = node(role)
+    made.clock = lambda: now_s[0]
+    made.describe(info(role, state="silent"))
+    now_s[0] = for_s
+    return made
 
 
 def test_a_plain_request_gets_a_pair() -> None:
@@ -431,3 +443,98 @@ def test_a_request_without_a_model_goes_where_one_model_is_served() -> None:
     assert isinstance(one.first(unnamed), Pair)
     with pytest.raises(BadRequestError, match="must provide a 'model'"):
         two.first(unnamed)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_a_silent_node_gets_work_where_no_other_is_ready(role: Literal["prefill", "decode"]) -> None:
+    """Waiting for it may help, a refusal cannot; beside a node that answers it gets nothing."""
+    quiet, other = silent(role), node("decode" if role == "prefill" else "prefill")
+    nodes = {role: [quiet], other.role: [other]}
+    planned = planner(nodes["prefill"], nodes["decode"])
+
+    alone = planned.first(request())
+    nodes[role].append(node(role))
+    beside = [planned.first(request()) for _ in range(4)]
+
+    assert getattr(alone, role) is quiet
+    assert all(getattr(each, role) is not quiet for each in beside)
+
+
+def test_a_decode_node_is_used_however_long_its_engine_is_silent() -> None:
+    """Its node would say if the engine's process were gone."""
+    chosen = planner([node("prefill")], [silent("decode", for_s=10 * LONGEST_SILENCE_S)]).first(request())
+
+    assert isinstance(chosen, Pair)
+
+
+def test_a_silent_decode_node_that_an_operator_drains_is_not_used() -> None:
+    """Nor one that its breaker isolates."""
+    drained = silent("decode")
+    drained.draining = True
+
+    with pytest.raises(UnavailableError):
+        planner([node("prefill")], [drained]).first(request())
+
+
+@pytest.mark.parametrize(("kind", "again"), [(Kind.TIMEOUT, True), (Kind.STATUS, False)])
+def test_the_last_decode_node_is_asked_again_after_silence_and_not_after_a_failure(kind: Kind, *, again: bool) -> None:
+    """As often as a request may be tried; another node comes first."""
+    taker = silent("decode")
+    members = [taker]
+    planned = planner([node("prefill")], members)
+    first, failure = planned.first(request()), DecodeFailed(kind, "no answer")
+    history = History().after(taker, kind)
+
+    if again:
+        assert planned.after(first, failure, request(), history, may_retry=True).decode is taker
+    else:
+        with pytest.raises(BadGatewayError):
+            planned.after(first, failure, request(), history, may_retry=True)
+    members.append(node("decode"))
+    assert planned.after(first, failure, request(), history, may_retry=True).decode is not taker
+
+
+@pytest.mark.parametrize(
+    ("for_s", "room", "when_no_prefill", "paired"),
+    [
+        (4.0, True, "decode_local", True),
+        (6.0, True, "decode_local", False),
+        (6.0, False, "decode_local", True),
+        (6.0, True, "refuse", True),
+        (10 * LONGEST_SILENCE_S, True, "refuse", True),
+    ],
+)
+def test_a_silent_prefill_node_is_waited_for_as_long_as_a_decode_node_would_or_as_there_is_no_other_way(
+    for_s: float, when_no_prefill: Literal["decode_local", "refuse"], *, room: bool, paired: bool
+) -> None:
+    """A decode node gives it up after `peer_timeout_s`; from then on it computes prompts at once, while it has room."""
+    taker = node("decode")
+    planned = planner([silent("prefill", for_s)], [taker], when_no_prefill, max_own_bytes=1)
+    with taker.computing(0 if room else 1):
+        chosen = planned.first(request())
+
+    assert isinstance(chosen, Pair) is paired
+
+
+def test_a_prefill_node_that_stays_silent_does_not_lift_the_bound_on_decode_nodes() -> None:
+    """They would compute every prompt that it is given in the end."""
+    taker = node("decode")
+    planned = planner([silent("prefill", LONGEST_SILENCE_S + 1)], [taker], max_own_bytes=1)
+
+    with taker.computing(1), pytest.raises(NoRoomError):
+        planned.first(request())
+
+
+def test_after_a_failed_prefill_leg_a_silent_decode_node_is_kept_unless_another_answers() -> None:
+    """It may have the prompt's beginning."""
+    lost, taker = node("prefill"), silent("decode")
+    members = [taker, silent("decode")]
+    planned = planner([lost], members)
+    failed = Pair(decode=taker, prefill=lost, rank=0, transfer_id="")
+    history = History().without(lost)
+
+    kept = planned.after(failed, P_FAILED, request(), history, may_retry=True)
+    members.append(node("decode"))
+    moved = planned.after(failed, P_FAILED, request(), history, may_retry=True)
+
+    assert (kept.decode, moved.decode) == (taker, members[-1])

@@ -4,9 +4,13 @@ from typing import cast
 
 import pytest
 
+from contracts.configuration.schema import ProxyConfig
 from contracts.node_info import NodeLoad
+from contracts.secret import ClusterSecret
 from proxy import watch
-from proxy.node import Node
+from proxy.errors import Kind, UpstreamError
+from proxy.node import LONGEST_SILENCE_S, Node, State
+from proxy.upstream import Upstream
 from proxy.watch import Prober, Watch
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import info
@@ -49,3 +53,60 @@ def test_what_comes_or_goes_during_a_probe_is_ours(before: tuple[int, int], afte
     own = watch._most(*(NodeLoad(requests=each[0], prompt_bytes=each[1]) for each in (before, after)))
 
     assert own == NodeLoad(requests=3, prompt_bytes=20)
+
+
+class Unheard:
+    """No probe gets an answer."""
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+        self.asked = 0
+
+    def get(self, *_: object, **__: object) -> None:
+        """Fail as it should."""
+        self.asked += 1
+        raise UpstreamError(self.kind, "no answer")
+
+
+@pytest.mark.parametrize(
+    ("before", "kind", "probes", "after"),
+    [
+        (State.READY, Kind.TIMEOUT, 2, State.SILENT),
+        (State.SILENT, Kind.TIMEOUT, 1, State.SILENT),
+        (State.UNREADY, Kind.TIMEOUT, 1, State.DOWN),
+        (State.DOWN, Kind.TIMEOUT, 1, State.DOWN),
+        (State.READY, Kind.CONNECT, 1, State.DOWN),
+        (State.SILENT, Kind.DISCONNECT, 1, State.DOWN),
+        (State.READY, Kind.OWN, 1, State.READY),
+    ],
+)
+async def test_silence_is_no_failure_and_a_refusal_is(before: State, kind: Kind, probes: int, after: State) -> None:
+    """A node that was of use stays so while nothing says that its process is gone."""
+    probed, unheard = Node(url="http://n", role="decode"), Unheard(kind)
+    probed.lose(before, "")
+
+    await prober(unheard).probe(probed)
+
+    assert (probed.state, unheard.asked) == (after, probes)
+
+
+async def test_a_node_that_cannot_be_heard_of_is_down_in_the_end() -> None:
+    """Nothing can be known of its process; the silence of its engine alone, however long, does not count."""
+    now_s = [0.0]
+    probed = Node(url="http://n", role="decode", clock=lambda: now_s[0])
+    probed.describe(info("decode", state="silent"))
+    begun_s = 2 * LONGEST_SILENCE_S
+    states = []
+    for after_s in (0.0, LONGEST_SILENCE_S - 1, LONGEST_SILENCE_S, LONGEST_SILENCE_S + 1):
+        now_s[0] = begun_s + after_s
+        await prober(Unheard(Kind.TIMEOUT)).probe(probed)
+        states.append(probed.state)
+    probed.describe(info("decode", state="silent"))
+
+    assert states == [State.SILENT, State.SILENT, State.DOWN, State.DOWN]
+    assert (probed.state, probed.silent_s, probed.unheard_s) == (State.SILENT, 0.0, 0.0)
+
+
+def prober(upstream: object) -> Prober:
+    """A prober over that upstream."""
+    return Prober(ProxyConfig(), ClusterSecret(b"a secret for tests only"), cast("Upstream", upstream))

@@ -100,6 +100,7 @@ def test_loopback_on_one_machine_is_well() -> None:
         ({"role": "decode", "state": "starting"}, ["wrong-role"]),
         ({"state": "starting"}, ["not-ready"]),
         ({"state": "failed"}, ["not-ready"]),
+        ({"state": "silent"}, ["silent"]),
         ({"state": "draining"}, ["draining"]),
         ({"control_addresses": []}, ["not-ready"]),
     ],

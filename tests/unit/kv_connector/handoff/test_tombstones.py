@@ -1,5 +1,7 @@
 """What P remembers of ended transfers."""
 
+from msgspec.structs import replace
+
 from kv_connector.handoff.tombstones import Tombstones
 from kv_connector.protocol import Commit, Fail
 
@@ -16,8 +18,22 @@ def buried(outcome: Commit | Fail = COMMIT) -> Tombstones:
 
 def test_an_outcome_is_repeated_to_who_asks_for_its_epoch() -> None:
     """A lost commit is found again."""
-    assert buried().answer(D, "t", 1) is COMMIT
+    assert buried().answer(D, "t", 1) == COMMIT
     assert "t" in buried()
+
+
+def test_a_repeated_commit_says_all_that_d_decides_by_and_no_timings() -> None:
+    """The timings, of which each commit has its own, are most of what 65,536 commits would take."""
+    said = replace(COMMIT, shards=2, shares=8, cached_tokens=16, digests=b"digests!")
+
+    tombstones = buried(replace(said, timings_s={"scheduled": 0.0, "commit": 0.5}, pushing_s=0.25))
+    tombstones.bury(D, replace(COMMIT, transfer_id="u", timings_s={"scheduled": 0.0}))
+
+    repeated, other = tombstones.answer(D, "t", 1), tombstones.answer(D, "u", 1)
+    assert repeated == said
+    assert isinstance(repeated, Commit)
+    assert isinstance(other, Commit)
+    assert repeated.timings_s is other.timings_s
 
 
 def test_an_unknown_transfer_has_no_outcome() -> None:
@@ -60,7 +76,7 @@ def test_a_rank_that_ends_transfers_without_end_pushes_out_only_its_own() -> Non
         tombstones.bury(99, Fail(transfer_id=f"u{number}", epoch=1, dirty=False, reason=""))
 
     assert len(tombstones) == 10
-    assert tombstones.answer(D, "t", 1) is COMMIT
+    assert tombstones.answer(D, "t", 1) == COMMIT
     assert "u999" in tombstones
 
 

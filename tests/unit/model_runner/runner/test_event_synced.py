@@ -43,11 +43,16 @@ class Theirs:
             setattr(self, buffer, torch.zeros(MAX_NUM_SEQS))
         self.draft_token_ids_event = None
 
+    def sample_tokens(self) -> Any:
+        """Make an output by the name of its class."""
+        return getattr(self.output_module, OUTPUT)  # type: ignore[attr-defined]
+
 
 class Runner(EventSynced, Theirs):
     """With ours mixed in, whose output is looked for in a module of its own."""
 
     output_module = ModuleType("gpu_model_runner")
+    setattr(output_module, OUTPUT, AsyncGPUModelRunnerOutput)
 
 
 @pytest.fixture
@@ -120,9 +125,10 @@ def test_on_an_npu_copies_stay_the_engine_s(runner: Any) -> None:
     made.token_transfer.stop()
 
 
-def test_outputs_of_asynchronous_steps_are_ours(runner: Any) -> None:
-    """In the module in which the runner looks for their class."""
-    assert getattr(runner.output_module, OUTPUT) is not AsyncGPUModelRunnerOutput
+def test_outputs_are_ours_while_a_step_is_sampled(runner: Any) -> None:
+    """And vLLM's again after it: another runner of the process makes its own."""
+    assert runner.sample_tokens() is runner._make_output
+    assert getattr(runner.output_module, OUTPUT) is AsyncGPUModelRunnerOutput
 
 
 def test_no_event_of_the_installed_engine_is_forgotten() -> None:

@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
-from model_runner.tokens.handles import BoundedEvent
+from model_runner.tokens.handles import BoundedEvent, EventWatch, Handle
+from model_runner.tokens.lanes import StreamLane
 from model_runner.tokens.packing import Sizes
 from model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, sampled
+from tests.support.late_device import LateDevice, LateTorch
+from tests.support.virtual_host import RealHost
 
 SOON_S = 0.05
 LATE_S = 20.0  # against hanging
@@ -166,6 +169,29 @@ def test_who_waits_for_an_event_hears_at_once_that_tokens_were_lost(stuck: Rig) 
         event.synchronize()
     stuck.device.lose()  # so that its threads end
     stopper.join()
+
+
+def test_late_device_is_waited_for_by_a_thread_that_has_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device 1: a new thread's would be the first one, where waiting opens a context."""
+    host = RealHost()
+    device = LateDevice(host, index=1, launch_s=0)
+    module = LateTorch(host, [device, device])
+    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
+    module.set_device(torch.device("cuda", 1))
+    lane = StreamLane(torch.device("cuda", 1))
+    watch = EventWatch(lane.adopt_thread, lambda exc: DeviceLostError(str(exc)))
+    stream = module.Stream()
+    stream.launch(cost_s=0.01)
+    event = lane.event()
+    event.record(stream)
+    handle = Handle({}, LATE_S, lambda _: None, DeviceLostError)
+    watch.watch(event, handle)
+    handle.synchronize()
+    watch.stop()
+
+    assert device.waits == {"token-events": 1}
+    assert not device.strays
+    assert not device.spun
 
 
 def test_a_watch_that_cannot_start_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def test_submitting_waits_for_nothing(rig: Rig) -> None:
 
 
 def test_a_kv_copy_on_another_stream_does_not_delay_a_token() -> None:
-    """50 ms of copying delay a blocking `tolist` by as much (vLLM #22754), and an event of the copy stream not at all."""
+    """A blocking `tolist` waits for them (vLLM #22754), an event of the copy stream does not; how long is the fake's own time."""
     delays_ms = {}
     for way in ("blocking", "event"):
         rig = Rig(Run.ON_WAIT)

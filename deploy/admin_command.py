@@ -1,0 +1,175 @@
+"""`baton admin`: the proxy's admin API as a command, with the token of `proxy.admin_token_file`."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from contracts.configuration.load import ConfigError, choose_file, load
+from contracts.configuration.schema import BatonConfig
+from deploy.health_command import LOOPBACK
+
+EXIT_FAILED: Final = 1
+EXIT_REFUSED: Final = 2
+TIMEOUT_S: Final = 60.0  # loading an adapter on every node takes seconds
+COLUMNS: Final = ("role", "url", "state", "requests", "models", "reason")
+
+
+class AdminError(Exception):
+    """The admin API cannot be asked, or has refused; the message is one sentence."""
+
+
+def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> int:
+    """Run `baton admin …`; return 0, 1 if the proxy refused or did not answer, 2 if it cannot be asked."""
+    options = command_line().parse_args(argv)
+    try:
+        config = load({}, os.environ, choose_file(options.config)).config
+        token_file = options.token_file or config.proxy.admin_token_file
+        if token_file is None:
+            raise AdminError("set proxy.admin_token_file, or name the file with --token-file")
+        headers = {"Authorization": f"Bearer {Path(token_file).read_text().strip()}"}
+    except (AdminError, ConfigError, OSError, UnicodeDecodeError) as exc:
+        print(f"baton admin: {exc}", file=sys.stderr)
+        return EXIT_REFUSED
+    url = options.url or own_url(config)
+    verify = _verification(options.url, options.ca_file)
+    with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, verify=verify, transport=transport) as client:
+        try:
+            options.run(client, options)
+        except AdminError as exc:
+            print(f"baton admin: {exc}", file=sys.stderr)
+            return EXIT_FAILED
+    return 0
+
+
+def command_line() -> argparse.ArgumentParser:
+    """Return the parser; each command's `run(client, options)` asks and prints."""
+    parser = argparse.ArgumentParser(prog="baton admin", description="See and change the nodes of a running proxy.")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="default: baton.yaml, if there is one")
+    parser.add_argument("--url", help="base URL of the proxy; default: this machine's, as configured")
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help="default: proxy.admin_token_file")
+    parser.add_argument("--ca-file", metavar="FILE", help="certificate authorities (PEM) to verify --url with")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, run: Callable[[httpx.Client, argparse.Namespace], None], purpose: str, *names: str) -> Any:
+        command = commands.add_parser(name, help=purpose, description=purpose)
+        for argument in names:
+            command.add_argument(argument)
+        command.set_defaults(run=run)
+        return command
+
+    add("nodes", _print_nodes, "list the nodes").add_argument("--json", action="store_true", help="print JSON")
+    add("state", _print_state, "print the proxy's state as JSON")
+    add("add", _add_node, "make a node a member, or give a drained or removed one work again", "role", "node_url")
+    add("remove", _remove_node, "make a node leave; its requests go on", "node_url")
+    add("drain", _drain_node, "give a node no more work; its requests go on and it stays a member", "node_url")
+    add("undrain", _undrain_node, "give a drained node work again", "node_url")
+    load_adapter = add("load-adapter", _load_adapter, "load a LoRA adapter on the nodes", "name", "path")
+    load_adapter.add_argument("--base-model", help="served model that it belongs to, if the proxy has several")
+    unload_adapter = add("unload-adapter", _unload_adapter, "unload a LoRA adapter", "name")
+    unload_adapter.add_argument("--base-model", help="served model that it belongs to, if the proxy has several")
+    add("reset-prefix-cache", _reset_prefix_cache, "empty the prefix cache of every node")
+    return parser
+
+
+def own_url(config: BatonConfig) -> str:
+    """Return the URL at which the proxy of this configuration is reached from its own machine."""
+    host = LOOPBACK.get(config.proxy.host, config.proxy.host)
+    scheme = "https" if config.proxy.tls_cert_file else "http"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.proxy.port}"
+
+
+def _verification(url: str | None, ca_file: str | None) -> Any:
+    """Verify what was named; this machine's own proxy has a certificate for another name than loopback's."""
+    if ca_file is None:
+        return url is not None
+    import ssl
+
+    return ssl.create_default_context(cafile=ca_file)
+
+
+def _ask(client: httpx.Client, method: str, path: str, **kwargs: Any) -> Any:
+    try:
+        response = client.request(method, path, **kwargs)
+        content = response.json()
+    except httpx.HTTPError as exc:
+        raise AdminError(f"{client.base_url} does not answer: {str(exc) or type(exc).__name__}") from exc
+    except ValueError as exc:
+        raise AdminError(f"{client.base_url} is no Baton proxy: its answer is not JSON") from exc
+    if response.is_error:
+        error = content.get("error") if isinstance(content, dict) else None
+        message = error.get("message") if isinstance(error, dict) else None
+        raise AdminError(message or f"{client.base_url}{path} answers {response.status_code}")
+    return content
+
+
+def _print_nodes(client: httpx.Client, options: argparse.Namespace) -> None:
+    nodes = _ask(client, "GET", "/admin/nodes")["nodes"]
+    if options.json:
+        print(json.dumps(nodes, indent=2))
+    else:
+        _print_table(nodes)
+
+
+def _print_table(nodes: Sequence[dict[str, Any]]) -> None:
+    rows = [COLUMNS, *(tuple(_cell(node.get(name, "")) for name in COLUMNS) for node in nodes)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> str:
+    return ",".join(value) if isinstance(value, list) else str(value)
+
+
+def _print_state(client: httpx.Client, _: argparse.Namespace) -> None:
+    print(json.dumps(_ask(client, "GET", "/admin/state"), indent=2))
+
+
+def _add_node(client: httpx.Client, options: argparse.Namespace) -> None:
+    node = _ask(client, "POST", "/admin/nodes", json={"url": options.node_url, "role": options.role})
+    _print_table([node])
+
+
+def _remove_node(client: httpx.Client, options: argparse.Namespace) -> None:
+    _print_table(_ask(client, "DELETE", "/admin/nodes", params={"url": options.node_url})["nodes"])
+
+
+def _drain_node(client: httpx.Client, options: argparse.Namespace) -> None:
+    _set_draining(client, options.node_url, draining=True)
+
+
+def _undrain_node(client: httpx.Client, options: argparse.Namespace) -> None:
+    _set_draining(client, options.node_url, draining=False)
+
+
+def _set_draining(client: httpx.Client, url: str, *, draining: bool) -> None:
+    _print_table(_ask(client, "POST", "/admin/nodes/drain", json={"url": url, "draining": draining})["nodes"])
+
+
+def _load_adapter(client: httpx.Client, options: argparse.Namespace) -> None:
+    body = {"lora_name": options.name, "lora_path": options.path} | _base_model(options)
+    _print_answers(_ask(client, "POST", "/v1/load_lora_adapter", json=body))
+
+
+def _unload_adapter(client: httpx.Client, options: argparse.Namespace) -> None:
+    body = {"lora_name": options.name} | _base_model(options)
+    _print_answers(_ask(client, "POST", "/v1/unload_lora_adapter", json=body))
+
+
+def _base_model(options: argparse.Namespace) -> dict[str, str]:
+    return {"base_model_name": options.base_model} if options.base_model else {}
+
+
+def _reset_prefix_cache(client: httpx.Client, _: argparse.Namespace) -> None:
+    _print_answers(_ask(client, "POST", "/reset_prefix_cache"))
+
+
+def _print_answers(result: dict[str, Any]) -> None:
+    for node in result["nodes"]:
+        print(f"{node['role']} {node['url']}: {node['answer'] or node['status']}")

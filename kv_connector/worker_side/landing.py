@@ -1,0 +1,122 @@
+"""Holds back what a decode rank may say until the device has everything that its receiving engine acknowledged.
+
+Mooncake's TCP copies what it receives to a GPU with `cudaMemcpy` from pageable memory, on the legacy default stream. That
+may return, and the write be acknowledged, while the last bytes are still on their way to the device, and no other stream
+waits for them. So between an acknowledgement, or a fence, and whatever may touch the blocks next lies an event on that
+stream:
+
+    COMMIT ────────────────┐
+    COMMIT with digests ───┼── an event on the default stream ──► KV used (I4), digests computed,
+    FAIL(clean), fence ────┘                                      blocks given back to the pool (I3)
+
+What needs no device, such as a request that failed and recomputes in other blocks, is said at once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kv_connector.handoff.incoming import Incoming, Resolved
+from kv_connector.sync import Awaitable
+from kv_connector.worker_side.digesting import Part
+from kv_connector.worker_side.waiter import FAILED, DeviceWaiter
+
+if TYPE_CHECKING:
+    import torch
+
+DEVICE_FAILED = "the decode node's device failed before it had what was received"
+
+
+class Arrived(NamedTuple):
+    """What the state machine has concluded from acknowledgements and fences."""
+
+    to_verify: list[tuple[Incoming, list[Part]]]  # with what is to be digested
+    resolved: list[Resolved]  # with their KV
+    closed: list[str]  # requests whose blocks may be given back
+
+    def __bool__(self) -> bool:
+        return any(self)
+
+
+@dataclass(slots=True, eq=False)
+class _Held:
+    arrived: Arrived
+    given_back: bool = False
+
+
+class Landing:
+    """Gives back what arrived, in its order, when the device has it. One thread waits, no other does."""
+
+    def __init__(
+        self,
+        device: Awaitable,
+        *,
+        landed: Callable[[Arrived], None],
+        lost: Callable[[Arrived, str], None],
+        enter_device: Callable[[], None],
+        patience_s: float,
+    ) -> None:
+        """Make it; `start` starts the thread.
+
+        Args:
+            device: Its `synchronize` returns when the device has everything that has been acknowledged by then.
+            landed: Called from this object's thread, once for each that was given.
+            lost: Called instead, with a reason, if the device failed or made no progress for `patience_s`.
+            enter_device: Makes the device current in the thread that calls it.
+            patience_s: See `DeviceWaiter`.
+        """
+        self._device = device
+        self._landed = landed
+        self._lost = lost
+        self._waiter: DeviceWaiter[_Held] = DeviceWaiter(
+            "baton-landing", enter_device=enter_device, passed=self._release, failed=self._fail, patience_s=patience_s
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._waiter.start()
+
+    def stop(self) -> None:
+        """Stop the thread; one that waits for a device that hangs ends with the process."""
+        self._waiter.stop()
+
+    def give_up(self, now: float) -> None:
+        """Report lost what the device has had too long for (any thread)."""
+        self._waiter.give_up(now)
+
+    def hold(self, arrived: Arrived) -> None:
+        """Give `arrived` back when the device has it (any thread)."""
+        self._waiter.watch(self._device, _Held(arrived))
+
+    def _release(self, held: _Held, _: float) -> None:
+        held.given_back = True  # before the call: if it raises, the same ids must not be reported again as lost
+        self._landed(held.arrived)
+
+    def _fail(self, held: _Held, reason: str) -> None:
+        if held.given_back:
+            return
+        held.given_back = True
+        self._lost(held.arrived, DEVICE_FAILED)
+        if reason != FAILED and held.arrived.closed:  # late (or this process was stopped): it may have them yet
+            self.hold(Arrived([], [], held.arrived.closed))
+
+
+class DefaultStream:
+    """The legacy default stream of a CUDA or ROCm device, as far as it has been used by the time of waiting."""
+
+    def __init__(self, device: "torch.device") -> None:
+        import torch
+
+        self._device = device
+        self._module: Any = torch.get_device_module(device)
+
+    def synchronize(self) -> None:
+        """Sleep until the device has passed an event that is recorded now."""
+        event = self._module.Event(blocking=True)
+        self._module.default_stream(self._device).record_event(event)
+        event.synchronize()
+
+
+def default_stream(device: "torch.device") -> Awaitable | None:
+    """Return what tells that a device has what Mooncake copied to it; `None` where a copy has ended when it returns."""
+    return DefaultStream(device) if device.type == "cuda" else None

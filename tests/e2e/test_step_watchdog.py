@@ -1,0 +1,109 @@
+"""A step that hangs in a real node: the node ends within the bound and a little, and its log shows where it hung."""
+
+import json
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from model_runner.watchdog import EXIT_OVERDUE, TICK_S
+from tests.e2e.client import body_for
+from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.e2e.targets import HANG_FILE, HANG_IN
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+BOUND_S = 4.0
+SEEN_S = 3 * TICK_S  # the watchdog has looked at a call that has run for so long
+STOPPED_S = BOUND_S + 1
+SHORT_S = SEEN_S + STOPPED_S + 0.5  # a sleep that is no hang, if the process is stopped for most of it
+FOR_EVER_S = 3600
+PATIENCE_S = 60.0  # 2 s on a quiet machine, as is printed
+MODEL = "vllm.model_executor.models.qwen2:Qwen2ForCausalLM.forward"
+OUTPUT = "vllm.v1.worker.gpu_model_runner:AsyncGPUModelRunnerOutput.get_output"
+
+
+class Node:
+    """A decode node that sleeps amid a step when it is told to."""
+
+    def __init__(self, stack: Stack, order: Path, where: str, **env: str) -> None:
+        self._model, self._order = stack.model, order
+        self.server: Server = stack.node(
+            "decode",
+            *(*FLOAT32, "--step-timeout-s", str(BOUND_S)),
+            name=f"hanging-{len(stack.servers)}",
+            target="tests.e2e.targets:hanging_decode_node",
+            env={HANG_FILE: str(order), HANG_IN: where, **env},
+        )
+        self.server.wait_ready()
+
+    def ask(self) -> list[int]:
+        """Ask for a stream; return the tokens that came until it ended or broke."""
+        tokens: list[int] = []
+        body = body_for(self._model, [5, 9, 14, 22], stream=True)
+        url = self.server.url + "/v1/completions"
+        with suppress(httpx.HTTPError), httpx.stream("POST", url, json=body, timeout=PATIENCE_S) as response:
+            for line in response.iter_lines():
+                if line.startswith("data: {") and "choices" in (event := json.loads(line[6:])):  # no error
+                    tokens += event["choices"][0]["token_ids"] or []
+        return tokens
+
+    def plant(self, seconds: float) -> None:
+        """Have a step sleep, when the next stream is under way."""
+        whole = self._order.with_suffix(".new")
+        whole.write_text(str(seconds))
+        whole.rename(self._order)
+
+    def wait_planted(self) -> None:
+        """Wait until a step sleeps."""
+        deadline, taken = time.monotonic() + PATIENCE_S, self._order.with_suffix(".taken")
+        while not taken.exists():
+            assert time.monotonic() < deadline, self.server.tail()
+            time.sleep(0.005)
+        taken.unlink()
+
+
+@pytest.mark.parametrize(
+    ("where", "call", "env"),
+    [
+        pytest.param(MODEL, "execute_model", {}, id="v1"),
+        pytest.param(OUTPUT, "get_output", {"BATON_CPU_ASYNC_SCHEDULING": "1"}, id="v2-order"),
+    ],
+)
+def test_a_step_that_hangs_ends_the_node(
+    stack: Stack, tmp_path: Path, where: str, call: str, env: dict[str, str]
+) -> None:
+    """But not one that sleeps for less, though its process was stopped meanwhile, and both together last longer."""
+    node = Node(stack, tmp_path / "order", where, **env)
+    child = node.server.child
+    assert child is not None
+    whole = node.ask()
+
+    with ThreadPoolExecutor(1) as pool:
+        node.plant(SHORT_S)
+        answer = pool.submit(node.ask)
+        node.wait_planted()
+        time.sleep(SEEN_S)
+        child.send_signal(signal.SIGSTOP, group=True)
+        time.sleep(STOPPED_S)
+        child.send_signal(signal.SIGCONT, group=True)
+        assert answer.result(PATIENCE_S) == whole
+
+        node.plant(FOR_EVER_S)
+        answer = pool.submit(node.ask)
+        node.wait_planted()
+        begun = time.monotonic()
+        status = child.wait(BOUND_S + PATIENCE_S)
+        took_s = time.monotonic() - begun
+        assert 1 <= len(answer.result(PATIENCE_S)) < len(whole)
+
+    print(f"{call}: ended {took_s - BOUND_S:.2f} s after the bound of {BOUND_S:g} s, with status {status}")
+    log = node.server.log.read_text(errors="replace")
+    assert took_s > BOUND_S
+    assert f"{call} has not returned for" in log
+    assert f"ends with status {EXIT_OVERDUE}" in log
+    assert "in planted_sleep" in log

@@ -1,0 +1,225 @@
+"""The prefill worker on a late device: layers leave as the device writes them, not when the host has time for them.
+
+The clock is virtual, so figures are exact and the load of the machine plays no part. Real threads: at the end.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kv_connector.handoff.outgoing import Prompt
+from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
+from kv_connector.sync import ModelStream, make_layer_sync
+from kv_connector.worker_side import waiter
+from tests.support.fake_device import FakeDevice, Run, Stream
+from tests.support.late_device import LateDevice
+from tests.support.late_matrix import BASE, CELLS, PAGE, SCENARIOS, lateness_ms, page, results
+from tests.support.late_prefill import prefill_node, run
+from tests.support.ranks import BLOCK_TOKENS, LAYERS, Ranks
+from tests.support.virtual_host import RealHost
+
+
+def test_late_device_event_hides_the_transfer_behind_the_forward_pass() -> None:
+    """32 layers launched in 10 ms and computed in 100 ms, C = X: all but the last leave before the end of the pass."""
+    (rank,) = run(BASE)
+
+    assert rank.before_the_end >= 30
+    assert rank.hidden_share is not None
+    assert rank.hidden_share >= 0.95
+    assert rank.outcome["hidden_share"] == pytest.approx(rank.hidden_share, abs=0.02)
+    assert set(rank.waits) == {"baton-written"}
+
+
+def test_late_device_milestones_are_those_of_the_device() -> None:
+    """Point 11: a layer was written when the device had passed its event, not when it had been handed over."""
+    (rank,) = run(replace(BASE, policy="forward"))
+    timings = rank.outcome["timings_s"]
+
+    assert timings["last_layer"] == pytest.approx(rank.forward_end, abs=0.001)
+    assert rank.outcome["exposed_push_s"] == pytest.approx(timings["commit"] - rank.forward_end, abs=0.001)
+
+
+@pytest.mark.parametrize(("name", "policy", "tp"), CELLS)
+def test_late_device_layers_leave_in_order_and_none_before_it_is_written(name: str, policy: str, tp: int) -> None:
+    """I1 by the clock, under every policy and case; no thread uses a device that it has not set."""
+    for rank in results(name, policy, tp):
+        for layer in rank.layers:
+            assert all(left >= written for left, written in zip(layer.left, layer.written, strict=False))
+        firsts = [layer.left[0] for layer in rank.layers[: rank.targets] if layer.left]
+        assert all(one <= other for one, other in pairwise(firsts))
+        assert rank.strays == {}
+        assert "baton-sender" not in rank.waits
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("policy", ["event", "stream"])
+def test_late_device_layers_of_a_chunk_leave_as_they_are_written(policy: str, tp: int) -> None:
+    """Neither a chunk nor a second rank makes a layer wait for another one."""
+    for name in ("one chunk", "four chunks"):
+        for rank in results(name, policy, tp):
+            assert rank.before_the_end >= 30
+            assert lateness_ms(rank) < 1
+
+
+def test_late_device_backlog_leaves_when_it_is_reserved() -> None:
+    """The sender looks after what becomes possible while the device is late: it does not wait for the pass to end."""
+    (rank,) = results("backlog: reserved at 60 ms", "event", 1)
+    scenario = SCENARIOS["backlog: reserved at 60 ms"]
+
+    assert scenario.reserved_s <= rank.layers[0].left[0] < scenario.reserved_s + 0.001
+    assert rank.before_the_end >= 12
+
+
+@pytest.mark.parametrize("policy", ["event", "stream", "forward"])
+def test_late_device_preempted_prompt_stops_leaving(policy: str) -> None:
+    """I2: layers that the device writes after the preemption do not leave; the transfer ends clean."""
+    (rank,) = results("preempted before the third of four chunks", policy, 1)
+
+    assert (rank.outcome["state"], rank.outcome["reason"]) == ("failed", "preempted")
+    assert (
+        max((layer.left[-1] for layer in rank.layers if layer.left), default=0.0) < rank.outcome["timings_s"]["failed"]
+    )
+    assert rank.outcome["bytes_pushed"] < rank.outcome["bytes_expected"]
+
+
+def test_late_device_page_says_what_the_simulation_says() -> None:
+    """`python -m tests.support.late_matrix` writes it again."""
+    assert PAGE.read_text() == page()
+
+
+@pytest.mark.parametrize("transfer_s", [0.01, 1.0, 100.0])
+def test_late_device_pushes_are_looked_at_seldom_and_seen_to_end_soon(transfer_s: float) -> None:
+    """On a link of any speed: two full calls under way, and an end seen within 5 % or 20 ms, whichever is less."""
+    (rank,) = run(replace(BASE, policy="forward", transfer_s=transfer_s), patience_s=200.0)
+
+    assert rank.link.most_under_way == 2
+    for push in rank.link.pushes:
+        assert push.seen_at is not None
+        took_s = push.seen_at - push.begins_at
+        assert push.seen_at - push.ends_at <= min(max(0.05 * took_s, 0.0003), 0.02) + 0.0003
+        assert push.looks < 220 + took_s / 0.01  # those in which it waited for its turn included
+
+
+def test_late_device_small_layers_go_together() -> None:
+    """A call is worth 256 KiB: layers of a block of 64 KiB go by four, those of four blocks or more alone."""
+    with prefill_node(BASE) as (_, (rank,)):
+        assert [rank.worker._sender.layers_at_once(blocks) for blocks in (0, 1, 2, 3, 4, 100)] == [
+            256 << 10,
+            4,
+            2,
+            2,
+            1,
+            1,
+        ]
+
+
+@pytest.mark.parametrize("how", ["hangs", "breaks"])
+def test_late_device_that_stops_voids_the_prompt_and_leaves_the_worker_alive(how: str) -> None:
+    """Layers that it had written have left; a prompt that it never finishes ends clean, at the latest by the patience."""
+    with prefill_node(replace(BASE, layers=8)) as (host, (rank,)):
+        rank.reserve()
+        host.thread(rank.compute, "model").start()
+        host.sleep(0.050)
+        rank.device.hang() if how == "hangs" else rank.device.lose()
+        host.sleep(1.0)
+        assert bool(rank.worker.snapshot()["recent"]) == (how == "breaks")
+        for _ in range(3):
+            host.sleep(60.0)
+            rank.worker.on_tick()
+
+        (record,) = rank.worker.snapshot()["recent"]
+        reason = "the device failed" if how == "breaks" else "the device made no progress for 120 s"
+        assert (record["state"], record["reason"]) == ("failed", reason)
+        assert record["bytes_pushed"] == record["bytes_expected"] * 3 // 8
+        stopping = host.now()
+        rank.worker.stop()
+        assert host.now() - stopping <= 2 * waiter.STOP_S
+
+
+# --- real threads ---
+
+
+@contextmanager
+def hung_prefill(folder: Path) -> Iterator[tuple[Ranks, FakeDevice, Stream]]:
+    """Make ranks whose P computes on a device that moves only when it is told to."""
+    with FakeDevice(1, Run.ON_ADVANCE) as device, Ranks(folder, layer_sync="event") as ranks:
+        stream = device.stream()
+        model = ModelStream(device_type="fake", record=stream.record_event, synchronize=stream.synchronize)
+        ranks.prefill._sync = make_layer_sync("event", LAYERS, ranks.prefill._sender.hand, model)
+        ranks.prefill._sender.layers_at_once = lambda blocks: 1  # type: ignore[method-assign]  # its layers are tiny
+        yield ranks, device, stream
+
+
+def launch(ranks: Ranks, stream: Stream, name: str, block: int) -> None:
+    """P's model thread runs a prompt of one block: everything is launched, nothing has run."""
+    prompt = Prompt(BLOCK_TOKENS, 1, f"prompt {name}".encode())
+    started, progress = StartedPrompt(name, f"p-{name}", prompt), Progress(f"p-{name}", [[block]], 1)
+    ranks.prefill.begin_step(PrefillStep(started=[started], progress=[progress]))
+    for layer in range(LAYERS):
+        stream.launch(partial(ranks.source.write, layer, block, f"{name} layer {layer} block {block}"))
+        ranks.prefill.layer_written(f"layer.{layer}")
+    ranks.prefill.end_step()
+
+
+def pushes(ranks: Ranks) -> int:
+    """How many layers have been pushed."""
+    done: int = ranks.prefill.snapshot()["totals"]["pushes"]
+    return done
+
+
+def test_late_device_real_sender_pushes_each_layer_before_the_next_has_run(tmp_path: Path) -> None:
+    """Everything is launched; the device goes on only when the layer before has been pushed. The old sender never was."""
+    with hung_prefill(tmp_path) as (ranks, device, stream):
+        ranks.watch("a")
+        ranks.reserve("a", BLOCK_TOKENS, [7])
+        launch(ranks, stream, "a", 1)
+        for layer in range(LAYERS):
+            assert device.advance(2) == 2  # the layer and its event
+            ranks.wait_until(lambda expected=layer + 1: pushes(ranks) == expected)  # type: ignore[misc]
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+        assert ranks.arrived({7: 1})
+        assert set(device.waits) == {"baton-written"}
+
+
+def test_late_device_that_hangs_holds_up_no_other_prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt that has been written arrives while the waiter hangs; the other ends clean; the worker stops."""
+    monkeypatch.setattr(waiter, "STOP_S", 0.05)
+    with hung_prefill(tmp_path) as (ranks, device, stream):
+        launch(ranks, stream, "a", 1)
+        device.advance(2 * LAYERS)
+        launch(ranks, stream, "b", 2)
+        ranks.wait_until(lambda: device.waits.total() == LAYERS + 1)  # the waiter hangs
+        for name, block in (("a", 7), ("b", 8)):
+            ranks.watch(name)
+            ranks.reserve(name, BLOCK_TOKENS, [block])
+
+        ranks.wait_until(lambda: ranks.closed == ["d-a"])
+        assert ranks.arrived({7: 1})
+        ranks.prefill._sender._waiter._patience_s = 0.0
+        ranks.wait_until(lambda: ranks.closed == ["d-a", "d-b"])
+        assert list(ranks.failed) == ["d-b"]
+        assert "no progress" in ranks.failed["d-b"]
+        assert ranks.decode.snapshot()["totals"]["fences"] == 0  # clean: nothing of it was under way
+
+
+def test_late_device_of_a_decode_rank_is_waited_for_by_its_own_thread(tmp_path: Path) -> None:
+    """Device 1: the thread that waits for zeroing has set it, and no thread spins."""
+    device = LateDevice(RealHost(), index=1, launch_s=0)
+    device.enter()
+    stream = device.stream()
+    with Ranks(tmp_path, decode_record=stream.record_event, decode_enters=device.enter) as ranks:
+        ranks.watch("a")
+        stream.launch(cost_s=0.02)
+        ranks.reserve("a", BLOCK_TOKENS, [7])
+        ranks.compute("a", tokens=BLOCK_TOKENS, blocks=[1], ready=1)
+        ranks.wait_until(lambda: ranks.finished == {"d-a"})
+
+    assert set(device.waits) == {"baton-zeroed"}
+    assert not device.strays
+    assert not device.spun

@@ -1,0 +1,157 @@
+"""Nodes that do not answer for the moment: silence is not failure, and what can be waited for is not refused."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from proxy.errors import Kind, UpstreamError
+from proxy.http1.address import address_of
+from proxy.upstream import Upstream
+from tests.integration.proxy.test_disconnect import ask
+from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
+from tests.support.fake_vllm import FakeVllm
+
+CLIENTS = 8
+
+
+async def state_of(running: Cluster, node: FakeVllm) -> str:
+    """What the proxy says of a node."""
+    nodes = (await running.http.get("/ready")).json()["nodes"]
+    return str(next(each["state"] for each in nodes if each["url"] == node.url))
+
+
+async def until_silent(running: Cluster, node: FakeVllm) -> None:
+    """Wait until the proxy knows."""
+
+    async def is_silent() -> bool:
+        return await state_of(running, node) == "silent"
+
+    await until_true(is_silent)
+
+
+@contextmanager
+def engine_stopped(node: FakeVllm) -> Iterator[None]:
+    """The engine is stopped: its node goes on answering for itself, and says so; requests wait."""
+    node.may_answer.clear()
+    node.change(state="silent")
+    yield
+    node.may_answer.set()
+    node.change(state="ready")
+
+
+@contextmanager
+def process_stopped(node: FakeVllm) -> Iterator[None]:
+    """The node's API process is stopped: the kernel takes connections, and nothing is answered."""
+    node.may_answer.clear()
+    node.late_probes = 1 << 30
+    yield
+    node.may_answer.set()
+    node.late_probes = 0
+
+
+@pytest.mark.parametrize("stopped", [engine_stopped, process_stopped])
+async def test_requests_wait_for_the_only_decode_node(
+    stopped: Callable[[FakeVllm], AbstractContextManager[None]],
+) -> None:
+    """However long it is silent, within their own time; the proxy stays ready, and says what it waits for."""
+    async with cluster(probe_timeout_s=0.2) as running:
+        node = running.decode[0]
+        with stopped(node):
+            before = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]
+            await until_silent(running, node)
+            during = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]
+            ready, models = await running.http.get("/ready"), await running.http.get("/v1/models")
+            metrics = (await running.http.get("/metrics")).text
+            await until_true(lambda: len(node.seen) == 2 * CLIENTS)
+        answers = await asyncio.gather(*before, *during)
+        await running.until_ready()
+
+    assert (ready.status_code, ready.json()["reasons"], len(models.json()["data"])) == (200, [], 1)
+    assert f'baton_node_state{{role="decode",state="silent",url="{node.url}"}} 1.0' in metrics
+    assert {answer.status_code for answer in answers} == {200}
+    assert {answer.headers["x-baton-path"] for answer in answers} == {"disaggregated"}
+
+
+async def test_the_wait_ends_with_the_client_or_its_time() -> None:
+    """Nothing is kept for a client that left; one whose time is over is told so."""
+    async with cluster() as running:
+        node = running.decode[0]
+        with engine_stopped(node):
+            await until_silent(running, node)
+            _, writer = await ask(running, stream=True)
+            await until_true(lambda: node.seen)
+            late = await running.http.post(
+                "/v1/completions",
+                json=COMPLETION,
+                headers={"x-request-timeout-s": "0.5"},
+            )
+            writer.close()
+            await until_true(lambda: all(seen.cancelled for seen in node.seen))
+            await writer.wait_closed()
+            in_flight = (await running.http.get("/metrics")).text
+
+    assert late.status_code == 504
+    assert "baton_requests_in_flight 0.0" in in_flight
+
+
+async def test_a_decode_node_that_answers_comes_before_a_silent_one() -> None:
+    """New requests do not wait where they need not."""
+    async with cluster(decode=2) as running:
+        quiet, other = running.decode
+        with engine_stopped(quiet):
+            await until_silent(running, quiet)
+            answers = [await running.complete() for _ in range(6)]
+
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert (len(quiet.seen), len(other.seen)) == (0, 6)
+
+
+async def test_when_every_decode_node_is_silent_all_of_them_are_used() -> None:
+    """As in a pause of a whole machine."""
+    async with cluster(decode=2) as running:
+        with engine_stopped(running.decode[0]), engine_stopped(running.decode[1]):
+            for node in running.decode:
+                await until_silent(running, node)
+            asked = [asyncio.create_task(running.complete()) for _ in range(CLIENTS)]
+            await until_true(lambda: sum(len(node.seen) for node in running.decode) == CLIENTS)
+        answers = await asyncio.gather(*asked)
+
+    assert {answer.status_code for answer in answers} == {200}
+    assert all(node.seen for node in running.decode)
+
+
+async def test_an_engine_that_is_gone_is_no_silent_one() -> None:
+    """Its node says so, and no request waits."""
+    async with cluster() as running:
+        node = running.decode[0]
+        node.change(state="failed")
+
+        async def is_unready() -> bool:
+            return await state_of(running, node) == "unready"
+
+        await until_true(is_unready)
+        refused = await running.complete()
+
+    assert refused.status_code == 503
+
+
+async def test_a_connection_that_is_not_made_in_time_is_silence_and_a_refused_one_is_not() -> None:
+    """A full queue of connections, or packets that are lost, say nothing of the process."""
+    upstream = Upstream(connect_timeout_s=0.2)
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen(0)
+    url = "http://{}:{}".format(*listening.getsockname())
+    kinds = []
+    with socket.create_connection(listening.getsockname()):  # it fills the queue
+        for _ in range(2):
+            with pytest.raises(UpstreamError) as raised:
+                await upstream.connect(address_of(url))
+            kinds.append(raised.value.kind)
+            listening.close()
+    await upstream.stop()
+
+    assert kinds == [Kind.TIMEOUT, Kind.CONNECT]

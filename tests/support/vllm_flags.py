@@ -1,0 +1,53 @@
+"""Writes `node/vllm_flags.json`: the flags of vLLM's server, by version. `python -m tests.support.vllm_flags [ROOT …]`.
+
+Each ROOT is a folder that a wheel of another version was unpacked into; without one, the installed version is read again.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from node.vllm_flags import FILE, read_flags
+
+READ = """
+import json
+import vllm.platforms
+from vllm.platforms.cpu import CpuPlatform
+vllm.platforms._current_platform = CpuPlatform()  # a wheel for another device names none on this machine
+import vllm
+from node.follower import _parser
+flags = sorted({flag for action in _parser()._actions for flag in action.option_strings})
+print(json.dumps([vllm.__version__, flags]))
+"""
+
+
+def read_parser(root: Path | None = None) -> tuple[str, list[str]]:
+    """Return the version of a vLLM, `major.minor`, and every flag that its server's parser knows; takes seconds."""
+    paths = [str(root)] if root else []
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, str(FILE.parent.parent)])}
+    run = subprocess.run(
+        [sys.executable, "-c", READ], env=environ, capture_output=True, text=True, timeout=600, check=True
+    )
+    version, flags = json.loads(run.stdout.strip().splitlines()[-1])
+    return ".".join(str(version).split(".")[:2]), flags
+
+
+def packed(flags: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
+    """Return the file's content: the flags that all versions have under "", the others under each version."""
+    sets = {version: set(names) for version, names in flags.items()}
+    common = set[str].intersection(*sets.values())
+    return {"": sorted(common)} | {version: sorted(names - common) for version, names in sorted(sets.items())}
+
+
+def main(roots: list[str]) -> None:
+    """Read the versions named and write the file."""
+    known = read_flags()
+    read = dict(read_parser(Path(root)) for root in roots) if roots else dict([read_parser()])
+    FILE.write_text(json.dumps(packed(known | read), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,123 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from contracts.configuration.schema import BatonConfig, ProxyConfig
+from contracts.http import error_body
+from deploy import admin_command
+
+NODE = "http://10.0.0.7:8200"
+VIEW = {"role": "decode", "url": NODE, "state": "ready", "requests": 3, "models": ["m", "lora"], "reason": ""}
+
+
+class Proxy:
+    """Notes what it is asked and answers with one node."""
+
+    def __init__(self, status: int = 200, content: Any = None) -> None:
+        self.asked: list[tuple[str, str, Any]] = []
+        self._status = status
+        self._content = (
+            {"nodes": [{**VIEW, "ok": True, "status": 200, "answer": "done"}]} if content is None else content
+        )
+        self.transport = httpx.MockTransport(self._answer)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        if request.headers["authorization"] != "Bearer the token of this test":
+            return httpx.Response(401, json=error_body("the admin token is needed"))
+        body = json.loads(request.content) if request.content else None
+        self.asked.append((request.method, str(request.url.raw_path, "ascii"), body))
+        if isinstance(self._content, bytes):
+            return httpx.Response(self._status, content=self._content)
+        return httpx.Response(self._status, json=self._content)
+
+
+@pytest.fixture
+def token_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The configured token."""
+    path = tmp_path / "admin.token"
+    path.write_text("the token of this test\n")
+    monkeypatch.setenv("BATON_PROXY_ADMIN_TOKEN_FILE", str(path))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+@pytest.mark.usefixtures("token_file")
+@pytest.mark.parametrize(
+    ("argv", "asked"),
+    [
+        (["nodes"], ("GET", "/admin/nodes", None)),
+        (["nodes", "--json"], ("GET", "/admin/nodes", None)),
+        (["state"], ("GET", "/admin/state", None)),
+        (["remove", NODE], ("DELETE", "/admin/nodes?url=http%3A%2F%2F10.0.0.7%3A8200", None)),
+        (["drain", NODE], ("POST", "/admin/nodes/drain", {"url": NODE, "draining": True})),
+        (["undrain", NODE], ("POST", "/admin/nodes/drain", {"url": NODE, "draining": False})),
+        (["load-adapter", "a", "/a"], ("POST", "/v1/load_lora_adapter", {"lora_name": "a", "lora_path": "/a"})),
+        (
+            ["unload-adapter", "a", "--base-model", "m"],
+            ("POST", "/v1/unload_lora_adapter", {"lora_name": "a", "base_model_name": "m"}),
+        ),
+        (["reset-prefix-cache"], ("POST", "/reset_prefix_cache", None)),
+    ],
+)
+def test_each_command_is_one_call_of_the_admin_api(
+    argv: list[str], asked: tuple[str, str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the configured token; what the proxy says is printed."""
+    proxy = Proxy()
+    assert admin_command.main(argv, proxy.transport) == 0
+    assert proxy.asked == [asked]
+    assert NODE in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("token_file")
+def test_a_node_is_added_by_role_and_url(capsys: pytest.CaptureFixture[str]) -> None:
+    """The answer is the node itself, shown as a row."""
+    proxy = Proxy(201, VIEW)
+    assert admin_command.main(["add", "decode", NODE], proxy.transport) == 0
+    assert proxy.asked == [("POST", "/admin/nodes", {"url": NODE, "role": "decode"})]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["decode", NODE, "ready", "3", "m,lora"]
+
+
+@pytest.mark.usefixtures("token_file")
+@pytest.mark.parametrize(
+    ("status", "content", "said"),
+    [
+        (404, error_body("http://x is no member"), "http://x is no member"),
+        (500, {}, "answers 500"),
+        (200, b"<html>", "is no Baton proxy"),
+    ],
+)
+def test_a_refusal_is_one_sentence(status: int, content: Any, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """And exit status 1."""
+    assert admin_command.main(["nodes"], Proxy(status, content).transport) == admin_command.EXIT_FAILED
+    assert said in capsys.readouterr().err
+
+
+def test_without_a_token_file_nothing_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The setting and the flag are named; a file that cannot be read is, too."""
+    monkeypatch.chdir(tmp_path)
+    proxy = Proxy()
+    assert admin_command.main(["nodes"], proxy.transport) == admin_command.EXIT_REFUSED
+    assert "proxy.admin_token_file" in capsys.readouterr().err
+    assert admin_command.main(["--token-file", "/no/such", "nodes"], proxy.transport) == admin_command.EXIT_REFUSED
+    assert "/no/such" in capsys.readouterr().err
+    assert proxy.asked == []
+
+
+def test_the_proxy_of_this_machine_is_asked_by_default() -> None:
+    """At loopback where it listens on every address, over TLS where it serves so."""
+    assert admin_command.own_url(BatonConfig()) == "http://127.0.0.1:8000"
+    everywhere = ProxyConfig(host="::", port=9, tls_cert_file=Path("c"))
+    assert admin_command.own_url(BatonConfig(proxy=everywhere)) == "https://[::1]:9"
+
+
+def test_a_proxy_that_does_not_answer_is_named(token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real refused connection, not a trace."""
+    argv = ["--url", "http://127.0.0.1:9", "--token-file", str(token_file), "nodes"]
+    assert admin_command.main(argv) == admin_command.EXIT_FAILED
+    assert "http://127.0.0.1:9 does not answer" in capsys.readouterr().err

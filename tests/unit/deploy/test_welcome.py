@@ -1,0 +1,99 @@
+"""What `baton serve` prints is run as printed, against a server that asks for the key and speaks TLS."""
+
+import http.server
+import json
+import os
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from deploy.welcome import KEY_VARIABLE, FirstRequest, trusted_ca, welcome
+from tests.support.certificates import Authority
+
+KEY = "a-key-of-this-test"
+MODEL = """it's a "model" """
+
+
+class _Server(http.server.BaseHTTPRequestHandler):
+    """Answers a completion of the right model, asked for with the right key."""
+
+    needs_key: ClassVar[bool] = False
+
+    def do_POST(self) -> None:
+        body: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        permitted = not self.needs_key or self.headers["authorization"] == f"Bearer {KEY}"
+        served = permitted and self.path == "/v1/completions" and body["model"] == MODEL
+        answer = {"choices": [{"index": 0, "text": "THE ANSWER", "finish_reason": "length", "logprobs": None}]}
+        content = json.dumps(answer | {"id": "x", "object": "text_completion", "created": 1, "model": MODEL}).encode()
+        self.send_response(200 if served else 403)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(content) if served else 0))
+        self.end_headers()
+        self.wfile.write(content if served else b"")
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@contextmanager
+def _serving(*, needs_key: bool, certificate: tuple[Path, Path] | None) -> Iterator[str]:
+    handler = type("Handler", (_Server,), {"needs_key": needs_key})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join(30)
+
+
+def _printed(text: str) -> tuple[str, str]:
+    """Return the curl command and the Python program of a welcome."""
+    lines = text.splitlines()
+    curl = next(number for number, line in enumerate(lines) if line.startswith("  curl "))
+    python = next(number for number, line in enumerate(lines) if line.startswith(("  import ", "  from ")))
+    end = next(number for number, line in enumerate(lines) if line.startswith("  print("))
+    return "\n".join(lines[curl:python]), "\n".join(line[2:] for line in lines[python : end + 1])
+
+
+@pytest.mark.parametrize("needs_key", [False, True])
+@pytest.mark.parametrize("tls", ["none", "chain with its authority", "leaf alone"])
+def test_both_examples_work_as_printed(tls: str, needs_key: bool, tmp_path: Path) -> None:
+    """In each mode: with and without API keys, without TLS, with a certificate that verifies and with one that does not."""
+    certificate = None
+    if tls != "none":
+        authority = Authority(tmp_path)
+        certificate = authority.sign("server")
+        if tls == "chain with its authority":
+            certificate[0].write_text(certificate[0].read_text() + authority.path.read_text())
+    with _serving(needs_key=needs_key, certificate=certificate) as url:
+        first = FirstRequest(
+            url=url,
+            model=MODEL,
+            token_file=tmp_path / "token",
+            needs_key=needs_key,
+            ca_file=trusted_ca(url, certificate[0] if certificate else None),
+        )
+        text = welcome(first)
+        assert ("--insecure" in text) is (tls == "leaf alone")
+        environment = {**os.environ, KEY_VARIABLE: KEY, "NO_PROXY": "*"}
+        for command in (["bash", "-c", _printed(text)[0]], [sys.executable, "-c", _printed(text)[1]]):
+            ran = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+            assert "THE ANSWER" in ran.stdout, (command, ran)
+
+
+def test_the_dashboard_is_named_with_the_file_of_its_token(tmp_path: Path) -> None:
+    """The token itself is not printed."""
+    text = welcome(FirstRequest(url="http://127.0.0.1:9000", model="m", token_file=tmp_path / "token"))
+    assert f"http://127.0.0.1:9000/dashboard, with the token in {tmp_path / 'token'}" in text

@@ -1,0 +1,210 @@
+"""The GPU kit on the simulated device: each script passes with what the product has, and fails with a fault planted in it."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kv_connector.digest import RegionDigests
+from kv_connector.engine.memory import MemoryReceiver
+from kv_connector.handoff.fan_out import FanOut
+from kv_connector.sync import ModelStream, make_layer_sync
+from model_runner.watchdog import Ages
+from tests.gpu import __main__ as kit
+from tests.gpu import e9_watchdog, e10_digests, rank
+from tests.gpu.harness import SCRIPTS, Expect, Scale, find_script, judged, run_script
+from tests.gpu.late import LateAccelerator, late
+from tests.support.late_device import LateEvent, LateStream
+
+ROOT = Path(__file__).parents[3]
+NOT_THERE = ("vllm", "pydantic", "aiohttp", "fastapi", "httpx", "uvicorn", "uvloop", "prometheus_client", "zmq")
+
+
+def dry_run(name: str) -> dict[str, Any]:
+    """Run a script in this process, as small as possible; return its result as it is read from the file."""
+    script = find_script(name)
+    with late(*getattr(script, "DRIVEN", ()), virtual=getattr(script, "VIRTUAL", True)) as device:
+        result = run_script(name, device, Scale(full=False, processes=False))
+    read: dict[str, Any] = json.loads(json.dumps(result))
+    return read
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_passes_with_what_the_product_has(name: str) -> None:
+    """Its figures are there under the names that were expected, and the result says what ran."""
+    result = dry_run(name)
+
+    assert (result["missed"], result["passed"]) == ([], True), result
+    assert set(result["expected"]) <= set(result["seen"])
+    assert result.keys() == {"name", "title", "expected", "seen", "missed", "passed", "notes", "seconds", "versions"}
+    assert result["versions"]["device"] == "simulated"
+
+
+def without_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sender takes layers for written that have only been launched."""
+    stream = ModelStream(device_type="cuda", record=lambda: None, synchronize=lambda: None)
+    monkeypatch.setattr(rank, "record_on", lambda _: stream)
+
+
+def whole_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`event` hands over once per pass."""
+    monkeypatch.setattr(rank, "make_layer_sync", lambda _, *rest: make_layer_sync("forward", *rest))
+
+
+def on_the_default_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model has no stream of its own."""
+    monkeypatch.setattr(LateAccelerator, "stream", lambda device: device.legacy)
+
+
+def no_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiving engine lives on when it has been closed."""
+    monkeypatch.setattr(MemoryReceiver, "close", lambda _: None)
+
+
+def unordered_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reading stream does not wait for the copy."""
+    monkeypatch.setattr(LateStream, "wait_event", lambda *_: None)
+
+
+def hasty_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wait for an event returns at once."""
+    monkeypatch.setattr(LateEvent, "synchronize", lambda _: None)
+
+
+def deaf_to_voids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preempted prompt goes on."""
+    monkeypatch.setattr(FanOut, "void", lambda *_: None)
+
+
+def blind_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It never finds a call overdue."""
+    monkeypatch.setattr(Ages, "find_overdue", lambda *_: None)
+    monkeypatch.setattr(e9_watchdog, "HERE_S", 0.3)
+
+
+def other_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two digests agree."""
+
+    class Other(RegionDigests):
+        calls = 0
+
+        def __call__(self, *_: object) -> bytes:
+            Other.calls += 1
+            return bytes([Other.calls])
+
+    monkeypatch.setattr(e10_digests, "RegionDigests", Other)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "missed"),
+    [
+        ("E1", without_events, "submitted before its own event"),
+        ("E1", without_events, "elements that differ on D"),
+        ("E1", whole_prompts, "submitted before the last event, of 32"),
+        ("E2", on_the_default_stream, "own stream: median piece to host, ms"),
+        ("E3", no_fence, "late bytes"),
+        ("E4", unordered_streams, "stale reads with the event, copy engine busy"),
+        ("E5", hasty_waits, "steps with wrong tokens"),
+        ("E6", hasty_waits, "steps with wrong tokens"),
+        ("E7", whole_prompts, "event: (T - last layer) by max(C, X), worst"),
+        ("E7", without_events, "elements that differ on D"),
+        ("E8", deaf_to_voids, "preempted prompts that committed"),
+        ("E9", blind_watchdog, "hang: ended by the watchdog"),
+        ("E10", other_digests, "layouts that differ"),
+    ],
+)
+def test_a_script_fails_with_a_fault_planted(
+    name: str, fault: Callable[[pytest.MonkeyPatch], None], missed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script that cannot fail shows nothing."""
+    fault(monkeypatch)
+
+    result = dry_run(name)
+
+    assert not result["passed"]
+    assert missed in result["missed"]
+
+
+def test_nothing_is_imported_that_the_machine_lacks() -> None:
+    """No vLLM, and of the node's own libraries msgspec alone."""
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({NOT_THERE}))\n"
+        "from tests.gpu import __main__, late\n"
+        "from tests.gpu.harness import SCRIPTS, find_script\n"
+        "for name in SCRIPTS: find_script(name)"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_figure_that_is_missing_is_missed() -> None:
+    """Figures of time count only where time means something; what nobody expected is kept."""
+    expected = (Expect("a", "==", 0, "why"), Expect("b", ">=", 3, "why"), Expect("c", "<=", 1, "why", timed=True))
+
+    result = judged("E0", expected, {"b": 3, "c": 2, "d": 4}, timed=False)
+
+    assert (result["missed"], result["seen"]) == (["a"], {"b": 3, "c": 2, "d": 4})
+    assert judged("E0", expected, {"a": 0, "b": 3, "c": 2})["missed"] == ["c"]
+
+
+def test_a_script_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its stack in the notes."""
+    monkeypatch.setattr(e10_digests, "LAYOUTS", None)
+
+    result = dry_run("E10")
+
+    assert not result["passed"]
+    assert "TypeError" in result["notes"][0]
+
+
+def test_without_a_device_one_sentence_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make test-gpu` on such a machine."""
+    monkeypatch.setattr(sys, "argv", ["tests.gpu"])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    assert kit.main() == 0
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_script_that_hangs_does_not_lose_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is ended, and the file has a result for each."""
+    sleeper, out = tmp_path / "sleeper", tmp_path / "out.json"
+    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeper.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(sleeper))
+    monkeypatch.setattr(kit, "LIMIT_S", 0.2)
+    monkeypatch.setattr(kit, "START_S", 0.1)
+    monkeypatch.setattr(sys, "argv", ["tests.gpu", "--late", "--only", "E1,E10", "--json", str(out)])
+
+    assert kit.main() == 1
+
+    results = json.loads(out.read_text())["results"]
+    assert [(result["name"], result["passed"]) for result in results] == [("E1", False), ("E10", False)]
+    assert "no result: ended after 0 s" in results[0]["notes"]
+
+
+def test_the_page_says_what_was_expected() -> None:
+    """Every expectation of the scripts is in its table, and none that they have dropped."""
+    page = (ROOT / "docs/benchmarks/gpu.md").read_text()
+    expected = {
+        (name, each.figure, f"{each.compare} {each.value:g}", each.why)
+        for name in SCRIPTS
+        for each in find_script(name).EXPECTED
+    }
+
+    rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| E")]
+
+    assert {tuple(row[1:5]) for row in rows} == expected

@@ -1,0 +1,88 @@
+"""What of vLLM's model runner a prefill node refuses."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.config import CompilationConfig, CUDAGraphMode
+
+from kv_connector.errors import ConfigError
+from kv_connector.runner_order import VOIDS_FIRST, check_graphs, check_order
+
+
+def engine(*, producer: bool = True, v2: bool = True, worker: object = "workers.Theirs", **graphs: Any) -> Any:
+    """An engine's configuration; by default a prefill node's on V2 with vLLM's own worker."""
+    return SimpleNamespace(
+        kv_transfer_config=SimpleNamespace(is_kv_producer=producer),
+        use_v2_model_runner=v2,
+        parallel_config=SimpleNamespace(worker_cls=worker),
+        compilation_config=CompilationConfig(**graphs),
+    )
+
+
+@pytest.fixture(autouse=True)
+def workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module with a worker class of vLLM's, and ours."""
+    module = ModuleType("workers")
+    module.Theirs, module.Ours = type("Theirs", (), {}), type("Ours", (), {VOIDS_FIRST: True})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "workers", module)
+
+
+def test_vllm_s_own_worker_on_v2_is_refused_by_name() -> None:
+    """With what to do instead."""
+    with pytest.raises(ConfigError, match=r"workers\.Theirs does not .* --worker-cls model_runner\.cuda\.EngineWorker"):
+        check_order(engine())
+
+
+@pytest.mark.parametrize("worker", ["auto", "workers.Missing", type("Theirs", (), {})])
+def test_a_worker_that_says_nothing_is_vllm_s_own(worker: object) -> None:
+    """However it is named."""
+    with pytest.raises(ConfigError, match="V2 model runner"):
+        check_order(engine(worker=worker))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [engine(worker="workers.Ours"), engine(v2=False), engine(producer=False), SimpleNamespace(kv_transfer_config=None)],
+    ids=["our worker", "V1", "decode node", "no connector"],
+)
+def test_who_voids_first_or_need_not_is_let_in(config: Any) -> None:
+    """The common cases raise nothing."""
+    check_order(config)
+
+
+def test_a_vllm_without_the_second_runner_is_v1() -> None:
+    """0.23's configuration does not know it."""
+    config = engine()
+    del config.use_v2_model_runner
+
+    check_order(config)
+
+
+@pytest.mark.parametrize("mode", [CUDAGraphMode.FULL, CUDAGraphMode.FULL_DECODE_ONLY, CUDAGraphMode.FULL_AND_PIECEWISE])
+def test_full_graphs_are_refused_where_hooks_are_needed(mode: CUDAGraphMode) -> None:
+    """Not on a decode node, and not where all layers leave after the pass."""
+    full = engine(cudagraph_mode=mode)
+
+    with pytest.raises(ConfigError, match=rf"cudagraph_mode {mode.name} .* PIECEWISE or NONE"):
+        check_graphs(full, "event")
+    check_graphs(full, "forward")
+    check_graphs(engine(producer=False, cudagraph_mode=mode), "event")
+
+
+def test_pieces_must_leave_attention_out() -> None:
+    """A piece with the attention in it is replayed without the hooks around it."""
+    attention = list(CompilationConfig._attention_ops)
+
+    check_graphs(engine(cudagraph_mode=CUDAGraphMode.PIECEWISE, splitting_ops=attention), "auto")
+    check_graphs(engine(cudagraph_mode=CUDAGraphMode.NONE, splitting_ops=[]), "auto")
+    with pytest.raises(ConfigError, match="attention is captured"):
+        check_graphs(engine(cudagraph_mode=CUDAGraphMode.PIECEWISE, splitting_ops=["vllm::all_reduce"]), "auto")
+
+
+def test_breakable_graphs_break_at_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no splitting ops."""
+    monkeypatch.setenv("VLLM_USE_BREAKABLE_CUDAGRAPH", "1")
+
+    check_graphs(engine(cudagraph_mode=CUDAGraphMode.PIECEWISE, splitting_ops=[]), "auto")

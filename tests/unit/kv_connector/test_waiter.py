@@ -1,0 +1,230 @@
+"""The waiter on a late device: what comes back when, and what a device that fails or hangs costs.
+
+The clock is virtual, and a thread that waited for ever would end the test with `StuckError`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from kv_connector.sync import recorder
+from kv_connector.worker_side import digesting, waiter
+from kv_connector.worker_side.digesting import DigestThread, Part
+from kv_connector.worker_side.make import _entry_of
+from kv_connector.worker_side.waiter import FAILED, STOP_S, DeviceWaiter
+from tests.support.late_device import LateDevice, LateEvent, LateTorch
+from tests.support.virtual_host import VirtualHost
+
+PATIENCE_S = 2.0
+WAKE_S = 0.001
+
+
+class Rig:
+    """A waiter of device 1."""
+
+    def __init__(self, host: VirtualHost) -> None:
+        self.host = host
+        self.begun = host.now()
+        self.device = LateDevice(host, index=1, launch_s=0, record_s=0, wake_s=WAKE_S)
+        self.stream = self.device.stream()
+        self.back: list[tuple[str, float]] = []  # item, instant
+        self.lost: list[tuple[str, str]] = []
+        self.waiter: DeviceWaiter[str] = DeviceWaiter(
+            "waiter",
+            enter_device=lambda: self.enter(),  # noqa: PLW0108  # a test may replace it
+            passed=self.passed,
+            failed=lambda item, reason: self.lost.append((item, reason)),
+            patience_s=PATIENCE_S,
+        )
+        self.waiter.start()
+        self.device.enter()
+
+    def enter(self) -> None:
+        self.device.enter()
+
+    def passed(self, item: str, at_s: float) -> None:
+        self.back.append((item, round(at_s - self.begun, 6)))
+
+    def watch(self, item: str, cost_s: float) -> LateEvent:
+        """Launch a kernel and watch for its end."""
+        self.stream.launch(cost_s=cost_s)
+        event = self.stream.record_event()
+        self.waiter.watch(event, item)
+        return event
+
+    def give_up(self) -> None:
+        """What the control thread does at each tick."""
+        self.waiter.give_up(self.host.now())
+
+
+@contextmanager
+def running() -> Iterator[Rig]:
+    """Start a rig on a virtual host."""
+    with VirtualHost() as host, host.driving(waiter, digesting):
+        rig = Rig(host)
+        yield rig
+        rig.waiter.stop()
+
+
+def test_late_device_gives_back_each_item_when_it_has_passed_its_event() -> None:
+    """In order, not before and one wake-up behind; the thread has set its device."""
+    with running() as rig:
+        for number in range(3):
+            rig.watch(f"layer {number}", 0.010)
+        rig.host.sleep(1)
+
+        assert rig.back == [("layer 0", 0.011), ("layer 1", 0.021), ("layer 2", 0.031)]
+        assert rig.device.waits == {"waiter": 3}
+        assert not rig.device.strays
+        assert not rig.device.spun
+
+
+def test_late_device_whose_event_raises_loses_that_item_alone() -> None:
+    """The next one has an event of its own, and the thread lives on."""
+    with running() as rig:
+
+        class Broken:
+            def synchronize(self) -> None:
+                raise RuntimeError("device assert")
+
+        rig.waiter.watch(Broken(), "a")
+        rig.watch("b", 0.010)
+        rig.host.sleep(1)
+
+        assert (rig.lost, [item for item, _ in rig.back]) == ([("a", FAILED)], ["b"])
+
+
+def test_late_device_that_cannot_be_entered_loses_what_waits_for_it() -> None:
+    """And the next item tries again."""
+    with running() as rig:
+
+        def refuse() -> None:
+            del rig.enter  # the instance's: next time it is the device's
+            raise RuntimeError("no context")
+
+        rig.enter = refuse  # type: ignore[method-assign]
+        rig.watch("a", 0.010)
+        rig.watch("b", 0.010)
+        rig.host.sleep(1)
+
+        assert (rig.lost, [item for item, _ in rig.back]) == ([("a", FAILED)], ["b"])
+        assert not rig.device.strays
+
+
+def test_late_device_that_hangs_is_given_up_after_its_patience() -> None:
+    """Counted from its last progress; what it has passed has come back, and what it passes later does not."""
+    with running() as rig:
+        rig.watch("a", 1.5)
+        rig.watch("b", 1.5)
+        rig.watch("c", 5.0)
+        rig.host.sleep(2.1)
+        rig.give_up()
+        assert ([item for item, _ in rig.back], rig.lost) == (["a"], [])  # b had less than its 2 s
+
+        rig.host.sleep(3.0)
+        rig.give_up()
+        assert ([item for item, _ in rig.back], rig.lost) == (
+            ["a", "b"],
+            [("c", "the device made no progress for 2 s")],
+        )
+        rig.host.sleep(10.0)  # the device gets there after all
+        rig.give_up()
+        assert ([item for item, _ in rig.back], len(rig.lost)) == (["a", "b"], 1)
+
+        rig.watch("d", 0.1)
+        rig.host.sleep(1.0)
+        assert [item for item, _ in rig.back] == ["a", "b", "d"]
+
+
+def test_late_device_that_hangs_for_good_holds_up_neither_what_comes_nor_a_stop() -> None:
+    """Each later item is given up in its turn; stopping takes no longer than its bound."""
+    with running() as rig:
+        rig.watch("a", 1.0)
+        rig.device.hang()
+        for item in ("b", "c"):
+            rig.host.sleep(1.5)
+            rig.watch(item, 0.0)
+            rig.give_up()
+        assert [item for item, _ in rig.lost] == ["a"]
+        rig.host.sleep(2.5)
+        rig.give_up()
+        assert [item for item, _ in rig.lost] == ["a", "b", "c"]
+
+        rig.watch("d", 0.0)
+        stopping = rig.host.now()
+        rig.waiter.stop()
+        assert rig.host.now() - stopping <= STOP_S
+        rig.watch("e", 0.0)
+        rig.device.lose()
+        rig.host.sleep(10.0)
+        rig.give_up()
+        assert (rig.back, len(rig.lost)) == ([], 3)
+
+
+def test_late_device_item_that_cannot_go_on_comes_back_as_lost() -> None:
+    """Or its prompt would wait for nothing; the thread lives on."""
+    with running() as rig:
+
+        def passed(item: str, at_s: float) -> None:
+            if item == "a":
+                raise LookupError(item)
+            Rig.passed(rig, item, at_s)
+
+        rig.waiter._passed = passed
+        rig.watch("a", 0.1)
+        rig.watch("b", 0.1)
+        rig.host.sleep(1)
+
+        assert (rig.lost, [item for item, _ in rig.back]) == ([("a", FAILED)], ["b"])
+
+
+def test_late_device_is_entered_and_waited_for_through_torchs_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What production records on device 1 is waited for by a thread of device 1, asleep."""
+    with VirtualHost() as host, host.driving(waiter):
+        devices = [LateDevice(host, index=number) for number in range(2)]
+        module = LateTorch(host, devices)
+        monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+        card, back = torch.device("cuda", 1), list[str]()
+        module.set_device(card)  # as vLLM does in the model thread
+        waiting: DeviceWaiter[str] = DeviceWaiter(
+            "waiter",
+            enter_device=_entry_of(card),
+            passed=lambda item, _: back.append(item),
+            failed=lambda item, reason: back.append(f"{item}: {reason}"),
+            patience_s=PATIENCE_S,
+        )
+        waiting.start()
+        module.current_stream(card).launch(cost_s=0.1)
+        event = recorder(card).record()
+        assert event is not None
+        waiting.watch(event, "a")
+        host.sleep(1)
+        waiting.stop()
+
+        assert back == ["a"]
+        assert devices[1].waits == {"waiter": 1}
+        assert not devices[1].strays
+        assert not devices[1].spun
+
+
+@pytest.mark.parametrize("enters", [True, False])
+def test_late_device_digests_are_computed_on_the_ranks_device(enters: bool) -> None:
+    """A new thread's device is the first one: without `enter_device` the digest thread of rank 1 would use it."""
+    with running() as rig:
+        done: list[Any] = []
+
+        def compute(*_: object) -> bytes:
+            rig.stream.synchronize()
+            return b"digest"
+
+        thread = DigestThread[str](compute, lambda *found: done.append(found), *([rig.device.enter] if enters else []))
+        thread.start()
+        thread.ask("a", [Part([1], [0])])
+        rig.host.sleep(1)
+        thread.stop()
+
+        assert done == [("a", b"digest")]
+        assert bool(rig.device.strays) is not enters

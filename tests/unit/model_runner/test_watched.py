@@ -1,0 +1,197 @@
+"""A worker's steps under the watchdog, on a device that never comes: V1's order of calls, and V2's."""
+
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from vllm.v1.outputs import AsyncModelRunnerOutput
+from vllm.v1.worker.gpu.async_utils import AsyncOutput
+
+from model_runner import watched
+from model_runner.channel import STEP_TIMEOUT_VARIABLE
+from model_runner.watchdog import Overdue, Watchdog
+from model_runner.watched import Watched, step_timeout_s
+from tests.support.fake_device import DeviceError, FakeDevice, Run
+from tests.support.late_tensor import LateWorld
+
+PATIENCE_S = 60.0
+
+
+class Base:
+    """A worker of vLLM's, on a device that runs nothing unless it is told to."""
+
+    def __init__(self) -> None:
+        self.world = LateWorld(FakeDevice(1, Run.ON_ADVANCE))
+        self.waits_in = ""  # the call that waits for the device
+        self.stopped = False
+
+    def compile_or_warm_up_model(self) -> str:
+        """Run a step, as V2's warm-up does."""
+        self.execute_model(0)
+        return "times"
+
+    def execute_model(self, _step: int) -> Any:
+        """Run the model."""
+        return self._wait("execute_model")
+
+    def sample_tokens(self, _grammar: Any) -> Any:
+        """Return V2's output of a step."""
+        self._wait("sample_tokens")
+        return v2_output(self.world)
+
+    def take_draft_token_ids(self) -> Any:
+        """Wait for drafts."""
+        return self._wait("take_draft_token_ids")
+
+    def execute_dummy_batch(self) -> None:
+        """Take part in another engine's step."""
+        self._wait("execute_dummy_batch")
+
+    def shutdown(self) -> None:
+        """Remember it."""
+        self.stopped = True
+
+    def _wait(self, call: str) -> None:
+        if call == self.waits_in:
+            self.world.compute.synchronize()
+
+
+class Worker(Watched, Base):
+    """One whose steps are watched."""
+
+
+class Ended:
+    """In the place of the end of the process."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.told = threading.Event()
+
+    def __call__(self, overdue: Overdue, _bound_s: float) -> None:
+        self.names.append(overdue.call.name)
+        self.told.set()
+
+
+def v2_output(world: LateWorld) -> AsyncOutput:
+    """What vLLM's V2 runner returns: its own class, of tensors that the device has yet to fill."""
+    sampled: Any = SimpleNamespace(
+        sampled_token_ids=world.sampled(torch.tensor([[7]], dtype=torch.int32)),
+        logprobs_tensors=None,
+        num_nans=None,
+        sampling_mask_tensors=None,
+    )
+    step: Any = SimpleNamespace(prompt_logprobs_dict={}, prompt_token_id_logprobs_dict={}, req_ids=["a"])
+    counts = world.sampled(torch.tensor([1], dtype=torch.int32))
+    with world.as_cuda(), patch.object(torch.cuda, "Event", side_effect=world.event):
+        return AsyncOutput(step, sampled, counts, world.main_stream(), world.copy_stream(), False, None)
+
+
+@pytest.fixture
+def ended() -> Ended:
+    """Nothing has ended."""
+    return Ended()
+
+
+@pytest.fixture
+def worker(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+    """One that has warmed up."""
+    monkeypatch.setattr(watched, "Watchdog", lambda bound_s: Watchdog(bound_s, ended))
+    monkeypatch.setenv(STEP_TIMEOUT_VARIABLE, "0.1")
+    made = Worker()
+    assert made.compile_or_warm_up_model() == "times"
+    yield made
+    made.world.device.close()
+    made.shutdown()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda worker: worker.execute_model(1),
+        lambda worker: worker.sample_tokens(None),
+        lambda worker: worker.take_draft_token_ids(),
+        lambda worker: worker.execute_dummy_batch(),
+    ],
+    ids=["execute_model", "sample_tokens", "take_draft_token_ids", "execute_dummy_batch"],
+)
+def test_late_device_hangs_a_call_on_the_model_thread(
+    worker: Worker, ended: Ended, call: Callable[[Worker], Any], request: pytest.FixtureRequest
+) -> None:
+    """As V1's `_to_list` does: whichever call waits, the process is ended, and says which."""
+    worker.waits_in = request.node.callspec.id
+    thread = threading.Thread(target=_until_lost, args=(call, worker))
+
+    thread.start()
+    told = ended.told.wait(PATIENCE_S)
+    worker.world.device.close()
+    thread.join(PATIENCE_S)
+
+    assert told
+    assert ended.names == [worker.waits_in]
+
+
+def test_late_device_hangs_an_output_in_v2_order(worker: Worker, ended: Ended) -> None:
+    """`execute_model` and `sample_tokens` return, and another thread waits for vLLM's own output."""
+    assert worker.execute_model(1) is None
+    output = worker.sample_tokens(None)
+    assert isinstance(output, AsyncModelRunnerOutput)
+    thread = threading.Thread(target=_until_lost, args=(lambda _: output.get_output(), worker))
+
+    thread.start()
+    told = ended.told.wait(PATIENCE_S)
+    worker.world.device.close()
+    thread.join(PATIENCE_S)
+
+    assert told
+    assert ended.names == ["get_output"]
+
+
+def test_late_device_that_comes_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output is vLLM's own; one that is dropped unasked, as other ranks' are, is not waited for."""
+    watchdog = Watchdog(PATIENCE_S)
+    monkeypatch.setattr(watched, "Watchdog", lambda _bound_s: watchdog)
+    worker = Worker()
+    worker.compile_or_warm_up_model()
+
+    worker.sample_tokens(None)
+    output = worker.sample_tokens(None)
+    worker.world.device.advance(100)
+
+    assert isinstance(output, AsyncModelRunnerOutput)
+    assert output.model_runner_output.req_ids == ["a"]  # what else vLLM asks of it
+    assert output.get_output().sampled_token_ids == [[7]]
+    assert watchdog.calls == {}
+    worker.world.device.close()
+    worker.shutdown()
+
+
+def test_warm_up_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes, and though it runs steps: there is no watchdog yet."""
+    at_the_step: list[Watchdog | None] = []
+    worker = Worker()
+    monkeypatch.setattr(worker, "_wait", lambda _call: at_the_step.append(worker._watchdog))
+
+    worker.compile_or_warm_up_model()
+    worker.execute_model(1)
+    worker.shutdown()
+
+    assert [watchdog is None for watchdog in at_the_step] == [True, False]
+    assert worker.stopped
+
+
+def test_a_server_that_is_no_node_has_the_engines_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is what vLLM bounds a step by; a node says its own."""
+    monkeypatch.setenv("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "77")
+
+    assert step_timeout_s({}) == 77.0
+    assert step_timeout_s({STEP_TIMEOUT_VARIABLE: "4.5"}) == 4.5
+
+
+def _until_lost(call: Callable[[Worker], Any], worker: Worker) -> None:
+    """Wait until the device is closed."""
+    with pytest.raises(DeviceError):
+        call(worker)

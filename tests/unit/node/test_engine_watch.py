@@ -1,0 +1,63 @@
+"""A node whose engine has died ends; one whose engine runs does not."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from node import engine_watch
+from node.engine_watch import EngineWatch
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def state(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What vLLM's application holds: an engine that runs, and a server that serves."""
+    monkeypatch.setattr(engine_watch, "LOOK_S", 0.001)
+    return SimpleNamespace(engine_client=SimpleNamespace(is_running=True), server=SimpleNamespace(should_exit=False))
+
+
+async def test_the_server_ends_with_its_engine(state: SimpleNamespace) -> None:
+    """And no sooner."""
+    watch = EngineWatch(state)
+    watch.start()
+    await asyncio.sleep(0.05)
+    assert not state.server.should_exit
+
+    state.engine_client.is_running = False
+    await watched(watch)
+
+    assert state.server.should_exit
+
+
+async def test_a_server_that_shall_outlive_its_engine_does(
+    state: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice is vLLM's setting."""
+    monkeypatch.setenv("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "1")
+    state.engine_client.is_running = False
+    watch = EngineWatch(state)
+
+    watch.start()
+    await watched(watch)
+
+    assert not state.server.should_exit
+
+
+async def test_a_watch_that_is_stopped_looks_no_more(state: SimpleNamespace) -> None:
+    """Twice is as good as once."""
+    watch = EngineWatch(state)
+    watch.stop()
+    watch.start()
+    watch.stop()
+    watch.stop()
+
+    with pytest.raises(asyncio.CancelledError):
+        await watched(watch)
+
+
+async def watched(watch: EngineWatch) -> None:
+    """Wait for the watch's end."""
+    assert watch._task is not None
+    await asyncio.wait_for(watch._task, PATIENCE_S)

@@ -1,0 +1,92 @@
+"""Which base model a name belongs to: an adapter is never answered by two of them."""
+
+import pytest
+
+from contracts.node_info import Adapter
+from proxy import bases
+from proxy.errors import BadRequestError, UnknownModelError
+from proxy.node import Node, State
+from proxy.pass_through.choose import nodes_for
+from proxy.readiness import models
+from tests.unit.proxy.members import node, request
+from tests.unit.proxy.test_plan import planner
+
+
+def serving(base: str, *adapters: str, also: tuple[str, ...] = (), role: str = "decode") -> Node:
+    """A node with a base model, other names of it, and adapters."""
+    named = [Adapter(name=name, root=f"/adapters/{name}", parent=base) for name in adapters]
+    names = [base, *also, *adapters]
+    return node(role, model=f"/models/{base}", served_models=names, adapters=named)  # type: ignore[arg-type]
+
+
+ONE, OTHER = serving("one", "poet"), serving("other")
+UNKNOWN = Node(url="http://n", role="decode")
+
+
+def test_nodes_with_a_name_in_common_serve_one_base_model() -> None:
+    """In whatever order they name it, and however they are linked; an adapter is no name of it."""
+    nodes = [serving("a", also=("x",)), serving("x", also=("b",)), serving("c", "b-adapter"), serving("b")]
+
+    assert sorted(map(sorted, bases.bases(nodes))) == [["a", "b", "x"], ["c"]]
+
+
+def test_an_adapter_is_loaded_on_the_nodes_of_its_base_model() -> None:
+    """Without a name on those of the only one; where several are served, only with a name."""
+    assert bases.nodes_to_load([ONE, OTHER, UNKNOWN], "new", "other") == [OTHER]
+    assert bases.nodes_to_load([ONE, ONE, UNKNOWN], "new", "") == [ONE, ONE]
+    with pytest.raises(BadRequestError, match="'one', 'other'") as raised:
+        bases.nodes_to_load([ONE, OTHER], "new", "")
+    assert raised.value.param == "base_model_name"
+    with pytest.raises(UnknownModelError, match="'poet'"):
+        bases.nodes_to_load([ONE, OTHER], "new", "poet")
+
+
+@pytest.mark.parametrize("name", ["poet", "one"])
+def test_a_name_of_another_base_model_is_not_given_to_an_adapter(name: str) -> None:
+    """Requests could not be told apart."""
+    with pytest.raises(BadRequestError, match="'one'"):
+        bases.nodes_to_load([ONE, OTHER], name, "other")
+
+
+def test_an_adapter_is_unloaded_where_it_is() -> None:
+    """From all nodes of that base model; the base model must be named where two have such an adapter, or none."""
+    bare = serving("one")
+    both = [ONE, bare, serving("other", "poet")]
+
+    assert bases.nodes_to_unload([ONE, bare, OTHER], "poet", "") == [ONE, bare]
+    assert bases.nodes_to_unload(both, "poet", "other") == both[2:]
+    for nodes, adapter in ((both, "poet"), ([ONE, OTHER], "unheard of")):
+        with pytest.raises(BadRequestError):
+            bases.nodes_to_unload(nodes, adapter, "")
+
+
+def test_a_name_that_two_base_models_have_is_refused_on_every_route() -> None:
+    """Neither base model is right; an adapter that one has, and other names of one base model, are."""
+    decode = [ONE, serving("other", "poet"), serving("third", "seer", also=("3",))]
+    asked = planner([], decode)
+
+    with pytest.raises(BadRequestError, match="'one', 'other'"):
+        asked.first(request({"model": "poet"}))
+    with pytest.raises(BadRequestError, match="ambiguous"):
+        nodes_for("/tokenize", "poet", decode, [])
+    for name in ("seer", "3"):
+        assert asked.first(request({"model": name})).decode is decode[2]
+        assert nodes_for("/tokenize", name, decode, []) == [decode[2]]
+
+
+def test_a_request_without_a_model_is_refused_where_several_are_served() -> None:
+    """Also while the nodes of all but one are away, and for what one node serves whole, such as token counts."""
+    away = serving("other")
+    away.lose(State.DOWN, "gone")
+    for nodes in ([ONE, OTHER], [ONE, away]):
+        with pytest.raises(BadRequestError, match="several"):
+            planner([], nodes).first(request({"model": ""}))
+        with pytest.raises(BadRequestError, match="several"):
+            nodes_for("/tokenize", "", nodes, [])
+
+
+def test_a_listed_adapter_names_its_base_model() -> None:
+    """As vLLM lists it: where its files are, and its parent."""
+    listed = {entry["id"]: (entry["root"], entry["parent"]) for entry in models([ONE, serving("one", "poet")])}
+
+    assert listed == {"one": ("/models/one", None), "poet": ("/adapters/poet", "one")}
