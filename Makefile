@@ -5,7 +5,6 @@
 SHELL := /bin/bash
 VENV  := .venv
 BIN   := $(VENV)/bin
-CODE  := $(wildcard contracts proxy prefill_node decode_node node model_runner kv_connector loadtest deploy tests)
 
 # Variables become flags only where they are set, so that baton.yaml and BATON_… count otherwise.
 FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL)) \
@@ -27,7 +26,7 @@ serve: setup ## serve a model over prefill and decode nodes on this machine
 check: setup ## formatting, lint rules, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict $(CODE)
+	$(BIN)/mypy --strict baton tests
 
 test: setup ## all tests: unit, integration, end to end; they need a Chromium, which is installed where that is allowed
 	@deploy/test_setup.sh || echo "make test: without a Chromium the tests of HTML pages will fail" >&2
@@ -61,13 +60,13 @@ explore: setup ## the hand-off's state machines in every interleaving; ARGS="--s
 	$(BIN)/python -m tests.explorer $(ARGS)
 
 bench: setup ## Baton beside two plain servers, MooncakeConnector and NixlConnector; root, 20 minutes; writes into docs/benchmarks
-	$(BIN)/python -m deploy.bench --out docs/benchmarks $(ARGS)
+	$(BIN)/python -m baton.deploy.bench --out docs/benchmarks $(ARGS)
 
 bench-proxy: setup ## the proxy beside others, on mock engines; peers go into ~/.cache/baton/peers; 3 minutes
-	$(BIN)/python -m loadtest.proxy_bench --install-peers $(ARGS)
+	$(BIN)/python -m baton.loadtest.proxy_bench --install-peers $(ARGS)
 
 bench-quick: setup ## has anything become slower? ratios beside docs/benchmarks/quick.json; ARGS=--write-baseline stores new ones
-	@$(BIN)/python -m deploy.bench_quick $(ARGS)
+	@$(BIN)/python -m baton.deploy.bench_quick $(ARGS)
 
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)
@@ -76,7 +75,7 @@ newcomer: setup ## the README's way to a first token, walked on a clean Debian a
 	$(BIN)/python -m tests.newcomer $(ARGS)
 
 dist: setup ## sdist and wheel of this commit in dist, built twice, the wheel tried away from the tree
-	$(BIN)/python -m deploy.release
+	$(BIN)/python -m baton.deploy.release
 	WHEEL=$$(echo dist/*.whl) $(BIN)/python -m pytest tests/e2e/test_wheel.py $(ARGS)
 
 docs: setup ## the docs site in build/site, with every link checked; Sphinx goes into ~/.cache/baton/docs-…

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypeGuard, cast
 
-from contracts.secret import ClusterSecret
+from baton.contracts.secret import ClusterSecret
 
 PROTOCOL_VERSION = 2
 FIELD = "kv_transfer_params"  # vLLM's name for the request field

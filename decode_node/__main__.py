@@ -1,9 +1,9 @@
-"""`python -m decode_node`: run a decode node."""
+"""`python -m baton.decode_node`: run a decode node."""
 
 import sys
 from collections.abc import Sequence
 
-from node import command
+from baton.node import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:

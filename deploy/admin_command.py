@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import httpx
 
-from contracts.configuration.load import ConfigError, choose_file, load
-from contracts.configuration.schema import BatonConfig
-from deploy.health_command import LOOPBACK
+from baton.contracts.configuration.load import ConfigError, choose_file, load
+from baton.contracts.configuration.schema import BatonConfig
+from baton.deploy.health_command import LOOPBACK
 
 EXIT_FAILED: Final = 1
 EXIT_REFUSED: Final = 2

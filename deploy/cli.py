@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 COMMANDS = {  # name → (module with `main(argv) -> int`, what it does)
-    "serve": ("deploy.serve", "run prefill nodes, decode nodes and the proxy on this machine"),
-    "proxy": ("proxy.__main__", "run the proxy alone"),
-    "prefill": ("prefill_node.__main__", "run one prefill node; further flags go to vLLM"),
-    "decode": ("decode_node.__main__", "run one decode node; further flags go to vLLM"),
-    "loadtest": ("loadtest.__main__", "measure a server, compare two runs, check accuracy"),
-    "admin": ("deploy.admin_command", "see and change the nodes of a running proxy"),
-    "health": ("deploy.health_command", "ask the proxy or node in this container whether it is well"),
-    "secret": ("deploy.secret_command", "make files with a fresh secret each"),
-    "key": ("deploy.key_command", "make an API key, or check a file of them"),
-    "doctor": ("deploy.doctor.command", "find what is wrong with a machine or a deployment"),
-    "config": ("deploy.config_command", "check the configuration, or print its reference"),
+    "serve": ("baton.deploy.serve", "run prefill nodes, decode nodes and the proxy on this machine"),
+    "proxy": ("baton.proxy.__main__", "run the proxy alone"),
+    "prefill": ("baton.prefill_node.__main__", "run one prefill node; further flags go to vLLM"),
+    "decode": ("baton.decode_node.__main__", "run one decode node; further flags go to vLLM"),
+    "loadtest": ("baton.loadtest.__main__", "measure a server, compare two runs, check accuracy"),
+    "admin": ("baton.deploy.admin_command", "see and change the nodes of a running proxy"),
+    "health": ("baton.deploy.health_command", "ask the proxy or node in this container whether it is well"),
+    "secret": ("baton.deploy.secret_command", "make files with a fresh secret each"),
+    "key": ("baton.deploy.key_command", "make an API key, or check a file of them"),
+    "doctor": ("baton.deploy.doctor.command", "find what is wrong with a machine or a deployment"),
+    "config": ("baton.deploy.config_command", "check the configuration, or print its reference"),
 }
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 128 + signal.SIGINT

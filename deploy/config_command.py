@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from contracts.configuration.load import ConfigError, choose_file, load
-from contracts.configuration.show import effective, reference
-from contracts.secret import SecretError, read_secret
+from baton.contracts.configuration.load import ConfigError, choose_file, load
+from baton.contracts.configuration.show import effective, reference
+from baton.contracts.secret import SecretError, read_secret
 
 EXIT_WRONG = 2
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _page() -> str:
-    from deploy.config_reference import page
+    from baton.deploy.config_reference import page
 
     return page()
 

@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from contracts.configuration.kinds import Form, Mappings, Range, ShellWords
-from contracts.configuration.load import HINTS, READ_ELSEWHERE, environment_name, flag_name
-from contracts.configuration.schema import BatonConfig
-from contracts.configuration.show import meanings
-from deploy import serve
-from node import command as node
-from proxy import __main__ as proxy
+from baton.contracts.configuration.kinds import Form, Mappings, Range, ShellWords
+from baton.contracts.configuration.load import HINTS, READ_ELSEWHERE, environment_name, flag_name
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.configuration.show import meanings
+from baton.deploy import serve
+from baton.node import command as node
+from baton.proxy import __main__ as proxy
 
 BEGINNING = """# Configuration
 

@@ -24,7 +24,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-VLLM_PRELOAD = "deploy.vllm_preload:prepare"
+VLLM_PRELOAD = "baton.deploy.vllm_preload:prepare"
 ROOT = Path(__file__).resolve().parent.parent
 STOP_TIMEOUT_S = 10.0
 
@@ -116,7 +116,7 @@ class ForkServer:
         """Start the zygote; return at once, while it imports."""
         self._ready = self._closed = False
         self._control, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "deploy.zygote", str(theirs.fileno()), self._prepare]
+        command = [sys.executable, "-m", "baton.deploy.zygote", str(theirs.fileno()), self._prepare]
         environ = dict(os.environ if self._environ is None else self._environ)
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), environ.get("PYTHONPATH"))))
         with theirs:

@@ -7,8 +7,8 @@ import ssl
 import sys
 from collections.abc import Sequence
 
-from contracts.configuration.load import ConfigError, choose_file, load
-from contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
+from baton.contracts.configuration.load import ConfigError, choose_file, load
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
 
 EXIT_UNHEALTHY = 1  # Docker knows no other
 TIMEOUT_S = 3.0

@@ -24,17 +24,17 @@ from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
-from deploy.forkserver import VLLM_PRELOAD, Child, ForkServer, ForkServerError
-from deploy.logs import LogFollower, cause, last_lines
-from deploy.memory import oom_kills
-from deploy.restarts import MAX_RESTARTS, WINDOW_S, RestartBudget
-from deploy.stack import Member, Stack
+from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer, ForkServerError
+from baton.deploy.logs import LogFollower, cause, last_lines
+from baton.deploy.memory import oom_kills
+from baton.deploy.restarts import MAX_RESTARTS, WINDOW_S, RestartBudget
+from baton.deploy.stack import Member, Stack
 
 TICK_S = 0.1
 PROBE_TIMEOUT_S = 1.0
 NODES_STOP_S = 3.0  # of the time to stop, kept for the nodes: before that the proxy finishes its requests
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-EXECUTE = "deploy.zygote:execute"
+EXECUTE = "baton.deploy.zygote:execute"
 
 _direct = urllib.request.build_opener(  # the machine's web proxy is not for loopback, nor is the name in a certificate
     urllib.request.ProxyHandler({}),

@@ -5,7 +5,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from deploy.stack import ANY_HOST, Listener, Stack
+from baton.deploy.stack import ANY_HOST, Listener, Stack
 
 REASONS = {
     errno.EADDRINUSE: "is taken by another process",

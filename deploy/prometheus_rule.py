@@ -1,4 +1,4 @@
-"""`python -m deploy.prometheus_rule`: writes the alert rules once more, as what the Prometheus Operator reads.
+"""`python -m baton.deploy.prometheus_rule`: writes the alert rules once more, as what the Prometheus Operator reads.
 
 Kustomize cannot put one file's content into another, and `promtool` reads no Kubernetes objects: so there are two files, and
 a test that they say the same.
@@ -13,7 +13,7 @@ MONITORING: Final = Path(__file__).parent / "monitoring"
 RULES: Final = MONITORING / "prometheus" / "rules" / "baton.yaml"
 OBJECT: Final = MONITORING / "prometheus-rule.yaml"
 _HEAD: Final = """\
-# Made from prometheus/rules/baton.yaml by `python -m deploy.prometheus_rule`.
+# Made from prometheus/rules/baton.yaml by `python -m baton.deploy.prometheus_rule`.
 apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:

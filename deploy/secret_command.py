@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from contracts.secret import generate_secret
+from baton.contracts.secret import generate_secret
 
 EXIT_FAILED = 2
 

@@ -11,27 +11,27 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from contracts.configuration.load import ConfigError, Loaded, choose_file, flag_name, load
-from contracts.configuration.schema import BatonConfig, NodeConfig
-from contracts.configuration.show import meanings
-from contracts.kv_transfer import Role
-from contracts.secret import SecretError, generate_secret, read_secret
-from deploy.devices import VISIBLE_DEVICES, Device, installed_device, visible_devices
-from deploy.environment import zygote_environment
-from deploy.launcher import Launcher, Settings, StackFailedError
-from deploy.memory import MIB, SHARED_BYTES, available_bytes, needed_bytes, weights_bytes
-from deploy.ports import taken
-from deploy.stack import Stack, Surroundings, clashes, model_of, plan, served_model
-from deploy.welcome import FirstRequest, trusted_ca, welcome
-from node.checks import check_model
-from node.command import own_flags
-from node.errors import NodeError
-from node.flags import ranks_of, value_of
-from node.hosts import hosts_of
-from node.kv_cache import default_bytes
-from node.runtime_dir import owned_directory
-from node.vllm_flags import refuse_unknown, spelled
-from node.weights import read_model_config
+from baton.contracts.configuration.load import ConfigError, Loaded, choose_file, flag_name, load
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig
+from baton.contracts.configuration.show import meanings
+from baton.contracts.kv_transfer import Role
+from baton.contracts.secret import SecretError, generate_secret, read_secret
+from baton.deploy.devices import VISIBLE_DEVICES, Device, installed_device, visible_devices
+from baton.deploy.environment import zygote_environment
+from baton.deploy.launcher import Launcher, Settings, StackFailedError
+from baton.deploy.memory import MIB, SHARED_BYTES, available_bytes, needed_bytes, weights_bytes
+from baton.deploy.ports import taken
+from baton.deploy.stack import Stack, Surroundings, clashes, model_of, plan, served_model
+from baton.deploy.welcome import FirstRequest, trusted_ca, welcome
+from baton.node.checks import check_model
+from baton.node.command import own_flags
+from baton.node.errors import NodeError
+from baton.node.flags import ranks_of, value_of
+from baton.node.hosts import hosts_of
+from baton.node.kv_cache import default_bytes
+from baton.node.runtime_dir import owned_directory
+from baton.node.vllm_flags import refuse_unknown, spelled
+from baton.node.weights import read_model_config
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2

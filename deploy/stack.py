@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.configuration.schema import BatonConfig, NodeConfig
-from contracts.kv_transfer import Role
-from deploy.embedded_model import WEIGHTS
-from node.arguments import control_port
-from node.flags import given, ranks_of, value_of
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig
+from baton.contracts.kv_transfer import Role
+from baton.deploy.embedded_model import WEIGHTS
+from baton.node.arguments import control_port
+from baton.node.flags import given, ranks_of, value_of
 
 EMBEDDED_NAME = "baton-embedded"  # what clients call the embedded model
 SERVED_NAME_FLAG = "--served-model-name"
@@ -125,7 +125,7 @@ def _proxy(config: BatonConfig, around: Surroundings, prefill: Sequence[Member],
     listener = Listener(host=config.proxy.host, port=config.proxy.port, flag="--port")
     return Member(
         name="proxy",
-        module="proxy",
+        module="baton.proxy",
         argv=(
             *_common(around),
             *("--host", listener.host),
@@ -151,7 +151,7 @@ def _nodes(role: Role, config: BatonConfig, around: Surroundings, cpus: Sequence
         control = ("--control-port", str(listeners[1].port)) if role == "prefill" else ()
         yield Member(
             name=f"{role}-{index}",
-            module=f"{role}_node",
+            module=f"baton.{role}_node",
             argv=(
                 *_common(around),
                 *("--model", model),

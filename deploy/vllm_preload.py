@@ -11,9 +11,9 @@ PRELOADED = (
     "vllm.v1.engine.async_llm",
     "vllm.v1.worker.cpu_worker",
     "vllm.model_executor.models.registry",
-    "node.server",
+    "baton.node.server",
     "model_runner",
-    "kv_connector.connector",
+    "baton.kv_connector.connector",
 )
 # Where vLLM looks up how to start its own processes. Its CPU platform says "spawn", which would import all again.
 FORKING = ("vllm.v1.engine.utils", "vllm.v1.engine.coordinator", "vllm.v1.executor.multiproc_executor")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.executor.abstract import Executor
 
-from kv_connector.adapter import Adapters, settings_of
+from baton.kv_connector.adapter import Adapters, settings_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

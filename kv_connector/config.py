@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from contracts.configuration.schema import TransferConfig
-from contracts.secret import ClusterSecret, read_secret
-from kv_connector.errors import ConfigError
-from kv_connector.handoff.settings import HandoffSettings
+from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.secret import ClusterSecret, read_secret
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.handoff.settings import HandoffSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

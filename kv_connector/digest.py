@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kv_connector.errors import LayoutError
-from kv_connector.layout import Region
-from kv_connector.verification import DIGEST_BYTES
+from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.layout import Region
+from baton.kv_connector.verification import DIGEST_BYTES
 
 if TYPE_CHECKING:
     import torch

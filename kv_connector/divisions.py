@@ -8,14 +8,14 @@ slab the kernels pack K and V as their instruction set likes it.
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kv_connector import backends
-from kv_connector.layout import Division, Sections
+from baton.kv_connector import backends
+from baton.kv_connector.layout import Division, Sections
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-    from kv_connector.worker_side.caches import KVCache
+    from baton.kv_connector.worker_side.caches import KVCache
 
 # Backends that keep a head's tokens in order; others may pack them, as ROCm's AITER kernels shuffle K.
 _IN_ORDER = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")

@@ -13,9 +13,9 @@ from vllm import __version__
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.v1.request import RequestStatus
 
-from contracts.kv_transfer import Role
-from kv_connector.errors import ConfigError
-from kv_connector.metadata import DecodeStep
+from baton.contracts.kv_transfer import Role
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.metadata import DecodeStep
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request

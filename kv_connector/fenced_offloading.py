@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector as Unfenced
 
-from kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConfigError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -4,10 +4,10 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from contracts.node_info import Fingerprint
-from kv_connector import backends
-from kv_connector.drafting import draft_layers
-from kv_connector.errors import ConfigError
+from baton.contracts.node_info import Fingerprint
+from baton.kv_connector import backends
+from baton.kv_connector.drafting import draft_layers
+from baton.kv_connector.errors import ConfigError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

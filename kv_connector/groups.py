@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
 
-from kv_connector.engine_version import KNOWS_FAILED_RECEIVES
-from kv_connector.errors import ConfigError
-from kv_connector.protocol import MAX_GROUPS
-from kv_connector.windows import EVERYTHING, OF_A_STATE, first_read_block
+from baton.kv_connector.engine_version import KNOWS_FAILED_RECEIVES
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.protocol import MAX_GROUPS
+from baton.kv_connector.windows import EVERYTHING, OF_A_STATE, first_read_block
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

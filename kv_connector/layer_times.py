@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from kv_connector.handoff.pushing import Piece
+from baton.kv_connector.handoff.pushing import Piece
 
 MAX_EVENTS: Final = 2_048  # of either kind, for one transfer: 80 layers in 25 chunks
 REMEMBERED: Final = 32  # transfers that have ended

@@ -21,9 +21,9 @@ from functools import partial
 from math import prod
 from typing import NamedTuple
 
-from contracts.node_info import RegionInfo
-from kv_connector.errors import LayoutError
-from kv_connector.windows import EVERYTHING
+from baton.contracts.node_info import RegionInfo
+from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.windows import EVERYTHING
 
 Span = tuple[int, int]  # address and length, both in bytes
 Sections = tuple[tuple[int, int], ...]

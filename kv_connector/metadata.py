@@ -13,9 +13,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
-from contracts.kv_transfer import SINGLE, Grids
-from kv_connector.handoff.incoming import Wish
-from kv_connector.handoff.outgoing import Progress, Prompt
+from baton.contracts.kv_transfer import SINGLE, Grids
+from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.outgoing import Progress, Prompt
 
 __all__ = [
     "Abandoned",

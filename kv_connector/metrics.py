@@ -11,9 +11,9 @@ import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
-from contracts.kv_transfer import Role
-from kv_connector.handoff.session import SessionState
-from kv_connector.refusals import Refused, added_up
+from baton.contracts.kv_transfer import Role
+from baton.kv_connector.handoff.session import SessionState
+from baton.kv_connector.refusals import Refused, added_up
 
 PREFILL_OUTCOMES = ("committed", "revoked", "cancelled", "failed", "dirty")
 DECODE_OUTCOMES = ("loaded", "cached", "cancelled")  # and "recomputed", which has a reason each

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from contracts.kv_transfer import MAX_GRID
-from kv_connector.errors import LayoutError
-from kv_connector.layout import Region, Sections
-from kv_connector.protocol import Rank
-from kv_connector.tp_mapping import fits, heads_between, heads_of
-from kv_connector.windows import EVERYTHING
+from baton.contracts.kv_transfer import MAX_GRID
+from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.layout import Region, Sections
+from baton.kv_connector.protocol import Rank
+from baton.kv_connector.tp_mapping import fits, heads_between, heads_of
+from baton.kv_connector.windows import EVERYTHING
 
 MAX_PIECES = 65_536  # of a region's larger block; Qwen3-8B's in blocks of 16 and 128 tokens on a CPU: 8,256
 MAX_BLOCK_RATIO = 64  # tokens of the larger block to those of the smaller

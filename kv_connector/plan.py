@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from kv_connector.errors import BlockOutOfRange, LayoutError
-from kv_connector.layout import Region
+from baton.kv_connector.errors import BlockOutOfRange, LayoutError
+from baton.kv_connector.layout import Region
 
 if TYPE_CHECKING:
-    from kv_connector.pairing import RegionPair
+    from baton.kv_connector.pairing import RegionPair
 
 _Ids = npt.NDArray[np.int64]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
-    from kv_connector.adapter import Adapters
+    from baton.kv_connector.adapter import Adapters
 
 ADAPTER_CHANGED = "the adapter's files have changed while the prompt waited: the two nodes may see different prompts"
 

@@ -15,10 +15,10 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from contracts.kv_transfer import PROTOCOL_VERSION
-from contracts.node_info import Fingerprint, RegionInfo
-from kv_connector.errors import ProtocolError, VersionError
-from kv_connector.verification import DIGEST_BYTES
+from baton.contracts.kv_transfer import PROTOCOL_VERSION
+from baton.contracts.node_info import Fingerprint, RegionInfo
+from baton.kv_connector.errors import ProtocolError, VersionError
+from baton.kv_connector.verification import DIGEST_BYTES
 
 MAX_OPEN = 8_192  # transfers between one P rank and one D rank; a D that has more computes the rest itself
 MAX_BLOCKS = 262_144  # in one reservation and KV group: a prompt of 4 million tokens

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vllm import envs
 
-from kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConfigError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -32,8 +32,8 @@ def check_order(vllm_config: "VllmConfig") -> None:
     if not getattr(_resolve(worker), VOIDS_FIRST, False):
         raise ConfigError(
             f"on vLLM's V2 model runner a prefill node could send blocks that have been zeroed, since the worker class {worker} "
-            "does not tell the connector of preemptions first: use --worker-cls model_runner.cuda.EngineWorker (on an NPU "
-            "model_runner.npu.EngineWorker), or set VLLM_USE_V2_MODEL_RUNNER=0"
+            "does not tell the connector of preemptions first: use --worker-cls baton.model_runner.cuda.EngineWorker (on an NPU "
+            "baton.model_runner.npu.EngineWorker), or set VLLM_USE_V2_MODEL_RUNNER=0"
         )
 
 

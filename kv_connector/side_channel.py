@@ -22,10 +22,10 @@ from typing import Literal, Protocol
 
 import zmq
 
-from contracts.secret import ClusterSecret
-from kv_connector.errors import ConnectorError, ProtocolError
-from kv_connector.refusals import LOG_EVERY_S, Refusals
-from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.errors import ConnectorError, ProtocolError
+from baton.kv_connector.refusals import LOG_EVERY_S, Refusals
+from baton.kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
 
 logger = logging.getLogger(__name__)
 

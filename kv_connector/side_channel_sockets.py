@@ -16,10 +16,10 @@ from typing import NamedTuple
 import zmq
 from zmq.utils import z85
 
-from contracts.secret import ClusterSecret
-from kv_connector.errors import ConfigError, ConnectorError
-from kv_connector.refusals import Refusals, Refused
-from kv_connector.side_channel_monitor import HANDSHAKE_S, Handshakes, Monitor
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.errors import ConfigError, ConnectorError
+from baton.kv_connector.refusals import Refusals, Refused
+from baton.kv_connector.side_channel_monitor import HANDSHAKE_S, Handshakes, Monitor
 
 MAX_PAYLOAD_BYTES = 2 * 1024 * 1024  # the longest lists that `protocol.py` allows take less than 1.4 MiB
 

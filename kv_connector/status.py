@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import zmq
 
-from kv_connector.errors import ConnectorError
-from kv_connector.side_channel_sockets import Wakeup
-from kv_connector.status_doors import Door, HereDoor, Socket, refuse_long
+from baton.kv_connector.errors import ConnectorError
+from baton.kv_connector.side_channel_sockets import Wakeup
+from baton.kv_connector.status_doors import Door, HereDoor, Socket, refuse_long
 
 logger = logging.getLogger(__name__)
 

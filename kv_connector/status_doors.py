@@ -10,9 +10,9 @@ from typing import Protocol
 
 import zmq
 
-from contracts.secret import ClusterSecret
-from kv_connector.errors import ConnectorError
-from kv_connector.side_channel_sockets import curve_keys
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.errors import ConnectorError
+from baton.kv_connector.side_channel_sockets import curve_keys
 
 FAR_SUFFIX = ".addr"  # of the file with an address, which a socket here would have ".sock" in place of
 SERVER_KEY = "status-channel/server"  # purposes, for `ClusterSecret.derive`

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from kv_connector import cann
-from kv_connector.errors import ConfigError
-from kv_connector.handoff.outgoing import Progress
+from baton.kv_connector import cann
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.handoff.outgoing import Progress
 
 if TYPE_CHECKING:
     import torch

@@ -11,7 +11,7 @@ the flow ends as soon as both sides know each other. Which layers a stage has is
 
 from functools import lru_cache
 
-from contracts.kv_transfer import Grid
+from baton.contracts.kv_transfer import Grid
 
 
 def heads_of(heads: int, tp_size: int, tp: int) -> range:

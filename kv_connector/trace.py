@@ -8,7 +8,7 @@ it is exact. Transfers that overlap in time get rows of their own, and a row is 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from contracts.kv_transfer import Role
+from baton.contracts.kv_transfer import Role
 
 Event = dict[str, Any]
 Record = Mapping[str, Any]  # of an ended transfer, as the node's snapshots list them under `recent`

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from kv_connector.block_ids import runs
-from kv_connector.errors import ConfigError
+from baton.kv_connector.block_ids import runs
+from baton.kv_connector.errors import ConfigError
 
 DIGEST_BYTES = 8  # per region
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kv_connector.errors import ConnectorError
+from baton.kv_connector.errors import ConnectorError
 
 logger = logging.getLogger(__name__)
 

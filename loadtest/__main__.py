@@ -1,4 +1,4 @@
-"""`python -m loadtest`, also `baton loadtest`: measure a server, compare runs, check accuracy, plan how many nodes."""
+"""`python -m baton.loadtest`, also `baton loadtest`: measure a server, compare runs, check accuracy, plan how many nodes."""
 
 import importlib
 import os
@@ -6,14 +6,14 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from loadtest.errors import RunError, UsageError
+from baton.loadtest.errors import RunError, UsageError
 
 COMMANDS: Final = {  # name → (module with `main(argv) -> int`, what it does)
-    "run": ("loadtest.run.command", "load a server and report what came of it"),
-    "compare": ("loadtest.compare.command", "say which metrics of two runs differ"),
-    "eval": ("loadtest.evaluate.command", "exact-match accuracy over a file in gsm8k's format"),
-    "calibrate": ("loadtest.plan.calibrate_command", "measure how fast a prefill and a decode node are"),
-    "plan": ("loadtest.plan.command", "say how many nodes a load needs, from a calibration"),
+    "run": ("baton.loadtest.run.command", "load a server and report what came of it"),
+    "compare": ("baton.loadtest.compare.command", "say which metrics of two runs differ"),
+    "eval": ("baton.loadtest.evaluate.command", "exact-match accuracy over a file in gsm8k's format"),
+    "calibrate": ("baton.loadtest.plan.calibrate_command", "measure how fast a prefill and a decode node are"),
+    "plan": ("baton.loadtest.plan.command", "say how many nodes a load needs, from a calibration"),
 }
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2

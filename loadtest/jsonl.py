@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from loadtest.errors import UsageError
+from baton.loadtest.errors import UsageError
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import msgspec
 
-from loadtest.errors import UsageError
-from loadtest.measures.record import Record
+from baton.loadtest.errors import UsageError
+from baton.loadtest.measures.record import Record
 
 SCHEMA_VERSION: Final = 1
 FILE: Final = "result.json"

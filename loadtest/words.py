@@ -4,7 +4,7 @@ import argparse
 import math
 from typing import NoReturn
 
-from loadtest.errors import UsageError
+from baton.loadtest.errors import UsageError
 
 
 class Parser(argparse.ArgumentParser):

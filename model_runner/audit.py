@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from model_runner.channel import AUDIT_VARIABLE
+from baton.model_runner.channel import AUDIT_VARIABLE
 
 _WARNING: Final = "called a synchronizing"  # torch's and torch_npu's
 

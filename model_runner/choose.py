@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 MODULES: Mapping[str, str] = MappingProxyType(
-    {"cpu": "model_runner.cpu", "cuda": "model_runner.cuda", "npu": "model_runner.npu"}
+    {"cpu": "baton.model_runner.cpu", "cuda": "baton.model_runner.cuda", "npu": "baton.model_runner.npu"}
 )
 OURS, ENGINES = "Worker", "EngineWorker"
 BY_DEFAULT = ("cpu",)  # where ours has been run; it needs vLLM's V1 runner, and on a CPU that is the only one

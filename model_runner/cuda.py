@@ -6,12 +6,12 @@ from typing import Any
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_worker import Worker as GpuWorker
 
-from model_runner.lifetime import end_with_parent
-from model_runner.model_stream import ModelStream
-from model_runner.reports import Reports
-from model_runner.ties import Tied
-from model_runner.voids_first import VoidsFirst, refuse_v2
-from model_runner.watched import Watched
+from baton.model_runner.lifetime import end_with_parent
+from baton.model_runner.model_stream import ModelStream
+from baton.model_runner.reports import Reports
+from baton.model_runner.ties import Tied
+from baton.model_runner.voids_first import VoidsFirst, refuse_v2
+from baton.model_runner.watched import Watched
 
 
 class EngineWorker(ModelStream, Tied, Watched, Reports, VoidsFirst, GpuWorker):
@@ -31,14 +31,14 @@ class Worker(EngineWorker):
 
     def _make_model_runner(self) -> Any:
         """Make our runner where vLLM makes its own, from 0.32 on."""
-        from model_runner.runner.cuda import CudaRunner
+        from baton.model_runner.runner.cuda import CudaRunner
 
         return CudaRunner(self.vllm_config, self.device)
 
     def init_device(self) -> None:
         """Have a vLLM that makes its runner in here make ours."""
-        from model_runner.runner.cuda import CudaRunner
-        from model_runner.runner.place import in_place_of
+        from baton.model_runner.runner.cuda import CudaRunner
+        from baton.model_runner.runner.place import in_place_of
 
         has_hook = hasattr(GpuWorker, "_make_model_runner")
         with nullcontext() if has_hook else in_place_of(gpu_model_runner, "GPUModelRunner", CudaRunner):

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from contracts.secret import ClusterSecret
-from kv_connector.errors import ConnectorError
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.errors import ConnectorError
 
 logger = logging.getLogger(__name__)
 

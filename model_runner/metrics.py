@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from kv_connector.metrics import HistogramValues, histogram_family
+from baton.kv_connector.metrics import HistogramValues, histogram_family
 
 
 class _Tokens(msgspec.Struct):

@@ -5,12 +5,12 @@ from typing import Any
 from vllm_ascend.worker import worker as ascend_worker  # type: ignore[import-not-found,unused-ignore]  # absent elsewhere
 from vllm_ascend.worker.worker import NPUWorker  # type: ignore[import-not-found,unused-ignore]
 
-from model_runner.choose import refuse_ascend
-from model_runner.lifetime import end_with_parent
-from model_runner.reports import Reports
-from model_runner.ties import Tied
-from model_runner.voids_first import VoidsFirst, refuse_v2
-from model_runner.watched import Watched
+from baton.model_runner.choose import refuse_ascend
+from baton.model_runner.lifetime import end_with_parent
+from baton.model_runner.reports import Reports
+from baton.model_runner.ties import Tied
+from baton.model_runner.voids_first import VoidsFirst, refuse_v2
+from baton.model_runner.watched import Watched
 
 
 class EngineWorker(Tied, Watched, Reports, VoidsFirst, NPUWorker):
@@ -31,8 +31,8 @@ class Worker(EngineWorker):
 
     def init_device(self) -> None:
         """Make our runner where vllm-ascend's code makes its own."""
-        from model_runner.runner.npu import NpuRunner
-        from model_runner.runner.place import in_place_of
+        from baton.model_runner.runner.npu import NpuRunner
+        from baton.model_runner.runner.place import in_place_of
 
         with in_place_of(ascend_worker, "NPUModelRunner", NpuRunner):
             super().init_device()

@@ -7,13 +7,13 @@ from typing import Any
 
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
-from kv_connector.errors import ConnectorError
-from kv_connector.status import StatusServer
-from kv_connector.status_doors import Door
-from kv_connector.worker_side.hosts import door_of
-from model_runner.audit import Audit, NoAudit, make_audit
-from model_runner.channel import RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
-from model_runner.ties import node_config_of
+from baton.kv_connector.errors import ConnectorError
+from baton.kv_connector.status import StatusServer
+from baton.kv_connector.status_doors import Door
+from baton.kv_connector.worker_side.hosts import door_of
+from baton.model_runner.audit import Audit, NoAudit, make_audit
+from baton.model_runner.channel import RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
+from baton.model_runner.ties import node_config_of
 
 logger = logging.getLogger(__name__)
 

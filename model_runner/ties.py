@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch.distributed
 from vllm.distributed.parallel_state import get_inner_dp_world_group
 
-from kv_connector.config import ConnectorConfig
-from model_runner.lifeline import End, Hub
+from baton.kv_connector.config import ConnectorConfig
+from baton.model_runner.lifeline import End, Hub
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

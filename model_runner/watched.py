@@ -8,8 +8,8 @@ from typing import Any
 from vllm import envs
 from vllm.v1.outputs import AsyncModelRunnerOutput
 
-from model_runner.channel import STEP_TIMEOUT_VARIABLE
-from model_runner.watchdog import Watchdog
+from baton.model_runner.channel import STEP_TIMEOUT_VARIABLE
+from baton.model_runner.watchdog import Watchdog
 
 
 class Watched:

@@ -10,8 +10,8 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from contracts.configuration.schema import NodeConfig
-from node.errors import StartRefusedError
+from baton.contracts.configuration.schema import NodeConfig
+from baton.node.errors import StartRefusedError
 
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: address of a network interface
 _EVERYWHERE = "0.0.0.0"  # noqa: S104  # what an empty `host` asks for

@@ -8,16 +8,16 @@ from urllib.parse import parse_qs
 
 import msgspec
 
-from contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
-from contracts.kv_transfer import Role, is_transfer_id
-from contracts.node_info import Adapter, Fingerprint, NodeInfo, NodeLoad, NodeState, RegionInfo, to_plain
-from kv_connector.refusals import Refusals, added_up
-from kv_connector.trace import Event, trace_events
-from node.asgi import Scope, Send, send_error, send_json
-from node.bearer import BearerGate
-from node.connector_channel import SnapshotClient, Snapshots
-from node.errors import ConnectorSilentError, NoAnswerError
-from node.versions import versions
+from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
+from baton.contracts.kv_transfer import Role, is_transfer_id
+from baton.contracts.node_info import Adapter, Fingerprint, NodeInfo, NodeLoad, NodeState, RegionInfo, to_plain
+from baton.kv_connector.refusals import Refusals, added_up
+from baton.kv_connector.trace import Event, trace_events
+from baton.node.asgi import Scope, Send, send_error, send_json
+from baton.node.bearer import BearerGate
+from baton.node.connector_channel import SnapshotClient, Snapshots
+from baton.node.errors import ConnectorSilentError, NoAnswerError
+from baton.node.versions import versions
 
 PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH)
 

@@ -6,14 +6,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.configuration.schema import NodeConfig, TransferConfig
-from node.addresses import Addresses
-from node.beside import with_neighbours
-from node.flags import given
-from node.roles import RoleTraits
+from baton.contracts.configuration.schema import NodeConfig, TransferConfig
+from baton.node.addresses import Addresses
+from baton.node.beside import with_neighbours
+from baton.node.flags import given
+from baton.node.roles import RoleTraits
 
-MIDDLEWARE = "node.middleware.NodeMiddleware"
-CONNECTOR_MODULE = "kv_connector.connector"
+MIDDLEWARE = "baton.node.middleware.NodeMiddleware"
+CONNECTOR_MODULE = "baton.kv_connector.connector"
 CONTROL_PORT_OFFSET = 1000
 SHUTDOWN_TIMEOUT_S = 5  # for requests in progress and the connector, after which the engine is killed
 

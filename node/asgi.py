@@ -4,7 +4,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from contracts.http import error_body
+from baton.contracts.http import error_body
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 import zmq
 import zmq.asyncio
 
-from contracts.secret import ClusterSecret
-from kv_connector.side_channel_sockets import curve_keys
-from kv_connector.status_doors import CLIENT_KEY, FAR_SUFFIX, SERVER_KEY
-from node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.side_channel_sockets import curve_keys
+from baton.kv_connector.status_doors import CLIENT_KEY, FAR_SUFFIX, SERVER_KEY
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
 
 _REFUSAL_TIMEOUT_S: Final = 0.3  # for the kernel of another host to refuse a connection
 _GONE: Final = frozenset((errno.ECONNREFUSED, errno.ENOENT))  # no process listens there

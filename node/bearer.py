@@ -1,8 +1,8 @@
 """Who may use the node API: those who show the cluster's bearer token, of either secret while one is being replaced."""
 
-from contracts.secret import ClusterSecret
-from kv_connector.refusals import Refusals, Refused
-from node.asgi import Scope, Send, header, send_error
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.refusals import Refusals, Refused
+from baton.node.asgi import Scope, Send, header, send_error
 
 
 class BearerGate:

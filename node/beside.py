@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from contracts.kv_transfer import Role
-from node.errors import StartRefusedError
-from node.flags import count_of, given
+from baton.contracts.kv_transfer import Role
+from baton.node.errors import StartRefusedError
+from baton.node.flags import count_of, given
 
 PROVEN = "OffloadingConnector"
 PROVEN_VERSION = "0.32."  # how vLLM's number begins; its connectors change inside from one version to the next
 DEVICES = ("cuda",)  # that vLLM can copy KV from, of those that nodes run on
-FENCED_MODULE = "kv_connector.fenced_offloading"  # decode nodes: the same with a fence that it lacks there
+FENCED_MODULE = "baton.kv_connector.fenced_offloading"  # decode nodes: the same with a fence that it lacks there
 _SETTINGS = ("cpu_bytes_to_use", "blocks_per_chunk", "eviction_policy", "store_threshold", "offload_prompt_only")
 _RANK_FLAGS = (
     ("--tensor-parallel-size", "-tp"),

@@ -7,9 +7,9 @@ transfer has begun; a decode node takes it too and stops waiting.
 
 import json
 
-from contracts.http import MAX_CANCELLED
-from contracts.kv_transfer import is_transfer_id
-from node.asgi import (
+from baton.contracts.http import MAX_CANCELLED
+from baton.contracts.kv_transfer import is_transfer_id
+from baton.node.asgi import (
     BodyTooLargeError,
     Receive,
     Scope,
@@ -18,9 +18,9 @@ from node.asgi import (
     send_error,
     send_json,
 )
-from node.bearer import BearerGate
-from node.connector_channel import CancelClient
-from node.errors import NoAnswerError
+from baton.node.bearer import BearerGate
+from baton.node.connector_channel import CancelClient
+from baton.node.errors import NoAnswerError
 
 MAX_BODY_BYTES = 64 * MAX_CANCELLED
 

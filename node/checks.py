@@ -8,8 +8,8 @@ import sys
 import time
 from pathlib import Path
 
-from contracts.secret import SecretError, read_secret
-from node.errors import StartRefusedError
+from baton.contracts.secret import SecretError, read_secret
+from baton.node.errors import StartRefusedError
 
 _SOCKET_PATH_MAX = 107  # sun_path of Linux, without the final NUL
 _LONGEST_SOCKET_NAME = "/dp999/scheduler.sock"

@@ -8,13 +8,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from contracts.configuration.load import ConfigError, choose_file, flag_name, load
-from contracts.configuration.schema import BatonConfig, NodeConfig, TransferConfig
-from contracts.configuration.show import meanings
-from contracts.kv_transfer import Role
-from node.roles import TRAITS, node_config
-from node.runtime_dir import owned_directory
-from node.server import EXIT_REFUSED, run
+from baton.contracts.configuration.load import ConfigError, choose_file, flag_name, load
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig, TransferConfig
+from baton.contracts.configuration.show import meanings
+from baton.contracts.kv_transfer import Role
+from baton.node.roles import TRAITS, node_config
+from baton.node.runtime_dir import owned_directory
+from baton.node.server import EXIT_REFUSED, run
 
 _SECRET = "cluster.secret_file"  # noqa: S105  # the name of a setting
 

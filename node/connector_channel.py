@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 import msgspec
 import zmq
 
-from contracts.http import LOCAL, RECOMPUTED
-from contracts.secret import ClusterSecret
-from kv_connector.status_doors import FAR_SUFFIX
-from model_runner.channel import RUNNER_SOCKET
-from node import combine
-from node.asker import Asker
-from node.errors import ConnectorFailedError, ConnectorSilentError
+from baton.contracts.http import LOCAL, RECOMPUTED
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.status_doors import FAR_SUFFIX
+from baton.model_runner.channel import RUNNER_SOCKET
+from baton.node import combine
+from baton.node.asker import Asker
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 
 SNAPSHOT_REQUEST = b"snapshot"
 CANCEL_REQUEST = b"cancel"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from node.errors import ConnectorFailedError, ConnectorSilentError
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 
 logger = logging.getLogger(__name__)
 

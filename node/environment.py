@@ -6,12 +6,12 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from model_runner import choose
-from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE, STEP_TIMEOUT_VARIABLE
-from node.addresses import Addresses, interface_of
-from node.errors import StartRefusedError
-from node.flags import ranks_of
-from node.hosts import Hosts, hosts_of
+from baton.model_runner import choose
+from baton.model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE, STEP_TIMEOUT_VARIABLE
+from baton.node.addresses import Addresses, interface_of
+from baton.node.errors import StartRefusedError
+from baton.node.flags import ranks_of
+from baton.node.hosts import Hosts, hosts_of
 
 VLLM_STEP_TIMEOUT: Final = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
 AFTER_WATCHDOG_S: Final = 10.0

@@ -8,7 +8,7 @@ unambiguous prefix of a flag stands for the flag.
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from node.errors import StartRefusedError
+from baton.node.errors import StartRefusedError
 
 _BESIDE = "offloading is a KV connector of its own: name it in `beside` in the node's configuration instead"
 _SETTING = "set it in the node's configuration instead"

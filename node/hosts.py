@@ -7,8 +7,8 @@ those of the others run ranks alone (`follower.py`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from node.errors import StartRefusedError
-from node.flags import given, means, ranks_of, value_of
+from baton.node.errors import StartRefusedError
+from baton.node.flags import given, means, ranks_of, value_of
 
 _COUNT = ("--nnodes", "-n")
 _RANK = ("--node-rank", "-r")

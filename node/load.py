@@ -11,7 +11,7 @@ from typing import Final
 from prometheus_client import REGISTRY
 from prometheus_client.registry import CollectorRegistry
 
-from contracts.node_info import NodeLoad
+from baton.contracts.node_info import NodeLoad
 
 RUNNING: Final = "vllm:num_requests_running"
 WAITING: Final = "vllm:num_requests_waiting"

@@ -5,7 +5,7 @@ import resource
 from pathlib import Path
 from typing import Final
 
-from contracts.probe import UNLIMITED, Machine, RdmaDevice
+from baton.contracts.probe import UNLIMITED, Machine, RdmaDevice
 
 RDMA: Final = Path("/sys/class/infiniband")
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

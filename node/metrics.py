@@ -15,12 +15,12 @@ from prometheus_client import REGISTRY
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from contracts.kv_transfer import Role
-from kv_connector.metrics import families
-from kv_connector.refusals import Refusals
-from model_runner.metrics import families as runner_families
-from node.connector_channel import SnapshotClient
-from node.errors import ConnectorSilentError, NoAnswerError
+from baton.contracts.kv_transfer import Role
+from baton.kv_connector.metrics import families
+from baton.kv_connector.refusals import Refusals
+from baton.model_runner.metrics import families as runner_families
+from baton.node.connector_channel import SnapshotClient
+from baton.node.errors import ConnectorSilentError, NoAnswerError
 
 _scraped: ContextVar[Sequence[Metric]] = ContextVar("_scraped", default=())
 

@@ -12,24 +12,24 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH
-from contracts.kv_transfer import TransferParamsError
-from contracts.probe import Place
-from contracts.secret import ClusterSecret
-from kv_connector.refusals import Refusals
-from node.api import PATHS, NodeApi
-from node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
-from node.bearer import BearerGate
-from node.cancel import CancelApi
-from node.connector_channel import CancelClient, Outcomes, SnapshotClient
-from node.drain import RETRY_AFTER, Drain, nothing
-from node.engine_watch import EngineWatch
-from node.load import Load
-from node.metrics import ConnectorMetrics
-from node.path_header import name_path
-from node.probe import ProbeApi
-from node.roles import RoleTraits
-from node.transfer_params import transfer_of
+from baton.contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH
+from baton.contracts.kv_transfer import TransferParamsError
+from baton.contracts.probe import Place
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.refusals import Refusals
+from baton.node.api import PATHS, NodeApi
+from baton.node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
+from baton.node.bearer import BearerGate
+from baton.node.cancel import CancelApi
+from baton.node.connector_channel import CancelClient, Outcomes, SnapshotClient
+from baton.node.drain import RETRY_AFTER, Drain, nothing
+from baton.node.engine_watch import EngineWatch
+from baton.node.load import Load
+from baton.node.metrics import ConnectorMetrics
+from baton.node.path_header import name_path
+from baton.node.probe import ProbeApi
+from baton.node.roles import RoleTraits
+from baton.node.transfer_params import transfer_of
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ Whether a transfer failed is known before the first token, but not before the re
 so the head waits for the first piece of the body, and nothing else ever waits.
 """
 
-from contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER
-from node.asgi import Message, Send
-from node.connector_channel import Outcomes
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER
+from baton.node.asgi import Message, Send
+from baton.node.connector_channel import Outcomes
 
 _REASON_MAX_CHARS = 200
 

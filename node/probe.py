@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 import zmq
 
-from contracts import probe
-from contracts.probe import Answer, Place, Question, Reached
-from contracts.secret import ClusterSecret
-from kv_connector.engine.mooncake_listener import ask
-from kv_connector.errors import ConnectorError
-from kv_connector.side_channel_sockets import Context, ControlClient
-from node.asgi import BodyTooLargeError, Receive, Scope, Send, read_body, send_error, send_json
-from node.bearer import BearerGate
-from node.machine import machine
-from node.probe_engines import ProbeBusyError, ProbeEngines, ProbeError
+from baton.contracts import probe
+from baton.contracts.probe import Answer, Place, Question, Reached
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.engine.mooncake_listener import ask
+from baton.kv_connector.errors import ConnectorError
+from baton.kv_connector.side_channel_sockets import Context, ControlClient
+from baton.node.asgi import BodyTooLargeError, Receive, Scope, Send, read_body, send_error, send_json
+from baton.node.bearer import BearerGate
+from baton.node.machine import machine
+from baton.node.probe_engines import ProbeBusyError, ProbeEngines, ProbeError
 
 MAX_BODY_BYTES = 4096
 DIAL_TIMEOUT_S = 3.0

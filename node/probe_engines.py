@@ -9,15 +9,15 @@ from typing import TypeVar
 
 import msgspec
 
-from contracts.probe import Order, Place, Push, Pushed, Receive, Receiving
-from node.errors import NodeError
+from baton.contracts.probe import Order, Place, Push, Pushed, Receive, Receiving
+from baton.node.errors import NodeError
 
 MAX_RECEIVERS = 4
 START_TIMEOUT_S = 20.0
 PUSHING_S = 60.0  # that all pushes of an order may take; each has a bound of its own
 STOP_S = 5.0
 _T = TypeVar("_T")
-COMMAND = (sys.executable, "-m", "kv_connector.engine.probe")
+COMMAND = (sys.executable, "-m", "baton.kv_connector.engine.probe")
 
 
 class ProbeError(NodeError):

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from contracts.configuration.schema import BatonConfig, NodeConfig
-from contracts.kv_transfer import Role
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig
+from baton.contracts.kv_transfer import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

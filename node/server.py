@@ -13,27 +13,27 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from contracts.configuration.schema import BatonConfig, NodeConfig
-from contracts.kv_transfer import Role
-from contracts.probe import Place
-from contracts.secret import read_secret
-from kv_connector.engine.mooncake_environment import check_transport
-from kv_connector.errors import ConfigError as ConnectorConfigError
-from model_runner import choose
-from node import checks, environment, kv_cache, weights
-from node.addresses import Addresses, resolve
-from node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
-from node.beside import refuse_unproven
-from node.drain import STOP_SIGNALS
-from node.errors import StartRefusedError
-from node.flags import ranks_of, refuse_owned, value_of
-from node.follower import follow
-from node.hosts import Hosts, hosts_of
-from node.middleware import GateSettings, configure
-from node.roles import TRAITS, RoleTraits, node_config
-from node.speculation import refuse_unrunnable
-from node.versions import versions
-from node.vllm_flags import refuse_unknown
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig
+from baton.contracts.kv_transfer import Role
+from baton.contracts.probe import Place
+from baton.contracts.secret import read_secret
+from baton.kv_connector.engine.mooncake_environment import check_transport
+from baton.kv_connector.errors import ConfigError as ConnectorConfigError
+from baton.model_runner import choose
+from baton.node import checks, environment, kv_cache, weights
+from baton.node.addresses import Addresses, resolve
+from baton.node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
+from baton.node.beside import refuse_unproven
+from baton.node.drain import STOP_SIGNALS
+from baton.node.errors import StartRefusedError
+from baton.node.flags import ranks_of, refuse_owned, value_of
+from baton.node.follower import follow
+from baton.node.hosts import Hosts, hosts_of
+from baton.node.middleware import GateSettings, configure
+from baton.node.roles import TRAITS, RoleTraits, node_config
+from baton.node.speculation import refuse_unrunnable
+from baton.node.versions import versions
+from baton.node.vllm_flags import refuse_unknown
 
 EXIT_ENGINE_ENDED = 1
 EXIT_REFUSED = 2
@@ -189,7 +189,7 @@ def _check_transport(protocol: str, device: str) -> None:
 
 def _check_engine(role: Role) -> None:
     """Refuse what the connector would refuse, before a model is loaded."""
-    from kv_connector import engine_version  # imports vLLM, for which the environment is laid down by now
+    from baton.kv_connector import engine_version  # imports vLLM, for which the environment is laid down by now
 
     try:
         engine_version.check_engine(role)

@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from node.errors import StartRefusedError
-from node.flags import value_of
+from baton.node.errors import StartRefusedError
+from baton.node.flags import value_of
 
 _FLAGS = ("--speculative-config", "-sc")
 

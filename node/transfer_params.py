@@ -8,8 +8,8 @@ of that name counts, wherever it stands.
 import json
 from collections.abc import Iterator
 
-from contracts.kv_transfer import FIELD, Role, TransferParams, TransferParamsError, verify
-from contracts.secret import ClusterSecret
+from baton.contracts.kv_transfer import FIELD, Role, TransferParams, TransferParamsError, verify
+from baton.contracts.secret import ClusterSecret
 
 _WORTH_PARSING = (
     FIELD.encode(),

@@ -2,7 +2,7 @@
 
 from importlib import metadata
 
-from contracts.kv_transfer import PROTOCOL_VERSION
+from baton.contracts.kv_transfer import PROTOCOL_VERSION
 
 # One name per row is installed, depending on the device.
 _DISTRIBUTIONS = {

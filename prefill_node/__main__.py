@@ -1,9 +1,9 @@
-"""`python -m prefill_node`: run a prefill node."""
+"""`python -m baton.prefill_node`: run a prefill node."""
 
 import sys
 from collections.abc import Sequence
 
-from node import command
+from baton.node import command
 
 
 def main(argv: Sequence[str] | None = None) -> int:

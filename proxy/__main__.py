@@ -1,4 +1,4 @@
-"""`python -m proxy`: configuration → a running proxy."""
+"""`python -m baton.proxy`: configuration → a running proxy."""
 
 import argparse
 import os
@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from contracts.configuration.load import ConfigError, choose_file, load
-from proxy import server
-from proxy.admission.descriptors import raise_limit
+from baton.contracts.configuration.load import ConfigError, choose_file, load
+from baton.proxy import server
+from baton.proxy.admission.descriptors import raise_limit
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from contracts.configuration.schema import ProxyConfig
+from baton.contracts.configuration.schema import ProxyConfig
 
 DISTRIBUTION: Final = "baton-serve"
 MASK: Final = "***"

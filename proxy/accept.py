@@ -15,9 +15,9 @@ from typing import Final
 
 import uvicorn
 
-from proxy.access.tls import Tls
-from proxy.admission import descriptors
-from proxy.connections import ClientProtocol, waiting_at
+from baton.proxy.access.tls import Tls
+from baton.proxy.admission import descriptors
+from baton.proxy.connections import ClientProtocol, waiting_at
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from yarl import URL
 
-from contracts.http import error_body
-from proxy import bases
-from proxy.admin_models import (
+from baton.contracts.http import error_body
+from baton.proxy import bases
+from baton.proxy.admin_models import (
     AdminState,
     DrainRequest,
     FanOutResult,
@@ -28,15 +28,15 @@ from proxy.admin_models import (
     NodeResult,
     NodeView,
 )
-from proxy.admin_token import AdminToken
-from proxy.errors import BadRequestError, ProxyError
-from proxy.fan_out import FanOutPath, NodeAnswer, fan_out, not_asked
-from proxy.node import Node, Role
-from proxy.nodes import Members
-from proxy.upstream import Upstream
-from proxy.workers.book import BookError
-from proxy.workers.crew import Crew
-from proxy.workers.views import view
+from baton.proxy.admin_token import AdminToken
+from baton.proxy.errors import BadRequestError, ProxyError
+from baton.proxy.fan_out import FanOutPath, NodeAnswer, fan_out, not_asked
+from baton.proxy.node import Node, Role
+from baton.proxy.nodes import Members
+from baton.proxy.upstream import Upstream
+from baton.proxy.workers.book import BookError
+from baton.proxy.workers.crew import Crew
+from baton.proxy.workers.views import view
 
 OFF: Final = "the admin API is off: proxy.admin_token_file is not set"
 MAX_BODY_BYTES: Final = 1 << 20

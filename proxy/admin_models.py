@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from proxy.node import Role
+from baton.proxy.node import Role
 
 
 class NodeAddress(BaseModel):

@@ -2,14 +2,14 @@
 
 import logging
 
-from proxy.client import Client
-from proxy.errors import BadGatewayError, ProxyError, StreamBrokenError
-from proxy.failover import Course
-from proxy.metrics import Metrics
-from proxy.relay import relay
-from proxy.resume.follow import CannotFollowError
-from proxy.resume.rules import SENTENCES, Never
-from proxy.resume.stream import Stream
+from baton.proxy.client import Client
+from baton.proxy.errors import BadGatewayError, ProxyError, StreamBrokenError
+from baton.proxy.failover import Course
+from baton.proxy.metrics import Metrics
+from baton.proxy.relay import relay
+from baton.proxy.resume.follow import CannotFollowError
+from baton.proxy.resume.rules import SENTENCES, Never
+from baton.proxy.resume.stream import Stream
 
 logger = logging.getLogger(__name__)
 

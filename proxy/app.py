@@ -16,39 +16,39 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from contracts.configuration.schema import BatonConfig, ProxyConfig
-from contracts.http import error_body
-from contracts.secret import ClusterSecret
-from proxy import about, metrics, readiness
-from proxy.access.caller import caller_of
-from proxy.access.doors import Doors
-from proxy.admin import admin_router
-from proxy.admin_token import AdminToken
-from proxy.admission.admission import Admission
-from proxy.attempt import Attempts
-from proxy.cancels import Cancels
-from proxy.dashboard.dashboard import Dashboard
-from proxy.dashboard.routes import dashboard_router
-from proxy.document.by_hand import describe_data_routes
-from proxy.document.routes import EngineDocument, add_document
-from proxy.endpoints import DATA_ROUTES, RESPONSES
-from proxy.failover import Failover
-from proxy.nodes import Members
-from proxy.orchestrate import Orchestrator
-from proxy.pass_through.conversations import Conversations
-from proxy.pass_through.routes import route_of
-from proxy.pass_through.serve import PassThrough
-from proxy.plan import Planner
-from proxy.retries import Retries
-from proxy.retry_budget import RetryBudget
-from proxy.routing.conditional import Conditional
-from proxy.routing.policies import POLICIES
-from proxy.routing.router import Router
-from proxy.sight.exchange import Sight
-from proxy.sight.tracing import tracing_of
-from proxy.upstream import Upstream
-from proxy.workers.crew import Crew
-from proxy.workers.seat import Seat
+from baton.contracts.configuration.schema import BatonConfig, ProxyConfig
+from baton.contracts.http import error_body
+from baton.contracts.secret import ClusterSecret
+from baton.proxy import about, metrics, readiness
+from baton.proxy.access.caller import caller_of
+from baton.proxy.access.doors import Doors
+from baton.proxy.admin import admin_router
+from baton.proxy.admin_token import AdminToken
+from baton.proxy.admission.admission import Admission
+from baton.proxy.attempt import Attempts
+from baton.proxy.cancels import Cancels
+from baton.proxy.dashboard.dashboard import Dashboard
+from baton.proxy.dashboard.routes import dashboard_router
+from baton.proxy.document.by_hand import describe_data_routes
+from baton.proxy.document.routes import EngineDocument, add_document
+from baton.proxy.endpoints import DATA_ROUTES, RESPONSES
+from baton.proxy.failover import Failover
+from baton.proxy.nodes import Members
+from baton.proxy.orchestrate import Orchestrator
+from baton.proxy.pass_through.conversations import Conversations
+from baton.proxy.pass_through.routes import route_of
+from baton.proxy.pass_through.serve import PassThrough
+from baton.proxy.plan import Planner
+from baton.proxy.retries import Retries
+from baton.proxy.retry_budget import RetryBudget
+from baton.proxy.routing.conditional import Conditional
+from baton.proxy.routing.policies import POLICIES
+from baton.proxy.routing.router import Router
+from baton.proxy.sight.exchange import Sight
+from baton.proxy.sight.tracing import tracing_of
+from baton.proxy.upstream import Upstream
+from baton.proxy.workers.crew import Crew
+from baton.proxy.workers.seat import Seat
 
 MODELS: Final = "/v1/models"
 _KINDS: Final = {401: "authentication_error", 403: "permission_error", 503: "service_unavailable_error"}

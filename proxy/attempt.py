@@ -10,20 +10,20 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
-from contracts.configuration.schema import BatonConfig
-from contracts.kv_transfer import TransferParams, sign
-from contracts.secret import ClusterSecret
-from proxy.bodies import decode_body
-from proxy.cancels import Cancels
-from proxy.classify import has_several_prompts
-from proxy.dialects.prefill import prefill_leg
-from proxy.errors import Kind, StreamBrokenError
-from proxy.headers import line
-from proxy.legs import Call, first_to_count, open_decode, run_prefill
-from proxy.metrics import Metrics
-from proxy.node import Node
-from proxy.nodes import Members
-from proxy.outcome import (
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.kv_transfer import TransferParams, sign
+from baton.contracts.secret import ClusterSecret
+from baton.proxy.bodies import decode_body
+from baton.proxy.cancels import Cancels
+from baton.proxy.classify import has_several_prompts
+from baton.proxy.dialects.prefill import prefill_leg
+from baton.proxy.errors import Kind, StreamBrokenError
+from baton.proxy.headers import line
+from baton.proxy.legs import Call, first_to_count, open_decode, run_prefill
+from baton.proxy.metrics import Metrics
+from baton.proxy.node import Node
+from baton.proxy.nodes import Members
+from baton.proxy.outcome import (
     DecodeFailed,
     DecodeOutcome,
     Opened,
@@ -32,10 +32,10 @@ from proxy.outcome import (
     PrefillOutcome,
     PrefillRefused,
 )
-from proxy.plans import Alone, Pair, Plan
-from proxy.request import ClientRequest
-from proxy.sight.traces import Leg
-from proxy.upstream import Sent, Upstream
+from baton.proxy.plans import Alone, Pair, Plan
+from baton.proxy.request import ClientRequest
+from baton.proxy.sight.traces import Leg
+from baton.proxy.upstream import Sent, Upstream
 
 CUT: Final = "cut"  # the problem of a leg that nobody wanted any more, in its span
 # How long a prefill leg may outlive its request, so that a good answer on its way is not turned into an abort.

@@ -7,8 +7,8 @@ models would be answered by either, so nothing is served under it.
 
 from collections.abc import Iterable, Sequence
 
-from proxy.errors import BadRequestError, UnknownModelError
-from proxy.node import Node
+from baton.proxy.errors import BadRequestError, UnknownModelError
+from baton.proxy.node import Node
 
 FIELD = "base_model_name"  # vLLM's word for it, in `--lora-modules`
 

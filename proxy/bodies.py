@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from contracts.kv_transfer import FIELD
-from proxy.fields import Fields
+from baton.contracts.kv_transfer import FIELD
+from baton.proxy.fields import Fields
 
 # What only shapes the output, or costs work on a token that is thrown away, or contradicts `max_tokens: 1`. The token is
 # chosen greedily: nothing is drawn for it (vLLM 0.32 on a CPU dies of a seeded request whose prompt comes in chunks).

@@ -14,13 +14,13 @@ from typing import Final
 
 import msgspec
 
-from contracts.http import CANCEL_PATH, MAX_CANCELLED
-from contracts.secret import ClusterSecret
-from proxy.errors import Kind, UpstreamError
-from proxy.headers import line
-from proxy.metrics import Metrics
-from proxy.node import Node
-from proxy.upstream import Upstream
+from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED
+from baton.contracts.secret import ClusterSecret
+from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.headers import line
+from baton.proxy.metrics import Metrics
+from baton.proxy.node import Node
+from baton.proxy.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 

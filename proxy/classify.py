@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.fields import Fields, is_false, is_one, is_set, kind_of
+from baton.proxy.fields import Fields, is_false, is_one, is_set, kind_of
 
 BEST_OF: Final = "best_of is greater than 1"
 BEAM_SEARCH: Final = "beam search"

@@ -6,16 +6,16 @@ from typing import Final
 
 from starlette.types import Send
 
-from contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
-from proxy.admission.claims import Claim
-from proxy.connections import Writer
-from proxy.dialects.shapes import OPENAI, Shape
-from proxy.errors import ProxyError
-from proxy.headers import REQUEST_ID, printable
-from proxy.node import Node
-from proxy.plans import Pair, Plan
-from proxy.sight.times import GAP_BOUNDS_S, Times
-from proxy.sight.traces import UNTRACED, Trace
+from baton.contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
+from baton.proxy.admission.claims import Claim
+from baton.proxy.connections import Writer
+from baton.proxy.dialects.shapes import OPENAI, Shape
+from baton.proxy.errors import ProxyError
+from baton.proxy.headers import REQUEST_ID, printable
+from baton.proxy.node import Node
+from baton.proxy.plans import Pair, Plan
+from baton.proxy.sight.times import GAP_BOUNDS_S, Times
+from baton.proxy.sight.traces import UNTRACED, Trace
 
 RawHeaderList = list[tuple[bytes, bytes]]
 _PATH: Final = PATH_HEADER.encode()

@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from contracts.configuration.schema import ProxyConfig
-from proxy.access.head_protocol import HeadProtocol
-from proxy.access.heads import HeadLimits
-from proxy.joined_head import HeadJoiner
-from proxy.stalled import STALLED, ReadWatch
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.access.head_protocol import HeadProtocol
+from baton.proxy.access.heads import HeadLimits
+from baton.proxy.joined_head import HeadJoiner
+from baton.proxy.stalled import STALLED, ReadWatch
 
 HEAD_TIMEOUT_S: Final = 60.0  # for a request's head to arrive
 TLS_BUFFER_BYTES: Final = 64 * 1024  # as without TLS, where the usual bound is 512 KiB

@@ -3,8 +3,8 @@
 import asyncio
 from types import TracebackType
 
-from proxy.connections import Writer
-from proxy.errors import ClientGoneError
+from baton.proxy.connections import Writer
+from baton.proxy.errors import ClientGoneError
 
 
 class WhileConnected:

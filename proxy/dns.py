@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from yarl import URL
 
-from proxy.sources import Publish, SourceError
+from baton.proxy.sources import Publish, SourceError
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from contracts.http import error_body
+from baton.contracts.http import error_body
 
 
 class ProxyError(Exception):

@@ -10,17 +10,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from contracts.http import RECOMPUTED
-from proxy.attempt import Attempts
-from proxy.errors import NoRoomError, ProxyError
-from proxy.line import Line
-from proxy.metrics import Metrics
-from proxy.node import Node, Role
-from proxy.outcome import DecodeFailed, DecodeRefused, Opened, PrefillFailed
-from proxy.plan import Failure, Planner
-from proxy.plans import Pair, Plan
-from proxy.request import ClientRequest
-from proxy.retries import MIN_LEFT_S, Denied, History, Retries
+from baton.contracts.http import RECOMPUTED
+from baton.proxy.attempt import Attempts
+from baton.proxy.errors import NoRoomError, ProxyError
+from baton.proxy.line import Line
+from baton.proxy.metrics import Metrics
+from baton.proxy.node import Node, Role
+from baton.proxy.outcome import DecodeFailed, DecodeRefused, Opened, PrefillFailed
+from baton.proxy.plan import Failure, Planner
+from baton.proxy.plans import Pair, Plan
+from baton.proxy.request import ClientRequest
+from baton.proxy.retries import MIN_LEFT_S, Denied, History, Retries
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from proxy.errors import UpstreamError
-from proxy.headers import line
-from proxy.node import Node
-from proxy.upstream import Upstream
+from baton.proxy.errors import UpstreamError
+from baton.proxy.headers import line
+from baton.proxy.node import Node
+from baton.proxy.upstream import Upstream
 
 TIMEOUT_S: Final = 120.0  # of each node: an adapter may have to be fetched first
 MAX_TEXT: Final = 500  # characters of an answer that is not JSON

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Final
 
-from contracts.http import INTERNAL_HEADER_PREFIX
+from baton.contracts.http import INTERNAL_HEADER_PREFIX
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 

@@ -7,7 +7,7 @@ the head is a segment of its own and the client wakes twice for the first token.
 import asyncio
 from typing import Any, Final
 
-from proxy.stalled import ReadWatch
+from baton.proxy.stalled import ReadWatch
 
 _HEAD: Final = b"HTTP/1.1 "
 _INTERIM: Final = b"HTTP/1.1 1"  # `100 Continue` must not wait: the client sends nothing until it comes

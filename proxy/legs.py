@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from proxy.errors import Kind, NodeAnsweredError, UpstreamError
-from proxy.http1.answer import Answer
-from proxy.node import Node
-from proxy.outcome import (
+from baton.proxy.errors import Kind, NodeAnsweredError, UpstreamError
+from baton.proxy.http1.answer import Answer
+from baton.proxy.node import Node
+from baton.proxy.outcome import (
     DecodeFailed,
     DecodeOutcome,
     DecodeRefused,
@@ -26,9 +26,9 @@ from proxy.outcome import (
     PrefillOutcome,
     PrefillRefused,
 )
-from proxy.resume.events import ERROR
-from proxy.sight.traces import Leg
-from proxy.upstream import Sent, Upstream
+from baton.proxy.resume.events import ERROR
+from baton.proxy.sight.traces import Leg
+from baton.proxy.upstream import Sent, Upstream
 
 # A decode node that will refuse too has the same request before it and says so at once.
 REFUSAL_GRACE_S: Final = 1.0

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from proxy.errors import NoRoomError
+from baton.proxy.errors import NoRoomError
 
 T = TypeVar("T")
 LOOK_S: Final = 0.05

@@ -5,10 +5,10 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from proxy.admin_models import NodeView
-from proxy.node import State
-from proxy.nodes import ROLES
-from proxy.sight.times import GAP_BOUNDS_S, LEG_BOUNDS_S, Tally
+from baton.proxy.admin_models import NodeView
+from baton.proxy.node import State
+from baton.proxy.nodes import ROLES
+from baton.proxy.sight.times import GAP_BOUNDS_S, LEG_BOUNDS_S, Tally
 
 OPENINGS: Final = "baton_breaker_openings"
 _NODE: Final = ("role", "url")

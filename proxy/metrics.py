@@ -8,12 +8,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from proxy.admission.gate import Gate
-from proxy.client import Client
-from proxy.errors import Kind, Refusal
-from proxy.node import Role
-from proxy.plans import Plan
-from proxy.retries import Denied
+from baton.proxy.admission.gate import Gate
+from baton.proxy.client import Client
+from baton.proxy.errors import Kind, Refusal
+from baton.proxy.node import Role
+from baton.proxy.plans import Plan
+from baton.proxy.retries import Denied
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_LEFT: Final = "client_left"  # the status of a request whose client left before the response's head

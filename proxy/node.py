@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
 
-from contracts.kv_transfer import PROTOCOL_VERSION, Grid
-from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, compatible, differences
-from proxy.breaker import Breaker
-from proxy.others import Others
-from proxy.sight.times import NodeTimes
+from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid
+from baton.contracts.node_info import Fingerprint, NodeInfo, NodeLoad, compatible, differences
+from baton.proxy.breaker import Breaker
+from baton.proxy.others import Others
+from baton.proxy.sight.times import NodeTimes
 
 Role = Literal["prefill", "decode"]
 

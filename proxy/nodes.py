@@ -12,17 +12,17 @@ from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol
 
-from contracts.configuration.schema import ProxyConfig
-from contracts.secret import ClusterSecret
-from proxy.breaker import Breaker, BreakerSettings, BreakerState
-from proxy.dns import SCHEME, DnsSource
-from proxy.errors import Kind
-from proxy.node import Node, Role, State
-from proxy.orders import Orders
-from proxy.roster import Roster
-from proxy.sources import AdminSource, Source, StaticSource
-from proxy.upstream import Upstream
-from proxy.watch import Prober, Watch
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.secret import ClusterSecret
+from baton.proxy.breaker import Breaker, BreakerSettings, BreakerState
+from baton.proxy.dns import SCHEME, DnsSource
+from baton.proxy.errors import Kind
+from baton.proxy.node import Node, Role, State
+from baton.proxy.orders import Orders
+from baton.proxy.roster import Roster
+from baton.proxy.sources import AdminSource, Source, StaticSource
+from baton.proxy.upstream import Upstream
+from baton.proxy.watch import Prober, Watch
 
 logger = logging.getLogger(__name__)
 

@@ -12,16 +12,16 @@ from time import perf_counter
 
 from starlette.types import Receive, Scope, Send
 
-from contracts.configuration.schema import BatonConfig
-from proxy.access.caller import check_model
-from proxy.admission.admission import Admission
-from proxy.answering import answer
-from proxy.client import Client
-from proxy.connections import writer_of
-from proxy.dialects.shapes import shape_of
-from proxy.dialects.typed_stream import stream_of
-from proxy.disconnect import WhileConnected
-from proxy.errors import (
+from baton.contracts.configuration.schema import BatonConfig
+from baton.proxy.access.caller import check_model
+from baton.proxy.admission.admission import Admission
+from baton.proxy.answering import answer
+from baton.proxy.client import Client
+from baton.proxy.connections import writer_of
+from baton.proxy.dialects.shapes import shape_of
+from baton.proxy.dialects.typed_stream import stream_of
+from baton.proxy.disconnect import WhileConnected
+from baton.proxy.errors import (
     BodyTooLargeError,
     ClientGoneError,
     DeadlineError,
@@ -30,11 +30,11 @@ from proxy.errors import (
     RetryLaterError,
     UnavailableError,
 )
-from proxy.failover import Failover
-from proxy.headers import request_id_of
-from proxy.request import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
-from proxy.sight.exchange import Sight
-from proxy.stalled import STALLED
+from baton.proxy.failover import Failover
+from baton.proxy.headers import request_id_of
+from baton.proxy.request import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
+from baton.proxy.sight.exchange import Sight
+from baton.proxy.stalled import STALLED
 
 logger = logging.getLogger(__name__)
 

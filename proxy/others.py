@@ -7,7 +7,7 @@ the same node, until the next.
 
 from typing import Final
 
-from contracts.node_info import NodeLoad
+from baton.contracts.node_info import NodeLoad
 
 GAIN: Final = 0.3  # of a new sample; the first counts whole
 LEAST: Final = 0.5  # requests: less than that is the rest of what was, and must not decide between idle nodes

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from contracts.http import PATH_HEADER, RECOMPUTED
-from proxy.errors import BadGatewayError, Kind, NodeAnsweredError, ProxyError, UnavailableError
-from proxy.headers import find
-from proxy.http1.answer import Answer
+from baton.contracts.http import PATH_HEADER, RECOMPUTED
+from baton.proxy.errors import BadGatewayError, Kind, NodeAnsweredError, ProxyError, UnavailableError
+from baton.proxy.headers import find
+from baton.proxy.http1.answer import Answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,15 @@ gone. A request that can be computed nowhere else in any case (`classify.py`) is
 
 from collections.abc import Sequence
 
-from contracts.http import LOCAL, RECOMPUTED
-from proxy.errors import NoRoomError
-from proxy.node import Node
-from proxy.outcome import PrefillFailed, PrefillRefused
-from proxy.plans import Alone
-from proxy.reasons import LABELS
-from proxy.routing.conditional import Conditional
-from proxy.routing.policies import Work
-from proxy.routing.router import Router
+from baton.contracts.http import LOCAL, RECOMPUTED
+from baton.proxy.errors import NoRoomError
+from baton.proxy.node import Node
+from baton.proxy.outcome import PrefillFailed, PrefillRefused
+from baton.proxy.plans import Alone
+from baton.proxy.reasons import LABELS
+from baton.proxy.routing.conditional import Conditional
+from baton.proxy.routing.policies import Work
+from baton.proxy.routing.router import Router
 
 
 class OwnPrompts:

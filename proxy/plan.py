@@ -10,26 +10,33 @@ import time
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from contracts.http import LOCAL
-from contracts.kv_transfer import new_transfer_id
-from contracts.node_info import compatible
-from proxy.bases import check_is_one
-from proxy.classify import reason_for_local
-from proxy.dialects.alone import reason_alone
-from proxy.errors import NoRoomError, ProxyError, UnavailableError, UnknownModelError
-from proxy.fields import is_set
-from proxy.headers import find
-from proxy.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, answering, usable
-from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
-from proxy.own import OwnPrompts
-from proxy.plans import Alone, Pair, Plan
-from proxy.reasons import LABELS, NO_PREFILL_CONFIGURED, NO_PREFILL_MATCHES, NO_PREFILL_READY, NO_PREFILL_SPEAKS, SHORT
-from proxy.request import ClientRequest
-from proxy.retries import History
-from proxy.routing.conditional import Conditional, Verdict
-from proxy.routing.policies import Work
-from proxy.routing.prefixes import prefixes
-from proxy.routing.router import Router
+from baton.contracts.http import LOCAL
+from baton.contracts.kv_transfer import new_transfer_id
+from baton.contracts.node_info import compatible
+from baton.proxy.bases import check_is_one
+from baton.proxy.classify import reason_for_local
+from baton.proxy.dialects.alone import reason_alone
+from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError, UnknownModelError
+from baton.proxy.fields import is_set
+from baton.proxy.headers import find
+from baton.proxy.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, answering, usable
+from baton.proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
+from baton.proxy.own import OwnPrompts
+from baton.proxy.plans import Alone, Pair, Plan
+from baton.proxy.reasons import (
+    LABELS,
+    NO_PREFILL_CONFIGURED,
+    NO_PREFILL_MATCHES,
+    NO_PREFILL_READY,
+    NO_PREFILL_SPEAKS,
+    SHORT,
+)
+from baton.proxy.request import ClientRequest
+from baton.proxy.retries import History
+from baton.proxy.routing.conditional import Conditional, Verdict
+from baton.proxy.routing.policies import Work
+from baton.proxy.routing.prefixes import prefixes
+from baton.proxy.routing.router import Router
 
 NOTHING_YET: Final = History()
 Failure = DecodeFailed | PrefillFailed | PrefillRefused

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from contracts.http import DISAGGREGATED
-from contracts.kv_transfer import Grids
-from proxy.node import Node
+from baton.contracts.http import DISAGGREGATED
+from baton.contracts.kv_transfer import Grids
+from baton.proxy.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from proxy.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, unpairable_because
+from baton.proxy.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, unpairable_because
 
 
 def readiness(prefill: Sequence[Node], decode: Sequence[Node], *, needs_prefill: bool) -> dict[str, Any]:

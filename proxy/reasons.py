@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from proxy import classify
-from proxy.dialects import alone
+from baton.proxy import classify
+from baton.proxy.dialects import alone
 
 NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
 NO_PREFILL_READY: Final = "no prefill node is ready"

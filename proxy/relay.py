@@ -2,13 +2,13 @@
 
 from typing import Final
 
-from contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
-from proxy import headers
-from proxy.client import Client
-from proxy.errors import Kind, StreamBrokenError, UpstreamError
-from proxy.http1.answer import Answer
-from proxy.outcome import Opened
-from proxy.resume.stream import Stream
+from baton.contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
+from baton.proxy import headers
+from baton.proxy.client import Client
+from baton.proxy.errors import Kind, StreamBrokenError, UpstreamError
+from baton.proxy.http1.answer import Answer
+from baton.proxy.outcome import Opened
+from baton.proxy.resume.stream import Stream
 
 # The last event of every stream of the OpenAI API; a stream without it was cut, however clean its end looks.
 END_OF_STREAM: Final = b"data: [DONE]"

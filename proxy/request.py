@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope
 
-from contracts.kv_transfer import FIELD as KV_TRANSFER_PARAMS
-from proxy import headers
-from proxy.endpoints import CHAT, MESSAGES, RESPONSES
-from proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
-from proxy.fields import Fields, JsonKind, is_set, kind_of, split
-from proxy.sight.traces import UNTRACED, Trace
+from baton.contracts.kv_transfer import FIELD as KV_TRANSFER_PARAMS
+from baton.proxy import headers
+from baton.proxy.endpoints import CHAT, MESSAGES, RESPONSES
+from baton.proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
+from baton.proxy.fields import Fields, JsonKind, is_set, kind_of, split
+from baton.proxy.sight.traces import UNTRACED, Trace
 
 DISCARD_S: Final = 5.0
 

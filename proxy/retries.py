@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from proxy.errors import Kind
-from proxy.node import Node
-from proxy.retry_budget import RetryBudget
+from baton.proxy.errors import Kind
+from baton.proxy.node import Node
+from baton.proxy.retry_budget import RetryBudget
 
 MIN_LEFT_S: Final = 0.25  # of the request's time: with less, an attempt would only be cut
 

@@ -13,20 +13,20 @@ from typing import Final
 
 import uvicorn
 
-from contracts.configuration.schema import BatonConfig
-from contracts.secret import ClusterSecret, SecretError, read_secret
-from proxy.accept import BoundedServer
-from proxy.access.key_file import KeyFileError
-from proxy.access.tls import Tls, TlsError, files_of
-from proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
-from proxy.app import FrontDoor, create_app
-from proxy.connections import protocol
-from proxy.sight.log_format import configure
-from proxy.sight.tracing import TracingError
-from proxy.sources import SourceError
-from proxy.workers.listen import listen_on
-from proxy.workers.seat import Seat
-from proxy.workers.supervisor import Serve, Supervisor
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.secret import ClusterSecret, SecretError, read_secret
+from baton.proxy.accept import BoundedServer
+from baton.proxy.access.key_file import KeyFileError
+from baton.proxy.access.tls import Tls, TlsError, files_of
+from baton.proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
+from baton.proxy.app import FrontDoor, create_app
+from baton.proxy.connections import protocol
+from baton.proxy.sight.log_format import configure
+from baton.proxy.sight.tracing import TracingError
+from baton.proxy.sources import SourceError
+from baton.proxy.workers.listen import listen_on
+from baton.proxy.workers.seat import Seat
+from baton.proxy.workers.supervisor import Serve, Supervisor
 
 KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first
 MAX_DIRECTORY_BYTES: Final = 90  # Linux takes 108 for a socket's whole name

@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Final
 
-from proxy.errors import Kind, UpstreamError
-from proxy.http1.address import Address, address_of
-from proxy.http1.answer import Answer
-from proxy.http1.connection import Connection, UnusedError
-from proxy.http1.pool import Pool
+from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.http1.address import Address, address_of
+from baton.proxy.http1.answer import Answer
+from baton.proxy.http1.connection import Connection, UnusedError
+from baton.proxy.http1.pool import Pool
 
 _OWN: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS))
 

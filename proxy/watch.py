@@ -8,14 +8,14 @@ from typing import Final
 
 import msgspec
 
-from contracts.configuration.schema import ProxyConfig
-from contracts.http import NODE_PATH
-from contracts.node_info import NodeInfo, NodeLoad
-from contracts.secret import ClusterSecret
-from proxy.errors import Kind, UpstreamError
-from proxy.headers import line
-from proxy.node import LONGEST_SILENCE_S, Node, State
-from proxy.upstream import Upstream
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.http import NODE_PATH
+from baton.contracts.node_info import NodeInfo, NodeLoad
+from baton.contracts.secret import ClusterSecret
+from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.headers import line
+from baton.proxy.node import LONGEST_SILENCE_S, Node, State
+from baton.proxy.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from contracts.configuration import strict_yaml
-from contracts.configuration.schema import BatonConfig
-from contracts.configuration.values import convert
+from baton.contracts.configuration import strict_yaml
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.configuration.values import convert
 
 DEFAULT_FILE = Path("baton.yaml")
 ENVIRONMENT_PREFIX = "BATON_"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from contracts.configuration.kinds import AtLeastOne, Number, Objects, Port, Seconds, Share, Verify, Words
+from baton.contracts.configuration.kinds import AtLeastOne, Number, Objects, Port, Seconds, Share, Verify, Words
 
 RoutingPolicy = Literal["least_load", "power_of_two", "round_robin", "consistent_hash", "prefix_affinity"]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from contracts.configuration.load import HINTS, Loaded
-from contracts.configuration.schema import BatonConfig
+from baton.contracts.configuration.load import HINTS, Loaded
+from baton.contracts.configuration.schema import BatonConfig
 
 MASK = "***"
 SECRET_FLAG = re.compile(r"--(?:[a-z-]*-)?(?:key|token|password|secret)(?=$|=)")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
-from contracts.configuration.kinds import Form, Mappings, Range, ShellWords
+from baton.contracts.configuration.kinds import Form, Mappings, Range, ShellWords
 
 TRUE_WORDS = ("true", "yes", "on", "1")
 FALSE_WORDS = ("false", "no", "off", "0")

@@ -1,4 +1,4 @@
-"""`python -m deploy.bench`: Baton beside the alternatives, in one session. Root, two cores, about 20 minutes."""
+"""`python -m baton.deploy.bench`: Baton beside the alternatives, in one session. Root, two cores, about 20 minutes."""
 
 import argparse
 import asyncio
@@ -16,21 +16,29 @@ from typing import Any, Final
 
 import aiohttp
 
-from deploy.embedded_model import bench_model
-from deploy.environment import zygote_environment
-from deploy.forkserver import ForkServer, ForkServerError
-from deploy.overlap.cpu import OtherCpu
-from deploy.overlap.network import Network, NetworkError
-from deploy.overlap.peers import PeerError, install_nixl
-from deploy.overlap.processes import Processes, RigError
-from deploy.overlap.rig import Kv, Rig
-from deploy.overlap.servers import Servers
-from loadtest.bench import report
-from loadtest.bench.figures import BATON, OTHERS, Felts, first_tokens, streams
-from loadtest.bench.interference import Asked, Felt, Setting, interfere
-from loadtest.overlap.figures import NIXL, PLAIN, RAW, Cell, Measured
-from loadtest.overlap.session import Effort, MeasureError, Subject, measure_cell, prompts, rotated, wait_until_quiet
-from loadtest.run.environment import environment, now
+from baton.deploy.embedded_model import bench_model
+from baton.deploy.environment import zygote_environment
+from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.deploy.overlap.cpu import OtherCpu
+from baton.deploy.overlap.network import Network, NetworkError
+from baton.deploy.overlap.peers import PeerError, install_nixl
+from baton.deploy.overlap.processes import Processes, RigError
+from baton.deploy.overlap.rig import Kv, Rig
+from baton.deploy.overlap.servers import Servers
+from baton.loadtest.bench import report
+from baton.loadtest.bench.figures import BATON, OTHERS, Felts, first_tokens, streams
+from baton.loadtest.bench.interference import Asked, Felt, Setting, interfere
+from baton.loadtest.overlap.figures import NIXL, PLAIN, RAW, Cell, Measured
+from baton.loadtest.overlap.session import (
+    Effort,
+    MeasureError,
+    Subject,
+    measure_cell,
+    prompts,
+    rotated,
+    wait_until_quiet,
+)
+from baton.loadtest.run.environment import environment, now
 
 CHUNK_TOKENS: Final = 2048  # vLLM's default
 REQUEST_TIMEOUT_S: Final = 120.0
@@ -48,7 +56,7 @@ class Taken:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(prog="python -m deploy.bench", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m baton.deploy.bench", description=__doc__)
     add = made.add_argument
     add("--links", nargs="+", type=int, default=[0, 1000, 200], metavar="MBIT_S", help="0: unthrottled")
     add("--tokens", nargs="+", type=int, default=[128, 600, 1500, 3500], metavar="N", help="prompt lengths")

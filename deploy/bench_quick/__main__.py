@@ -1,4 +1,4 @@
-"""`python -m deploy.bench_quick`: ratios beside a stored baseline. Exits 0, unless something could not be measured."""
+"""`python -m baton.deploy.bench_quick`: ratios beside a stored baseline. Exits 0, unless something could not be measured."""
 
 import argparse
 import contextlib
@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.bench_quick import connector, first_token, proxy
-from deploy.bench_quick.ratios import Sample, beside, figures, from_plain, table, to_plain
-from deploy.environment import zygote_environment
-from deploy.forkserver import VLLM_PRELOAD, ForkServer, ForkServerError
-from deploy.microbench.children import PREPARE, Children, PartError
-from deploy.overlap.cpu import OtherCpu
-from deploy.overlap.processes import RigError
-from loadtest.client.wire import WireError
-from loadtest.errors import LoadtestError
-from loadtest.overlap.session import MeasureError
-from loadtest.proxy_bench.figures import Spread
-from loadtest.run.environment import environment, now
+from baton.deploy.bench_quick import connector, first_token, proxy
+from baton.deploy.bench_quick.ratios import Sample, beside, figures, from_plain, table, to_plain
+from baton.deploy.environment import zygote_environment
+from baton.deploy.forkserver import VLLM_PRELOAD, ForkServer, ForkServerError
+from baton.deploy.microbench.children import PREPARE, Children, PartError
+from baton.deploy.overlap.cpu import OtherCpu
+from baton.deploy.overlap.processes import RigError
+from baton.loadtest.client.wire import WireError
+from baton.loadtest.errors import LoadtestError
+from baton.loadtest.overlap.session import MeasureError
+from baton.loadtest.proxy_bench.figures import Spread
+from baton.loadtest.run.environment import environment, now
 
 BASELINE: Final = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "quick.json"
 _FAILURES: Final = (PartError, RigError, ForkServerError, MeasureError, LoadtestError, WireError, OSError, TimeoutError)
@@ -50,7 +50,7 @@ def _forkserver(folder: Path, prepare: str) -> ForkServer:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(prog="python -m deploy.bench_quick", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m baton.deploy.bench_quick", description=__doc__)
     add = made.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     add("--baseline", type=Path, default=BASELINE, metavar="FILE")

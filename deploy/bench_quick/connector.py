@@ -8,23 +8,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from deploy.bench_quick.ratios import Sample
-from deploy.microbench import hooks
-from deploy.microbench.children import Children
-from deploy.microbench.figures import Figure
-from deploy.microbench.planner import PAIRS, contiguous, in_runs, timed
-from deploy.microbench.pushes import CACHE_BYTES
-from deploy.microbench.rank import HostMemory, KvShape, PrefillRank, Target
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.plan import plan_layers
-from kv_connector.worker_side import sender
+from baton.deploy.bench_quick.ratios import Sample
+from baton.deploy.microbench import hooks
+from baton.deploy.microbench.children import Children
+from baton.deploy.microbench.figures import Figure
+from baton.deploy.microbench.planner import PAIRS, contiguous, in_runs, timed
+from baton.deploy.microbench.pushes import CACHE_BYTES
+from baton.deploy.microbench.rank import HostMemory, KvShape, PrefillRank, Target
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.plan import plan_layers
+from baton.kv_connector.worker_side import sender
 
 ROUNDS: Final = 7
 REPETITIONS: Final = 5  # of what is short, in each round
 REQUESTS: Final = (1, 16)  # in a step
 LAYERS: Final = 100  # whose hooks are set beside one run of the loop
 _LOOPS: Final = 40_000
-_PART: Final = "deploy.bench_quick.connector:in_child"
+_PART: Final = "baton.deploy.bench_quick.connector:in_child"
 
 
 def measure(children: Children) -> Iterator[Sample]:

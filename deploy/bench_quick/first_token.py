@@ -10,14 +10,14 @@ from typing import Final
 
 import aiohttp
 
-from contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER
-from contracts.secret import generate_secret
-from deploy.bench_quick.ratios import Sample
-from deploy.embedded_model import WEIGHTS
-from deploy.forkserver import ForkServer
-from deploy.overlap.processes import Place, Processes, free_port
-from loadtest.overlap.session import MeasureError, prompts
-from loadtest.overlap.streaming import read_stream, request_body
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER
+from baton.contracts.secret import generate_secret
+from baton.deploy.bench_quick.ratios import Sample
+from baton.deploy.embedded_model import WEIGHTS
+from baton.deploy.forkserver import ForkServer
+from baton.deploy.overlap.processes import Place, Processes, free_port
+from baton.loadtest.overlap.session import MeasureError, prompts
+from baton.loadtest.overlap.streaming import read_stream, request_body
 
 TOKENS: Final = (600, 3000)
 ROUNDS: Final = 7
@@ -81,16 +81,16 @@ async def _servers(processes: Processes, folder: Path) -> AsyncIterator[Mapping[
     secret = ("--secret-file", str(secret_file))
     try:
         for name, target, port, place, flags in (
-            (PLAIN, "deploy.overlap.targets:vllm_server", plain, near, ("--enforce-eager",)),
-            ("prefill", "prefill_node.__main__:main", prefill, near, secret),
-            ("decode", "decode_node.__main__:main", decode, far, secret),
+            (PLAIN, "baton.deploy.overlap.targets:vllm_server", plain, near, ("--enforce-eager",)),
+            ("prefill", "baton.prefill_node.__main__:main", prefill, near, secret),
+            ("decode", "baton.decode_node.__main__:main", decode, far, secret),
         ):
             argv = [*_SERVER, "--port", str(port), *_QUIET, *flags]
             processes.start(name, target, {"argv": argv}, place)
             await processes.wait_for_url(name, f"http://127.0.0.1:{port}/health")
         nodes = ("--prefill", f"http://127.0.0.1:{prefill}", "--decode", f"http://127.0.0.1:{decode}")
         argv = ["--port", str(proxy), "--when-no-prefill", "refuse", *secret, *nodes]
-        processes.start("proxy", "proxy.__main__:main", {"argv": argv}, far, _ENV)
+        processes.start("proxy", "baton.proxy.__main__:main", {"argv": argv}, far, _ENV)
         await processes.wait_for_url("proxy", f"http://127.0.0.1:{proxy}/ready")
         yield {PLAIN: f"http://127.0.0.1:{plain}", BATON: f"http://127.0.0.1:{proxy}"}
     finally:

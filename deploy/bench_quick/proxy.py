@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from deploy.bench_quick.ratios import Sample
-from loadtest.proxy_bench import session
-from loadtest.proxy_bench.figures import ASGI, BATON, CHUNK, REQUEST
-from loadtest.proxy_bench.stage import Plan
-from loadtest.proxy_bench.subjects import subjects
+from baton.deploy.bench_quick.ratios import Sample
+from baton.loadtest.proxy_bench import session
+from baton.loadtest.proxy_bench.figures import ASGI, BATON, CHUNK, REQUEST
+from baton.loadtest.proxy_bench.stage import Plan
+from baton.loadtest.proxy_bench.subjects import subjects
 
 PLAN: Final = Plan(rounds=5, short_requests=500, single_requests=5, streams=64, starts=2, tokens=96)
 _METRICS: Final = {"proxy, CPU per request ÷ relay": REQUEST, "proxy, CPU per chunk ÷ relay": CHUNK}

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from loadtest.proxy_bench.figures import Spread, spread
+from baton.loadtest.proxy_bench.figures import Spread, spread
 
 HIGHER: Final = "HIGHER"  # costs more than in any round of the baseline
 LOWER: Final = "LOWER"

@@ -29,7 +29,7 @@ SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN python3 -m pip install --no-deps /wheel/*.whl \
     && { python3 -m pip check || true; } | { ! grep '^baton-serve '; }
 RUN useradd --uid 10001 --user-group --create-home baton \
-    && ln -s "$(python3 -c 'from deploy.embedded_model import WEIGHTS; print(WEIGHTS)')" /opt/embedded-model \
+    && ln -s "$(python3 -c 'from baton.deploy.embedded_model import WEIGHTS; print(WEIGHTS)')" /opt/embedded-model \
     && install -d -o baton -g baton /models \
     && install -d -o baton -g baton -m 0700 /run/baton
 WORKDIR /home/baton

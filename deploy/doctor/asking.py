@@ -6,10 +6,10 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH
-from contracts.node_info import NodeInfo
-from contracts.probe import ANSWERS, Machine, Push, Question
-from contracts.secret import ClusterSecret
+from baton.contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH
+from baton.contracts.node_info import NodeInfo
+from baton.contracts.probe import ANSWERS, Machine, Push, Question
+from baton.contracts.secret import ClusterSecret
 
 TIMEOUT_S: Final = 5.0
 PROBE_TIMEOUT_S: Final = 30.0  # of whatever the node tries, but for a push

@@ -1,6 +1,6 @@
 """Every finding that there is: what it means, how bad it is, how it is fixed. Pure.
 
-`python -m deploy.doctor.catalogue` prints the table that stands in `docs/doctor.md`; a test compares the two.
+`python -m baton.deploy.doctor.catalogue` prints the table that stands in `docs/doctor.md`; a test compares the two.
 """
 
 from collections.abc import Mapping

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from contracts.configuration.load import ConfigError, choose_file, load
-from contracts.probe import MAX_IDLE_S
-from contracts.secret import ClusterSecret, SecretError, read_secret
-from deploy.doctor import deployment, local, report
-from deploy.doctor.catalogue import Finding
-from deploy.doctor.deployment import Targets
-from deploy.doctor.examination import Examination
-from deploy.doctor.links import Wanted
+from baton.contracts.configuration.load import ConfigError, choose_file, load
+from baton.contracts.probe import MAX_IDLE_S
+from baton.contracts.secret import ClusterSecret, SecretError, read_secret
+from baton.deploy.doctor import deployment, local, report
+from baton.deploy.doctor.catalogue import Finding
+from baton.deploy.doctor.deployment import Targets
+from baton.deploy.doctor.examination import Examination
+from baton.deploy.doctor.links import Wanted
 
 MIN_MBIT_S: Final = 1000.0
 MAX_LATENCY_MS: Final = 5.0

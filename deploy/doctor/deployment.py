@@ -8,15 +8,15 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from contracts.kv_transfer import Role
-from contracts.secret import ClusterSecret
-from deploy.doctor import fit, links, machine
-from deploy.doctor.asking import Asker, AskError, Unlike
-from deploy.doctor.catalogue import Finding
-from deploy.doctor.examination import Examination
-from deploy.doctor.fit import Known
-from deploy.doctor.links import Tried, Wanted
-from deploy.doctor.trial import try_pair
+from baton.contracts.kv_transfer import Role
+from baton.contracts.secret import ClusterSecret
+from baton.deploy.doctor import fit, links, machine
+from baton.deploy.doctor.asking import Asker, AskError, Unlike
+from baton.deploy.doctor.catalogue import Finding
+from baton.deploy.doctor.examination import Examination
+from baton.deploy.doctor.fit import Known
+from baton.deploy.doctor.links import Tried, Wanted
+from baton.deploy.doctor.trial import try_pair
 
 READY: Final = "/ready"
 # What keeps the proxy from using a node, seen from here.

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from contracts.probe import Machine
-from deploy.doctor.catalogue import Finding
-from deploy.doctor.fit import Known
-from deploy.doctor.links import Tried
+from baton.contracts.probe import Machine
+from baton.deploy.doctor.catalogue import Finding
+from baton.deploy.doctor.fit import Known
+from baton.deploy.doctor.links import Tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from contracts.kv_transfer import Role
-from contracts.node_info import NodeInfo, differences
-from contracts.probe import Machine
-from deploy.doctor.catalogue import Finding
-from kv_connector.errors import LayoutError
-from kv_connector.layout import Region
-from kv_connector.pairing import Side, pair
-from kv_connector.protocol import Rank
-from proxy.node import OUR_PROTOCOL, protocol_of, unusable_because
+from baton.contracts.kv_transfer import Role
+from baton.contracts.node_info import NodeInfo, differences
+from baton.contracts.probe import Machine
+from baton.deploy.doctor.catalogue import Finding
+from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.layout import Region
+from baton.kv_connector.pairing import Side, pair
+from baton.kv_connector.protocol import Rank
+from baton.proxy.node import OUR_PROTOCOL, protocol_of, unusable_because
 
 # field of the fingerprint → finding
 DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(

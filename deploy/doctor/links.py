@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.probe import Pushed, Reached
-from deploy.doctor.catalogue import Finding
-from deploy.doctor.fit import Known, name_of_pair
+from baton.contracts.probe import Pushed, Reached
+from baton.deploy.doctor.catalogue import Finding
+from baton.deploy.doctor.fit import Known, name_of_pair
 
 BITS: Final = 8
 MEGA: Final = 1e6

@@ -8,23 +8,23 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Final, Literal
 
-from contracts.configuration.load import ConfigError, choose_file, load
-from contracts.configuration.schema import BatonConfig
-from contracts.kv_transfer import Role
-from contracts.probe import MIB, Place, Push, Receive
-from deploy.doctor import machine as judging
-from deploy.doctor.catalogue import Finding
-from deploy.doctor.examination import Examination
-from kv_connector.engine.mooncake_environment import prepare_environment
-from kv_connector.errors import ConfigError as EngineConfigError
-from node import checks
-from node.addresses import resolve
-from node.arguments import control_port
-from node.errors import NodeError, StartRefusedError
-from node.machine import machine
-from node.probe_engines import ProbeEngines
-from node.roles import TRAITS, node_config
-from node.versions import versions
+from baton.contracts.configuration.load import ConfigError, choose_file, load
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.kv_transfer import Role
+from baton.contracts.probe import MIB, Place, Push, Receive
+from baton.deploy.doctor import machine as judging
+from baton.deploy.doctor.catalogue import Finding
+from baton.deploy.doctor.examination import Examination
+from baton.kv_connector.engine.mooncake_environment import prepare_environment
+from baton.kv_connector.errors import ConfigError as EngineConfigError
+from baton.node import checks
+from baton.node.addresses import resolve
+from baton.node.arguments import control_port
+from baton.node.errors import NodeError, StartRefusedError
+from baton.node.machine import machine
+from baton.node.probe_engines import ProbeEngines
+from baton.node.roles import TRAITS, node_config
+from baton.node.versions import versions
 
 HERE: Final = "this machine"
 LOOPBACK: Final = "127.0.0.1"

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from contracts.probe import UNLIMITED, Machine
-from deploy.doctor.catalogue import Finding
+from baton.contracts.probe import UNLIMITED, Machine
+from baton.deploy.doctor.catalogue import Finding
 
 MIN_OPEN_FILES: Final = 8192
 RDMA: Final = "rdma"

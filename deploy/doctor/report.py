@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from contracts.probe import UNLIMITED, Machine
-from deploy.doctor.catalogue import Finding
-from deploy.doctor.examination import Examination, described
-from deploy.doctor.fit import Known, token_bytes
-from deploy.doctor.links import BITS, MEGA, Tried
+from baton.contracts.probe import UNLIMITED, Machine
+from baton.deploy.doctor.catalogue import Finding
+from baton.deploy.doctor.examination import Examination, described
+from baton.deploy.doctor.fit import Known, token_bytes
+from baton.deploy.doctor.links import BITS, MEGA, Tried
 
 OK = 0
 FOUND = 1

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from contracts.probe import Dial, Greet, Push, Pushed, Question, Reached, Receive, Receiving, Release
-from deploy.doctor.asking import Asker, AskError
-from deploy.doctor.fit import Known, control_addresses
-from deploy.doctor.links import Tried
+from baton.contracts.probe import Dial, Greet, Push, Pushed, Question, Reached, Receive, Receiving, Release
+from baton.deploy.doctor.asking import Asker, AskError
+from baton.deploy.doctor.fit import Known, control_addresses
+from baton.deploy.doctor.links import Tried
 
 RECEIVE_S: Final = 120.0  # besides the pause
 

@@ -1,4 +1,4 @@
-"""Write the benchmark model on demand: `python -m deploy.embedded_model.bench_model OUT_DIR`.
+"""Write the benchmark model on demand: `python -m baton.deploy.embedded_model.bench_model OUT_DIR`.
 
 Its weights are random, so its text means nothing. Its KV cache takes 4 KiB per token in bfloat16. How long a prefill
 takes depends on the machine much more than on the model: 3,500 tokens took 0.32 s on one core with AMX and 1.0 s on
@@ -12,8 +12,8 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from deploy.embedded_model import tokenizer as tokens
-from deploy.embedded_model.model import Shape, new_decoder, write
+from baton.deploy.embedded_model import tokenizer as tokens
+from baton.deploy.embedded_model.model import Shape, new_decoder, write
 
 SHAPE = Shape(layers=8, hidden=256, mlp=1024, query_heads=8, kv_heads=4, context_tokens=8192)
 SEED = 20
@@ -42,6 +42,6 @@ def ensure(directory: Path, *, mlp: int = SHAPE.mlp) -> bool:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m deploy.embedded_model.bench_model OUT_DIR")
+        sys.exit("usage: python -m baton.deploy.embedded_model.bench_model OUT_DIR")
     out = Path(sys.argv[1])
     print(f"{out}: {'written' if ensure(out) else 'already complete'}")

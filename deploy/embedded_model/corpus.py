@@ -7,7 +7,7 @@ register and a few hundred short conversations. It is a pure function: no clock,
 from collections.abc import Iterator
 from itertools import accumulate
 
-from deploy.embedded_model.town import (
+from baton.deploy.embedded_model.town import (
     DISHES,
     FOLK,
     KEEPERS,

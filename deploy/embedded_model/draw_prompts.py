@@ -1,4 +1,4 @@
-"""Draw the listed prompts anew: `python -m deploy.embedded_model.draw_prompts`. Needed only when the corpus changes.
+"""Draw the listed prompts anew: `python -m baton.deploy.embedded_model.draw_prompts`. Needed only when the corpus changes.
 
 Lengths are spread evenly on a logarithmic scale. A prompt starts and ends between words, and a conversation's starts
 at its beginning, as it would in a request.
@@ -9,9 +9,9 @@ import random
 
 from tokenizers import Tokenizer
 
-from deploy.embedded_model import tokenizer as tokens
-from deploy.embedded_model.corpus import USER
-from deploy.embedded_model.prompts import CONTINUATION_TOKENS, LISTED, Span
+from baton.deploy.embedded_model import tokenizer as tokens
+from baton.deploy.embedded_model.corpus import USER
+from baton.deploy.embedded_model.prompts import CONTINUATION_TOKENS, LISTED, Span
 
 COUNT = 200
 LONGEST_TOKENS = 3500

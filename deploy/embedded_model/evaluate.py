@@ -1,4 +1,4 @@
-"""Measure how sure the embedded model is: `python -m deploy.embedded_model.evaluate`.
+"""Measure how sure the embedded model is: `python -m baton.deploy.embedded_model.evaluate`.
 
 Continues every listed prompt greedily, in float32, and prints the median probability of the chosen tokens.
 A clear winner at nearly every token is what makes "the same tokens" a fair test of two servers.
@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from transformers import AutoTokenizer, Qwen2ForCausalLM
 
-from deploy.embedded_model import WEIGHTS, tokenizer
-from deploy.embedded_model.prompts import CONTINUATION_TOKENS, prompts, texts
+from baton.deploy.embedded_model import WEIGHTS, tokenizer
+from baton.deploy.embedded_model.prompts import CONTINUATION_TOKENS, prompts, texts
 
 SHOWN = 12
 

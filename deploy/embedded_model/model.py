@@ -7,8 +7,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM
 
-from deploy.embedded_model import tokenizer as tokens
-from deploy.embedded_model.corpus import BEGIN, END
+from baton.deploy.embedded_model import tokenizer as tokens
+from baton.deploy.embedded_model.corpus import BEGIN, END
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from deploy.embedded_model import tokenizer
+from baton.deploy.embedded_model import tokenizer
 
 LISTED = Path(__file__).parent / "prompts.json"
 CONTINUATION_TOKENS = 24  # every span is followed by at least so many tokens of its document

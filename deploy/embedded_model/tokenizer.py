@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from deploy.embedded_model import WEIGHTS
-from deploy.embedded_model.corpus import ASSISTANT, BEGIN, END, SYSTEM, USER, documents
+from baton.deploy.embedded_model import WEIGHTS
+from baton.deploy.embedded_model.corpus import ASSISTANT, BEGIN, END, SYSTEM, USER, documents
 
 VOCABULARY_SIZE = 1024
 CONTEXT_TOKENS = 4096

@@ -1,4 +1,4 @@
-"""Train the embedded model from nothing: `python -m deploy.embedded_model.train [DIRECTORY]`.
+"""Train the embedded model from nothing: `python -m baton.deploy.embedded_model.train [DIRECTORY]`.
 
 Takes about five minutes on two idle cores. Same seed, same steps: only the CPU's rounding may differ.
 Short windows teach the facts; the later, longer ones teach the positions up to 4,096 tokens.
@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from deploy.embedded_model import WEIGHTS
-from deploy.embedded_model import tokenizer as tokens
-from deploy.embedded_model.model import Shape, new_decoder, write
+from baton.deploy.embedded_model import WEIGHTS
+from baton.deploy.embedded_model import tokenizer as tokens
+from baton.deploy.embedded_model.model import Shape, new_decoder, write
 
 SHAPE = Shape(layers=8, hidden=128, mlp=320, query_heads=4, kv_heads=2, context_tokens=tokens.CONTEXT_TOKENS)
 SEED = 20

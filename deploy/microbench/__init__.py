@@ -1,6 +1,6 @@
 """What the connector itself costs: the planner, the hooks, the way of the bytes, the sender's CPU. No model is run.
 
-Run it with `python -m deploy.microbench`. Each part runs in a process of its own, forked from one that has imported what
+Run it with `python -m baton.deploy.microbench`. Each part runs in a process of its own, forked from one that has imported what
 all of them need, and yields figures, which are printed as they come.
 
     __main__   command line, order of the parts, output

@@ -1,4 +1,4 @@
-"""`python -m deploy.microbench`: what the connector costs. Two minutes; the sender's CPU is measured for root alone."""
+"""`python -m baton.deploy.microbench`: what the connector costs. Two minutes; the sender's CPU is measured for root alone."""
 
 import argparse
 import contextlib
@@ -12,35 +12,35 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.environment import zygote_environment
-from deploy.forkserver import ForkServer, ForkServerError
-from deploy.microbench.children import PREPARE, Children, PartError, Place
-from deploy.microbench.figures import Figure, line, to_plain
-from deploy.microbench.pushes import CACHE_BYTES
-from deploy.microbench.sender_cpu import LINK_MBIT_S
-from deploy.overlap.cpu import OtherCpu
-from deploy.overlap.network import DECODE_DATA, PREFILL_DATA, Network, NetworkError
+from baton.deploy.environment import zygote_environment
+from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.deploy.microbench.children import PREPARE, Children, PartError, Place
+from baton.deploy.microbench.figures import Figure, line, to_plain
+from baton.deploy.microbench.pushes import CACHE_BYTES
+from baton.deploy.microbench.sender_cpu import LINK_MBIT_S
+from baton.deploy.overlap.cpu import OtherCpu
+from baton.deploy.overlap.network import DECODE_DATA, PREFILL_DATA, Network, NetworkError
 
 Part = Callable[[Children], Iterator[Figure]]
 
 
 def _planner(children: Children) -> Iterator[Figure]:
-    return children.figures("deploy.microbench.planner:measure", {})
+    return children.figures("baton.deploy.microbench.planner:measure", {})
 
 
 def _hooks(children: Children) -> Iterator[Figure]:
     with children.receiver(CACHE_BYTES) as target:
-        yield from children.figures("deploy.microbench.hooks:measure", {"target": target})
+        yield from children.figures("baton.deploy.microbench.hooks:measure", {"target": target})
 
 
 def _pushes(children: Children) -> Iterator[Figure]:
     here = Place()
     with children.receiver(CACHE_BYTES) as target:
-        yield from children.figures("deploy.microbench.pushes:measure", {"target": target, "host": here.host})
+        yield from children.figures("baton.deploy.microbench.pushes:measure", {"target": target, "host": here.host})
 
 
 def _digests(children: Children) -> Iterator[Figure]:
-    return children.figures("deploy.microbench.digests:measure", {})
+    return children.figures("baton.deploy.microbench.digests:measure", {})
 
 
 def _sender_cpu(children: Children) -> Iterator[Figure]:
@@ -49,7 +49,7 @@ def _sender_cpu(children: Children) -> Iterator[Figure]:
         here, there = Place(host=PREFILL_DATA, netns=network.prefill), Place(host=DECODE_DATA, netns=network.decode)
         with children.receiver(CACHE_BYTES, there) as target:
             arguments = {"target": target, "host": here.host}
-            yield from children.figures("deploy.microbench.sender_cpu:measure", arguments, here)
+            yield from children.figures("baton.deploy.microbench.sender_cpu:measure", arguments, here)
 
 
 PARTS: Final[dict[str, Part]] = {
@@ -63,7 +63,7 @@ PARTS: Final[dict[str, Part]] = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(prog="python -m deploy.microbench", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m baton.deploy.microbench", description=__doc__)
     add = made.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     add("--max-other-cpu", type=float, default=0.15, metavar="CORES", help="with more, a part's figures are noisy")

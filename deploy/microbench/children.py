@@ -10,17 +10,17 @@ from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.forkserver import Child, ForkServer
-from deploy.logs import last_lines
-from deploy.microbench.figures import Figure, from_plain, to_plain
-from deploy.microbench.rank import Target
+from baton.deploy.forkserver import Child, ForkServer
+from baton.deploy.logs import last_lines
+from baton.deploy.microbench.figures import Figure, from_plain, to_plain
+from baton.deploy.microbench.rank import Target
 
-PREPARE: Final = "deploy.microbench.children:prepare"
+PREPARE: Final = "baton.deploy.microbench.children:prepare"
 PART_TIMEOUT_S: Final = 90.0
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 5.0
 _POLL_S: Final = 0.05
-_RECEIVER: Final = "deploy.overlap.targets:raw_receiver"
+_RECEIVER: Final = "baton.deploy.overlap.targets:raw_receiver"
 
 
 class PartError(Exception):
@@ -119,7 +119,7 @@ def _end(child: Child) -> None:
 
 def prepare() -> None:
     """Import what takes long, once."""
-    importlib.import_module("kv_connector.connector")
+    importlib.import_module("baton.kv_connector.connector")
 
 
 def run(part: str, out: str, arguments: Mapping[str, Any]) -> None:

@@ -7,10 +7,10 @@ from typing import Final
 
 import torch
 
-from deploy.microbench.figures import Figure, spread
-from deploy.microbench.planner import contiguous, in_runs, timed
-from deploy.microbench.rank import KvShape
-from kv_connector.digest import RegionDigests
+from baton.deploy.microbench.figures import Figure, spread
+from baton.deploy.microbench.planner import contiguous, in_runs, timed
+from baton.deploy.microbench.rank import KvShape
+from baton.kv_connector.digest import RegionDigests
 
 BLOCKS: Final = 256
 REPETITIONS: Final = 9

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from deploy.microbench.figures import Figure, Target, spread
-from deploy.microbench.rank import KvShape
-from kv_connector.layout import Region
-from kv_connector.plan import plan_layers
+from baton.deploy.microbench.figures import Figure, Target, spread
+from baton.deploy.microbench.rank import KvShape
+from baton.kv_connector.layout import Region
+from baton.kv_connector.plan import plan_layers
 
 PAIRS: Final = 100_000
 RUN: Final = 8

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.microbench.figures import Figure, spread
-from deploy.microbench.figures import Target as Goal
-from deploy.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, RankError, Target
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.engine.mooncake_sender import MooncakeSender
-from kv_connector.metadata import PrefillStep
-from kv_connector.plan import CopyPlan, plan_layers
+from baton.deploy.microbench.figures import Figure, spread
+from baton.deploy.microbench.figures import Target as Goal
+from baton.deploy.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, RankError, Target
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.engine.mooncake_sender import MooncakeSender
+from baton.kv_connector.metadata import PrefillStep
+from baton.kv_connector.plan import CopyPlan, plan_layers
 
 MIB: Final = 1 << 20
 LAYERS: Final = 8

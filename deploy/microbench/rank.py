@@ -15,18 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from contracts.configuration.schema import TransferConfig
-from contracts.node_info import Fingerprint
-from contracts.secret import ClusterSecret
-from kv_connector.config import ConnectorConfig
-from kv_connector.engine.base import EngineFactory
-from kv_connector.handoff.outgoing import Prompt
-from kv_connector.layout import Region
-from kv_connector.metadata import Progress, StartedPrompt
-from kv_connector.protocol import Body, Hello, Message, Rank, Reserve, encode
-from kv_connector.worker_side.caches import Caches
-from kv_connector.worker_side.introduction import Introduction
-from kv_connector.worker_side.prefill import PrefillWorker
+from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.node_info import Fingerprint
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.engine.base import EngineFactory
+from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.layout import Region
+from baton.kv_connector.metadata import Progress, StartedPrompt
+from baton.kv_connector.protocol import Body, Hello, Message, Rank, Reserve, encode
+from baton.kv_connector.worker_side.caches import Caches
+from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.prefill import PrefillWorker
 
 BLOCK_TOKENS: Final = 16
 PATIENCE_S: Final = 30.0

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from deploy.microbench.figures import Figure, spread
-from deploy.microbench.figures import Target as Goal
-from deploy.microbench.pushes import CACHE_BYTES, MIB, Pusher
-from deploy.microbench.rank import HostMemory, Target
+from baton.deploy.microbench.figures import Figure, spread
+from baton.deploy.microbench.figures import Target as Goal
+from baton.deploy.microbench.pushes import CACHE_BYTES, MIB, Pusher
+from baton.deploy.microbench.rank import HostMemory, Target
 
 LINK_MBIT_S: Final = 200
 DESCRIPTOR_BYTES: Final = (64 << 10, 1 << 20)

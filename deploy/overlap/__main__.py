@@ -1,4 +1,4 @@
-"""`python -m deploy.overlap`: measure how much of the transfer the prefill hides. Root only; stop it with Ctrl-C."""
+"""`python -m baton.deploy.overlap`: measure how much of the transfer the prefill hides. Root only; stop it with Ctrl-C."""
 
 import argparse
 import asyncio
@@ -15,17 +15,17 @@ from typing import Final, get_args, get_type_hints
 
 import aiohttp
 
-from contracts.configuration.schema import TransferConfig
-from deploy.environment import zygote_environment
-from deploy.forkserver import ForkServer, ForkServerError
-from deploy.overlap.cpu import OtherCpu
-from deploy.overlap.network import Network, NetworkError
-from deploy.overlap.processes import Processes, RigError
-from deploy.overlap.rig import Kv, Rig
-from deploy.overlap.servers import Servers
-from loadtest.overlap.figures import UPSTREAM, Cell, Figures, figures
-from loadtest.overlap.report import table, to_plain
-from loadtest.overlap.session import Effort, MeasureError, measure_cell, prompts
+from baton.contracts.configuration.schema import TransferConfig
+from baton.deploy.environment import zygote_environment
+from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.deploy.overlap.cpu import OtherCpu
+from baton.deploy.overlap.network import Network, NetworkError
+from baton.deploy.overlap.processes import Processes, RigError
+from baton.deploy.overlap.rig import Kv, Rig
+from baton.deploy.overlap.servers import Servers
+from baton.loadtest.overlap.figures import UPSTREAM, Cell, Figures, figures
+from baton.loadtest.overlap.report import table, to_plain
+from baton.loadtest.overlap.session import Effort, MeasureError, measure_cell, prompts
 
 REQUEST_TIMEOUT_S: Final = 60.0
 MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
@@ -39,7 +39,7 @@ def layer_syncs() -> list[str]:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     variants = [*layer_syncs(), UPSTREAM]
-    made = argparse.ArgumentParser(prog="python -m deploy.overlap", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m baton.deploy.overlap", description=__doc__)
     add = made.add_argument
     add("--links", nargs="+", type=int, default=[200, 1000, 0], metavar="MBIT_S", help="0: unthrottled")
     add("--tokens", nargs="+", type=int, default=[128, 600, 1500, 3500], metavar="N", help="prompt lengths")
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _make_model(directory: Path, mlp: int) -> None:
-    from deploy.embedded_model import bench_model
+    from baton.deploy.embedded_model import bench_model
 
     bench_model.ensure(directory, mlp=mlp)
 

@@ -9,13 +9,13 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
-from deploy.overlap.network import DATA_DEVICE, PREFILL_DATA, PREFILL_HTTP
-from deploy.overlap.processes import Place
-from deploy.overlap.servers import EAGER, Servers
-from loadtest.overlap.subjects import Mooncake, Nixl, WireBytes
+from baton.deploy.overlap.network import DATA_DEVICE, PREFILL_DATA, PREFILL_HTTP
+from baton.deploy.overlap.processes import Place
+from baton.deploy.overlap.servers import EAGER, Servers
+from baton.loadtest.overlap.subjects import Mooncake, Nixl, WireBytes
 
-_MOONCAKE: Final = "deploy.overlap.targets:vllm_with_mooncake"
-_NIXL: Final = "deploy.overlap.targets:vllm_with_nixl"
+_MOONCAKE: Final = "baton.deploy.overlap.targets:vllm_with_mooncake"
+_NIXL: Final = "baton.deploy.overlap.targets:vllm_with_nixl"
 NIXL_WHEELS: Final = ("nixl==1.5.1", "nixl-cu12==1.5.1")  # the second holds the library; it needs no CUDA for memory
 NIXL_FOLDER: Final = Path.home() / ".cache" / "baton" / "nixl"
 NIXL_DECODE: Final = "nixl-decode"

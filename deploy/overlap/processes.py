@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import aiohttp
 
-from deploy.forkserver import Child, ForkServer
-from deploy.logs import last_lines
+from baton.deploy.forkserver import Child, ForkServer
+from baton.deploy.logs import last_lines
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 10.0

@@ -5,9 +5,9 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from loadtest.overlap.figures import Sample
-from loadtest.overlap.streaming import Answer
-from loadtest.overlap.subjects import Nixl
+from baton.loadtest.overlap.figures import Sample
+from baton.loadtest.overlap.streaming import Answer
+from baton.loadtest.overlap.subjects import Nixl
 
 
 class Resting:

@@ -16,21 +16,21 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from contracts.http import NODE_PATH
-from contracts.node_info import NodeInfo
-from deploy.overlap import peers
-from deploy.overlap.network import DECODE_DATA, PREFILL_DATA, sent_bytes
-from deploy.overlap.processes import Processes
-from deploy.overlap.resting import Resting
-from deploy.overlap.servers import DECODE_CORE, EAGER, Servers
-from loadtest.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, expected_kv_bytes
-from loadtest.overlap.session import MeasureError, Subject
-from loadtest.overlap.subjects import Baton, Plain, Raw
+from baton.contracts.http import NODE_PATH
+from baton.contracts.node_info import NodeInfo
+from baton.deploy.overlap import peers
+from baton.deploy.overlap.network import DECODE_DATA, PREFILL_DATA, sent_bytes
+from baton.deploy.overlap.processes import Processes
+from baton.deploy.overlap.resting import Resting
+from baton.deploy.overlap.servers import DECODE_CORE, EAGER, Servers
+from baton.loadtest.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, expected_kv_bytes
+from baton.loadtest.overlap.session import MeasureError, Subject
+from baton.loadtest.overlap.subjects import Baton, Plain, Raw
 
 RAW_BYTES: Final = 64 << 20  # room for the longest prompt's KV
-_PREFILL: Final = "prefill_node.__main__:main"
-_DECODE: Final = "decode_node.__main__:main"
-_VLLM: Final = "deploy.overlap.targets:vllm_server"
+_PREFILL: Final = "baton.prefill_node.__main__:main"
+_DECODE: Final = "baton.decode_node.__main__:main"
+_VLLM: Final = "baton.deploy.overlap.targets:vllm_server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +136,7 @@ class Rig:
             path = self._folder / name
             path.unlink(missing_ok=True)  # of an earlier run that kept its logs here
             kwargs = {"path": str(path), "host": place.data_host, "size": RAW_BYTES, **more}
-            pid = self._processes.start(name, f"deploy.overlap.targets:{name.replace('-', '_')}", kwargs, place)
+            pid = self._processes.start(name, f"baton.deploy.overlap.targets:{name.replace('-', '_')}", kwargs, place)
             await self._processes.wait_for_file(name, path)
             self._sender_pid = pid  # that of the last one
         with Client(str(self._folder / "raw-receiver")) as receiver:

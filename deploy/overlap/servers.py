@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from contracts.secret import generate_secret, read_secret
-from deploy.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
-from deploy.overlap.processes import Place, Processes, free_port
+from baton.contracts.secret import generate_secret, read_secret
+from baton.deploy.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
+from baton.deploy.overlap.processes import Place, Processes, free_port
 
 PREFILL_CORE: Final = 0
 DECODE_CORE: Final = 1
@@ -73,7 +73,7 @@ class Servers:
         port = free_port()
         argv = ["--port", str(port), *self.secret, *flags]
         env = {"BATON_PROXY_PROBE_INTERVAL_S": _SECONDS_BETWEEN_PROBES}
-        self._processes.start(name, "proxy.__main__:main", {"argv": argv}, Place(core=DECODE_CORE), env)
+        self._processes.start(name, "baton.proxy.__main__:main", {"argv": argv}, Place(core=DECODE_CORE), env)
         url = f"http://127.0.0.1:{port}"
         await self._processes.wait_for_url(name, url + "/ready")
         return url

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, Listener
 from typing import Any, Final
 
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.plan import Copy, CopyPlan
-from node import environment
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.plan import Copy, CopyPlan
+from baton.node import environment
 
 _CLONE_NEWNS: Final = 0x20000
 _MS_REC: Final = 0x4000
@@ -58,7 +58,7 @@ def vllm_with_nixl(argv: Sequence[str]) -> None:
 
 def worker() -> Any:
     """Return the module of our nodes' worker; importing it imports vLLM."""
-    return importlib.import_module("model_runner.cpu")
+    return importlib.import_module("baton.model_runner.cpu")
 
 
 def _mount_sys() -> None:

@@ -1,4 +1,4 @@
-"""`python -m deploy.pipeline_bench`: asynchronous pipeline stages beside synchronous ones. Root only; about 4 minutes."""
+"""`python -m baton.deploy.pipeline_bench`: asynchronous pipeline stages beside synchronous ones. Root only; about 4 minutes."""
 
 import argparse
 import asyncio
@@ -13,17 +13,17 @@ from typing import Final, get_args
 
 import aiohttp
 
-from deploy.embedded_model import bench_model
-from deploy.environment import zygote_environment
-from deploy.forkserver import ForkServer, ForkServerError
-from deploy.overlap.cpu import OtherCpu
-from deploy.overlap.network import Network, NetworkError
-from deploy.overlap.processes import Processes, RigError
-from deploy.pipeline_bench import servers
-from deploy.pipeline_bench.figures import Cell, Load, Round, round_of, table
-from loadtest.overlap.session import Effort, MeasureError, prompts, rotated, wait_until_quiet
-from loadtest.overlap.subjects import Plain
-from model_runner.pipeline.choose import Transfer
+from baton.deploy.embedded_model import bench_model
+from baton.deploy.environment import zygote_environment
+from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.deploy.overlap.cpu import OtherCpu
+from baton.deploy.overlap.network import Network, NetworkError
+from baton.deploy.overlap.processes import Processes, RigError
+from baton.deploy.pipeline_bench import servers
+from baton.deploy.pipeline_bench.figures import Cell, Load, Round, round_of, table
+from baton.loadtest.overlap.session import Effort, MeasureError, prompts, rotated, wait_until_quiet
+from baton.loadtest.overlap.subjects import Plain
+from baton.model_runner.pipeline.choose import Transfer
 
 WAY: Final = "async"
 WAYS: Final = get_args(Transfer)
@@ -42,7 +42,7 @@ Draw = Callable[[int], list[int]]
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(prog="python -m deploy.pipeline_bench", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m baton.deploy.pipeline_bench", description=__doc__)
     add = made.add_argument
     add("--links", nargs="+", type=int, default=[0, 1000, 200], metavar="MBIT_S", help="0: unthrottled")
     add("--rounds", type=int, default=7, help="per link and load, of every way")

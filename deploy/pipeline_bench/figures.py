@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
-from loadtest.overlap.streaming import Answer
+from baton.loadtest.overlap.streaming import Answer
 
 NAMES: Final = ("throughput", "TTFT", "ITL")
 """Of a `Round`, in order."""

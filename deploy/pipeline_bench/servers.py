@@ -6,18 +6,18 @@ from typing import Final
 
 import aiohttp
 
-from deploy.overlap.network import PREFILL_HTTP, Network
-from deploy.overlap.processes import Place, Processes
-from loadtest.overlap.subjects import Plain
-from model_runner.pipeline.choose import VARIABLE
+from baton.deploy.overlap.network import PREFILL_HTTP, Network
+from baton.deploy.overlap.processes import Place, Processes
+from baton.loadtest.overlap.subjects import Plain
+from baton.model_runner.pipeline.choose import VARIABLE
 
-TARGET: Final = "deploy.overlap.targets:vllm_server"
+TARGET: Final = "baton.deploy.overlap.targets:vllm_server"
 FIRST_PORT: Final = 8100  # in the namespace every port is free
 STAGES: Final = 2
 _FLAGS: Final = (
     *("--host", "0.0.0.0", "--uvicorn-log-level", "error", "--disable-uvicorn-access-log"),  # noqa: S104  # a namespace
     *("--enforce-eager", "--no-enable-prefix-caching", "--kv-cache-memory-bytes", str(256 << 20)),
-    *("--worker-cls", "model_runner.cpu.Worker", "--pipeline-parallel-size", str(STAGES)),
+    *("--worker-cls", "baton.model_runner.cpu.Worker", "--pipeline-parallel-size", str(STAGES)),
 )
 
 

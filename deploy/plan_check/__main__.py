@@ -1,4 +1,4 @@
-"""`python -m deploy.plan_check`: calibrate a pair of nodes in CPU quotas, then compare shapes with their simulation. Root only.
+"""`python -m baton.deploy.plan_check`: calibrate a pair of nodes in CPU quotas, then compare shapes with their simulation. Root only.
 
 A machine's speed drifts, by more than what is asked of the planner where others share it. So the pair that is calibrated stands
 beside the shape, a round of its measurements comes before each run, and what the host disturbed is measured again.
@@ -19,29 +19,29 @@ from typing import Any, Final
 
 import aiohttp
 
-from contracts.http import DISAGGREGATED
-from deploy.cpu_quota import PERIOD_US, QuotaError
-from deploy.environment import zygote_environment
-from deploy.forkserver import ForkServer, ForkServerError
-from deploy.overlap.cpu import OtherCpu
-from deploy.overlap.processes import Processes, RigError
-from deploy.plan_check.figures import Comparison, Means, Runs, compare
-from deploy.plan_check.quiet import Quiet
-from deploy.plan_check.report import as_plain, comparison_table, markdown
-from deploy.plan_check.rig import BATCHED_TOKENS, Rig, Running
-from loadtest.errors import LoadtestError, RunError
-from loadtest.measures.record import Record
-from loadtest.plan import calibrate_command
-from loadtest.plan.calibrate_command import Calibrating, calibrating
-from loadtest.plan.calibration import Calibration, write_calibration
-from loadtest.plan.demand import Demand, demands
-from loadtest.plan.simulate import Shape, simulate
-from loadtest.report.text import table_text
-from loadtest.result import StageResult
-from loadtest.run import arguments as run_arguments
-from loadtest.run import build
-from loadtest.run import command as run_command
-from loadtest.run.environment import environment, now
+from baton.contracts.http import DISAGGREGATED
+from baton.deploy.cpu_quota import PERIOD_US, QuotaError
+from baton.deploy.environment import zygote_environment
+from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.deploy.overlap.cpu import OtherCpu
+from baton.deploy.overlap.processes import Processes, RigError
+from baton.deploy.plan_check.figures import Comparison, Means, Runs, compare
+from baton.deploy.plan_check.quiet import Quiet
+from baton.deploy.plan_check.report import as_plain, comparison_table, markdown
+from baton.deploy.plan_check.rig import BATCHED_TOKENS, Rig, Running
+from baton.loadtest.errors import LoadtestError, RunError
+from baton.loadtest.measures.record import Record
+from baton.loadtest.plan import calibrate_command
+from baton.loadtest.plan.calibrate_command import Calibrating, calibrating
+from baton.loadtest.plan.calibration import Calibration, write_calibration
+from baton.loadtest.plan.demand import Demand, demands
+from baton.loadtest.plan.simulate import Shape, simulate
+from baton.loadtest.report.text import table_text
+from baton.loadtest.result import StageResult
+from baton.loadtest.run import arguments as run_arguments
+from baton.loadtest.run import build
+from baton.loadtest.run import command as run_command
+from baton.loadtest.run.environment import environment, now
 
 MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
 SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(1, 2))
@@ -51,7 +51,7 @@ _RATE: Final = 1.0  # stands in where only lengths matter
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(prog="python -m deploy.plan_check", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m baton.deploy.plan_check", description=__doc__)
     add = made.add_argument
     add("--shapes", nargs="+", type=_shape, default=list(SHAPES), metavar="P:D")
     add("--runs", type=int, default=5, help="of each shape")
@@ -226,7 +226,7 @@ def rate_per_s(given: argparse.Namespace, calibration: Calibration) -> float:
 
 
 def _make_model(directory: Path) -> None:
-    from deploy.embedded_model import bench_model
+    from baton.deploy.embedded_model import bench_model
 
     bench_model.ensure(directory)
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
-from loadtest.measures.record import Record
-from loadtest.plan.simulate import Outcome, Shape
+from baton.loadtest.measures.record import Record
+from baton.loadtest.plan.simulate import Outcome, Shape
 
 ALLOWED = 0.15  # deviation from the median of the runs
 

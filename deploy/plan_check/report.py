@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from deploy.plan_check.figures import ALLOWED, Comparison
-from loadtest.plan.calibration import Calibration
-from loadtest.plan.tables import calibration_table
-from loadtest.report.markdown import table_markdown
-from loadtest.report.tables import Table
+from baton.deploy.plan_check.figures import ALLOWED, Comparison
+from baton.loadtest.plan.calibration import Calibration
+from baton.loadtest.plan.tables import calibration_table
+from baton.loadtest.report.markdown import table_markdown
+from baton.loadtest.report.tables import Table
 
 
 def markdown(found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from contracts.secret import generate_secret
-from deploy.cpu_quota import CpuQuota
-from deploy.overlap.processes import Place, Processes, free_port
-from loadtest.plan.simulate import Shape
+from baton.contracts.secret import generate_secret
+from baton.deploy.cpu_quota import CpuQuota
+from baton.deploy.overlap.processes import Place, Processes, free_port
+from baton.loadtest.plan.simulate import Shape
 
 QUIET: Final = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
 KV_CACHE_BYTES: Final = 256 << 20
@@ -53,7 +53,7 @@ class Rig:
         name, port = self._name("proxy"), free_port()
         nodes = ("--prefill", *prefill, "--decode", *decode)
         argv = ["--port", str(port), "--when-no-prefill", "refuse", *self._secret, *nodes]
-        self._processes.start(name, "proxy.__main__:main", {"argv": argv}, Place(core=0, pinned=False))
+        self._processes.start(name, "baton.proxy.__main__:main", {"argv": argv}, Place(core=0, pinned=False))
         url = f"http://127.0.0.1:{port}"
         await self._processes.wait_for_url(name, url + "/ready")
         return Running(proxy=url, prefill=tuple(prefill), decode=tuple(decode))

@@ -1,4 +1,4 @@
-"""`python -m deploy.release`: sdist, wheel and their digests in `dist`, built twice from the commit that is checked out."""
+"""`python -m baton.deploy.release`: sdist, wheel and their digests in `dist`, built twice from the commit that is checked out."""
 
 import argparse
 import shutil
@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from deploy.release.build import FILES_OF_OTHERS, BuildError, Built, build, export
-from deploy.release.objections import objections, version_of
+from baton.deploy.release.build import FILES_OF_OTHERS, BuildError, Built, build, export
+from baton.deploy.release.objections import objections, version_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 UMASKS: Final = (FILES_OF_OTHERS, 0o077)
@@ -19,7 +19,7 @@ GIT_S: Final = 60.0
 
 def main() -> int:
     """Run from the command line; return 1 if there is an objection, or the two builds differ."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.release", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m baton.deploy.release", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="what is there is replaced")
     out = parser.parse_args().out
     try:

@@ -1,4 +1,4 @@
-"""`python -m deploy.runner_bench`: Baton's model runner beside the engine's own; about 4 minutes."""
+"""`python -m baton.deploy.runner_bench`: Baton's model runner beside the engine's own; about 4 minutes."""
 
 import argparse
 import asyncio
@@ -12,27 +12,27 @@ from typing import Any, Final
 
 import aiohttp
 
-from deploy.embedded_model import WEIGHTS
-from deploy.environment import zygote_environment
-from deploy.forkserver import ForkServer, ForkServerError
-from deploy.overlap.processes import Place, Processes, RigError, free_port
-from deploy.pipeline_bench.figures import Load, Round, round_of
-from deploy.runner_bench.figures import Cell, table
-from loadtest.overlap.session import MeasureError, prompts, rotated
-from loadtest.overlap.streaming import read_stream, request_body
+from baton.deploy.embedded_model import WEIGHTS
+from baton.deploy.environment import zygote_environment
+from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.deploy.overlap.processes import Place, Processes, RigError, free_port
+from baton.deploy.pipeline_bench.figures import Load, Round, round_of
+from baton.deploy.runner_bench.figures import Cell, table
+from baton.loadtest.overlap.session import MeasureError, prompts, rotated
+from baton.loadtest.overlap.streaming import read_stream, request_body
 
 ENGINE: Final = "engine"
 WORKERS: Final = {
-    ENGINE: "model_runner.cpu.EngineWorker",
-    "baton": "model_runner.cpu.Worker",
-    "engine again": "model_runner.cpu.EngineWorker",
+    ENGINE: "baton.model_runner.cpu.EngineWorker",
+    "baton": "baton.model_runner.cpu.Worker",
+    "engine again": "baton.model_runner.cpu.EngineWorker",
 }
 LOADS: Final[Mapping[Load, Mapping[str, Any]]] = {
     Load("8 streams", requests=8, prompt_tokens=64, answer_tokens=48): {},
     Load("8 streams, 5 logprobs", requests=8, prompt_tokens=64, answer_tokens=48): {"logprobs": 5},
     Load("1 stream", requests=1, prompt_tokens=64, answer_tokens=64): {},
 }
-TARGET: Final = "deploy.overlap.targets:vllm_server"
+TARGET: Final = "baton.deploy.overlap.targets:vllm_server"
 _FLAGS: Final = (
     *("--host", "127.0.0.1", "--uvicorn-log-level", "error", "--disable-uvicorn-access-log"),
     *("--enforce-eager", "--no-enable-prefix-caching", "--kv-cache-memory-bytes", str(256 << 20)),
@@ -44,7 +44,7 @@ Draw = Callable[[int], list[int]]
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(prog="python -m deploy.runner_bench", description=__doc__)
+    made = argparse.ArgumentParser(prog="python -m baton.deploy.runner_bench", description=__doc__)
     made.add_argument("--rounds", type=int, default=45, help="per load, of every server")
     made.add_argument("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
     return made

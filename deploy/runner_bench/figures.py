@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final, NamedTuple
 
-from deploy.pipeline_bench.figures import Load, Round
-from loadtest.compare.bootstrap import Interval, counts_of
-from loadtest.measures.percentile import percentile
+from baton.deploy.pipeline_bench.figures import Load, Round
+from baton.loadtest.compare.bootstrap import Interval, counts_of
+from baton.loadtest.measures.percentile import percentile
 
 CONFIDENCE: Final = 0.95
 RESAMPLES: Final = 4000

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from kv_connector.errors import EngineError
+from baton.kv_connector.errors import EngineError
 
 MAX_REMEMBERED: Final = 1024  # a fence gives a receiver a new name; the oldest are asked again
 

@@ -10,9 +10,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from kv_connector.engine.spans import Spans
-from kv_connector.layout import Span
-from kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.engine.spans import Spans
+from baton.kv_connector.layout import Span
+from baton.kv_connector.plan import Copy, CopyPlan
 
 
 class MemoryPush:

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from kv_connector.engine.greeting import Greetings
-from kv_connector.engine.mooncake_environment import port_range, prepare_environment
-from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
-from kv_connector.engine.mooncake_sender import MooncakeSender
-from kv_connector.engine.port_memory import PortMemory
-from kv_connector.engine.spans import Spans
-from kv_connector.errors import EngineError
-from kv_connector.layout import Span
+from baton.kv_connector.engine.greeting import Greetings
+from baton.kv_connector.engine.mooncake_environment import port_range, prepare_environment
+from baton.kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
+from baton.kv_connector.engine.mooncake_sender import MooncakeSender
+from baton.kv_connector.engine.port_memory import PortMemory
+from baton.kv_connector.engine.spans import Spans
+from baton.kv_connector.errors import EngineError
+from baton.kv_connector.layout import Span
 
 _ATTEMPTS = 32  # engines made in search of ports that were not used lately; a quarter of all were, so that two suffice
 _KEPT_SHARE = 4  # one port in so many is kept from new receivers: of 2,000, those of the last 250

@@ -7,7 +7,7 @@ sentence. Measured on 0.3.13.post1.
 import os
 from collections.abc import Mapping, MutableMapping
 
-from kv_connector.errors import ConfigError
+from baton.kv_connector.errors import ConfigError
 
 _DEFAULTS = {
     "MC_LOG_LEVEL": "ERROR",  # at INFO every engine prints ten lines; `GLOG_minloglevel` is overwritten

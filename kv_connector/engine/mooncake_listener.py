@@ -17,7 +17,7 @@ import struct
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kv_connector.errors import EngineError
+from baton.kv_connector.errors import EngineError
 
 _ACCEPT_TIMEOUT_MS = 20
 _METADATA = 1  # `HandShakeRequestType::Metadata` in Mooncake's include/common.h

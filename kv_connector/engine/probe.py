@@ -1,6 +1,6 @@
 """A transfer engine with memory of its own, for a moment: `baton doctor` finds out with it what a link is worth.
 
-    python -m kv_connector.engine.probe
+    python -m baton.kv_connector.engine.probe
 
 It is a process of its own. Mooncake brings threads that must not come into the node's, and its destructor holds the
 GIL. So it starts in the same place as the node: network, limits, environment. Its order comes as one line of JSON on
@@ -20,11 +20,11 @@ from typing import Final
 
 import msgspec
 
-from contracts.probe import MIB, SIZE_BYTES, Order, Push, Pushed, Receiving
-from kv_connector.engine.base import SendingEngine
-from kv_connector.errors import ConnectorError
-from kv_connector.layout import Span
-from kv_connector.plan import Copy, CopyPlan
+from baton.contracts.probe import MIB, SIZE_BYTES, Order, Push, Pushed, Receiving
+from baton.kv_connector.engine.base import SendingEngine
+from baton.kv_connector.errors import ConnectorError
+from baton.kv_connector.layout import Span
+from baton.kv_connector.plan import Copy, CopyPlan
 
 NICENESS: Final = 10
 SMALL_BYTES: Final = 4096
@@ -97,8 +97,8 @@ def main() -> int:
 
 
 def _serve(order: Order) -> int:
-    from kv_connector.engine.mooncake import MooncakeFactory
-    from kv_connector.engine.port_memory import PortMemory, shared_path
+    from baton.kv_connector.engine.mooncake import MooncakeFactory
+    from baton.kv_connector.engine.port_memory import PortMemory, shared_path
 
     memory = mmap.mmap(-1, SIZE_BYTES)
     span: Span = (ctypes.addressof(ctypes.c_char.from_buffer(memory)), SIZE_BYTES)

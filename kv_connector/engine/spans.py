@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kv_connector.errors import EngineError
-from kv_connector.layout import Span
-from kv_connector.plan import CopyPlan
+from baton.kv_connector.errors import EngineError
+from baton.kv_connector.layout import Span
+from baton.kv_connector.plan import CopyPlan
 
 _FEW = 64  # below so many copies a Python loop is faster than the fixed cost of numpy (about 20 µs)
 

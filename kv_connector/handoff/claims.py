@@ -8,8 +8,8 @@ another's engine, into another's memory.
 
 from collections import Counter
 
-from kv_connector.protocol import MAX_OPEN, Hello, Reserve
-from kv_connector.refusals import Refused
+from baton.kv_connector.protocol import MAX_OPEN, Hello, Reserve
+from baton.kv_connector.refusals import Refused
 
 MAX_PEERS = 1_024  # decode ranks, those that restarted within the last `peer_timeout_s` included
 MAX_TRANSFERS_EACH = MAX_OPEN  # a beat lists no more

@@ -16,11 +16,11 @@ any more (I3). Further outputs: `outbox`, `started`, `fences` (engines to destro
 from collections.abc import Callable
 from itertools import count
 
-from kv_connector.handoff.fencing import FenceDomains
-from kv_connector.handoff.incoming import Incoming, Phase, Resolved, Wish
-from kv_connector.handoff.session import Session, SessionState
-from kv_connector.handoff.settings import HandoffSettings
-from kv_connector.protocol import (
+from baton.kv_connector.handoff.fencing import FenceDomains
+from baton.kv_connector.handoff.incoming import Incoming, Phase, Resolved, Wish
+from baton.kv_connector.handoff.session import Session, SessionState
+from baton.kv_connector.handoff.settings import HandoffSettings
+from baton.kv_connector.protocol import (
     MAX_OPEN,
     Beat,
     Body,
@@ -35,7 +35,7 @@ from kv_connector.protocol import (
     Revoke,
     Started,
 )
-from kv_connector.refusals import Refused, uncounted
+from baton.kv_connector.refusals import Refused, uncounted
 
 MAX_DECLINED = 256  # of one peer that does not answer
 CANCELLED = "cancelled"  # the reason when nobody waits any more

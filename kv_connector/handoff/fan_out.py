@@ -9,9 +9,9 @@ With one D rank there is one flow, and nothing here makes a difference.
 
 from collections.abc import Sequence
 
-from kv_connector.handoff.outgoing import Prompt
-from kv_connector.handoff.producer import Producer
-from kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.producer import Producer
+from baton.kv_connector.tp_mapping import transfer_of
 
 
 class FanOut:

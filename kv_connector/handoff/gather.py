@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from kv_connector.handoff.consumer import Consumer
-from kv_connector.handoff.incoming import Resolved, Wish
-from kv_connector.protocol import Commit
-from kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.handoff.consumer import Consumer
+from baton.kv_connector.handoff.incoming import Resolved, Wish
+from baton.kv_connector.protocol import Commit
+from baton.kv_connector.tp_mapping import transfer_of
 
 
 class Flow(NamedTuple):

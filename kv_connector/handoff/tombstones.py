@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kv_connector.protocol import Commit, Fail
-from kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.protocol import Commit, Fail
+from baton.kv_connector.tp_mapping import transfer_of
 
 CAPACITY = 65_536
 NO_TIMINGS: Final[dict[str, float]] = {}  # one for all

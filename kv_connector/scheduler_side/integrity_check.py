@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from kv_connector.block_ids import runs
-from kv_connector.integrity import Finding, compare
-from kv_connector.scheduler_side.history import BlockHistory
-from kv_connector.scheduler_side.pool_views import PoolViews
+from baton.kv_connector.block_ids import runs
+from baton.kv_connector.integrity import Finding, compare
+from baton.kv_connector.scheduler_side.history import BlockHistory
+from baton.kv_connector.scheduler_side.pool_views import PoolViews
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool

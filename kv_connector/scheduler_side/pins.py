@@ -7,9 +7,9 @@ there on are *pinned* from its last chunk until its request's blocks are let go 
 
 from collections.abc import Sequence
 
-from kv_connector.groups import Group
-from kv_connector.scheduler_side.ledger import ReservationLedger
-from kv_connector.windows import EVERYTHING, first_read_block
+from baton.kv_connector.groups import Group
+from baton.kv_connector.scheduler_side.ledger import ReservationLedger
+from baton.kv_connector.windows import EVERYTHING, first_read_block
 
 NULL = 0  # the id of vLLM's placeholder
 

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from contracts.kv_transfer import SINGLE, Grid, Grids
-from contracts.secret import ClusterSecret
-from kv_connector.adapter import Adapters
-from kv_connector.groups import ONE_GROUP, Group, have_states
-from kv_connector.handoff.outgoing import Prompt
-from kv_connector.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
-from kv_connector.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
-from kv_connector.refusals import Refusals, Refused
-from kv_connector.scheduler_side.integrity_check import IntegrityCheck
-from kv_connector.scheduler_side.pins import BlockTables
-from kv_connector.scheduler_side.shortening import objection, shorten
-from kv_connector.scheduler_side.tracking import params_of, wrong_grid
+from baton.contracts.kv_transfer import SINGLE, Grid, Grids
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.adapter import Adapters
+from baton.kv_connector.groups import ONE_GROUP, Group, have_states
+from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
+from baton.kv_connector.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
+from baton.kv_connector.refusals import Refusals, Refused
+from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
+from baton.kv_connector.scheduler_side.pins import BlockTables
+from baton.kv_connector.scheduler_side.shortening import objection, shorten
+from baton.kv_connector.scheduler_side.tracking import params_of, wrong_grid
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kv_connector.histogram import SECONDS, Histogram
-from kv_connector.metadata import Ending
-from kv_connector.timings import (
+from baton.kv_connector.histogram import SECONDS, Histogram
+from baton.kv_connector.metadata import Ending
+from baton.kv_connector.timings import (
     REMEMBERED_TRANSFERS,
     commit_to_first_step_s,
     counted_from,

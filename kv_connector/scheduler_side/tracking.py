@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from contracts import kv_transfer
-from contracts.kv_transfer import Grid, Role, TransferParams, TransferParamsError
-from contracts.secret import ClusterSecret
-from kv_connector.reasons import CLASSES, reason_class
-from kv_connector.refusals import Refusals
+from baton.contracts import kv_transfer
+from baton.contracts.kv_transfer import Grid, Role, TransferParams, TransferParamsError
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.reasons import CLASSES, reason_class
+from baton.kv_connector.refusals import Refusals
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput

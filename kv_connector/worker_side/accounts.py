@@ -4,11 +4,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from kv_connector.handoff.outgoing import Outgoing
-from kv_connector.handoff.producer import DECISIONS
-from kv_connector.histogram import SECONDS, SHARE, Histogram
-from kv_connector.protocol import Commit, Fail
-from kv_connector.timings import REMEMBERED_TRANSFERS, counted_from, exposed_push_s, hidden_share
+from baton.kv_connector.handoff.outgoing import Outgoing
+from baton.kv_connector.handoff.producer import DECISIONS
+from baton.kv_connector.histogram import SECONDS, SHARE, Histogram
+from baton.kv_connector.protocol import Commit, Fail
+from baton.kv_connector.timings import REMEMBERED_TRANSFERS, counted_from, exposed_push_s, hidden_share
 
 REMEMBERED_FAILURES = 32
 

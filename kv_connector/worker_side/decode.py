@@ -7,29 +7,29 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from contracts.secret import ClusterSecret
-from kv_connector.config import ConnectorConfig
-from kv_connector.digest import BlockDigests
-from kv_connector.engine.base import EngineFactory
-from kv_connector.errors import ProtocolError
-from kv_connector.handoff.consumer import CANCELLED, Consumer
-from kv_connector.handoff.gather import Gather
-from kv_connector.handoff.incoming import Incoming, Resolved
-from kv_connector.metadata import DecodeReport, DecodeStep, Ending
-from kv_connector.pairing import shares_of
-from kv_connector.protocol import Reserve, decode, encode
-from kv_connector.refusals import Refusals
-from kv_connector.side_channel import ControlLoop, PeerKey
-from kv_connector.sync import Awaitable, Record
-from kv_connector.tp_mapping import named, transfer_of
-from kv_connector.verification import differences, mismatch
-from kv_connector.wake import Waker, wake_path
-from kv_connector.worker_side.digesting import DigestThread, Part, blocks_of
-from kv_connector.worker_side.drain import drain
-from kv_connector.worker_side.introduction import Introduction
-from kv_connector.worker_side.landing import Arrived, Landing
-from kv_connector.worker_side.receiving import ReceivingEngines
-from kv_connector.worker_side.waiter import DeviceWaiter
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.digest import BlockDigests
+from baton.kv_connector.engine.base import EngineFactory
+from baton.kv_connector.errors import ProtocolError
+from baton.kv_connector.handoff.consumer import CANCELLED, Consumer
+from baton.kv_connector.handoff.gather import Gather
+from baton.kv_connector.handoff.incoming import Incoming, Resolved
+from baton.kv_connector.metadata import DecodeReport, DecodeStep, Ending
+from baton.kv_connector.pairing import shares_of
+from baton.kv_connector.protocol import Reserve, decode, encode
+from baton.kv_connector.refusals import Refusals
+from baton.kv_connector.side_channel import ControlLoop, PeerKey
+from baton.kv_connector.sync import Awaitable, Record
+from baton.kv_connector.tp_mapping import named, transfer_of
+from baton.kv_connector.verification import differences, mismatch
+from baton.kv_connector.wake import Waker, wake_path
+from baton.kv_connector.worker_side.digesting import DigestThread, Part, blocks_of
+from baton.kv_connector.worker_side.drain import drain
+from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.landing import Arrived, Landing
+from baton.kv_connector.worker_side.receiving import ReceivingEngines
+from baton.kv_connector.worker_side.waiter import DeviceWaiter
 
 logger = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from contracts.kv_transfer import PROTOCOL_VERSION
-from contracts.node_info import to_plain
-from kv_connector.config import ConnectorConfig
-from kv_connector.errors import ConfigError
-from kv_connector.fingerprint import fingerprint_of
-from kv_connector.status_doors import FAR_SUFFIX, Door, FarDoor, HereDoor
+from baton.contracts.kv_transfer import PROTOCOL_VERSION
+from baton.contracts.node_info import to_plain
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.fingerprint import fingerprint_of
+from baton.kv_connector.status_doors import FAR_SUFFIX, Door, FarDoor, HereDoor
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

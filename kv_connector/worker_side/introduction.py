@@ -3,19 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from contracts.kv_transfer import Grid, Grids, Role
-from contracts.node_info import Fingerprint, differences
-from kv_connector.errors import LayoutError
-from kv_connector.handoff.gather import Flow
-from kv_connector.handoff.incoming import Wish
-from kv_connector.handoff.outgoing import Outgoing
-from kv_connector.handoff.pushing import Membership, Terms
-from kv_connector.layout import Region
-from kv_connector.pairing import Pairing, Side, pair
-from kv_connector.protocol import Hello, Rank
-from kv_connector.tp_mapping import flow_id, readers, sources
-from kv_connector.worker_side.caches import Caches
-from kv_connector.worker_side.digesting import Part, parts_of
+from baton.contracts.kv_transfer import Grid, Grids, Role
+from baton.contracts.node_info import Fingerprint, differences
+from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.handoff.gather import Flow
+from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.outgoing import Outgoing
+from baton.kv_connector.handoff.pushing import Membership, Terms
+from baton.kv_connector.layout import Region
+from baton.kv_connector.pairing import Pairing, Side, pair
+from baton.kv_connector.protocol import Hello, Rank
+from baton.kv_connector.tp_mapping import flow_id, readers, sources
+from baton.kv_connector.worker_side.caches import Caches
+from baton.kv_connector.worker_side.digesting import Part, parts_of
 
 
 @dataclass(frozen=True, slots=True)

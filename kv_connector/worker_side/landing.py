@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kv_connector.handoff.incoming import Incoming, Resolved
-from kv_connector.sync import Awaitable
-from kv_connector.worker_side.digesting import Part
-from kv_connector.worker_side.waiter import FAILED, DeviceWaiter
+from baton.kv_connector.handoff.incoming import Incoming, Resolved
+from baton.kv_connector.sync import Awaitable
+from baton.kv_connector.worker_side.digesting import Part
+from baton.kv_connector.worker_side.waiter import FAILED, DeviceWaiter
 
 if TYPE_CHECKING:
     import torch

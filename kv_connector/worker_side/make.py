@@ -5,31 +5,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from contracts.kv_transfer import Role
-from contracts.node_info import to_plain
-from kv_connector.backends import keeps_state
-from kv_connector.config import ConnectorConfig
-from kv_connector.digest import RegionDigests
-from kv_connector.divisions import divisions_of, total_kv_heads
-from kv_connector.drafting import draft_layers, drafter_digest
-from kv_connector.engine.mooncake_environment import check_transport
-from kv_connector.fingerprint import fingerprint_of
-from kv_connector.groups import block_tokens_of
-from kv_connector.protocol import Rank
-from kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
-from kv_connector.worker_side.caches import describe, tensors_of
-from kv_connector.worker_side.decode import DecodeWorker
-from kv_connector.worker_side.introduction import Introduction
-from kv_connector.worker_side.landing import default_stream
-from kv_connector.worker_side.memberships import memberships
-from kv_connector.worker_side.prefill import PrefillWorker
+from baton.contracts.kv_transfer import Role
+from baton.contracts.node_info import to_plain
+from baton.kv_connector.backends import keeps_state
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.digest import RegionDigests
+from baton.kv_connector.divisions import divisions_of, total_kv_heads
+from baton.kv_connector.drafting import draft_layers, drafter_digest
+from baton.kv_connector.engine.mooncake_environment import check_transport
+from baton.kv_connector.fingerprint import fingerprint_of
+from baton.kv_connector.groups import block_tokens_of
+from baton.kv_connector.protocol import Rank
+from baton.kv_connector.sync import attention_writes_kv, recorder, resolve_layer_sync
+from baton.kv_connector.worker_side.caches import describe, tensors_of
+from baton.kv_connector.worker_side.decode import DecodeWorker
+from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.landing import default_stream
+from baton.kv_connector.worker_side.memberships import memberships
+from baton.kv_connector.worker_side.prefill import PrefillWorker
 
 if TYPE_CHECKING:
     import torch
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
-    from kv_connector.worker_side.caches import KVCache
+    from baton.kv_connector.worker_side.caches import KVCache
 
 Worker = PrefillWorker | DecodeWorker
 
@@ -60,8 +60,8 @@ def make_worker(
     Raises:
         LayoutError, ConfigError, EngineError: this node cannot hand off KV; the message says why.
     """
-    from kv_connector.engine.mooncake import MooncakeFactory
-    from kv_connector.engine.port_memory import PortMemory, shared_path
+    from baton.kv_connector.engine.mooncake import MooncakeFactory
+    from baton.kv_connector.engine.port_memory import PortMemory, shared_path
 
     assert vllm_config.kv_transfer_config is not None  # we are the connector
     num_blocks, block_tokens = kv_cache_config.num_blocks, block_tokens_of(vllm_config, kv_cache_config)

@@ -7,9 +7,9 @@ in no list: it belongs to the group of the layer that it shares with, whose bloc
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from kv_connector.errors import LayoutError
-from kv_connector.groups import block_tokens_of, groups_of, have_windows
-from kv_connector.worker_side.caches import Membership
+from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.groups import block_tokens_of, groups_of, have_windows
+from baton.kv_connector.worker_side.caches import Membership
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -9,29 +9,29 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, cast
 
-from contracts.secret import ClusterSecret
-from kv_connector.config import ConnectorConfig
-from kv_connector.digest import BlockDigests
-from kv_connector.engine.base import EngineFactory
-from kv_connector.errors import ProtocolError
-from kv_connector.handoff.fan_out import FanOut
-from kv_connector.handoff.outgoing import Complaint, Outgoing
-from kv_connector.handoff.producer import Producer
-from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
-from kv_connector.protocol import decode, encode
-from kv_connector.refusals import Refusals, Refused
-from kv_connector.side_channel import ControlLoop, PeerKey
-from kv_connector.sync import ModelStream, Record, make_layer_sync
-from kv_connector.tp_mapping import named, transfer_of
-from kv_connector.verification import Sampling
-from kv_connector.worker_side.accounts import Accounts, ended_at
-from kv_connector.worker_side.digesting import DigestThread, blocks_of
-from kv_connector.worker_side.drain import drain
-from kv_connector.worker_side.groups import Groups
-from kv_connector.worker_side.introduction import Introduction
-from kv_connector.worker_side.sender import Sender
-from kv_connector.worker_side.speakers import Speakers
-from kv_connector.worker_side.timelines import Timelines
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.digest import BlockDigests
+from baton.kv_connector.engine.base import EngineFactory
+from baton.kv_connector.errors import ProtocolError
+from baton.kv_connector.handoff.fan_out import FanOut
+from baton.kv_connector.handoff.outgoing import Complaint, Outgoing
+from baton.kv_connector.handoff.producer import Producer
+from baton.kv_connector.metadata import PrefillStep, Progress, StartedPrompt
+from baton.kv_connector.protocol import decode, encode
+from baton.kv_connector.refusals import Refusals, Refused
+from baton.kv_connector.side_channel import ControlLoop, PeerKey
+from baton.kv_connector.sync import ModelStream, Record, make_layer_sync
+from baton.kv_connector.tp_mapping import named, transfer_of
+from baton.kv_connector.verification import Sampling
+from baton.kv_connector.worker_side.accounts import Accounts, ended_at
+from baton.kv_connector.worker_side.digesting import DigestThread, blocks_of
+from baton.kv_connector.worker_side.drain import drain
+from baton.kv_connector.worker_side.groups import Groups
+from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.sender import Sender
+from baton.kv_connector.worker_side.speakers import Speakers
+from baton.kv_connector.worker_side.timelines import Timelines
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from kv_connector.engine.base import EngineFactory, ReceivingEngine
-from kv_connector.layout import Span
+from baton.kv_connector.engine.base import EngineFactory, ReceivingEngine
+from baton.kv_connector.layout import Span
 
 logger = logging.getLogger(__name__)
 

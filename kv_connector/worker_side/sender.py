@@ -17,17 +17,17 @@ from dataclasses import dataclass
 from math import ceil
 from typing import NamedTuple
 
-from kv_connector.engine.base import Push as EnginePush
-from kv_connector.engine.base import SendingEngine
-from kv_connector.handoff.fan_out import FanOut
-from kv_connector.handoff.outgoing import Push
-from kv_connector.handoff.producer import Producer
-from kv_connector.handoff.pushing import Membership
-from kv_connector.pairing import Pairing, RegionPair
-from kv_connector.plan import CopyPlan, plan_units
-from kv_connector.sync import Handover
-from kv_connector.worker_side.introduction import Introduction
-from kv_connector.worker_side.waiter import DeviceWaiter
+from baton.kv_connector.engine.base import Push as EnginePush
+from baton.kv_connector.engine.base import SendingEngine
+from baton.kv_connector.handoff.fan_out import FanOut
+from baton.kv_connector.handoff.outgoing import Push
+from baton.kv_connector.handoff.producer import Producer
+from baton.kv_connector.handoff.pushing import Membership
+from baton.kv_connector.pairing import Pairing, RegionPair
+from baton.kv_connector.plan import CopyPlan, plan_units
+from baton.kv_connector.sync import Handover
+from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.waiter import DeviceWaiter
 
 logger = logging.getLogger(__name__)
 

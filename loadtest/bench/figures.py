@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
-from loadtest.bench.interference import Felt
-from loadtest.measures.percentile import spread
-from loadtest.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Measured, bytes_are_right
+from baton.loadtest.bench.interference import Felt
+from baton.loadtest.measures.percentile import spread
+from baton.loadtest.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Measured, bytes_are_right
 
 BATON: Final = "event"  # the policy under which it is measured, and its name among the samples
 OTHERS: Final = (TWO, UPSTREAM, NIXL)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Protocol, runtime_checkable
 
-from loadtest.overlap.session import MeasureError
-from loadtest.overlap.streaming import Answer
+from baton.loadtest.overlap.session import MeasureError
+from baton.loadtest.overlap.streaming import Answer
 
 START_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.02

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from loadtest.bench.figures import BATON, OTHERS, TITLES, Felts, FirstTokens, Ratio, Streams
-from loadtest.overlap.figures import PLAIN, Measured
-from loadtest.overlap.report import link_name
-from loadtest.report.plots import Labels, Series, line_plot
-from loadtest.report.standalone import standalone
+from baton.loadtest.bench.figures import BATON, OTHERS, TITLES, Felts, FirstTokens, Ratio, Streams
+from baton.loadtest.overlap.figures import PLAIN, Measured
+from baton.loadtest.overlap.report import link_name
+from baton.loadtest.report.plots import Labels, Series, line_plot
+from baton.loadtest.report.standalone import standalone
 
 _PICTURED: tuple[str, ...] = (*OTHERS, BATON)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from loadtest.errors import UsageError
+from baton.loadtest.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,13 @@
 import time
 from typing import Final, NamedTuple
 
-from contracts.http import PATH_HEADER, TRANSFER_HEADER
-from loadtest.client.pool import Client
-from loadtest.client.stream import AnswerStream, error_words
-from loadtest.client.wire import LostError, WireError
-from loadtest.measures.record import CONNECT, CUT, MALFORMED, STATUS, TIMEOUT, Record
-from loadtest.traffic.body import Form
-from loadtest.traffic.script import Ask
+from baton.contracts.http import PATH_HEADER, TRANSFER_HEADER
+from baton.loadtest.client.pool import Client
+from baton.loadtest.client.stream import AnswerStream, error_words
+from baton.loadtest.client.wire import LostError, WireError
+from baton.loadtest.measures.record import CONNECT, CUT, MALFORMED, STATUS, TIMEOUT, Record
+from baton.loadtest.traffic.body import Form
+from baton.loadtest.traffic.script import Ask
 
 _ERROR_BYTES: Final = 65_536  # of an error's body are kept
 

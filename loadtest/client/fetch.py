@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from loadtest.client.address import Address
-from loadtest.client.pool import Client
-from loadtest.client.stream import error_words
-from loadtest.client.wire import WireError
-from loadtest.errors import RunError
+from baton.loadtest.client.address import Address
+from baton.loadtest.client.pool import Client
+from baton.loadtest.client.stream import error_words
+from baton.loadtest.client.wire import WireError
+from baton.loadtest.errors import RunError
 
 
 class _Whole:

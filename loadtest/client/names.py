@@ -5,7 +5,7 @@ import socket
 import time
 from typing import Final
 
-from loadtest.client.address import Address
+from baton.loadtest.client.address import Address
 
 FRESH_S: Final = 60.0
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from loadtest.client.address import Address
-from loadtest.client.names import Names
-from loadtest.client.wire import Connection, Sink
+from baton.loadtest.client.address import Address
+from baton.loadtest.client.names import Names
+from baton.loadtest.client.wire import Connection, Sink
 
 IDLE_S: Final = 2.0
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadtest.measures.record import CUT, EMPTY, ERROR_EVENT, MALFORMED
+from baton.loadtest.measures.record import CUT, EMPTY, ERROR_EVENT, MALFORMED
 
 _DONE: Final = b"[DONE]"
 _DETAIL_CHARS: Final = 300

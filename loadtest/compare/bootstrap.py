@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from loadtest.measures.percentile import percentile
+from baton.loadtest.measures.percentile import percentile
 
 
 class Units(Protocol):

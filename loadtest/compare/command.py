@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from loadtest import words
-from loadtest.compare.bootstrap import Difference, Interval, differences
-from loadtest.compare.comparable import obstacles
-from loadtest.compare.page import comparison_page
-from loadtest.compare.units import METRICS, Metric, Requests, Slices
-from loadtest.errors import RunError, UsageError
-from loadtest.report.tables import Table
-from loadtest.report.text import table_text
-from loadtest.result import Result, StageResult, read_result
+from baton.loadtest import words
+from baton.loadtest.compare.bootstrap import Difference, Interval, differences
+from baton.loadtest.compare.comparable import obstacles
+from baton.loadtest.compare.page import comparison_page
+from baton.loadtest.compare.units import METRICS, Metric, Requests, Slices
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.report.tables import Table
+from baton.loadtest.report.text import table_text
+from baton.loadtest.result import Result, StageResult, read_result
 
 SCHEMA_VERSION: Final = 1
 BETTER: Final = "better"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from loadtest.result import Result, StageResult
+from baton.loadtest.result import Result, StageResult
 
 TOLERANCE: Final = 0.02  # by which mean lengths may differ
 

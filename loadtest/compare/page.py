@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from html import escape
 
-from loadtest.report.html import figure, page, plots, table_html, when
-from loadtest.report.markdown import about
-from loadtest.report.pictures import distributions, throughput_plots
-from loadtest.report.tables import Table
-from loadtest.result import Result
+from baton.loadtest.report.html import figure, page, plots, table_html, when
+from baton.loadtest.report.markdown import about
+from baton.loadtest.report.pictures import distributions, throughput_plots
+from baton.loadtest.report.tables import Table
+from baton.loadtest.result import Result
 
 
 def comparison_page(a: Result, b: Result, verdicts: Sequence[Table], note: str) -> str:

@@ -7,9 +7,9 @@ time, since it is no property of a request; neighbouring slices are alike, so th
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from loadtest.compare.bootstrap import Weighted
-from loadtest.measures.goodput import is_good
-from loadtest.result import StageResult
+from baton.loadtest.compare.bootstrap import Weighted
+from baton.loadtest.measures.goodput import is_good
+from baton.loadtest.result import StageResult
 
 SLICES: Final = 20
 

@@ -11,18 +11,18 @@ from typing import Any, Final
 
 import uvloop
 
-from loadtest import words
-from loadtest.client.address import parse_address
-from loadtest.client.exchange import Answered, Exchange, Timing
-from loadtest.client.fetch import first_model
-from loadtest.client.pool import Client
-from loadtest.errors import RunError, UsageError
-from loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, prompt, read_questions, score
-from loadtest.measures.shares import errors_by_kind
-from loadtest.run.arguments import key
-from loadtest.run.descriptors import raise_limit
-from loadtest.traffic.body import Form
-from loadtest.traffic.script import Ask
+from baton.loadtest import words
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.exchange import Answered, Exchange, Timing
+from baton.loadtest.client.fetch import first_model
+from baton.loadtest.client.pool import Client
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, prompt, read_questions, score
+from baton.loadtest.measures.shares import errors_by_kind
+from baton.loadtest.run.arguments import key
+from baton.loadtest.run.descriptors import raise_limit
+from baton.loadtest.traffic.body import Form
+from baton.loadtest.traffic.script import Ask
 
 _GREETING_S: Final = 10.0
 

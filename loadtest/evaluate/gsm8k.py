@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from loadtest.errors import UsageError
-from loadtest.jsonl import numbered_lines
-from loadtest.traffic.script import Prompt
+from baton.loadtest.errors import UsageError
+from baton.loadtest.jsonl import numbered_lines
+from baton.loadtest.traffic.script import Prompt
 
 _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+", re.ASCII)
 _MARK: Final = "####"

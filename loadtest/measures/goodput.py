@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from loadtest.errors import UsageError
-from loadtest.measures.record import Record
+from baton.loadtest.errors import UsageError
+from baton.loadtest.measures.record import Record
 
 NAMES: Final = ("ttft", "tpot", "e2el")
 

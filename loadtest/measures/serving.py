@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from loadtest.measures.goodput import good_requests
-from loadtest.measures.percentile import Spread, spread
-from loadtest.measures.record import Record
+from baton.loadtest.measures.goodput import good_requests
+from baton.loadtest.measures.percentile import Spread, spread
+from baton.loadtest.measures.record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
-from loadtest.measures.record import KINDS, STATUS, Record
+from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
+from baton.loadtest.measures.record import KINDS, STATUS, Record
 
 _PATHS = (DISAGGREGATED, LOCAL, RECOMPUTED)
 

@@ -8,8 +8,8 @@ stage, the one that reached the maximum included, so the burst at the beginning 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from loadtest.measures.percentile import Spread, spread
-from loadtest.measures.record import Record
+from baton.loadtest.measures.percentile import Spread, spread
+from baton.loadtest.measures.record import Record
 
 REFILL_S: Final = 0.05
 

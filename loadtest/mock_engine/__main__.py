@@ -1,4 +1,4 @@
-"""`python -m loadtest.mock_engine`: a prefill or decode node without an engine."""
+"""`python -m baton.loadtest.mock_engine`: a prefill or decode node without an engine."""
 
 import argparse
 import asyncio
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import uvloop
 
-from contracts.secret import SecretError, read_secret
-from loadtest.errors import LoadtestError, UsageError
-from loadtest.mock_engine.answers import chunks
-from loadtest.mock_engine.connection import Connection
-from loadtest.mock_engine.engine import COUNTS_PATH, FAULT_PATH, MockEngine
-from loadtest.mock_engine.settings import Fault, FaultSetting, Settings
-from loadtest.mock_engine.wheel import Ticker
+from baton.contracts.secret import SecretError, read_secret
+from baton.loadtest.errors import LoadtestError, UsageError
+from baton.loadtest.mock_engine.answers import chunks
+from baton.loadtest.mock_engine.connection import Connection
+from baton.loadtest.mock_engine.engine import COUNTS_PATH, FAULT_PATH, MockEngine
+from baton.loadtest.mock_engine.settings import Fault, FaultSetting, Settings
+from baton.loadtest.mock_engine.wheel import Ticker
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +71,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m loadtest.mock_engine",
+        prog="python -m baton.loadtest.mock_engine",
         description="A node without an engine; its address is the first line that it prints.",
         epilog=f"GET {COUNTS_PATH} says what it has done. POST {FAULT_PATH} with "
         '{"fault": "cut", "after_tokens": 2, "times": 1} changes the fault.',

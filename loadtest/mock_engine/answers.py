@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import msgspec
 
-from loadtest.errors import UsageError
-from loadtest.mock_engine.rules import Asked
-from loadtest.mock_engine.settings import MODEL
+from baton.loadtest.errors import UsageError
+from baton.loadtest.mock_engine.rules import Asked
+from baton.loadtest.mock_engine.settings import MODEL
 
 TEXT: Final = " token"
 TOKEN_ID: Final = 7

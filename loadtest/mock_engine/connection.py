@@ -5,7 +5,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from loadtest.mock_engine.answers import whole
+from baton.loadtest.mock_engine.answers import whole
 
 
 class Request:

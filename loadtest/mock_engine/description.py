@@ -2,8 +2,8 @@
 
 import secrets
 
-from contracts.node_info import Fingerprint, NodeInfo
-from loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL, Role
+from baton.contracts.node_info import Fingerprint, NodeInfo
+from baton.loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL, Role
 
 _FINGERPRINT = Fingerprint(
     weights="mock",

@@ -7,10 +7,10 @@ take that for disaggregated serving.
 import secrets
 from typing import Any, Final, Protocol
 
-from contracts.kv_transfer import FIELD, TransferParamsError, verify
-from contracts.secret import ClusterSecret
-from loadtest.mock_engine.rules import Asked, RefusedError
-from loadtest.mock_engine.settings import Role
+from baton.contracts.kv_transfer import FIELD, TransferParamsError, verify
+from baton.contracts.secret import ClusterSecret
+from baton.loadtest.mock_engine.rules import Asked, RefusedError
+from baton.loadtest.mock_engine.settings import Role
 
 SGLANG_ROOM: Final = "bootstrap_room"
 _NEVER_TO_A_NODE: Final = ("x-baton-", "x-data-parallel-rank")

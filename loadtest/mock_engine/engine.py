@@ -6,18 +6,18 @@ from typing import Any, Final
 
 import msgspec
 
-from contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
-from contracts.kv_transfer import is_transfer_id
-from contracts.node_info import NodeInfo, NodeLoad
-from contracts.secret import ClusterSecret
-from loadtest.mock_engine.answers import chunks, generated, whole
-from loadtest.mock_engine.connection import Connection, Request
-from loadtest.mock_engine.description import describe
-from loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm
-from loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
-from loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
-from loadtest.mock_engine.stream import Stream, Whole
-from loadtest.mock_engine.wheel import Ticker
+from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
+from baton.contracts.kv_transfer import is_transfer_id
+from baton.contracts.node_info import NodeInfo, NodeLoad
+from baton.contracts.secret import ClusterSecret
+from baton.loadtest.mock_engine.answers import chunks, generated, whole
+from baton.loadtest.mock_engine.connection import Connection, Request
+from baton.loadtest.mock_engine.description import describe
+from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm
+from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
+from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
+from baton.loadtest.mock_engine.stream import Stream, Whole
+from baton.loadtest.mock_engine.wheel import Ticker
 
 COUNTS_PATH: Final = "/mock/counts"
 FAULT_PATH: Final = "/mock/fault"

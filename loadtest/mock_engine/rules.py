@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL
+from baton.loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL
 
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from loadtest.mock_engine.answers import STREAM_HEAD, Chunks, whole
-from loadtest.mock_engine.settings import Counts, Fault, FaultSetting
+from baton.loadtest.mock_engine.answers import STREAM_HEAD, Chunks, whole
+from baton.loadtest.mock_engine.settings import Counts, Fault, FaultSetting
 
 
 class Line(Protocol):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from loadtest.overlap.figures import Figures, Line
+from baton.loadtest.overlap.figures import Figures, Line
 
 HEADINGS: Final = (
     *("link", "tokens", "chunk", "n", "C", "X", "ideal", "subject", "TTFT", "min–max"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from loadtest.overlap.figures import Cell, Measured, Sample
+from baton.loadtest.overlap.figures import Cell, Measured, Sample
 
 MIN_TOKEN: Final = 10  # of the embedded tokenizer's 1,024: no special ones
 MAX_TOKEN: Final = 1000

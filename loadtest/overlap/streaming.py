@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
-from loadtest.overlap.session import MeasureError
+from baton.loadtest.overlap.session import MeasureError
 
 COMPLETIONS: Final = "/v1/completions"
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER, TRANSFER_HEADER, TRANSFERS_PATH
-from loadtest.overlap.figures import Sample
-from loadtest.overlap.session import MeasureError
-from loadtest.overlap.streaming import COMPLETIONS, Answer, read_stream, request_body
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER, TRANSFER_HEADER, TRANSFERS_PATH
+from baton.loadtest.overlap.figures import Sample
+from baton.loadtest.overlap.session import MeasureError
+from baton.loadtest.overlap.streaming import COMPLETIONS, Answer, read_stream, request_body
 
 SETTLE_S: Final = 0.08  # between samples: the nodes end the last request, the link's bucket fills up again
 _TOKENS: Final = 2  # of a sample: the second only shows that decoding goes on

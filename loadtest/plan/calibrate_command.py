@@ -11,15 +11,15 @@ from typing import Final, NamedTuple
 import msgspec
 import uvloop
 
-from loadtest import words
-from loadtest.client.address import parse_address
-from loadtest.client.exchange import Exchange
-from loadtest.client.fetch import first_model
-from loadtest.client.pool import Client
-from loadtest.errors import UsageError
-from loadtest.measures.record import Record
-from loadtest.plan import rows
-from loadtest.plan.calibration import (
+from baton.loadtest import words
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.exchange import Exchange
+from baton.loadtest.client.fetch import first_model
+from baton.loadtest.client.pool import Client
+from baton.loadtest.errors import UsageError
+from baton.loadtest.measures.record import Record
+from baton.loadtest.plan import rows
+from baton.loadtest.plan.calibration import (
     DEFAULT_BATCHED_TOKENS,
     DEFAULT_SEQUENCES,
     Calibration,
@@ -28,13 +28,13 @@ from loadtest.plan.calibration import (
     Prefill,
     write_calibration,
 )
-from loadtest.plan.measure import Effort, NodeState, Pair, node_state
-from loadtest.plan.tables import calibration_table
-from loadtest.report.text import table_text
-from loadtest.run.arguments import key
-from loadtest.run.environment import environment, now
-from loadtest.traffic.body import Form
-from loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.plan.measure import Effort, NodeState, Pair, node_state
+from baton.loadtest.plan.tables import calibration_table
+from baton.loadtest.report.text import table_text
+from baton.loadtest.run.arguments import key
+from baton.loadtest.run.environment import environment, now
+from baton.loadtest.traffic.body import Form
+from baton.loadtest.traffic.vocabulary import Vocabulary
 
 PROMPT_TOKENS: Final = (128, 512, 1024, 2048)
 USERS: Final = (1, 2, 4, 8)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadtest.errors import RunError, UsageError
+from baton.loadtest.errors import RunError, UsageError
 
 SCHEMA_VERSION: Final = 1
 DEFAULT_BATCHED_TOKENS: Final = 2048  # as vLLM's server on a CPU or a small GPU

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from loadtest.plan.demand import Demand
+from baton.loadtest.plan.demand import Demand
 
 SEQUENCE_TOKENS: Final = 4096  # 16 KiB of prompt, at 4 bytes a token
 DEEPEST: Final = 8  # nodes that have seen most of the prompt and are looked at

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from loadtest import words
-from loadtest.errors import RunError, UsageError
-from loadtest.measures.goodput import good_requests, parse_slos
-from loadtest.plan.calibration import Calibration, read_calibration
-from loadtest.plan.demand import Demand, demands
-from loadtest.plan.search import Prices, cheapest, neighbours
-from loadtest.plan.simulate import Shape, simulate
-from loadtest.plan.tables import Prediction, as_plain, predict, predictions_table
-from loadtest.report.tables import Table
-from loadtest.report.text import table_text
-from loadtest.run import build
-from loadtest.run.arguments import add_dataset, add_load, add_trace, conflicts
+from baton.loadtest import words
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.measures.goodput import good_requests, parse_slos
+from baton.loadtest.plan.calibration import Calibration, read_calibration
+from baton.loadtest.plan.demand import Demand, demands
+from baton.loadtest.plan.search import Prices, cheapest, neighbours
+from baton.loadtest.plan.simulate import Shape, simulate
+from baton.loadtest.plan.tables import Prediction, as_plain, predict, predictions_table
+from baton.loadtest.report.tables import Table
+from baton.loadtest.report.text import table_text
+from baton.loadtest.run import build
+from baton.loadtest.run.arguments import add_dataset, add_load, add_trace, conflicts
 
 SCHEMA_VERSION: Final = 1
 TARGET: Final = 0.9

@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.errors import UsageError
-from loadtest.run import build
-from loadtest.run.loops import Open
-from loadtest.traffic.made_up import SharedPrefix
-from loadtest.traffic.script import Source
-from loadtest.traffic.trace_replay import TraceReplay, output_tokens, pieces
+from baton.loadtest.errors import UsageError
+from baton.loadtest.run import build
+from baton.loadtest.run.loops import Open
+from baton.loadtest.traffic.made_up import SharedPrefix
+from baton.loadtest.traffic.script import Source
+from baton.loadtest.traffic.trace_replay import TraceReplay, output_tokens, pieces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

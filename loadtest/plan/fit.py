@@ -9,8 +9,8 @@ from collections.abc import Set as AbstractSet
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from loadtest.errors import RunError
-from loadtest.plan.calibration import Fit
+from baton.loadtest.errors import RunError
+from baton.loadtest.plan.calibration import Fit
 
 _SINGULAR: Final = 1e-9  # of a column, that is not explained by the columns before it
 _REFITS: Final = 2  # after a first one, relative to what was measured

@@ -1,6 +1,6 @@
 """One request on its way through the simulated nodes."""
 
-from loadtest.plan.demand import Demand
+from baton.loadtest.plan.demand import Demand
 
 
 class Job:

@@ -5,7 +5,7 @@ link         ┆             ├─ 1 ─┤       ├─ 2 ─┤       ├─ 
 link         ┆             ├──── 1 ────┼──── 2 ────┼──── 3 ────┤    slow link: its whole backlog shows
 """
 
-from loadtest.plan.calibration import Link
+from baton.loadtest.plan.calibration import Link
 
 
 class Links:

@@ -8,17 +8,17 @@ from typing import Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtest.client.address import parse_address
-from loadtest.client.exchange import Exchange
-from loadtest.client.fetch import fetch
-from loadtest.errors import RunError
-from loadtest.measures.record import Record
-from loadtest.plan.rows import PrefillCell
-from loadtest.run.loops import Closed, Limits, Load, Loop, Open
-from loadtest.traffic.arrivals import arrivals
-from loadtest.traffic.lengths import Lengths
-from loadtest.traffic.made_up import Making, RandomPrompts
-from loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.exchange import Exchange
+from baton.loadtest.client.fetch import fetch
+from baton.loadtest.errors import RunError
+from baton.loadtest.measures.record import Record
+from baton.loadtest.plan.rows import PrefillCell
+from baton.loadtest.run.loops import Closed, Limits, Load, Loop, Open
+from baton.loadtest.traffic.arrivals import arrivals
+from baton.loadtest.traffic.lengths import Lengths
+from baton.loadtest.traffic.made_up import Making, RandomPrompts
+from baton.loadtest.traffic.vocabulary import Vocabulary
 
 _TIMEOUT_S: Final = 10.0
 _WARM_UP: Final = 3  # requests

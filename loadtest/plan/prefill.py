@@ -8,8 +8,8 @@ import math
 from collections import OrderedDict, deque
 from typing import NamedTuple
 
-from loadtest.plan.calibration import Prefill
-from loadtest.plan.job import Job
+from baton.loadtest.plan.calibration import Prefill
+from baton.loadtest.plan.job import Job
 
 
 class Chunk(NamedTuple):

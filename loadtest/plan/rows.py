@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from loadtest.errors import RunError
-from loadtest.measures.record import Record
-from loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
-from loadtest.plan.decode import step_s
-from loadtest.plan.demand import Demand
-from loadtest.plan.fit import Row, fit, solve
-from loadtest.plan.simulate import Shape, simulate
+from baton.loadtest.errors import RunError
+from baton.loadtest.measures.record import Record
+from baton.loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
+from baton.loadtest.plan.decode import step_s
+from baton.loadtest.plan.demand import Demand
+from baton.loadtest.plan.fit import Row, fit, solve
+from baton.loadtest.plan.simulate import Shape, simulate
 
 PREFILL: Final = ("the step", "the prompt", "the token", "the context", "the overhead")
 DECODE: Final = ("the step", "the sequence", "the second sequence", "the context", "the arrival")

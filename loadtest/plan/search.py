@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from loadtest.errors import RunError
-from loadtest.plan.simulate import Shape
+from baton.loadtest.errors import RunError
+from baton.loadtest.plan.simulate import Shape
 
 STRIDES: Final = 32  # a walk takes steps of this part of the nodes; the end is exact again
 

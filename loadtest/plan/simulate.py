@@ -10,15 +10,15 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from loadtest.errors import RunError
-from loadtest.measures.record import TIMEOUT, Record
-from loadtest.plan.calibration import Calibration
-from loadtest.plan.choice import DecodeChoice, PrefillChoice
-from loadtest.plan.decode import DecodeNode
-from loadtest.plan.demand import Demand, largest
-from loadtest.plan.job import Job
-from loadtest.plan.links import Links
-from loadtest.plan.prefill import PrefillNode
+from baton.loadtest.errors import RunError
+from baton.loadtest.measures.record import TIMEOUT, Record
+from baton.loadtest.plan.calibration import Calibration
+from baton.loadtest.plan.choice import DecodeChoice, PrefillChoice
+from baton.loadtest.plan.decode import DecodeNode
+from baton.loadtest.plan.demand import Demand, largest
+from baton.loadtest.plan.job import Job
+from baton.loadtest.plan.links import Links
+from baton.loadtest.plan.prefill import PrefillNode
 
 
 class Shape(NamedTuple):

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from loadtest.measures.percentile import Spread
-from loadtest.measures.serving import Serving, serving
-from loadtest.plan.calibration import Calibration
-from loadtest.plan.simulate import Outcome, Shape
-from loadtest.report.tables import Table
+from baton.loadtest.measures.percentile import Spread
+from baton.loadtest.measures.serving import Serving, serving
+from baton.loadtest.plan.calibration import Calibration
+from baton.loadtest.plan.simulate import Outcome, Shape
+from baton.loadtest.report.tables import Table
 
 _LATENCIES = ("TTFT", "TPOT")
 

@@ -1,4 +1,4 @@
-"""`python -m loadtest.proxy_bench`: Baton's proxy beside others, in one session."""
+"""`python -m baton.loadtest.proxy_bench`: Baton's proxy beside others, in one session."""
 
 import argparse
 import json
@@ -13,12 +13,12 @@ from typing import Any
 
 import uvloop
 
-from loadtest.client.wire import WireError
-from loadtest.errors import LoadtestError, UsageError
-from loadtest.proxy_bench import report, session
-from loadtest.proxy_bench.stage import Plan
-from loadtest.proxy_bench.subjects import DEFAULT_PEERS_DIR, PEERS, Missing, Subject, subjects
-from loadtest.run.environment import environment, now
+from baton.loadtest.client.wire import WireError
+from baton.loadtest.errors import LoadtestError, UsageError
+from baton.loadtest.proxy_bench import report, session
+from baton.loadtest.proxy_bench.stage import Plan
+from baton.loadtest.proxy_bench.subjects import DEFAULT_PEERS_DIR, PEERS, Missing, Subject, subjects
+from baton.loadtest.run.environment import environment, now
 
 _BEGIN = "<!-- figures -->"
 _END = "<!-- end of figures -->"
@@ -104,7 +104,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.proxy_bench", description="What a proxy costs")
+    parser = argparse.ArgumentParser(prog="python -m baton.loadtest.proxy_bench", description="What a proxy costs")
     for field in fields(Plan):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
     parser.add_argument("--only", nargs="+", metavar="SUBJECT", help="measure these alone")

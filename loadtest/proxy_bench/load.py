@@ -7,13 +7,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from loadtest.client.address import parse_address
-from loadtest.client.pool import Client
-from loadtest.errors import RunError
-from loadtest.mock_engine.answers import DONE
-from loadtest.mock_engine.engine import COUNTS_PATH
-from loadtest.mock_engine.rules import COMPLETIONS
-from loadtest.mock_engine.settings import MODEL, Counts
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.pool import Client
+from baton.loadtest.errors import RunError
+from baton.loadtest.mock_engine.answers import DONE
+from baton.loadtest.mock_engine.engine import COUNTS_PATH
+from baton.loadtest.mock_engine.rules import COMPLETIONS
+from baton.loadtest.mock_engine.settings import MODEL, Counts
 
 PROMPT: Final = "Why is the sky blue, and the sea as well"  # 40 bytes
 TIMEOUT_S: Final = 60.0

@@ -1,4 +1,4 @@
-"""`python -m loadtest.proxy_bench.open_streams`: how many streams Baton's proxy holds open at once, and what each one costs.
+"""`python -m baton.loadtest.proxy_bench.open_streams`: how many streams Baton's proxy holds open at once, and what each one costs.
 
 Streams are opened one after the other until all are open, then all of them run on together and are read to their ends. The
 proxy's memory is taken before the first one and while all are open; a share of a page that processes share counts as such.
@@ -20,16 +20,16 @@ from typing import Final
 
 import uvloop
 
-from loadtest import words
-from loadtest.client.wire import WireError
-from loadtest.errors import LoadtestError, RunError, UsageError
-from loadtest.proxy_bench import proc
-from loadtest.proxy_bench.collector import collector
-from loadtest.proxy_bench.load import Load, Taken
-from loadtest.proxy_bench.processes import Cores
-from loadtest.proxy_bench.stage import Plan, Running, Stage, expect
-from loadtest.proxy_bench.subjects import OURS
-from loadtest.run.environment import environment, now
+from baton.loadtest import words
+from baton.loadtest.client.wire import WireError
+from baton.loadtest.errors import LoadtestError, RunError, UsageError
+from baton.loadtest.proxy_bench import proc
+from baton.loadtest.proxy_bench.collector import collector
+from baton.loadtest.proxy_bench.load import Load, Taken
+from baton.loadtest.proxy_bench.processes import Cores
+from baton.loadtest.proxy_bench.stage import Plan, Running, Stage, expect
+from baton.loadtest.proxy_bench.subjects import OURS
+from baton.loadtest.run.environment import environment, now
 
 _OF_A_STREAM: Final = 2  # descriptors, of the proxy
 _UNEVEN: Final = 1.1  # workers do not get equal numbers of streams
@@ -133,7 +133,7 @@ def _allow_descriptors(streams: int, workers: int) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m loadtest.proxy_bench.open_streams", description="Many open streams through Baton's proxy"
+        prog="python -m baton.loadtest.proxy_bench.open_streams", description="Many open streams through Baton's proxy"
     )
     add = parser.add_argument
     add("--streams", type=words.count, default=8000)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from loadtest.errors import RunError
+from baton.loadtest.errors import RunError
 
 STOP_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 60.0

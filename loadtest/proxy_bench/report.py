@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from loadtest.proxy_bench.figures import (
+from baton.loadtest.proxy_bench.figures import (
     ADDED,
     ASGI,
     BATON,
@@ -22,10 +22,10 @@ from loadtest.proxy_bench.figures import (
     over_rounds,
     ratio,
 )
-from loadtest.proxy_bench.proc import Memory
-from loadtest.proxy_bench.session import Result
-from loadtest.proxy_bench.stage import Plan
-from loadtest.proxy_bench.subjects import Missing, Subject
+from baton.loadtest.proxy_bench.proc import Memory
+from baton.loadtest.proxy_bench.session import Result
+from baton.loadtest.proxy_bench.stage import Plan
+from baton.loadtest.proxy_bench.subjects import Missing, Subject
 
 _COMPARED: Final = (REQUEST, CHUNK, ADDED, STARTS)
 _MIB: Final = 1 << 20

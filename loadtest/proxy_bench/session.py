@@ -9,14 +9,14 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
-from loadtest.errors import RunError
-from loadtest.proxy_bench import proc
-from loadtest.proxy_bench.collector import collector
-from loadtest.proxy_bench.figures import Sample
-from loadtest.proxy_bench.load import Load
-from loadtest.proxy_bench.processes import Cores
-from loadtest.proxy_bench.stage import Plan, Running, Stage, expect
-from loadtest.proxy_bench.subjects import TRACED, Subject
+from baton.loadtest.errors import RunError
+from baton.loadtest.proxy_bench import proc
+from baton.loadtest.proxy_bench.collector import collector
+from baton.loadtest.proxy_bench.figures import Sample
+from baton.loadtest.proxy_bench.load import Load
+from baton.loadtest.proxy_bench.processes import Cores
+from baton.loadtest.proxy_bench.stage import Plan, Running, Stage, expect
+from baton.loadtest.proxy_bench.subjects import TRACED, Subject
 
 T = TypeVar("T")
 

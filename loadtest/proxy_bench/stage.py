@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from contracts.secret import generate_secret
-from loadtest.client.wire import WireError
-from loadtest.errors import RunError
-from loadtest.mock_engine.settings import Counts
-from loadtest.proxy_bench.collector import Collector
-from loadtest.proxy_bench.load import Load, read_counts
-from loadtest.proxy_bench.processes import Cores, first_line, free_port, spawn, stop
-from loadtest.proxy_bench.subjects import Place, Subject
+from baton.contracts.secret import generate_secret
+from baton.loadtest.client.wire import WireError
+from baton.loadtest.errors import RunError
+from baton.loadtest.mock_engine.settings import Counts
+from baton.loadtest.proxy_bench.collector import Collector
+from baton.loadtest.proxy_bench.load import Load, read_counts
+from baton.loadtest.proxy_bench.processes import Cores, first_line, free_port, spawn, stop
+from baton.loadtest.proxy_bench.subjects import Place, Subject
 
 SETTLE_S: Final = 5.0  # how long a leg may outlast its request
 Dialect = Literal["baton", "vllm"]
@@ -92,7 +92,7 @@ class Stage:
         async with AsyncExitStack() as stack:
             urls = []
             for role in ("prefill", "decode"):
-                command = [sys.executable, "-m", "loadtest.mock_engine", "--role", role, *flags]
+                command = [sys.executable, "-m", "baton.loadtest.mock_engine", "--role", role, *flags]
                 process = await spawn(command, self._folder / "mocks.log", self._environment, piped=True)
                 stack.push_async_callback(stop, process)
                 urls.append(await first_line(process))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from loadtest.proxy_bench.figures import ASGI, BATON, HTTPX, VLLM_ROUTER
+from baton.loadtest.proxy_bench.figures import ASGI, BATON, HTTPX, VLLM_ROUTER
 
 PEERS: Final = {"vllm-router": "0.1.17", "sglang-router": "0.3.2"}
 DEFAULT_PEERS_DIR: Final = Path.home() / ".cache" / "baton" / "peers"
@@ -61,13 +61,13 @@ def _baton(place: Place) -> list[str]:
     urls = ("--prefill", place.prefill_url, "--decode", place.decode_url)
     listening = ("--host", "127.0.0.1", "--port", str(place.port))
     traces = ("--otlp-endpoint", place.collector_url, "--trace-share", str(TRACED))
-    return [sys.executable, "-m", "proxy", *listening, *urls, *traces, "--secret-file", str(place.secret_file)]
+    return [sys.executable, "-m", "baton.proxy", *listening, *urls, *traces, "--secret-file", str(place.secret_file)]
 
 
 def _relay(module: str) -> Callable[[Place], list[str]]:
     def command(place: Place) -> list[str]:
         urls = ("--prefill", place.prefill_url, "--decode", place.decode_url)
-        return [sys.executable, "-m", f"loadtest.proxy_bench.relays.{module}", "--port", str(place.port), *urls]
+        return [sys.executable, "-m", f"baton.loadtest.proxy_bench.relays.{module}", "--port", str(place.port), *urls]
 
     return command
 
@@ -91,7 +91,7 @@ def _router(name: str, version: str, folder: Path) -> Subject:
 OURS: Final = (
     Subject(
         name=BATON,
-        what="`python -m proxy` with its defaults (metrics, breaker, prefix affinity, admission, failover) and 1 % traces",
+        what="`python -m baton.proxy` with its defaults (metrics, breaker, prefix affinity, admission, failover) and 1 % traces",
         dialect="baton",
         command=_baton,
     ),

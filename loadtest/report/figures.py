@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from loadtest.measures.percentile import Spread, spread
-from loadtest.measures.serving import Serving, serving
-from loadtest.measures.shares import errors_by_kind, paths
-from loadtest.measures.stable import Stable, stable
-from loadtest.result import StageResult
+from baton.loadtest.measures.percentile import Spread, spread
+from baton.loadtest.measures.serving import Serving, serving
+from baton.loadtest.measures.shares import errors_by_kind, paths
+from baton.loadtest.measures.stable import Stable, stable
+from baton.loadtest.result import StageResult
 
 
 class Figures(NamedTuple):

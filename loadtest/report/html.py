@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from loadtest.report.figures import figures
-from loadtest.report.legs import legs_picture
-from loadtest.report.markdown import about
-from loadtest.report.pictures import distributions, throughput_plots, timeline
-from loadtest.report.plots import Picture
-from loadtest.report.style import STYLE
-from loadtest.report.tables import TITLES, Table, other_tables, serving_groups, sweep_table
-from loadtest.result import Result
+from baton.loadtest.report.figures import figures
+from baton.loadtest.report.legs import legs_picture
+from baton.loadtest.report.markdown import about
+from baton.loadtest.report.pictures import distributions, throughput_plots, timeline
+from baton.loadtest.report.plots import Picture
+from baton.loadtest.report.style import STYLE
+from baton.loadtest.report.tables import TITLES, Table, other_tables, serving_groups, sweep_table
+from baton.loadtest.result import Result
 
 
 def html_report(result: Result) -> str:

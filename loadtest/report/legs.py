@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from html import escape
 from typing import Final, NamedTuple
 
-from loadtest.measures.record import Record
-from loadtest.report.pictures import LEAST, bar
-from loadtest.report.plots import BOTTOM, LEFT, TOP, Axes, Labels, Picture, box_key, frame, svg
-from loadtest.report.scales import Scale, nice
-from loadtest.result import StageResult
+from baton.loadtest.measures.record import Record
+from baton.loadtest.report.pictures import LEAST, bar
+from baton.loadtest.report.plots import BOTTOM, LEFT, TOP, Axes, Labels, Picture, box_key, frame, svg
+from baton.loadtest.report.scales import Scale, nice
+from baton.loadtest.result import StageResult
 
 ROWS: Final = 20
 _ROW: Final = 26.0

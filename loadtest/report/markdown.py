@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from loadtest.report.figures import figures
-from loadtest.report.tables import Table, other_tables, serving_groups, sweep_table
-from loadtest.result import Result
+from baton.loadtest.report.figures import figures
+from baton.loadtest.report.tables import Table, other_tables, serving_groups, sweep_table
+from baton.loadtest.result import Result
 
 
 def markdown_report(result: Result) -> str:

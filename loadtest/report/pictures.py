@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from loadtest.measures.percentile import percentile
-from loadtest.measures.record import Record
-from loadtest.report.figures import figures
-from loadtest.report.plots import BOTTOM, TOP, Axes, Labels, Picture, Series, box_key, frame, line_plot, svg
-from loadtest.report.scales import Scale, nice
-from loadtest.report.tables import TITLES
-from loadtest.result import Result, StageResult
+from baton.loadtest.measures.percentile import percentile
+from baton.loadtest.measures.record import Record
+from baton.loadtest.report.figures import figures
+from baton.loadtest.report.plots import BOTTOM, TOP, Axes, Labels, Picture, Series, box_key, frame, line_plot, svg
+from baton.loadtest.report.scales import Scale, nice
+from baton.loadtest.report.tables import TITLES
+from baton.loadtest.result import Result, StageResult
 
 POINTS: Final = 200  # of a distribution
 ROWS: Final = 300  # of a timeline

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final, NamedTuple
 
-from loadtest.report.scales import Scale
+from baton.loadtest.report.scales import Scale
 
 WIDTH: Final = 720
 HEIGHT: Final = 320

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Self
 
-from loadtest.measures.percentile import percentile
+from baton.loadtest.measures.percentile import percentile
 
 WIDE: Final = 20.0  # largest value ÷ median: beyond it, a scale from 0 would show one value and a wall
 _STEPS: Final = (1, 2, 2.5, 5, 10)

@@ -4,7 +4,7 @@ import csv
 import io
 from typing import Final
 
-from loadtest.result import Result
+from baton.loadtest.result import Result
 
 COLUMNS: Final = (
     *(

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from loadtest.report.plots import HEIGHT, LEFT, WIDTH, Picture, swatch
-from loadtest.report.style import STYLE
+from baton.loadtest.report.plots import HEIGHT, LEFT, WIDTH, Picture, swatch
+from baton.loadtest.report.style import STYLE
 
 _ROW: Final = 24  # height of a line of the key, which stands below the drawing
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from loadtest.report.plots import COLOURS
+from baton.loadtest.report.plots import COLOURS
 
 _BARS: Final = {  # kind of bar → colour
     "queue": "--idle",

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from loadtest.measures.percentile import Spread
-from loadtest.measures.saturation import saturation
-from loadtest.measures.serving import Serving
-from loadtest.measures.stable import REFILL_S, Stable
-from loadtest.report.figures import Figures, figures, spreads
-from loadtest.result import HISTOGRAMS, NodeFigures, Result, StageResult
+from baton.loadtest.measures.percentile import Spread
+from baton.loadtest.measures.saturation import saturation
+from baton.loadtest.measures.serving import Serving
+from baton.loadtest.measures.stable import REFILL_S, Stable
+from baton.loadtest.report.figures import Figures, figures, spreads
+from baton.loadtest.result import HISTOGRAMS, NodeFigures, Result, StageResult
 
 TITLES: Final = {
     "ttft": ("TTFT", "Time to First Token"),

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from loadtest.report.figures import figures
-from loadtest.report.tables import Group, Table, other_tables, serving_groups, sweep_table
-from loadtest.result import Result
+from baton.loadtest.report.figures import figures
+from baton.loadtest.report.tables import Group, Table, other_tables, serving_groups, sweep_table
+from baton.loadtest.result import Result
 
 _WIDTH: Final = 50  # as are vLLM's tables
 _SENTENCE: Final = 40  # a wider column has words in it, and begins at the left

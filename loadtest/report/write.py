@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 
-from loadtest.errors import RunError, UsageError
-from loadtest.report.figures import as_plain, figures
-from loadtest.report.html import html_report
-from loadtest.report.markdown import markdown_report
-from loadtest.report.spreadsheet import csv_report
-from loadtest.result import Result, write_result
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.report.figures import as_plain, figures
+from baton.loadtest.report.html import html_report
+from baton.loadtest.report.markdown import markdown_report
+from baton.loadtest.report.spreadsheet import csv_report
+from baton.loadtest.result import Result, write_result
 
 
 def with_figures(result: Result) -> Result:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest import words
-from loadtest.errors import UsageError
-from loadtest.measures.goodput import parse_slos
+from baton.loadtest import words
+from baton.loadtest.errors import UsageError
+from baton.loadtest.measures.goodput import parse_slos
 
 DATASETS: Final = ("random", "shared-prefix", "multi-turn")
 REQUESTS: Final = 100  # unless the command line, or a file's length, says otherwise

@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import msgspec
 
-from loadtest.errors import UsageError
-from loadtest.run.arguments import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, SECONDS
-from loadtest.run.loops import Closed, Limits, Load, Open
-from loadtest.trace import read_trace
-from loadtest.traffic.arrivals import arrivals
-from loadtest.traffic.lengths import Lengths
-from loadtest.traffic.made_up import Making, MultiTurn, RandomPrompts, SharedPrefix
-from loadtest.traffic.prompt_file import PromptFile, read_prompts
-from loadtest.traffic.script import Source
-from loadtest.traffic.trace_replay import NO_LIMIT, Scale, TraceReplay
-from loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.errors import UsageError
+from baton.loadtest.run.arguments import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, SECONDS
+from baton.loadtest.run.loops import Closed, Limits, Load, Open
+from baton.loadtest.trace import read_trace
+from baton.loadtest.traffic.arrivals import arrivals
+from baton.loadtest.traffic.lengths import Lengths
+from baton.loadtest.traffic.made_up import Making, MultiTurn, RandomPrompts, SharedPrefix
+from baton.loadtest.traffic.prompt_file import PromptFile, read_prompts
+from baton.loadtest.traffic.script import Source
+from baton.loadtest.traffic.trace_replay import NO_LIMIT, Scale, TraceReplay
+from baton.loadtest.traffic.vocabulary import Vocabulary
 
 UNBOUNDED: Final = 1 << 60  # requests of a stage that only time ends
 

@@ -14,26 +14,26 @@ from typing import Final
 
 import uvloop
 
-from loadtest.client.address import parse_address
-from loadtest.client.exchange import Exchange
-from loadtest.client.fetch import fetch, first_model
-from loadtest.client.pool import Client
-from loadtest.errors import RunError
-from loadtest.measures.record import Record
-from loadtest.report.text import text_report
-from loadtest.report.write import prepare, with_figures, write_reports
-from loadtest.result import SCHEMA_VERSION, Result, StageResult
-from loadtest.run import build
-from loadtest.run.arguments import parse
-from loadtest.run.descriptors import raise_limit
-from loadtest.run.environment import environment, now, shown
-from loadtest.run.legs import LegWatch, token, wall_clock_of
-from loadtest.run.loops import Closed, Loop, warm_up
-from loadtest.run.node_metrics import NodeMetrics, differences
-from loadtest.run.own_cost import CostMeter
-from loadtest.run.progress import progress
-from loadtest.traffic.body import Form
-from loadtest.traffic.script import Source
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.exchange import Exchange
+from baton.loadtest.client.fetch import fetch, first_model
+from baton.loadtest.client.pool import Client
+from baton.loadtest.errors import RunError
+from baton.loadtest.measures.record import Record
+from baton.loadtest.report.text import text_report
+from baton.loadtest.report.write import prepare, with_figures, write_reports
+from baton.loadtest.result import SCHEMA_VERSION, Result, StageResult
+from baton.loadtest.run import build
+from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.descriptors import raise_limit
+from baton.loadtest.run.environment import environment, now, shown
+from baton.loadtest.run.legs import LegWatch, token, wall_clock_of
+from baton.loadtest.run.loops import Closed, Loop, warm_up
+from baton.loadtest.run.node_metrics import NodeMetrics, differences
+from baton.loadtest.run.own_cost import CostMeter
+from baton.loadtest.run.progress import progress
+from baton.loadtest.traffic.body import Form
+from baton.loadtest.traffic.script import Source
 
 EXIT_INTERRUPTED: Final = 130
 _GREETING_S: Final = 10.0  # for the first word with the server

@@ -3,7 +3,7 @@
 import resource
 from typing import Final
 
-from loadtest.errors import RunError
+from baton.loadtest.errors import RunError
 
 SPARE: Final = 64  # what the process needs besides connections
 

@@ -13,12 +13,12 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from contracts.http import TRACE_PATH
-from contracts.secret import SecretError, read_secret
-from loadtest.client.address import parse_address
-from loadtest.client.fetch import fetch
-from loadtest.errors import RunError, UsageError
-from loadtest.result import Legs
+from baton.contracts.http import TRACE_PATH
+from baton.contracts.secret import SecretError, read_secret
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.fetch import fetch
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.result import Legs
 
 LOOK_EVERY_S: Final = 1.0
 _TIMEOUT_S: Final = 10.0

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from loadtest.client.exchange import Exchange, Timing
-from loadtest.measures.record import Record
-from loadtest.traffic.script import Ask, Script, Source
+from baton.loadtest.client.exchange import Exchange, Timing
+from baton.loadtest.measures.record import Record
+from baton.loadtest.traffic.script import Ask, Script, Source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,10 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from loadtest.client.address import parse_address
-from loadtest.client.fetch import fetch
-from loadtest.errors import RunError
-from loadtest.result import HISTOGRAMS, HistogramMean, NodeFigures
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.fetch import fetch
+from baton.loadtest.errors import RunError
+from baton.loadtest.result import HISTOGRAMS, HistogramMean, NodeFigures
 
 _TRANSFERS: Final = "baton_transfers_total"
 

@@ -5,8 +5,8 @@ import contextlib
 import time
 from typing import Final, Self
 
-from loadtest.measures.percentile import spread
-from loadtest.result import ClientCost
+from baton.loadtest.measures.percentile import spread
+from baton.loadtest.result import ClientCost
 
 SAMPLE_S: Final = 0.05
 

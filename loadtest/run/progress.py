@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from loadtest.run.loops import Limits, Loop, Taken
+from baton.loadtest.run.loops import Limits, Loop, Taken
 
 EVERY_S: Final = 0.5
 

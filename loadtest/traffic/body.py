@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from loadtest.traffic.script import Ask
+from baton.loadtest.traffic.script import Ask
 
 _encode = msgspec.json.Encoder().encode
 

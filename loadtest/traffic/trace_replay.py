@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from loadtest.trace import BLOCK_TOKENS, TracedRequest
-from loadtest.traffic.made_up import Making
-from loadtest.traffic.script import Ask, Script, Single
+from baton.loadtest.trace import BLOCK_TOKENS, TracedRequest
+from baton.loadtest.traffic.made_up import Making
+from baton.loadtest.traffic.script import Ask, Script, Single
 
 NO_LIMIT: Final = 1 << 62
 

@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 import torch.distributed
 
-from model_runner.pipeline.choose import Transfer
-from model_runner.pipeline.handles import RECEIVING, SENDING, Handle, Posted, Tensors, told_as, wait_for
-from model_runner.pipeline.receive_ahead import ReceiveAhead
-from model_runner.pipeline.send_window import SendWindow
+from baton.model_runner.pipeline.choose import Transfer
+from baton.model_runner.pipeline.handles import RECEIVING, SENDING, Handle, Posted, Tensors, told_as, wait_for
+from baton.model_runner.pipeline.receive_ahead import ReceiveAhead
+from baton.model_runner.pipeline.send_window import SendWindow
 
 IDLE: Final = timedelta(days=365)  # a receive is posted ahead, however long the engine is idle then
 

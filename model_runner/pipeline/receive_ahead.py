@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from model_runner.pipeline.handles import RECEIVING, PipelineError, Posted, Tensors, told_as, wait_for
+from baton.model_runner.pipeline.handles import RECEIVING, PipelineError, Posted, Tensors, told_as, wait_for
 
 AHEAD = 1
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from model_runner.pipeline.handles import SENDING, Handle, Tensors, told_as, wait_for
+from baton.model_runner.pipeline.handles import SENDING, Handle, Tensors, told_as, wait_for
 
 SLOTS = 2
 

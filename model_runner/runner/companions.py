@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from model_runner.tokens.choose import Transfer
-from model_runner.tokens.handles import BoundedEvent, Tensors
+from baton.model_runner.tokens.choose import Transfer
+from baton.model_runner.tokens.handles import BoundedEvent, Tensors
 
 
 class Companion:

@@ -2,7 +2,7 @@
 
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from model_runner.runner.event_synced import EventSynced
+from baton.model_runner.runner.event_synced import EventSynced
 
 
 class CudaRunner(EventSynced, GPUModelRunner):

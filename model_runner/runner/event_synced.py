@@ -15,12 +15,12 @@ from vllm import envs
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
-from model_runner.runner.companions import Companion, Companions
-from model_runner.runner.output import fields, outputs_through, with_logprobs
-from model_runner.runner.place import in_place_of
-from model_runner.tokens import choose
-from model_runner.tokens.packing import DEFAULT_TOP_LOGPROBS, Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.runner.companions import Companion, Companions
+from baton.model_runner.runner.output import fields, outputs_through, with_logprobs
+from baton.model_runner.runner.place import in_place_of
+from baton.model_runner.tokens import choose
+from baton.model_runner.tokens.packing import DEFAULT_TOP_LOGPROBS, Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 
 OUTPUT = "AsyncGPUModelRunnerOutput"
 EVENTS = (

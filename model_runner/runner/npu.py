@@ -5,7 +5,7 @@ from typing import ClassVar
 from vllm_ascend.worker import model_runner_v1  # type: ignore[import-not-found,unused-ignore]  # absent elsewhere
 from vllm_ascend.worker.model_runner_v1 import NPUModelRunner  # type: ignore[import-not-found,unused-ignore]
 
-from model_runner.runner.event_synced import ListsEventSynced
+from baton.model_runner.runner.event_synced import ListsEventSynced
 
 
 class NpuRunner(ListsEventSynced, NPUModelRunner):

@@ -12,8 +12,8 @@ import torch
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
-from model_runner.runner.companions import Companions
-from model_runner.tokens.handles import Tensors
+from baton.model_runner.runner.companions import Companions
+from baton.model_runner.tokens.handles import Tensors
 
 
 class TokenOutput(AsyncGPUModelRunnerOutput):

@@ -2,10 +2,10 @@
 
 import torch
 
-from model_runner.tokens.host import HostTransfer
-from model_runner.tokens.lanes import StreamLane
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.tokens.host import HostTransfer
+from baton.model_runner.tokens.lanes import StreamLane
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 
 Transfer = TokenTransfer | HostTransfer
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from model_runner.tokens.errors import TokenTransferError
-from model_runner.tokens.lanes import LaneEvent
+from baton.model_runner.tokens.errors import TokenTransferError
+from baton.model_runner.tokens.lanes import LaneEvent
 
 Tensors = Mapping[str, torch.Tensor]
 TOKENS = "a step's tokens"

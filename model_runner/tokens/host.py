@@ -2,8 +2,8 @@
 
 import time
 
-from model_runner.tokens.counts import Counts
-from model_runner.tokens.handles import Tensors
+from baton.model_runner.tokens.counts import Counts
+from baton.model_runner.tokens.handles import Tensors
 
 
 class Arrived:

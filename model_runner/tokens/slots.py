@@ -11,8 +11,8 @@ from collections import deque
 
 import torch
 
-from model_runner.tokens.errors import TokenTimeoutError, TokenTransferError
-from model_runner.tokens.lanes import Lane
+from baton.model_runner.tokens.errors import TokenTimeoutError, TokenTransferError
+from baton.model_runner.tokens.lanes import Lane
 
 SLOTS = 4  # vLLM keeps two batches under way under asynchronous scheduling
 

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import torch
 
-from model_runner.tokens.counts import Counts
-from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
-from model_runner.tokens.handles import EVENT, BoundedEvent, EventWatch, Handle, Tensors
-from model_runner.tokens.lanes import Lane, LaneEvent
-from model_runner.tokens.packing import Packing, Sizes, pack
-from model_runner.tokens.slots import SLOTS, Ring, Slot, part_of
+from baton.model_runner.tokens.counts import Counts
+from baton.model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
+from baton.model_runner.tokens.handles import EVENT, BoundedEvent, EventWatch, Handle, Tensors
+from baton.model_runner.tokens.lanes import Lane, LaneEvent
+from baton.model_runner.tokens.packing import Packing, Sizes, pack
+from baton.model_runner.tokens.slots import SLOTS, Ring, Slot, part_of
 
 logger = logging.getLogger(__name__)
 

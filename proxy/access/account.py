@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from proxy.access.counts import Counts
-from proxy.access.errors import Denial, InvalidKeyError, KeyLimitError, ModelNotAllowedError
-from proxy.access.key_file import Key
+from baton.proxy.access.counts import Counts
+from baton.proxy.access.errors import Denial, InvalidKeyError, KeyLimitError, ModelNotAllowedError
+from baton.proxy.access.key_file import Key
 
 MINUTE_S: Final = 60.0
 _RETRY_AT_ONCE_S: Final = 1  # nobody knows when one of them will have ended

@@ -4,9 +4,9 @@ from typing import Final
 
 from starlette.types import Scope
 
-from proxy.access.account import Account
-from proxy.access.errors import Denial, ModelNotAllowedError
-from proxy.access.metrics import AccessMetrics
+from baton.proxy.access.account import Account
+from baton.proxy.access.errors import Denial, ModelNotAllowedError
+from baton.proxy.access.metrics import AccessMetrics
 
 CALLER: Final = "baton.caller"  # in a request's scope
 

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from proxy.workers.seat import Seat
+from baton.proxy.workers.seat import Seat
 
 _CELL_BYTES: Final = 8
 

@@ -8,16 +8,16 @@ from typing import Final
 
 from starlette.types import ASGIApp, Scope
 
-from proxy.access import key_file
-from proxy.access.counts import counts_of
-from proxy.access.follow import Follower
-from proxy.access.guard import Guard, ReadingGuard
-from proxy.access.key_file import Key
-from proxy.access.keyring import Keyring
-from proxy.access.metrics import AccessMetrics
-from proxy.admission.claims import Claims
-from proxy.sight.exchange import Sight
-from proxy.workers.seat import Seat
+from baton.proxy.access import key_file
+from baton.proxy.access.counts import counts_of
+from baton.proxy.access.follow import Follower
+from baton.proxy.access.guard import Guard, ReadingGuard
+from baton.proxy.access.key_file import Key
+from baton.proxy.access.keyring import Keyring
+from baton.proxy.access.metrics import AccessMetrics
+from baton.proxy.admission.claims import Claims
+from baton.proxy.sight.exchange import Sight
+from baton.proxy.workers.seat import Seat
 
 logger = logging.getLogger(__name__)
 

@@ -3,7 +3,7 @@
 from enum import StrEnum
 from http import HTTPStatus
 
-from proxy.errors import ProxyError
+from baton.proxy.errors import ProxyError
 
 
 class Denial(StrEnum):

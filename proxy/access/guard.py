@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.access.caller import CALLER, Caller
-from proxy.access.errors import AccessError
-from proxy.access.keyring import Keyring, without_credentials
-from proxy.access.metrics import AccessMetrics
-from proxy.admission.claims import Claims
-from proxy.client import Client
-from proxy.connections import writer_of
-from proxy.dialects.shapes import shape_of
-from proxy.headers import request_id_of
-from proxy.request import discard_body, is_reset_unless_read
-from proxy.sight.exchange import Sight
+from baton.proxy.access.caller import CALLER, Caller
+from baton.proxy.access.errors import AccessError
+from baton.proxy.access.keyring import Keyring, without_credentials
+from baton.proxy.access.metrics import AccessMetrics
+from baton.proxy.admission.claims import Claims
+from baton.proxy.client import Client
+from baton.proxy.connections import writer_of
+from baton.proxy.dialects.shapes import shape_of
+from baton.proxy.headers import request_id_of
+from baton.proxy.request import discard_body, is_reset_unless_read
+from baton.proxy.sight.exchange import Sight
 
 
 class Guard:

@@ -5,10 +5,10 @@ from typing import Any, Final, cast
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from proxy.access.heads import MAX_TARGET_BYTES, HeadLimits, NotHttpError, as_bytes
-from proxy.errors import ProxyError
-from proxy.headers import find
-from proxy.request import discard_body
+from baton.proxy.access.heads import MAX_TARGET_BYTES, HeadLimits, NotHttpError, as_bytes
+from baton.proxy.errors import ProxyError
+from baton.proxy.headers import find
+from baton.proxy.request import discard_body
 
 LINGER_S: Final = 2.0  # after a refusal, for a client that is still sending: a reset would swallow the answer
 

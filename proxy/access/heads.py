@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from proxy.errors import ProxyError
+from baton.proxy.errors import ProxyError
 
 MAX_TARGET_BYTES: Final = 8192  # path and query
 _OF_A_HEADER: Final = 4  # colon, space and the line's end

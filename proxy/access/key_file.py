@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from contracts.configuration import strict_yaml
+from baton.contracts.configuration import strict_yaml
 
 MIN_KEY_CHARS: Final = 16
 MAX_KEYS: Final = 10_000

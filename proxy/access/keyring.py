@@ -6,11 +6,11 @@ A key is hashed and its digest is looked up: how long that takes says nothing of
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from proxy.access.account import Account
-from proxy.access.counts import Counts
-from proxy.access.errors import Denial, InvalidKeyError
-from proxy.access.key_file import Key, digest_of
-from proxy.headers import RawHeaders
+from baton.proxy.access.account import Account
+from baton.proxy.access.counts import Counts
+from baton.proxy.access.errors import Denial, InvalidKeyError
+from baton.proxy.access.key_file import Key, digest_of
+from baton.proxy.headers import RawHeaders
 
 CREDENTIALS: Final = frozenset((b"authorization", b"x-api-key"))
 _BEARER: Final = b"bearer "

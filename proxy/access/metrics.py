@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from proxy.access.errors import Denial
+from baton.proxy.access.errors import Denial
 
 NOBODY: Final = ""  # the name where no key was recognised
 

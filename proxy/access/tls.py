@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from contracts.configuration.schema import ProxyConfig
-from proxy.access.follow import LOOK_S, Follower
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.access.follow import LOOK_S, Follower
 
 logger = logging.getLogger(__name__)
 

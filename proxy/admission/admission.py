@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from starlette.types import Scope
 
-from contracts.configuration.schema import ProxyConfig
-from proxy.access.caller import caller_of
-from proxy.admission import descriptors
-from proxy.admission.asked import priority_of, tenant_of, timeout_s_of
-from proxy.admission.claims import Claims
-from proxy.admission.gate import Gate, Ticket
-from proxy.headers import RawHeaders
-from proxy.node import SEQUENCE_BYTES
-from proxy.request import ClientRequest
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.access.caller import caller_of
+from baton.proxy.admission import descriptors
+from baton.proxy.admission.asked import priority_of, tenant_of, timeout_s_of
+from baton.proxy.admission.claims import Claims
+from baton.proxy.admission.gate import Gate, Ticket
+from baton.proxy.headers import RawHeaders
+from baton.proxy.node import SEQUENCE_BYTES
+from baton.proxy.request import ClientRequest
 
 logger = logging.getLogger(__name__)
 _SILENCE_S: Final = 5.0  # between two log lines about descriptors

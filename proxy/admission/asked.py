@@ -5,9 +5,9 @@ import secrets
 from hashlib import blake2b
 from typing import Final
 
-from proxy.errors import BadRequestError
-from proxy.fields import Fields, is_set
-from proxy.headers import RawHeaders, find
+from baton.proxy.errors import BadRequestError
+from baton.proxy.fields import Fields, is_set
+from baton.proxy.headers import RawHeaders, find
 
 PRIORITY: Final = "priority"  # vLLM's field; lower numbers go first there too
 _KEY: Final = secrets.token_bytes(16)  # tenants' names mean something within this process only

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from proxy.errors import NoDescriptorsError
+from baton.proxy.errors import NoDescriptorsError
 
 _BOTH_LEGS: Final = 2
 _DECODE_LEG: Final = 1

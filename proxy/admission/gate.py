@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from proxy.admission.fair_queue import FairQueue
-from proxy.errors import OverloadedError, Refusal, TooManyRequestsError
-from proxy.retries import MIN_LEFT_S
+from baton.proxy.admission.fair_queue import FairQueue
+from baton.proxy.errors import OverloadedError, Refusal, TooManyRequestsError
+from baton.proxy.retries import MIN_LEFT_S
 
 _SMOOTHING: Final = 0.1  # of the newest interval between two requests that ended
 _LONGEST_S: Final = 60.0  # that anybody is told to stay away

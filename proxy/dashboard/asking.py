@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import msgspec
 
-from contracts.http import TIMELINE_PATH, TRANSFERS_PATH
-from contracts.secret import ClusterSecret
-from proxy.errors import UpstreamError
-from proxy.headers import line
-from proxy.node import Node, State
-from proxy.nodes import Members
-from proxy.upstream import Upstream
+from baton.contracts.http import TIMELINE_PATH, TRANSFERS_PATH
+from baton.contracts.secret import ClusterSecret
+from baton.proxy.errors import UpstreamError
+from baton.proxy.headers import line
+from baton.proxy.node import Node, State
+from baton.proxy.nodes import Members
+from baton.proxy.upstream import Upstream
 
 ROUND_S: Final = 1.0
 MOST_A_ROUND: Final = 24  # nodes; with more of them each is asked less often

@@ -7,17 +7,17 @@ from typing import Any, Final
 
 import msgspec
 
-from contracts.secret import ClusterSecret
-from proxy.about import running_version
-from proxy.admission.admission import Admission
-from proxy.dashboard.asking import Nodes
-from proxy.dashboard.clocks import offset
-from proxy.dashboard.glimpse import Glimpse, for_anybody, glimpse, joined
-from proxy.dashboard.scene import Scene
-from proxy.nodes import Members
-from proxy.sight.exchange import Sight
-from proxy.upstream import Upstream
-from proxy.workers.crew import Crew
+from baton.contracts.secret import ClusterSecret
+from baton.proxy.about import running_version
+from baton.proxy.admission.admission import Admission
+from baton.proxy.dashboard.asking import Nodes
+from baton.proxy.dashboard.clocks import offset
+from baton.proxy.dashboard.glimpse import Glimpse, for_anybody, glimpse, joined
+from baton.proxy.dashboard.scene import Scene
+from baton.proxy.nodes import Members
+from baton.proxy.sight.exchange import Sight
+from baton.proxy.upstream import Upstream
+from baton.proxy.workers.crew import Crew
 
 FRESH_S: Final = 0.5  # an answer is good for so long
 GLANCE, LOOK = "glance", "look"  # what workers are asked: without single requests, with them

@@ -9,12 +9,12 @@ from typing import Any, Final
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from proxy.admin_models import LeavingView, NodeView
-from proxy.admission.admission import Admission
-from proxy.node import Node
-from proxy.nodes import Members
-from proxy.sight.times import GAP_BOUNDS_S, NodeTimes, Times
-from proxy.workers import views
+from baton.proxy.admin_models import LeavingView, NodeView
+from baton.proxy.admission.admission import Admission
+from baton.proxy.node import Node
+from baton.proxy.nodes import Members
+from baton.proxy.sight.times import GAP_BOUNDS_S, NodeTimes, Times
+from baton.proxy.workers import views
 
 TTFT: Final = "baton_time_to_first_token_seconds"
 COUNTERS: Final = {  # name in the feed → series, and which of its labels stay apart

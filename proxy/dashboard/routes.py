@@ -6,12 +6,12 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
-from contracts.kv_transfer import is_transfer_id
-from proxy.admin import authorise, guarded_by
-from proxy.admin_token import AdminToken
-from proxy.dashboard.dashboard import Dashboard
-from proxy.dashboard.files import files
-from proxy.dashboard.pace import Pace
+from baton.contracts.kv_transfer import is_transfer_id
+from baton.proxy.admin import authorise, guarded_by
+from baton.proxy.admin_token import AdminToken
+from baton.proxy.dashboard.dashboard import Dashboard
+from baton.proxy.dashboard.files import files
+from baton.proxy.dashboard.pace import Pace
 
 PAGE: Final = "/dashboard"
 _PAGE_FILE: Final = "index.html"

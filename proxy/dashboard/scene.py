@@ -5,9 +5,9 @@ from collections import deque
 from itertools import count
 from typing import Any, Final
 
-from proxy.client import Client
-from proxy.dashboard.watched import WatchedClient
-from proxy.sight.exchange import Sight
+from baton.proxy.client import Client
+from baton.proxy.dashboard.watched import WatchedClient
+from baton.proxy.sight.exchange import Sight
 
 LOOK_S: Final = 10.0  # whoever looks asks again well within that
 MOST_WATCHED: Final = 512  # requests at once; further ones are served unwatched

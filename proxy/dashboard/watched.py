@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from starlette.types import Send
 
-from proxy.admission.claims import Claim
-from proxy.client import Client
-from proxy.connections import Writer
-from proxy.dialects.shapes import OPENAI, Shape
-from proxy.sight.traces import UNTRACED, Leg, Trace
+from baton.proxy.admission.claims import Claim
+from baton.proxy.client import Client
+from baton.proxy.connections import Writer
+from baton.proxy.dialects.shapes import OPENAI, Shape
+from baton.proxy.sight.traces import UNTRACED, Leg, Trace
 
 MAX_LEGS: Final = 8  # of one request; more attempts are counted alone
 MAX_EVENTS: Final = 8

@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.endpoints import RESPONSES
-from proxy.fields import Fields, is_on, is_set, kind_of
-from proxy.request import ClientRequest
+from baton.proxy.endpoints import RESPONSES
+from baton.proxy.fields import Fields, is_on, is_set, kind_of
+from baton.proxy.request import ClientRequest
 
 BACKGROUND: Final = "a background answer outlives its request"
 TOOLS: Final = "built-in tools make further prompts on the node"

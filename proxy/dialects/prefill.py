@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 
-from contracts.kv_transfer import FIELD
-from proxy.bodies import prefill_body
-from proxy.endpoints import MESSAGES, RESPONSES
-from proxy.fields import Fields
-from proxy.request import ClientRequest
+from baton.contracts.kv_transfer import FIELD
+from baton.proxy.bodies import prefill_body
+from baton.proxy.endpoints import MESSAGES, RESPONSES
+from baton.proxy.fields import Fields
+from baton.proxy.request import ClientRequest
 
 _NOT_OF_RESPONSES: Final = frozenset(
     (

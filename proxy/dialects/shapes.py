@@ -7,8 +7,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from proxy.endpoints import COUNT_TOKENS, MESSAGES, RESPONSES
-from proxy.errors import NodeAnsweredError, ProxyError
+from baton.proxy.endpoints import COUNT_TOKENS, MESSAGES, RESPONSES
+from baton.proxy.errors import NodeAnsweredError, ProxyError
 
 _ANTHROPIC_KINDS: Final = {
     400: "invalid_request_error",

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from proxy.dialects.ending import Ending
-from proxy.endpoints import MESSAGES, RESPONSES
-from proxy.request import ClientRequest
-from proxy.resume.rules import Never
-from proxy.resume.stream import Mode, Stream
+from baton.proxy.dialects.ending import Ending
+from baton.proxy.endpoints import MESSAGES, RESPONSES
+from baton.proxy.request import ClientRequest
+from baton.proxy.resume.rules import Never
+from baton.proxy.resume.stream import Mode, Stream
 
 _LAST: Final = {
     MESSAGES: (b"message_stop", b"error"),

@@ -5,8 +5,8 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import HTTPException
 
-from proxy.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from proxy.pass_through.routes import ROUTES
+from baton.proxy.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from baton.proxy.pass_through.routes import ROUTES
 
 _COMMON: Final[dict[str, Any]] = {
     "model": {"type": "string"},

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from proxy.document.by_hand import ANSWERS
+from baton.proxy.document.by_hand import ANSWERS
 
 _REF: Final = "#/components/schemas/"
 _FOLLOWS: Final = re.compile(r"^#/components/schemas/(.+)$")

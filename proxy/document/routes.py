@@ -7,13 +7,13 @@ from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from proxy.document.merge import merged
-from proxy.endpoints import DATA_ROUTES
-from proxy.errors import UpstreamError
-from proxy.node import usable
-from proxy.nodes import Members
-from proxy.pass_through.routes import ROUTES
-from proxy.upstream import Upstream
+from baton.proxy.document.merge import merged
+from baton.proxy.endpoints import DATA_ROUTES
+from baton.proxy.errors import UpstreamError
+from baton.proxy.node import usable
+from baton.proxy.nodes import Members
+from baton.proxy.pass_through.routes import ROUTES
+from baton.proxy.upstream import Upstream
 
 PATH: Final = "/openapi.json"
 ASK_S: Final = 20.0  # a node makes its document when it is first asked

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import Kind, UpstreamError
 
 HIGH_WATER_BYTES: Final = 1 << 16  # of what nobody has read; the node is not read any further then
 END_OF_EVENT: Final = b"\n\n"

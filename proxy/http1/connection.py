@@ -6,8 +6,8 @@ from typing import Final, cast
 
 import httptools
 
-from proxy.errors import Kind, UpstreamError
-from proxy.http1.answer import Answer, RawHeaders
+from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.http1.answer import Answer, RawHeaders
 
 MAX_HEAD_BYTES: Final = 1 << 16
 

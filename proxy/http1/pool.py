@@ -8,8 +8,8 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-from proxy.http1.address import Address
-from proxy.http1.connection import Connection
+from baton.proxy.http1.address import Address
+from baton.proxy.http1.connection import Connection
 
 # uvicorn, in front of every vLLM, closes a connection that idled for 5 s: let go a little earlier.
 KEEP_ALIVE_S: Final = 4.0

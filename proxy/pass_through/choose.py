@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from proxy.bases import check_is_one
-from proxy.errors import ProxyError, UnavailableError
-from proxy.node import TAKES_WORK, Node, usable
+from baton.proxy.bases import check_is_one
+from baton.proxy.errors import ProxyError, UnavailableError
+from baton.proxy.node import TAKES_WORK, Node, usable
 
 
 class NotServedError(ProxyError):

@@ -3,20 +3,20 @@
 import asyncio
 from typing import Any
 
-from contracts.http import LOCAL
-from proxy.attempt import Attempts
-from proxy.client import Client
-from proxy.dialects.alone import PREVIOUS, previous_of
-from proxy.dialects.typed_stream import TypedStream
-from proxy.nodes import Members
-from proxy.orchestrate import Orchestrator
-from proxy.outcome import DecodeRefused, Opened
-from proxy.pass_through.holders import holder_of
-from proxy.plans import Alone
-from proxy.reasons import LABELS
-from proxy.relay import relay
-from proxy.request import ClientRequest
-from proxy.upstream import Upstream
+from baton.contracts.http import LOCAL
+from baton.proxy.attempt import Attempts
+from baton.proxy.client import Client
+from baton.proxy.dialects.alone import PREVIOUS, previous_of
+from baton.proxy.dialects.typed_stream import TypedStream
+from baton.proxy.nodes import Members
+from baton.proxy.orchestrate import Orchestrator
+from baton.proxy.outcome import DecodeRefused, Opened
+from baton.proxy.pass_through.holders import holder_of
+from baton.proxy.plans import Alone
+from baton.proxy.reasons import LABELS
+from baton.proxy.relay import relay
+from baton.proxy.request import ClientRequest
+from baton.proxy.upstream import Upstream
 
 
 class Conversations(Orchestrator):

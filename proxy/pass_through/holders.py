@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
-from proxy.endpoints import RESPONSES
-from proxy.errors import UnavailableError, UpstreamError
-from proxy.node import TAKES_WORK, Node
-from proxy.upstream import Upstream
+from baton.proxy.endpoints import RESPONSES
+from baton.proxy.errors import UnavailableError, UpstreamError
+from baton.proxy.node import TAKES_WORK, Node
+from baton.proxy.upstream import Upstream
 
 ASK_S: Final = 15.0
 

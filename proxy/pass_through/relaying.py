@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from proxy import headers
-from proxy.client import Client
-from proxy.errors import StreamBrokenError, UpstreamError
-from proxy.http1.answer import Answer
-from proxy.node import Node
-from proxy.upstream import Upstream
+from baton.proxy import headers
+from baton.proxy.client import Client
+from baton.proxy.errors import StreamBrokenError, UpstreamError
+from baton.proxy.http1.answer import Answer
+from baton.proxy.node import Node
+from baton.proxy.upstream import Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

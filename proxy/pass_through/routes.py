@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.endpoints import COUNT_TOKENS, RESPONSES
+from baton.proxy.endpoints import COUNT_TOKENS, RESPONSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

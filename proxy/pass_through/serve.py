@@ -11,23 +11,23 @@ from urllib.parse import parse_qs, quote
 import msgspec
 from starlette.types import Receive, Scope
 
-from contracts.http import LOCAL
-from proxy import headers
-from proxy.access.caller import check_model
-from proxy.client import Client
-from proxy.connections import writer_of
-from proxy.disconnect import WhileConnected
-from proxy.errors import BadGatewayError, Kind, UpstreamError
-from proxy.fields import split
-from proxy.node import Node
-from proxy.nodes import Members
-from proxy.orchestrate import Orchestrator
-from proxy.pass_through.choose import nodes_for
-from proxy.pass_through.holders import holder_of
-from proxy.pass_through.relaying import Passed, asked, relay_stream, relay_whole
-from proxy.pass_through.routes import Route, route_of
-from proxy.request import ClientRequest, read_body
-from proxy.upstream import Upstream
+from baton.contracts.http import LOCAL
+from baton.proxy import headers
+from baton.proxy.access.caller import check_model
+from baton.proxy.client import Client
+from baton.proxy.connections import writer_of
+from baton.proxy.disconnect import WhileConnected
+from baton.proxy.errors import BadGatewayError, Kind, UpstreamError
+from baton.proxy.fields import split
+from baton.proxy.node import Node
+from baton.proxy.nodes import Members
+from baton.proxy.orchestrate import Orchestrator
+from baton.proxy.pass_through.choose import nodes_for
+from baton.proxy.pass_through.holders import holder_of
+from baton.proxy.pass_through.relaying import Passed, asked, relay_stream, relay_whole
+from baton.proxy.pass_through.routes import Route, route_of
+from baton.proxy.request import ClientRequest, read_body
+from baton.proxy.upstream import Upstream
 
 REASON: Final = "one node serves this route"
 _TRIES: Final = 2

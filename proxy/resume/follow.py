@@ -9,12 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.endpoints import CHAT, COMPLETIONS
-from proxy.fields import is_on
-from proxy.request import ClientRequest
-from proxy.resume.events import DONE, END, Piece, encode, parse
-from proxy.resume.record import Record, TokenRecord
-from proxy.resume.rules import Never, limit
+from baton.proxy.endpoints import CHAT, COMPLETIONS
+from baton.proxy.fields import is_on
+from baton.proxy.request import ClientRequest
+from baton.proxy.resume.events import DONE, END, Piece, encode, parse
+from baton.proxy.resume.record import Record, TokenRecord
+from baton.proxy.resume.rules import Never, limit
 
 # What shaped the prompt, whose token ids are given now, or is set anew.
 _NOT_HANDED_ON: Final = frozenset(

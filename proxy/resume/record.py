@@ -11,9 +11,9 @@ again. Ids take about five bytes a token; whole events are bounded by `MAX_BYTES
 
 from typing import Final
 
-from proxy.errors import Kind, StreamBrokenError
-from proxy.resume.events import DONE, ERROR, Splitter, parse
-from proxy.resume.rules import Never
+from baton.proxy.errors import Kind, StreamBrokenError
+from baton.proxy.resume.events import DONE, ERROR, Splitter, parse
+from baton.proxy.resume.rules import Never
 
 MAX_BYTES: Final = 1 << 20  # of whole events, per stream
 _PROMPT_KEY: Final = b'"prompt_token_ids":['

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from proxy.classify import has_several_prompts
-from proxy.endpoints import CHAT
-from proxy.fields import Fields, is_set
-from proxy.request import ClientRequest
+from baton.proxy.classify import has_several_prompts
+from baton.proxy.endpoints import CHAT
+from baton.proxy.fields import Fields, is_set
+from baton.proxy.request import ClientRequest
 
 
 class Way(StrEnum):

@@ -7,11 +7,11 @@ like those before it, so that this leg may break too.
 
 from typing import Any, Final
 
-from proxy.errors import Kind, StreamBrokenError
-from proxy.resume.events import DONE, ERROR, Piece, Splitter, encode, parse
-from proxy.resume.follow import CannotFollowError, Following
-from proxy.resume.record import Record, nodes_own_error
-from proxy.resume.rules import Never
+from baton.proxy.errors import Kind, StreamBrokenError
+from baton.proxy.resume.events import DONE, ERROR, Piece, Splitter, encode, parse
+from baton.proxy.resume.follow import CannotFollowError, Following
+from baton.proxy.resume.record import Record, nodes_own_error
+from baton.proxy.resume.rules import Never
 
 _LOGPROB_LISTS: Final = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
 

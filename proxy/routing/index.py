@@ -9,7 +9,7 @@ what is looked at moves to the young one. So between half of `max_entries` and a
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from proxy.routing.prefixes import Prefixes
+from baton.proxy.routing.prefixes import Prefixes
 
 MAX_ENTRIES: Final = 200_000
 

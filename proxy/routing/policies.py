@@ -13,10 +13,10 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from proxy.routing.candidates import C, Candidate, Candidates
-from proxy.routing.fair_share import FairShare
-from proxy.routing.index import MAX_ENTRIES, PrefixIndex, depth_of, each
-from proxy.routing.prefixes import CHUNK_BYTES, Prefixes
+from baton.proxy.routing.candidates import C, Candidate, Candidates
+from baton.proxy.routing.fair_share import FairShare
+from baton.proxy.routing.index import MAX_ENTRIES, PrefixIndex, depth_of, each
+from baton.proxy.routing.prefixes import CHUNK_BYTES, Prefixes
 
 _load: Final = attrgetter("load")
 

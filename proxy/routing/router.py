@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from proxy.node import Node
-from proxy.routing.candidates import Candidates
-from proxy.routing.policies import Policy, Work
+from baton.proxy.node import Node
+from baton.proxy.routing.candidates import Candidates
+from baton.proxy.routing.policies import Policy, Work
 
 _KEPT: Final = 64  # sets of nodes that are kept in order: a few models, a few that are away
 

@@ -11,15 +11,15 @@ from typing import Any, Final, Literal, NamedTuple
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from proxy.sight.background import Background
-from proxy.sight.log_format import LogFormat, as_json, as_text
+from baton.proxy.sight.background import Background
+from baton.proxy.sight.log_format import LogFormat, as_json, as_text
 
 Which = Literal["off", "errors", "all"]
 MOST: Final = 8192  # lines that wait
 BATCH: Final = 32
 GATHER_S: Final = 0.05
 STOP_S: Final = 0.5
-_LOGGER: Final = "proxy.access"
+_LOGGER: Final = "baton.proxy.access"
 _MESSAGE: Final = "request"
 
 

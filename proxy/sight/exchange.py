@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 from starlette.types import Scope
 
-from contracts.configuration.schema import ProxyConfig
-from proxy.access.caller import caller_of
-from proxy.admission.asked import tenant_of
-from proxy.client import Client
-from proxy.metrics import Metrics
-from proxy.sight.access_log import AccessLog, Entry
-from proxy.sight.tracing import Tracing
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.access.caller import caller_of
+from baton.proxy.admission.asked import tenant_of
+from baton.proxy.client import Client
+from baton.proxy.metrics import Metrics
+from baton.proxy.sight.access_log import AccessLog, Entry
+from baton.proxy.sight.tracing import Tracing
 
 
 class Sight:

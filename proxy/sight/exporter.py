@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from proxy.sight.background import Background
+from baton.proxy.sight.background import Background
 
 logger = logging.getLogger(__name__)
 

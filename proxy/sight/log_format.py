@@ -14,7 +14,7 @@ _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 
 
 class TextFormat(logging.Formatter):
-    """`INFO:proxy.watch:node is ready url=http://…`."""
+    """`INFO:baton.proxy.watch:node is ready url=http://…`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the stack of an exception."""

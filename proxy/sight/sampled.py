@@ -19,10 +19,10 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from proxy.headers import RawHeaders
-from proxy.sight import traceparent
-from proxy.sight.traceparent import Parent
-from proxy.sight.traces import Leg, Trace
+from baton.proxy.headers import RawHeaders
+from baton.proxy.sight import traceparent
+from baton.proxy.sight.traceparent import Parent
+from baton.proxy.sight.traces import Leg, Trace
 
 NANOSECONDS: Final = 1_000_000_000
 

@@ -3,7 +3,7 @@
 import re
 from typing import Final, NamedTuple
 
-from proxy.headers import RawHeaders
+from baton.proxy.headers import RawHeaders
 
 _FORM: Final = re.compile(rb"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _NO_VERSION: Final = b"ff"

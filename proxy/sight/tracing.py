@@ -6,10 +6,10 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from contracts.configuration.schema import ProxyConfig
-from proxy.headers import RawHeaders
-from proxy.sight.traceparent import line, parent_of
-from proxy.sight.traces import UNTRACED, Trace, Untold
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.headers import RawHeaders
+from baton.proxy.sight.traceparent import line, parent_of
+from baton.proxy.sight.traces import UNTRACED, Trace, Untold
 
 EXTRA: Final = "baton-serve[tracing]"
 
@@ -42,7 +42,7 @@ class SomeTraced(Tracing):
 
     def __init__(self, share: float, endpoint: str) -> None:
         """Raise ImportError if OpenTelemetry is not there."""
-        from proxy.sight import exporter, sampled
+        from baton.proxy.sight import exporter, sampled
 
         self._share = share
         self._exporter = exporter.Exporter(endpoint)

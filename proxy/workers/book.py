@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from proxy.orders import Orders
-from proxy.workers.files import replace_file
+from baton.proxy.orders import Orders
+from baton.proxy.workers.files import replace_file
 
 LOCK_TIMEOUT_S: Final = 2.0  # it is held for a millisecond, unless its holder has been stopped
 _RETRY_S: Final = 0.002

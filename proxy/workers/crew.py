@@ -14,20 +14,20 @@ from typing import Any, Final, TypeVar
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from proxy import member_metrics
-from proxy.admin_models import NodeView
-from proxy.admission.admission import Admission
-from proxy.metrics import Metrics, render
-from proxy.nodes import Members
-from proxy.orders import Orders
-from proxy.sight.times import tallied, tally
-from proxy.workers import views
-from proxy.workers.book import BookError, OrderBook
-from proxy.workers.channel import Channel, NoAnswerError, ask
-from proxy.workers.families import Family, added_up, families, lasting, metrics
-from proxy.workers.files import replace_file
-from proxy.workers.report import Counted, Report
-from proxy.workers.seat import Seat
+from baton.proxy import member_metrics
+from baton.proxy.admin_models import NodeView
+from baton.proxy.admission.admission import Admission
+from baton.proxy.metrics import Metrics, render
+from baton.proxy.nodes import Members
+from baton.proxy.orders import Orders
+from baton.proxy.sight.times import tallied, tally
+from baton.proxy.workers import views
+from baton.proxy.workers.book import BookError, OrderBook
+from baton.proxy.workers.channel import Channel, NoAnswerError, ask
+from baton.proxy.workers.families import Family, added_up, families, lasting, metrics
+from baton.proxy.workers.files import replace_file
+from baton.proxy.workers.report import Counted, Report
+from baton.proxy.workers.seat import Seat
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import msgspec
 
-from proxy.admin_models import AdmissionView, LeavingView, NodeView, WorkerView
-from proxy.sight.times import Tally
-from proxy.workers.families import Family
+from baton.proxy.admin_models import AdmissionView, LeavingView, NodeView, WorkerView
+from baton.proxy.sight.times import Tally
+from baton.proxy.workers.families import Family
 
 
 class Counted(msgspec.Struct, frozen=True):

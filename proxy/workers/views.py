@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from proxy.admin_models import LeavingView, NodeView
-from proxy.breaker import BreakerState
-from proxy.node import Node, State
+from baton.proxy.admin_models import LeavingView, NodeView
+from baton.proxy.breaker import BreakerState
+from baton.proxy.node import Node, State
 
 # The worst that any worker sees counts. One that has just started knows least: what it does not know is no trouble.
 _SEVERITY: Final = {

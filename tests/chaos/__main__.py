@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
-from contracts.configuration.schema import TransferConfig
+from baton.contracts.configuration.schema import TransferConfig
 from tests.chaos.cluster import Shape
 from tests.chaos.page import put
 from tests.chaos.parts import PARTS, SHARES, Amounts, Run

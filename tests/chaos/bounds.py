@@ -7,7 +7,7 @@ long: 1 where speed is judged; many where a test that also runs on slow and crow
 from dataclasses import dataclass
 from typing import Final
 
-from contracts.configuration.schema import TransferConfig
+from baton.contracts.configuration.schema import TransferConfig
 from tests.chaos.schedule import HTTP_WAYS, Cut, Fault, Kill, Stall
 
 GIVEN_BACK_WITHIN_S: Final = 2.0  # I5, while both nodes are alive, reachable and stepping

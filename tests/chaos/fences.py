@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from contracts.configuration.schema import TransferConfig
+from baton.contracts.configuration.schema import TransferConfig
 from tests.chaos.cluster import ROUTE, Cluster, Shape, send_signal
 from tests.chaos.crowd import Crowd
 from tests.chaos.exchange import Exchange

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from contracts.http import TRANSFERS_PATH
+from baton.contracts.http import TRANSFERS_PATH
 from tests.chaos.phases import OnDecode, OnPrefill, View
 from tests.chaos.quarantine import Quarantine
 from tests.e2e.stack import Server

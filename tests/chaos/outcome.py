@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from contracts.http import REASON_HEADER
+from baton.contracts.http import REASON_HEADER
 from tests.chaos.crowd import Member
 from tests.chaos.schedule import Fault
 from tests.chaos.verdict import Result, Verdict

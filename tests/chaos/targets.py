@@ -12,8 +12,8 @@ def slow_prefill_node(argv: Sequence[str], layer_s: float) -> int:
 
     The delay costs no CPU. It is what makes room for faults between layers on a model that computes a chunk in 5 ms.
     """
-    from kv_connector.connector import BatonConnector
-    from prefill_node.__main__ import main
+    from baton.kv_connector.connector import BatonConnector
+    from baton.prefill_node.__main__ import main
 
     save = BatonConnector.save_kv_layer
 
@@ -27,8 +27,8 @@ def slow_prefill_node(argv: Sequence[str], layer_s: float) -> int:
 
 def timed_decode_node(argv: Sequence[str], events: str) -> int:
     """A decode node that writes down when it makes and destroys receiving engines, by the monotonic clock."""
-    from decode_node.__main__ import main
-    from kv_connector.engine.mooncake import MooncakeFactory, MooncakeReceiver
+    from baton.decode_node.__main__ import main
+    from baton.kv_connector.engine.mooncake import MooncakeFactory, MooncakeReceiver
 
     path = Path(events)
     MooncakeReceiver.close = _timed("fence", MooncakeReceiver.close, path)  # type: ignore[method-assign]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from contracts.configuration.schema import TransferConfig
+from baton.contracts.configuration.schema import TransferConfig
 from tests.chaos.cluster import Cluster, Shape
 from tests.chaos.matrix import fault_table, storm_table
 from tests.chaos.phases import Phase

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
-from contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED
 from tests.chaos.actors import Actor, ActorError
 from tests.chaos.audit import audit, damages_of
 from tests.chaos.bounds import Bounds

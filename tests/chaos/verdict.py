@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from contracts.http import PATH_HEADER
+from baton.contracts.http import PATH_HEADER
 from tests.chaos.exchange import Ending, Exchange
 from tests.chaos.workload import Reference
 from tests.e2e.client import LOGPROB_TOLERANCE

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from deploy.embedded_model.prompts import prompts as listed_prompts
+from baton.deploy.embedded_model.prompts import prompts as listed_prompts
 from tests.e2e.client import body_for
 
 BLOCK_TOKENS = 32

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
+from baton.contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
 
 ANSWER_TOKENS = 24
 TOP_LOGPROBS = 5

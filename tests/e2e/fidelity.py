@@ -21,8 +21,8 @@ from pathlib import Path
 
 import httpx
 
-from contracts.http import DISAGGREGATED
-from deploy.embedded_model.prompts import prompts as listed_prompts
+from baton.contracts.http import DISAGGREGATED
+from baton.deploy.embedded_model.prompts import prompts as listed_prompts
 from tests.e2e.client import Answer, complete, difference, worst_logprob
 from tests.e2e.stack import FLOAT32, Stack, running_stack
 

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from contracts.kv_transfer import Role
-from node.follower import OUTLIVE_S
+from baton.contracts.kv_transfer import Role
+from baton.node.follower import OUTLIVE_S
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.support.composed.network import Networks, Seat
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import httpx
 
-from contracts.http import PATH_HEADER
+from baton.contracts.http import PATH_HEADER
 
 TOKENS: Final = 32
 PROMPT: Final = "The harbour of Port Amber lies at the mouth of the river, and every evening the boats come home. "

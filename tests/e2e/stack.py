@@ -12,11 +12,11 @@ from typing import Any
 
 import httpx
 
-from contracts.http import INTEGRITY_PATH, NODE_PATH, TRANSFERS_PATH
-from contracts.secret import generate_secret, read_secret
-from deploy.embedded_model import WEIGHTS
-from deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
-from node.flags import ranks_of
+from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TRANSFERS_PATH
+from baton.contracts.secret import generate_secret, read_secret
+from baton.deploy.embedded_model import WEIGHTS
+from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
+from baton.node.flags import ranks_of
 from tests.support.ports import free_port
 
 START_TIMEOUT_S = 180.0
@@ -199,7 +199,7 @@ class Stack:
         port = free_port()
         argv = ["--port", str(port), "--secret-file", str(self.secret_file), *flags]
         argv += ["--prefill", *(server.url for server in prefill), "--decode", *(server.url for server in decode)]
-        return self._spawn(name, "proxy.__main__:main", argv, port, token=self.token, ready_path="/ready", **more)
+        return self._spawn(name, "baton.proxy.__main__:main", argv, port, token=self.token, ready_path="/ready", **more)
 
     def stop(self) -> None:
         """Stop everything, the proxy first."""

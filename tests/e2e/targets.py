@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from contracts.kv_transfer import Role
+from baton.contracts.kv_transfer import Role
 
 FLIP_FILE = "FLIP_FILE"  # environment: while this file exists, the next push damages one byte, and removes it
 CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 1 << 19  # linux/sched.h, linux/mount.h
@@ -24,7 +24,7 @@ LEAK_FILE = "LEAK_FILE"  # environment: while this file exists, the next reserva
 
 def plain_vllm(argv: Sequence[str]) -> None:
     """Serve with vLLM alone: the reference that Baton must equal."""
-    from node import environment
+    from baton.node import environment
 
     environment.apply(environment.environment("cpu", list(argv), len(os.sched_getaffinity(0)), os.environ))
     sys.argv = ["vllm", *argv]
@@ -35,9 +35,9 @@ def plain_vllm(argv: Sequence[str]) -> None:
 
 def late_tokens_vllm(argv: Sequence[str]) -> None:
     """The same with our worker, whose tokens come late: through slots, events and a thread, as from a GPU."""
-    from model_runner.tokens import choose
-    from model_runner.tokens.packing import Sizes
-    from model_runner.tokens.transfer import TokenTransfer
+    from baton.model_runner.tokens import choose
+    from baton.model_runner.tokens.packing import Sizes
+    from baton.model_runner.tokens.transfer import TokenTransfer
     from tests.support.fake_device import FakeDevice
     from tests.support.fake_lane import FakeLane
 
@@ -46,13 +46,13 @@ def late_tokens_vllm(argv: Sequence[str]) -> None:
         return TokenTransfer(FakeLane(device, device.stream()), sizes, timeout_s=timeout_s)
 
     choose.transfer_for = late  # type: ignore[assignment]  # in this process and those that it forks
-    plain_vllm([*argv, "--worker-cls", "model_runner.cpu.Worker"])
+    plain_vllm([*argv, "--worker-cls", "baton.model_runner.cpu.Worker"])
 
 
 def flipping_prefill_node(argv: Sequence[str]) -> None:
     """A prefill node whose transfer engine can be told to damage a byte of what it has delivered."""
-    from kv_connector.engine import mooncake
-    from prefill_node.__main__ import main
+    from baton.kv_connector.engine import mooncake
+    from baton.prefill_node.__main__ import main
     from tests.support.flipping import FlippingFactory
 
     real, order = mooncake.MooncakeFactory, Path(os.environ[FLIP_FILE])
@@ -66,8 +66,8 @@ def flipping_prefill_node(argv: Sequence[str]) -> None:
 
 def leaking_decode_node(argv: Sequence[str]) -> None:
     """A decode node whose connector can be told to forget one reference that it holds."""
-    from decode_node.__main__ import main
-    from kv_connector.scheduler_side.ledger import ReservationLedger
+    from baton.decode_node.__main__ import main
+    from baton.kv_connector.scheduler_side.ledger import ReservationLedger
 
     real, order = ReservationLedger.release, Path(os.environ[LEAK_FILE])
 
@@ -82,7 +82,7 @@ def leaking_decode_node(argv: Sequence[str]) -> None:
 
 def hanging_decode_node(argv: Sequence[str]) -> None:
     """A decode node whose engine can be told to sleep amid a step."""
-    from decode_node.__main__ import main
+    from baton.decode_node.__main__ import main
 
     module, _, name = os.environ[HANG_IN].partition(":")
     owner, method = getattr(import_module(module), name.partition(".")[0]), name.partition(".")[2]
@@ -104,8 +104,8 @@ def hanging_decode_node(argv: Sequence[str]) -> None:
 
 def offloading_node(argv: Sequence[str], role: Role, store_after_s: float, load_after_s: float) -> None:
     """A node that may offload, though it runs on a CPU: only the copies themselves are not vLLM's."""
-    from node import beside
-    from node.command import main
+    from baton.node import beside
+    from baton.node.command import main
     from tests.support.host_copies import copy_late
 
     beside.DEVICES = ("cpu",)
@@ -134,7 +134,7 @@ def bench_serve(argv: Sequence[str]) -> None:
 
 def node_on_host(argv: Sequence[str], role: Role) -> None:
     """A node's process that shares neither network, nor devices in /sys, nor shared memory with those of other hosts."""
-    from node.command import main
+    from baton.node.command import main
 
     libc = ctypes.CDLL(None, use_errno=True)
     failed = libc.unshare(CLONE_NEWNS) or libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None)
@@ -149,8 +149,8 @@ def old_node(argv: Sequence[str], role: Role) -> None:
     """A node that says that it is of an older release and speaks an older protocol."""
     import importlib.metadata
 
-    from node import versions
-    from node.command import main
+    from baton.node import versions
+    from baton.node.command import main
 
     real = importlib.metadata.version
     importlib.metadata.version = lambda distribution_name: (

@@ -7,8 +7,8 @@ import httpx
 import openai
 import pytest
 
-from contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER, REASON_HEADER
-from contracts.kv_transfer import PROTOCOL_VERSION
+from baton.contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER, REASON_HEADER
+from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle

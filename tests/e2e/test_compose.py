@@ -13,10 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED
-from deploy.embedded_model import WEIGHTS
-from deploy.forkserver import ForkServer
-from deploy.overlap.network import NetworkError
+from baton.contracts.http import DISAGGREGATED
+from baton.deploy.embedded_model import WEIGHTS
+from baton.deploy.forkserver import ForkServer
+from baton.deploy.overlap.network import NetworkError
 from tests.e2e.load import Load, under_load
 from tests.support.compose import compose_files, rendered
 from tests.support.composed.composition import Composition

@@ -8,12 +8,12 @@ import httpx
 import msgspec
 import pytest
 
-from proxy.endpoints import CHAT, COMPLETIONS
-from proxy.request import parse
-from proxy.resume import events
-from proxy.resume.record import Record
-from proxy.resume.rules import Way
-from proxy.resume.stream import Stream
+from baton.proxy.endpoints import CHAT, COMPLETIONS
+from baton.proxy.request import parse
+from baton.proxy.resume import events
+from baton.proxy.resume.record import Record
+from baton.proxy.resume.rules import Way
+from baton.proxy.resume.stream import Stream
 from tests.e2e.conftest import Trio
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from deploy.doctor import command
-from deploy.overlap.network import (
+from baton.deploy.doctor import command
+from baton.deploy.overlap.network import (
     DATA_DEVICE,
     DECODE_DATA,
     DECODE_HTTP,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED, NODE_PATH
-from contracts.kv_transfer import FIELD, Role, TransferParams, new_transfer_id, sign
-from contracts.secret import read_secret
+from baton.contracts.http import DISAGGREGATED, NODE_PATH
+from baton.contracts.kv_transfer import FIELD, Role, TransferParams, new_transfer_id, sign
+from baton.contracts.secret import read_secret
 from tests.e2e.client import body_for, complete
 from tests.e2e.fidelity import choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.http import DISAGGREGATED, RECOMPUTED
+from baton.contracts.http import DISAGGREGATED, RECOMPUTED
 from tests.e2e.client import difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers

@@ -7,7 +7,7 @@ import httpx
 import pytest
 import torch
 
-from contracts.http import LOCAL, PATH_HEADER, REASON_HEADER
+from baton.contracts.http import LOCAL, PATH_HEADER, REASON_HEADER
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Stack
 from tests.e2e.test_kv_dtypes import stopped

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED, PATH_HEADER
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER
 from tests.e2e.client import LOGPROB_TOLERANCE, Answer, complete, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import FLOAT32, Server, Stack

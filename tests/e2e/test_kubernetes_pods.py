@@ -17,11 +17,11 @@ import httpx
 import pytest
 import yaml
 
-from contracts.configuration.schema import ProxyConfig
-from contracts.http import DISAGGREGATED
-from deploy.embedded_model import WEIGHTS
-from deploy.forkserver import ForkServer
-from deploy.overlap.network import NetworkError
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.http import DISAGGREGATED
+from baton.deploy.embedded_model import WEIGHTS
+from baton.deploy.forkserver import ForkServer
+from baton.deploy.overlap.network import NetworkError
 from tests.e2e.load import Load, under_load
 from tests.support.compose import compose_files, rendered
 from tests.support.composed.network import FOLDER as NETWORKS

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import VERIFY, answers

@@ -6,9 +6,9 @@ import time
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED, RECOMPUTED
-from contracts.kv_transfer import FIELD, Role, TransferParams, new_transfer_id, sign
-from contracts.secret import read_secret
+from baton.contracts.http import DISAGGREGATED, RECOMPUTED
+from baton.contracts.kv_transfer import FIELD, Role, TransferParams, new_transfer_id, sign
+from baton.contracts.secret import read_secret
 from tests.e2e.client import Answer, body_for, complete, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import body_for, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers, ask_all

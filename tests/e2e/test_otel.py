@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED, PATH_HEADER
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.support.otlp_receiver import Receiver, Span, receiver
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED, PATH_HEADER
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER
 from tests.e2e.parity.allowed import ALLOWED, explained
 from tests.e2e.parity.axes import AXES, cases, request
 from tests.e2e.parity.compare import differences

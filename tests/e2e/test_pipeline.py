@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from model_runner.pipeline.choose import VARIABLE
+from baton.model_runner.pipeline.choose import VARIABLE
 from tests.e2e.client import body_for, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
@@ -19,7 +19,7 @@ from tests.e2e.stack import FLOAT32, Server, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-WORKER = ("--worker-cls", "model_runner.cpu.Worker")
+WORKER = ("--worker-cls", "baton.model_runner.cpu.Worker")
 DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # offers `collective_rpc`
 AT_ONCE = 8
 STEP_TIMEOUT_S = 10

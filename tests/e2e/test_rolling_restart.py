@@ -8,7 +8,7 @@ from functools import partial
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import Answer, complete, difference
 from tests.e2e.fidelity import answers, choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack

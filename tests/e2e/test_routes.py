@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER
+from baton.contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER
 from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.parity.trio import STORES

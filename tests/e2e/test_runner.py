@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deploy.embedded_model import WEIGHTS
+from baton.deploy.embedded_model import WEIGHTS
 from tests.e2e.client import LOGPROB_TOLERANCE, body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import choose_prompts
@@ -17,8 +17,8 @@ from tests.e2e.stack import FLOAT32, Server, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-ENGINE = ("--worker-cls", "model_runner.cpu.EngineWorker")
-OURS = ("--worker-cls", "model_runner.cpu.Worker")
+ENGINE = ("--worker-cls", "baton.model_runner.cpu.EngineWorker")
+OURS = ("--worker-cls", "baton.model_runner.cpu.Worker")
 SPECULATION: Mapping[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3},  # drafts on the host
     # Drafts on the device, before the step's tokens come; the target itself, so that drafts of another step would show.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import Answer, difference
 from tests.e2e.fidelity import answers, choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from contracts.http import DISAGGREGATED
-from deploy.embedded_model import WEIGHTS
+from baton.contracts.http import DISAGGREGATED
+from baton.deploy.embedded_model import WEIGHTS
 from tests.e2e.client import difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import VERIFY, answers

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from model_runner.watchdog import EXIT_OVERDUE, TICK_S
+from baton.model_runner.watchdog import EXIT_OVERDUE, TICK_S
 from tests.e2e.client import body_for
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.targets import HANG_FILE, HANG_IN

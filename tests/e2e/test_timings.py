@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED, TRACE_PATH
+from baton.contracts.http import DISAGGREGATED, TRACE_PATH
 from tests.e2e.client import Answer, body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts.http import DISAGGREGATED
-from loadtest.report.write import write_reports
-from loadtest.result import Legs, Result, StageResult
-from loadtest.run import build
-from loadtest.run.arguments import parse
-from loadtest.run.command import run
-from loadtest.trace import CONVERSATION
+from baton.contracts.http import DISAGGREGATED
+from baton.loadtest.report.write import write_reports
+from baton.loadtest.result import Legs, Result, StageResult
+from baton.loadtest.run import build
+from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.command import run
+from baton.loadtest.trace import CONVERSATION
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import Server, Stack
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle

@@ -13,8 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from contracts.http import DISAGGREGATED, PATH_HEADER
-from deploy.release.build import build
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER
+from baton.deploy.release.build import build
 from tests.support.installed import Installed, install
 from tests.support.ports import free_port
 
@@ -22,17 +22,7 @@ pytest.importorskip("hatchling", reason="the build back end comes with requireme
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = [
-    "contracts",
-    "proxy",
-    "prefill_node",
-    "decode_node",
-    "node",
-    "model_runner",
-    "kv_connector",
-    "loadtest",
-    "deploy",
-]
+PACKAGES = sorted(f"baton.{link.name}" for link in (ROOT / "baton").iterdir() if link.is_symlink())
 START_S = 240.0
 STOP_S = 60.0
 CHAT = {"model": "baton-embedded", "messages": [{"role": "user", "content": "Who is Clara Voss?"}], "max_tokens": 20}
@@ -129,7 +119,7 @@ print(json.dumps([sys.path, files]))
     path, files = json.loads(run(installed, empty, "python", "-c", script))
 
     assert str(ROOT) not in path
-    assert files == [str(installed.site / name / "__init__.py") for name in PACKAGES]
+    assert files == [str(installed.site.joinpath(*name.split("."), "__init__.py")) for name in PACKAGES]
 
 
 def test_its_commands_answer_in_an_empty_folder(installed: Installed, empty: Path) -> None:
@@ -164,7 +154,7 @@ def test_it_serves_its_own_model_over_both_nodes(installed: Installed, empty: Pa
     port, prefill, decode = free_port(), free_port(), free_port()
     bases = {"BATON_SERVE_PREFILL_BASE_PORT": str(prefill), "BATON_SERVE_DECODE_BASE_PORT": str(decode)}
     url = f"http://127.0.0.1:{port}"
-    find_trace = "from loadtest.trace import CONVERSATION; print(CONVERSATION)"
+    find_trace = "from baton.loadtest.trace import CONVERSATION; print(CONVERSATION)"
     trace = run(installed, empty, "python", "-c", find_trace).strip()
     load = ["--trace", trace, "--requests", "2", "--time-scale", "0.001", "--max-input", "64", "--max-output", "4"]
     with running(installed, empty, "serve", "--port", str(port), environ=bases) as stack:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kv_connector.handoff.gather import Flow
-from kv_connector.handoff.incoming import Incoming, Phase, Wish
-from kv_connector.protocol import Message
-from kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.handoff.gather import Flow
+from baton.kv_connector.handoff.incoming import Incoming, Phase, Wish
+from baton.kv_connector.protocol import Message
+from baton.kv_connector.tp_mapping import transfer_of
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
     FIRST,

@@ -1,9 +1,9 @@
 """`Producer` with one guard taken out. Each class says which guard it lacks."""
 
-from kv_connector.handoff.outgoing import Outgoing, Push
-from kv_connector.handoff.producer import UNWANTED, Producer
-from kv_connector.handoff.tombstones import Tombstones
-from kv_connector.protocol import Commit, Fail, Reserve
+from baton.kv_connector.handoff.outgoing import Outgoing, Push
+from baton.kv_connector.handoff.producer import UNWANTED, Producer
+from baton.kv_connector.handoff.tombstones import Tombstones
+from baton.kv_connector.protocol import Commit, Fail, Reserve
 
 
 class RetriesDirty(Producer):

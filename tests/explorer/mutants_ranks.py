@@ -1,9 +1,9 @@
 """`Gather` and `FanOut` with one guard taken out. Each class says which guard it lacks."""
 
-from kv_connector.handoff.fan_out import FanOut
-from kv_connector.handoff.gather import Gather, _Gathering
-from kv_connector.handoff.incoming import Resolved
-from kv_connector.protocol import Commit
+from baton.kv_connector.handoff.fan_out import FanOut
+from baton.kv_connector.handoff.gather import Gather, _Gathering
+from baton.kv_connector.handoff.incoming import Resolved
+from baton.kv_connector.protocol import Commit
 
 
 class ResumesOnTheFirst(Gather):

@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kv_connector.handoff.outgoing import Outgoing, Prompt, Push
-from kv_connector.handoff.producer import verify_none
-from kv_connector.handoff.pushing import Terms
-from kv_connector.protocol import Fail, Hello, Message
-from kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.handoff.outgoing import Outgoing, Prompt, Push
+from baton.kv_connector.handoff.producer import verify_none
+from baton.kv_connector.handoff.pushing import Terms
+from baton.kv_connector.protocol import Fail, Hello, Message
+from baton.kv_connector.tp_mapping import transfer_of
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
     HELLO,

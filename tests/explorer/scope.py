@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from contracts.node_info import Fingerprint
-from kv_connector.handoff.consumer import Consumer
-from kv_connector.handoff.fan_out import FanOut
-from kv_connector.handoff.gather import Gather
-from kv_connector.handoff.producer import Producer
-from kv_connector.handoff.pushing import Terms
-from kv_connector.handoff.settings import HandoffSettings
-from kv_connector.protocol import Hello, Rank
+from baton.contracts.node_info import Fingerprint
+from baton.kv_connector.handoff.consumer import Consumer
+from baton.kv_connector.handoff.fan_out import FanOut
+from baton.kv_connector.handoff.gather import Gather
+from baton.kv_connector.handoff.producer import Producer
+from baton.kv_connector.handoff.pushing import Terms
+from baton.kv_connector.handoff.settings import HandoffSettings
+from baton.kv_connector.protocol import Hello, Rank
 
 # A place is where one rank's process runs and the control address of that process, the same after a restart. To each
 # the incarnation of its first process; those that follow it there count up.

@@ -10,9 +10,9 @@ import time
 from collections import deque
 from pathlib import Path
 
-from kv_connector.engine.memory import MemoryReceiver
-from kv_connector.handoff.incoming import Wish
-from kv_connector.metadata import Abandoned, DecodeStep, PrefillStep, Reserved, Watched
+from baton.kv_connector.engine.memory import MemoryReceiver
+from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.metadata import Abandoned, DecodeStep, PrefillStep, Reserved, Watched
 from tests.fuzz.frames import Mutator
 from tests.fuzz.healthy import HONEST, Healthy
 from tests.fuzz.hostile import OWN_BLOCKS, HostileDecode, HostilePrefill, Speaker

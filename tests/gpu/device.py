@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from model_runner.tokens.lanes import StreamLane
+from baton.model_runner.tokens.lanes import StreamLane
 
 _RUNTIMES: Final = ("libcudart.so.13", "libcudart.so.12", "libcudart.so")  # torch has loaded one of them
 _ANY_DIRECTION: Final = 4  # cudaMemcpyDefault

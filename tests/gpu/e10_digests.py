@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from kv_connector.digest import RegionDigests
-from kv_connector.layout import Region
+from baton.kv_connector.digest import RegionDigests
+from baton.kv_connector.layout import Region
 from tests.gpu.device import Device
 from tests.gpu.harness import Expect, Scale
 

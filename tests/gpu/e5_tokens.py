@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import torch
 
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.gpu.device import Device
 from tests.gpu.harness import Expect, Scale
 

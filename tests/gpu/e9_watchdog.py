@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import torch
 
-from model_runner.tokens.errors import DeviceLostError
-from model_runner.watchdog import EXIT_OVERDUE, Overdue, Watchdog, end_process
+from baton.model_runner.tokens.errors import DeviceLostError
+from baton.model_runner.watchdog import EXIT_OVERDUE, Overdue, Watchdog, end_process
 from tests.gpu import rank
 from tests.gpu.device import Device
 from tests.gpu.e2_streams import NoHooks

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import torch
 
-from model_runner.tokens.lanes import StreamLane
+from baton.model_runner.tokens.lanes import StreamLane
 from tests.gpu.device import Device
 from tests.support.late_device import LateDevice, LateTorch
 from tests.support.virtual_host import RealHost, VirtualHost

@@ -11,16 +11,16 @@ from typing import Any, Final, NamedTuple, Self
 
 import torch
 
-from contracts.configuration.schema import TransferConfig
-from kv_connector.handoff.fan_out import FanOut
-from kv_connector.handoff.outgoing import Outgoing, Progress, Prompt
-from kv_connector.handoff.producer import Producer
-from kv_connector.handoff.settings import HandoffSettings
-from kv_connector.plan import CopyPlan
-from kv_connector.protocol import Commit, Fail, Hello, Message, Rank, Reserve
-from kv_connector.sync import ModelStream, make_layer_sync, recorder
-from kv_connector.worker_side import sender, waiter
-from kv_connector.worker_side.introduction import Introduction
+from baton.contracts.configuration.schema import TransferConfig
+from baton.kv_connector.handoff.fan_out import FanOut
+from baton.kv_connector.handoff.outgoing import Outgoing, Progress, Prompt
+from baton.kv_connector.handoff.producer import Producer
+from baton.kv_connector.handoff.settings import HandoffSettings
+from baton.kv_connector.plan import CopyPlan
+from baton.kv_connector.protocol import Commit, Fail, Hello, Message, Rank, Reserve
+from baton.kv_connector.sync import ModelStream, make_layer_sync, recorder
+from baton.kv_connector.worker_side import sender, waiter
+from baton.kv_connector.worker_side.introduction import Introduction
 from tests.gpu.device import Device
 from tests.gpu.model import BLOCK_TOKENS, Model
 from tests.support.plain_memory import fingerprint, plain_caches

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import Answer, difference
 from tests.e2e.fidelity import VERIFY, answers, ask_all, choose_prompts
 from tests.e2e.stack import Server, Stack

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from deploy.embedded_model import tokenizer as tokens
+from baton.deploy.embedded_model import tokenizer as tokens
 
 CONTEXT_TOKENS: Final = 4096
 CACHE: Final = Path.home() / ".cache" / "baton" / "matrix-models"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import Answer, difference
 from tests.e2e.fidelity import VERIFY, answers, choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack

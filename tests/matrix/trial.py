@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from contracts.http import DISAGGREGATED
+from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import Answer, body_for, difference
 from tests.e2e.fidelity import answers, choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack

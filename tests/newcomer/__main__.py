@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from contracts.configuration.load import load
-from deploy.ports import taken
-from deploy.stack import Stack, Surroundings, plan
+from baton.contracts.configuration.load import load
+from baton.deploy.ports import taken
+from baton.deploy.stack import Stack, Surroundings, plan
 from tests.newcomer.figures import table, total_s
 from tests.newcomer.journey import JourneyError, walk
 from tests.newcomer.machines import Clean, Here

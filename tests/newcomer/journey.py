@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from contracts.http import DISAGGREGATED, PATH_HEADER
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER
 from tests.newcomer.machines import Machine, interrupt
 from tests.newcomer.readme import Commands
 

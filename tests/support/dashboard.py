@@ -5,7 +5,7 @@ import json
 import time
 from typing import Any, Final
 
-from contracts.http import TIMELINE_PATH, TRANSFERS_PATH
+from baton.contracts.http import TIMELINE_PATH, TRANSFERS_PATH
 from tests.support.browser import Scheme, Tab
 from tests.support.cluster import ADMIN_TOKEN
 from tests.support.fake_vllm import FakeVllm

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from deploy.embedded_model import WEIGHTS
+from baton.deploy.embedded_model import WEIGHTS
 
 _SAME = (
     "hidden_size",

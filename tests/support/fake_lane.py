@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from model_runner.tokens.lanes import LaneEvent
+from baton.model_runner.tokens.lanes import LaneEvent
 from tests.support.fake_device import Event, FakeDevice, Stream
 
 GARBAGE = 0x5A  # of memory that belongs to somebody else

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from contracts.http import PATH_HEADER, error_body
+from baton.contracts.http import PATH_HEADER, error_body
 from tests.support.fake_answers import MODEL, Asked, stream, understand
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
 from tests.support.serve import Listening, serve

@@ -15,11 +15,11 @@ from typing import Any, Literal
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
-from contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
-from contracts.node_info import Fingerprint, NodeInfo, NodeLoad
-from contracts.secret import ClusterSecret
-from loadtest.mock_engine.dialects import wrong_in_prefill_leg
+from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
+from baton.contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
+from baton.contracts.node_info import Fingerprint, NodeInfo, NodeLoad
+from baton.contracts.secret import ClusterSecret
+from baton.loadtest.mock_engine.dialects import wrong_in_prefill_leg
 from tests.support.fake_answers import MODEL, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
 from tests.support.fake_typed import MESSAGES, RESPONSES, typed_stream, typed_whole

@@ -6,9 +6,9 @@ After a push has succeeded, one more write overwrites a single byte at the recei
 import ctypes
 from collections.abc import Callable, Sequence
 
-from kv_connector.engine.base import EngineFactory, Push, ReceivingEngine, SendingEngine
-from kv_connector.layout import Span
-from kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.engine.base import EngineFactory, Push, ReceivingEngine, SendingEngine
+from baton.kv_connector.layout import Span
+from baton.kv_connector.plan import Copy, CopyPlan
 
 SCRATCH_BYTES = 4096
 FLIPPED_BIT = 0x40  # of the highest byte of a float32: its exponent

@@ -18,22 +18,22 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from contracts.configuration.schema import TransferConfig
-from contracts.kv_transfer import Grid, Grids
-from kv_connector.config import ConnectorConfig
-from kv_connector.engine.base import EngineFactory, ReceivingEngine
-from kv_connector.handoff.outgoing import Prompt
-from kv_connector.layout import Region, Span
-from kv_connector.metadata import PrefillStep, Progress, StartedPrompt
-from kv_connector.plan import CopyPlan
-from kv_connector.protocol import Body, Hello, Message, Rank, Reserve, decode, encode
-from kv_connector.side_channel import PeerKey
-from kv_connector.sync import ModelStream
-from kv_connector.tp_mapping import flow_id
-from kv_connector.worker_side import digesting, prefill, sender, waiter
-from kv_connector.worker_side.caches import Caches
-from kv_connector.worker_side.introduction import Introduction
-from kv_connector.worker_side.prefill import PrefillWorker
+from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.kv_transfer import Grid, Grids
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.engine.base import EngineFactory, ReceivingEngine
+from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.layout import Region, Span
+from baton.kv_connector.metadata import PrefillStep, Progress, StartedPrompt
+from baton.kv_connector.plan import CopyPlan
+from baton.kv_connector.protocol import Body, Hello, Message, Rank, Reserve, decode, encode
+from baton.kv_connector.side_channel import PeerKey
+from baton.kv_connector.sync import ModelStream
+from baton.kv_connector.tp_mapping import flow_id
+from baton.kv_connector.worker_side import digesting, prefill, sender, waiter
+from baton.kv_connector.worker_side.caches import Caches
+from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.prefill import PrefillWorker
 from tests.support.late_device import LateDevice
 from tests.support.plain_memory import fingerprint
 from tests.support.ranks import SECRET

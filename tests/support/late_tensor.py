@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import torch
 
-from model_runner.audit import SyncAudit, short
+from baton.model_runner.audit import SyncAudit, short
 from tests.support.fake_device import Event, FakeDevice
 
 _T = torch.Tensor

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
-from kv_connector.metrics import DECODE_OUTCOMES, PREFILL_OUTCOMES, VERIFIED, families
-from kv_connector.refusals import Refusals, Refused
-from node.metrics import ConnectorMetrics
-from proxy import member_metrics
-from proxy.access.metrics import AccessMetrics
-from proxy.errors import Refusal
-from proxy.metrics import Metrics
-from proxy.node import State
-from proxy.nodes import ROLES
-from proxy.retries import Denied
-from proxy.workers.crew import _crew_metrics
+from baton.kv_connector.metrics import DECODE_OUTCOMES, PREFILL_OUTCOMES, VERIFIED, families
+from baton.kv_connector.refusals import Refusals, Refused
+from baton.node.metrics import ConnectorMetrics
+from baton.proxy import member_metrics
+from baton.proxy.access.metrics import AccessMetrics
+from baton.proxy.errors import Refusal
+from baton.proxy.metrics import Metrics
+from baton.proxy.node import State
+from baton.proxy.nodes import ROLES
+from baton.proxy.retries import Denied
+from baton.proxy.workers.crew import _crew_metrics
 
 ADDED: Final = {"namespace", "instance", "pod", "job", "le"}  # labels that Prometheus or a histogram brings
 VALUES: Final[dict[str, dict[str, set[str]]]] = {  # series → label → what it may be

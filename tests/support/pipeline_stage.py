@@ -43,7 +43,7 @@ def _group(rank: int, folder: Path, how: How, timeout_s: float) -> Any:
     import torch.distributed
     from vllm.distributed.parallel_state import GroupCoordinator
 
-    from model_runner.pipeline.lane import install
+    from baton.model_runner.pipeline.lane import install
 
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
     group = GroupCoordinator([[0, 1]], rank, "gloo", use_device_communicator=False, group_name="pp")

@@ -1,8 +1,8 @@
 """A KV cache as plain memory: one region per layer, block after block."""
 
-from contracts.node_info import Fingerprint
-from kv_connector.layout import Region
-from kv_connector.worker_side.caches import Caches
+from baton.contracts.node_info import Fingerprint
+from baton.kv_connector.layout import Region
+from baton.kv_connector.worker_side.caches import Caches
 
 
 def plain_caches(base: int, layers: int, blocks: int, block_bytes: int, block_tokens: int) -> Caches:

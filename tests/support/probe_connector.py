@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.distributed.parallel_state import get_world_group
 
-from contracts.kv_transfer import FIELD, KEY
+from baton.contracts.kv_transfer import FIELD, KEY
 
 WORKER = {
     "incarnation": "00ff",

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from contracts.configuration.schema import BatonConfig, ClusterConfig, NodeConfig
-from contracts.kv_transfer import Role
-from node.server import run
+from baton.contracts.configuration.schema import BatonConfig, ClusterConfig, NodeConfig
+from baton.contracts.kv_transfer import Role
+from baton.node.server import run
 
 MODEL = Path(__file__).resolve().parents[2] / "deploy" / "embedded_model" / "weights"
 SERVED_AS = "town"

@@ -1,4 +1,4 @@
-"""`python -m proxy` as a process."""
+"""`python -m baton.proxy` as a process."""
 
 import asyncio
 import os
@@ -8,11 +8,11 @@ import httpx
 
 
 async def spawn(*arguments: str) -> asyncio.subprocess.Process:
-    """Run `python -m proxy`."""
+    """Run `python -m baton.proxy`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
     environment["BATON_SERVE_STOP_TIMEOUT_S"] = "4"  # of which streams may take 2 s to end
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "proxy", *arguments, stderr=asyncio.subprocess.PIPE, env=environment
+        sys.executable, "-m", "baton.proxy", *arguments, stderr=asyncio.subprocess.PIPE, env=environment
     )
 
 

@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from contracts.configuration.schema import TransferConfig
-from contracts.node_info import Fingerprint
-from contracts.secret import ClusterSecret
-from kv_connector.config import ConnectorConfig
-from kv_connector.digest import RegionDigests
-from kv_connector.engine.base import EngineFactory
-from kv_connector.engine.memory import MemoryFabric
-from kv_connector.handoff.incoming import Wish
-from kv_connector.handoff.outgoing import Prompt
-from kv_connector.metadata import DecodeStep, Ending, PrefillStep, Progress, Reserved, StartedPrompt, Watched
-from kv_connector.protocol import Rank as RankCoordinates
-from kv_connector.sync import Awaitable, Record
-from kv_connector.worker_side.decode import DecodeWorker
-from kv_connector.worker_side.introduction import Introduction
-from kv_connector.worker_side.prefill import PrefillWorker
+from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.node_info import Fingerprint
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.digest import RegionDigests
+from baton.kv_connector.engine.base import EngineFactory
+from baton.kv_connector.engine.memory import MemoryFabric
+from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.metadata import DecodeStep, Ending, PrefillStep, Progress, Reserved, StartedPrompt, Watched
+from baton.kv_connector.protocol import Rank as RankCoordinates
+from baton.kv_connector.sync import Awaitable, Record
+from baton.kv_connector.worker_side.decode import DecodeWorker
+from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.prefill import PrefillWorker
 from tests.support.plain_memory import fingerprint, plain_caches
 
 SECRET = ClusterSecret(b"a secret for integration tests")

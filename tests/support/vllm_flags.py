@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from node.vllm_flags import FILE, read_flags
+from baton.node.vllm_flags import FILE, read_flags
 
 READ = """
 import json
@@ -18,7 +18,7 @@ import vllm.platforms
 from vllm.platforms.cpu import CpuPlatform
 vllm.platforms._current_platform = CpuPlatform()  # a wheel for another device names none on this machine
 import vllm
-from node.follower import _parser
+from baton.node.follower import _parser
 flags = sorted({flag for action in _parser()._actions for flag in action.option_strings})
 print(json.dumps([vllm.__version__, flags]))
 """

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from contracts.configuration.load import load
-from contracts.configuration.schema import BatonConfig
-from contracts.kv_transfer import Role
-from deploy import serve
-from deploy.cli import COMMANDS
-from kv_connector.engine.mooncake_environment import check_transport
-from kv_connector.errors import ConfigError
-from loadtest.run import arguments as arguments_of_run
-from node.command import parse, with_passthrough
-from node.flags import ranks_of, refuse_owned
-from node.roles import node_config
-from proxy.__main__ import _overrides, command_line
+from baton.contracts.configuration.load import load
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.kv_transfer import Role
+from baton.deploy import serve
+from baton.deploy.cli import COMMANDS
+from baton.kv_connector.engine.mooncake_environment import check_transport
+from baton.kv_connector.errors import ConfigError
+from baton.loadtest.run import arguments as arguments_of_run
+from baton.node.command import parse, with_passthrough
+from baton.node.flags import ranks_of, refuse_owned
+from baton.node.roles import node_config
+from baton.proxy.__main__ import _overrides, command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICES = {"cuda": "cuda", "npu": "npu"}  # page → device

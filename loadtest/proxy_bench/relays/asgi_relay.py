@@ -9,7 +9,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from loadtest.proxy_bench.relays.common import arguments, prefill_body, run
+from baton.loadtest.proxy_bench.relays.common import arguments, prefill_body, run
 
 _GIVEN: Final = {
     "do_remote_prefill": True,

@@ -7,7 +7,7 @@ import httpx
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from loadtest.proxy_bench.relays.common import PATHS, arguments, prefill_body, run
+from baton.loadtest.proxy_bench.relays.common import PATHS, arguments, prefill_body, run
 
 
 def make_app(prefill_url: str, decode_url: str) -> FastAPI:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from contracts.secret import generate_secret
+from baton.contracts.secret import generate_secret
 from tests.support.ports import free_port
 from tests.support.proxy_process import is_ready, spawn
 
@@ -73,7 +73,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
 
 
 async def _mock(role: str, secret: Path) -> tuple[asyncio.subprocess.Process, str]:
-    command = (sys.executable, "-m", "loadtest.mock_engine", "--role", role, "--secret-file", str(secret))
+    command = (sys.executable, "-m", "baton.loadtest.mock_engine", "--role", role, "--secret-file", str(secret))
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     return process, (await asyncio.wait_for(process.stdout.readline(), START_S)).decode().strip()

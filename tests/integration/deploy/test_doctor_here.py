@@ -40,7 +40,7 @@ def doctor(folder: Path, *argv: str, env: dict[str, str] | None = None, open_fil
         resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
 
     done = subprocess.run(
-        [sys.executable, "-m", "deploy.cli", "doctor", "--json", *argv],
+        [sys.executable, "-m", "baton.deploy.cli", "doctor", "--json", *argv],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), **(env or {})},
         capture_output=True,

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH, error_body
-from contracts.kv_transfer import Role
-from contracts.probe import Pushed, Reached, Receiving, Released
-from contracts.secret import ClusterSecret
-from deploy.doctor import asking
-from deploy.doctor.deployment import READY, Targets, examine
-from deploy.doctor.examination import Examination
-from deploy.doctor.links import Wanted
+from baton.contracts.http import NODE_PATH, PROBE_PATH, TRANSFERS_PATH, error_body
+from baton.contracts.kv_transfer import Role
+from baton.contracts.probe import Pushed, Reached, Receiving, Released
+from baton.contracts.secret import ClusterSecret
+from baton.deploy.doctor import asking
+from baton.deploy.doctor.deployment import READY, Targets, examine
+from baton.deploy.doctor.examination import Examination
+from baton.deploy.doctor.links import Wanted
 from tests.support.serve import serve
 from tests.unit.deploy.doctor.known import info, machine
 

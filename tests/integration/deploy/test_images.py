@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deploy.release.objections import version_of
+from baton.deploy.release.objections import version_of
 from tests.support.compose import ROOT, compose_files, rendered, seconds
 from tests.support.composed.network import Networks
 from tests.support.composed.resolver import RESOLV_CONF, Resolver
@@ -141,7 +141,9 @@ def test_the_proxys_image_holds_its_pins_and_nothing_else(
     service = services["proxy"] | {"command": ["600"]}
     with Container(idle, service, tmp_path / "idle", volumes=volumes) as container:
         found = installed(container)
-        modules = container.exec("python", "-c", "import proxy.__main__, proxy.sight.exporter, deploy.cli")
+        modules = container.exec(
+            "python", "-c", "import baton.proxy.__main__, baton.proxy.sight.exporter, baton.deploy.cli"
+        )
         version = container.exec("baton", "--version")
 
     assert found == pinned("proxy.txt") | {"baton-serve": VERSION}

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from deploy.microbench import hooks
-from deploy.microbench.pushes import CACHE_BYTES, Pusher
-from deploy.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, RankError, Target
-from kv_connector.engine.memory import MemoryFabric
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.metadata import PrefillStep
-from kv_connector.sync import POLICIES
+from baton.deploy.microbench import hooks
+from baton.deploy.microbench.pushes import CACHE_BYTES, Pusher
+from baton.deploy.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, RankError, Target
+from baton.kv_connector.engine.memory import MemoryFabric
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.metadata import PrefillStep
+from baton.kv_connector.sync import POLICIES
 
 SHAPE = KvShape(layers=2, blocks=16, block_bytes=4096)
 
@@ -72,7 +72,7 @@ def test_a_played_prompt_arrives(world: World) -> None:
 
 def test_a_transfer_that_fails_is_no_sample(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told at once; its time would look like a fast one."""
-    monkeypatch.setattr("deploy.microbench.rank.PATIENCE_S", 3600.0)
+    monkeypatch.setattr("baton.deploy.microbench.rank.PATIENCE_S", 3600.0)
     world.fabric.fail_next()
     prompt = PlayedTransfer("a", [1], [2])
 

@@ -19,12 +19,12 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-from contracts.kv_transfer import Role, TransferParams, sign
-from contracts.secret import read_secret
-from deploy.embedded_model import WEIGHTS
-from kv_connector.scheduler_side import decode
-from kv_connector.worker_side.decode import DecodeWorker
-from kv_connector.worker_side.prefill import PrefillWorker
+from baton.contracts.kv_transfer import Role, TransferParams, sign
+from baton.contracts.secret import read_secret
+from baton.deploy.embedded_model import WEIGHTS
+from baton.kv_connector.scheduler_side import decode
+from baton.kv_connector.worker_side.decode import DecodeWorker
+from baton.kv_connector.worker_side.prefill import PrefillWorker
 from tests.support.ranks import BLOCK_TOKENS, BLOCKS, LAYERS, Ranks
 
 NEVER_S = 3600.0
@@ -38,7 +38,7 @@ def make_scheduler(folder: Path, role: Role) -> Any:
     runtime.mkdir()
     transfer = KVTransferConfig(
         kv_connector="BatonConnector",
-        kv_connector_module_path="kv_connector.connector",
+        kv_connector_module_path="baton.kv_connector.connector",
         kv_role="kv_producer" if role == "prefill" else "kv_consumer",
         kv_load_failure_policy="recompute",
         kv_connector_extra_config={

@@ -20,8 +20,8 @@ ADDRESS = "tcp://198.18.9.1:7700"
 CUT_S = 7.5
 TALKER = f"""
 import sys, time
-from contracts.secret import ClusterSecret
-from kv_connector.side_channel import ControlLoop
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.side_channel import ControlLoop
 
 class Talker:
     def on_payload(self, peer, payload):

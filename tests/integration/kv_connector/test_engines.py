@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from kv_connector.engine.base import EngineFactory, Push
-from kv_connector.engine.memory import MemoryFabric
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.errors import EngineError
-from kv_connector.layout import Span
-from kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.engine.base import EngineFactory, Push
+from baton.kv_connector.engine.memory import MemoryFabric
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.errors import EngineError
+from baton.kv_connector.layout import Span
+from baton.kv_connector.plan import Copy, CopyPlan
 
 MIB = 1 << 20
 

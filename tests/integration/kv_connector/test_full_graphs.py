@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from deploy.embedded_model import WEIGHTS
+from baton.deploy.embedded_model import WEIGHTS
 
 MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 RUNNERS: list[dict[str, str]] = [{}, {"VLLM_USE_V2_MODEL_RUNNER": "0"}, {"VLLM_USE_V2_MODEL_RUNNER": "1"}]
@@ -48,7 +48,7 @@ def transfer(role: str, settings: dict[str, Any]) -> list[str]:
     """Flags with our connector."""
     value = {
         "kv_connector": "BatonConnector",
-        "kv_connector_module_path": "kv_connector.connector",
+        "kv_connector_module_path": "baton.kv_connector.connector",
         "kv_role": role,
         "kv_connector_extra_config": settings,
     }

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from kv_connector import groups
-from kv_connector.handoff import producer, pushing
-from kv_connector.scheduler_side import decode, pins, prefill
+from baton.kv_connector import groups
+from baton.kv_connector.handoff import producer, pushing
+from baton.kv_connector.scheduler_side import decode, pins, prefill
 from tests.support.async_schedules.group_world import LAYOUTS, GroupWorld, plan_of
 
 SCHEDULES = 100

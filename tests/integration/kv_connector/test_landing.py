@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kv_connector.engine.memory import MemoryFabric
-from kv_connector.metadata import DecodeStep
+from baton.kv_connector.engine.memory import MemoryFabric
+from baton.kv_connector.metadata import DecodeStep
 from tests.support.fake_device import FakeDevice, Run, Stream
 from tests.support.ranks import BLOCK_TOKENS, LAYERS, Ranks
 

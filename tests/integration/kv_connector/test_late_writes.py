@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from deploy.forkserver import ForkServer
-from deploy.overlap.network import Network, NetworkError
-from kv_connector.engine.base import Push
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.layout import Span
-from kv_connector.plan import Copy, CopyPlan
+from baton.deploy.forkserver import ForkServer
+from baton.deploy.overlap.network import Network, NetworkError
+from baton.kv_connector.engine.base import Push
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.layout import Span
+from baton.kv_connector.plan import Copy, CopyPlan
 from tests.support.late_writes.stage import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

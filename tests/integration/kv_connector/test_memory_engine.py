@@ -4,8 +4,8 @@ import ctypes
 
 import pytest
 
-from kv_connector.engine.memory import MemoryFabric, MemoryReceiver, MemorySender
-from kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.engine.memory import MemoryFabric, MemoryReceiver, MemorySender
+from baton.kv_connector.plan import Copy, CopyPlan
 
 SIZE = 8
 

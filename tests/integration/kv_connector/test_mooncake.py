@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from kv_connector.engine import mooncake, mooncake_listener
-from kv_connector.engine.base import Push
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
-from kv_connector.engine.port_memory import PortMemory
-from kv_connector.errors import EngineError
-from kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.engine import mooncake, mooncake_listener
+from baton.kv_connector.engine.base import Push
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
+from baton.kv_connector.engine.port_memory import PortMemory
+from baton.kv_connector.errors import EngineError
+from baton.kv_connector.plan import Copy, CopyPlan
 
 SIZE = 1 << 20
 

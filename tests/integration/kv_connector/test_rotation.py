@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.secret import ClusterSecret, read_secret
-from kv_connector.side_channel import ControlLoop, PeerKey
+from baton.contracts.secret import ClusterSecret, read_secret
+from baton.kv_connector.side_channel import ControlLoop, PeerKey
 from tests.support.ranks import Ranks
 
 A, B, C = b"secret A, in use", b"secret B, to come", b"another cluster's"
@@ -120,7 +120,7 @@ def followed(file: Path) -> ClusterSecret:
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes look at their files often enough for a test."""
-    monkeypatch.setattr("contracts.secret.LOOK_AGAIN_S", 0.02)
+    monkeypatch.setattr("baton.contracts.secret.LOOK_AGAIN_S", 0.02)
 
 
 def test_a_rotation_without_restart_harms_no_transfer(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import pytest
 import zmq
 from zmq.utils import z85
 
-from contracts.secret import ClusterSecret
-from kv_connector import side_channel
-from kv_connector.errors import ConfigError, ConnectorError, ProtocolError
-from kv_connector.side_channel import ControlLoop, PeerKey
-from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector import side_channel
+from baton.kv_connector.errors import ConfigError, ConnectorError, ProtocolError
+from baton.kv_connector.side_channel import ControlLoop, PeerKey
+from baton.kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
 
 T = TypeVar("T")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import zmq
 
-from kv_connector import status
-from kv_connector.errors import ConnectorError
-from kv_connector.status import CANCEL, REQUEST, OutcomeSender, StatusServer
+from baton.kv_connector import status
+from baton.kv_connector.errors import ConnectorError
+from baton.kv_connector.status import CANCEL, REQUEST, OutcomeSender, StatusServer
 
 
 @pytest.fixture

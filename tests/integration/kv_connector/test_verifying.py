@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from kv_connector.engine.memory import MemoryFabric
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.metadata import DecodeStep, PrefillStep
+from baton.kv_connector.engine.memory import MemoryFabric
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.metadata import DecodeStep, PrefillStep
 from tests.support.flipping import FlippingFactory
 from tests.support.ranks import Memory, Ranks
 

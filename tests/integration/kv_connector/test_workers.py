@@ -10,10 +10,10 @@ import msgspec
 import pytest
 import zmq
 
-from kv_connector.handoff.outgoing import Prompt
-from kv_connector.metadata import Abandoned, DecodeStep, PrefillStep, Progress, StartedPrompt
-from kv_connector.protocol import Hello, Introduce, Message, Rank, encode
-from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient
+from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.metadata import Abandoned, DecodeStep, PrefillStep, Progress, StartedPrompt
+from baton.kv_connector.protocol import Hello, Introduce, Message, Rank, encode
+from baton.kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, SECRET, Ranks
 
@@ -291,7 +291,7 @@ def test_a_device_that_hangs_costs_a_recomputation_within_its_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """D hears of it from its control thread: the one that waits for the device does not come back."""
-    monkeypatch.setattr("kv_connector.worker_side.waiter.STOP_S", 0.05)
+    monkeypatch.setattr("baton.kv_connector.worker_side.waiter.STOP_S", 0.05)
     with FakeDevice(1, Run.ON_ADVANCE) as device, Ranks(tmp_path, decode_record=device.stream().record_event) as ranks:
         ranks.watch("a")
         ranks.reserve("a", 16, [7])
@@ -428,8 +428,8 @@ def test_a_snapshot_describes_no_more_transfers_than_one_can_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is made under the lock that the model thread needs; the number of all of them is told."""
-    monkeypatch.setattr("kv_connector.worker_side.prefill.MAX_DESCRIBED", 2)
-    monkeypatch.setattr("kv_connector.worker_side.decode.MAX_DESCRIBED", 2)
+    monkeypatch.setattr("baton.kv_connector.worker_side.prefill.MAX_DESCRIBED", 2)
+    monkeypatch.setattr("baton.kv_connector.worker_side.decode.MAX_DESCRIBED", 2)
     with Ranks(tmp_path) as ranks:
         for name in "abc":
             ranks.watch(name)

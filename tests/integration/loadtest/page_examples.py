@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadtest.compare.command import compare, tables
-from loadtest.compare.page import comparison_page
-from loadtest.measures.record import TIMEOUT, Record
-from loadtest.report.html import html_report
-from loadtest.result import HistogramMean, Legs, NodeFigures, Result, StageResult
+from baton.loadtest.compare.command import compare, tables
+from baton.loadtest.compare.page import comparison_page
+from baton.loadtest.measures.record import TIMEOUT, Record
+from baton.loadtest.report.html import html_report
+from baton.loadtest.result import HistogramMean, Legs, NodeFigures, Result, StageResult
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import result, stage
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.__main__ import main
+from baton.loadtest.__main__ import main
 from tests.support.fake_openai import FakeOpenAI, serving
 
 
@@ -30,7 +30,7 @@ def adding(body: dict[str, Any]) -> str:
 async def evaluated(fake: FakeOpenAI, path: Path, *argv: str) -> tuple[int | None, str, str]:
     """Run the command; its status and words."""
     async with serving(fake) as url:
-        command = [sys.executable, "-m", "loadtest", "eval", str(path), "--url", url, *argv]
+        command = [sys.executable, "-m", "baton.loadtest", "eval", str(path), "--url", url, *argv]
         process = await asyncio.create_subprocess_exec(
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
         )

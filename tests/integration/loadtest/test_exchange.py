@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from loadtest.client.address import parse_address
-from loadtest.client.exchange import Answered, Exchange, Timing
-from loadtest.client.pool import Client
-from loadtest.measures.record import CONNECT, CUT, EMPTY, ERROR_EVENT, MALFORMED, STATUS, TIMEOUT
-from loadtest.traffic.body import Form
-from loadtest.traffic.script import Ask
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.exchange import Answered, Exchange, Timing
+from baton.loadtest.client.pool import Client
+from baton.loadtest.measures.record import CONNECT, CUT, EMPTY, ERROR_EVENT, MALFORMED, STATUS, TIMEOUT
+from baton.loadtest.traffic.body import Form
+from baton.loadtest.traffic.script import Ask
 from tests.support.cluster import until_true
 from tests.support.fake_answers import MODEL, text_of
 from tests.support.fake_openai import FakeOpenAI, Fault, serving

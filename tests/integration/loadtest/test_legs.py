@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from contracts.http import TRACE_PATH
-from contracts.secret import generate_secret
-from loadtest.errors import RunError
-from loadtest.run import legs
-from loadtest.run.legs import LegWatch, token
+from baton.contracts.http import TRACE_PATH
+from baton.contracts.secret import generate_secret
+from baton.loadtest.errors import RunError
+from baton.loadtest.run import legs
+from baton.loadtest.run.legs import LegWatch, token
 from tests.support.cluster import until_true
 from tests.support.fake_asgi import answer_json, follow_lifespan
 from tests.support.serve import serve

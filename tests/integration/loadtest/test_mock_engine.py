@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.http import CANCEL_PATH, NODE_PATH
-from contracts.kv_transfer import FIELD, TransferParams, new_transfer_id, sign
-from contracts.secret import ClusterSecret
+from baton.contracts.http import CANCEL_PATH, NODE_PATH
+from baton.contracts.kv_transfer import FIELD, TransferParams, new_transfer_id, sign
+from baton.contracts.secret import ClusterSecret
 
 SECRET = ClusterSecret(b"a secret for tests only")
 ASKED: dict[str, Any] = {"model": "mock", "prompt": "a prompt", "max_tokens": 4}
@@ -20,7 +20,7 @@ ASKED: dict[str, Any] = {"model": "mock", "prompt": "a prompt", "max_tokens": 4}
 @asynccontextmanager
 async def mock(role: str, *flags: str) -> AsyncIterator[httpx.AsyncClient]:
     """Run a mock as a process; yield a client of it."""
-    command = (sys.executable, "-m", "loadtest.mock_engine", "--role", role, *flags)
+    command = (sys.executable, "-m", "baton.loadtest.mock_engine", "--role", role, *flags)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:

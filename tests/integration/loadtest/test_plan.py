@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from loadtest.__main__ import main
-from loadtest.plan.calibrate_command import calibrate, parser
-from loadtest.plan.calibration import read_calibration, write_calibration
+from baton.loadtest.__main__ import main
+from baton.loadtest.plan.calibrate_command import calibrate, parser
+from baton.loadtest.plan.calibration import read_calibration, write_calibration
 from tests.support.fake_openai import FakeOpenAI, serving
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.proxy_bench.figures import ASGI, BATON, HTTPX
-from loadtest.proxy_bench.subjects import GREEDY
+from baton.loadtest.proxy_bench.figures import ASGI, BATON, HTTPX
+from baton.loadtest.proxy_bench.subjects import GREEDY
 
 TINY = (
     "--rounds",
@@ -29,7 +29,7 @@ TINY = (
 def test_a_tiny_session_measures_every_proxy_of_ours_and_loses_no_request(tmp_path: Path) -> None:
     """Each subject hands over every request; the session itself fails if a count or a byte is wrong."""
     out = tmp_path / "proxy.json"
-    command = [sys.executable, "-m", "loadtest.proxy_bench", *TINY, "--tokens", "5", "--itl-ms", "5"]
+    command = [sys.executable, "-m", "baton.loadtest.proxy_bench", *TINY, "--tokens", "5", "--itl-ms", "5"]
     ended = subprocess.run(
         [*command, "--json", str(out), "--markdown", str(tmp_path / "proxy.md"), "--peers", str(tmp_path)],
         check=False,
@@ -57,7 +57,16 @@ def test_a_session_that_loses_hand_overs_is_an_error(tmp_path: Path) -> None:
     peer = tmp_path / "bin" / "vllm-router"
     peer.write_text(f"#!{sys.executable}\n" + PEER)
     peer.chmod(0o755)
-    command = [sys.executable, "-m", "loadtest.proxy_bench", *TINY, "--only", "vllm-router", "--peers", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "baton.loadtest.proxy_bench",
+        *TINY,
+        "--only",
+        "vllm-router",
+        "--peers",
+        str(tmp_path),
+    ]
     command += ["--start-timeout-s", "2"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, env=environment)
@@ -70,7 +79,7 @@ def test_a_session_that_loses_hand_overs_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_streams_that_are_open_together_are_counted_and_whole() -> None:
     """The few of a test, over two workers; each one's memory is a number above nothing."""
-    command = [sys.executable, "-m", "loadtest.proxy_bench.open_streams", "--streams", "200", "--workers", "2"]
+    command = [sys.executable, "-m", "baton.loadtest.proxy_bench.open_streams", "--streams", "200", "--workers", "2"]
     command += ["--starts-per-s", "100", "--itl-s", "0.5", "--tokens", "40"]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
 
@@ -83,7 +92,7 @@ def test_streams_that_are_open_together_are_counted_and_whole() -> None:
 @pytest.mark.slow
 def test_streams_that_were_never_open_together_are_an_error() -> None:
     """The first ones end before the last ones begin."""
-    command = [sys.executable, "-m", "loadtest.proxy_bench.open_streams", "--streams", "20"]
+    command = [sys.executable, "-m", "baton.loadtest.proxy_bench.open_streams", "--streams", "20"]
     command += ["--starts-per-s", "10", "--itl-s", "0.1", "--tokens", "2"]
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
 
@@ -93,8 +102,8 @@ def test_streams_that_were_never_open_together_are_an_error() -> None:
 
 PEER = """
 import sys
-from loadtest.proxy_bench.relays.asgi_relay import Relay
-from loadtest.proxy_bench.relays.common import run
+from baton.loadtest.proxy_bench.relays.asgi_relay import Relay
+from baton.loadtest.proxy_bench.relays.common import run
 
 class Careless(Relay):
     async def _prefill(self, path, body):

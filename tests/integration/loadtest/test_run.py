@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from loadtest.__main__ import main
-from loadtest.result import Result, read_result
-from loadtest.run import build
-from loadtest.run.arguments import parse
-from loadtest.run.command import run
-from loadtest.trace import CONVERSATION
+from baton.loadtest.__main__ import main
+from baton.loadtest.result import Result, read_result
+from baton.loadtest.run import build
+from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.command import run
+from baton.loadtest.trace import CONVERSATION
 from tests.support.cluster import until_true
 from tests.support.fake_openai import FakeOpenAI, serving
 
@@ -35,7 +35,7 @@ def written(folder: Path) -> str:
 async def spawned(*argv: str) -> asyncio.subprocess.Process:
     """Run the command as a process."""
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "loadtest", *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        sys.executable, "-m", "baton.loadtest", *argv, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
 
 

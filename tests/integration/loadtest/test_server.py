@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from loadtest.client.address import parse_address
-from loadtest.client.fetch import fetch, first_model
-from loadtest.errors import RunError
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.fetch import fetch, first_model
+from baton.loadtest.errors import RunError
 from tests.support.cluster import until_true
 from tests.support.fake_answers import MODEL
 from tests.support.fake_openai import FakeOpenAI, serving
@@ -96,7 +96,7 @@ async def test_a_terminal_shows_how_far_it_is() -> None:
     ours, theirs = pty.openpty()
     async with serving(fake) as url:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest", "run", "--url", url, "--requests", "9"),
+            *(sys.executable, "-m", "baton.loadtest", "run", "--url", url, "--requests", "9"),
             stdout=asyncio.subprocess.PIPE,
             stderr=theirs,
         )
@@ -119,7 +119,8 @@ async def test_a_server_that_fails_while_warming_up_is_not_measured() -> None:
     fake.faults = dict.fromkeys(range(9), "status")
     async with serving(fake) as url:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadtest", "run", "--url", url, "--warmup", "2"), stderr=asyncio.subprocess.PIPE
+            *(sys.executable, "-m", "baton.loadtest", "run", "--url", url, "--warmup", "2"),
+            stderr=asyncio.subprocess.PIPE,
         )
         _, stderr = await asyncio.wait_for(process.communicate(), 30)
 

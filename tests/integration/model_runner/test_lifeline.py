@@ -7,10 +7,10 @@ from queue import SimpleQueue
 
 import pytest
 
-from contracts.secret import ClusterSecret
-from kv_connector.errors import ConnectorError
-from model_runner import lifeline
-from model_runner.lifeline import End, Hub
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.errors import ConnectorError
+from baton.model_runner import lifeline
+from baton.model_runner.lifeline import End, Hub
 
 HERE = "127.0.0.1"
 SECRET = ClusterSecret(b"the secret of this cluster")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploy.forkserver import Child, ForkServer
+from baton.deploy.forkserver import Child, ForkServer
 from tests.support.pipeline_stage import DONE, GO, READY, SENT, STEPS, How, wait_for_file
 
 SHORT_S = 1.0  # a step's bound, where the neighbour does not come

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from deploy.overlap.network import NetworkError
+from baton.deploy.overlap.network import NetworkError
 from tests.support.composed.network import Networks, Seat, run
 
 NETWORK = "hosts"
 HEARD_WITHIN_S = 60.0
 RANK = """
 import queue, sys
-from contracts.secret import ClusterSecret
-from model_runner.lifeline import End, Hub
+from baton.contracts.secret import ClusterSecret
+from baton.model_runner.lifeline import End, Hub
 
 heard, secret = queue.SimpleQueue(), ClusterSecret(b"the secret of this cluster")
 told = lambda who, farewell: heard.put(f"{who} {farewell}")

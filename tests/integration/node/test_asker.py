@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from contracts.secret import ClusterSecret
-from kv_connector.errors import ConnectorError
-from kv_connector.status import StatusServer
-from kv_connector.status_doors import FarDoor
-from node.asker import Asker
-from node.connector_channel import CancelClient, SnapshotClient
-from node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.errors import ConnectorError
+from baton.kv_connector.status import StatusServer
+from baton.kv_connector.status_doors import FarDoor
+from baton.node.asker import Asker
+from baton.node.connector_channel import CancelClient, SnapshotClient
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
 from tests.e2e.waiting import until
 
 HERE = "127.0.0.1"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import zmq
 
-from node.connector_channel import MAX_OUTCOMES, CancelClient, Outcome, Outcomes, SnapshotClient
-from node.errors import ConnectorFailedError, NoAnswerError
+from baton.node.connector_channel import MAX_OUTCOMES, CancelClient, Outcome, Outcomes, SnapshotClient
+from baton.node.errors import ConnectorFailedError, NoAnswerError
 
 Answer = Callable[..., bytes]  # from a question's frames
 

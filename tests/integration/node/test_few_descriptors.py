@@ -9,10 +9,10 @@ import pytest
 ASK = """
 import asyncio, concurrent.futures.thread, os, resource, sys
 from pathlib import Path
-from contracts.secret import ClusterSecret
-from node.connector_channel import CancelClient, SnapshotClient
-from node.errors import NoAnswerError
-from node.probe import ProbeApi, _dial
+from baton.contracts.secret import ClusterSecret
+from baton.node.connector_channel import CancelClient, SnapshotClient
+from baton.node.errors import NoAnswerError
+from baton.node.probe import ProbeApi, _dial
 
 spare = int(sys.argv[1])
 folder = Path(sys.argv[2])

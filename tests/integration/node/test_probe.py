@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 import zmq
 
-from contracts.probe import MIB, Place, Push, Receive
-from contracts.secret import ClusterSecret
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.plan import Copy, CopyPlan
-from kv_connector.side_channel_sockets import ControlServer
-from node import probe
-from node.probe_engines import MAX_RECEIVERS, ProbeBusyError, ProbeEngines, ProbeError
+from baton.contracts.probe import MIB, Place, Push, Receive
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.side_channel_sockets import ControlServer
+from baton.node import probe
+from baton.node.probe_engines import MAX_RECEIVERS, ProbeBusyError, ProbeEngines, ProbeError
 
 PLACE = Place(host="127.0.0.1", protocol="tcp")
 SECRET = ClusterSecret(b"the secret of this cluster")

@@ -10,9 +10,9 @@ from shutil import which
 import msgspec
 import pytest
 
-from contracts.probe import MIB, Order, Place, Push, Pushed, Receive, Receiving
-from deploy.doctor.links import Tried, Wanted, judge
-from deploy.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network, NetworkError
+from baton.contracts.probe import MIB, Order, Place, Push, Pushed, Receive, Receiving
+from baton.deploy.doctor.links import Tried, Wanted, judge
+from baton.deploy.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network, NetworkError
 from tests.unit.deploy.doctor.known import decode, prefill
 
 pytest.importorskip("mooncake")
@@ -21,7 +21,7 @@ PAUSED = "paused"
 # The child as it is, but for its pause: it tells of it, and waits for a line.
 PAUSING = f"""
 import os, sys
-from kv_connector.engine import probe
+from baton.kv_connector.engine import probe
 
 def pause(seconds):
     print({PAUSED!r}, flush=True)
@@ -81,7 +81,7 @@ def forget_connections(space: str) -> None:
 def test_a_connection_that_is_forgotten_while_idle_is_named(network: Network) -> None:
     """The pushes before the pause worked, so it is the gap and nothing else."""
     receiving = Order(place=Place(host=DECODE_DATA, protocol="tcp"), what=Receive(seconds=100))
-    receiver = start(network.decode, receiving, "-m", "kv_connector.engine.probe")
+    receiver = start(network.decode, receiving, "-m", "baton.kv_connector.engine.probe")
     target = msgspec.json.decode(line_of(receiver), type=Receiving)
     what = Push(session=target.session, address=target.address, size_bytes=MIB, idle_s=5)
     pusher = start(network.prefill, Order(place=Place(host=PREFILL_DATA, protocol="tcp"), what=what), "-c", PAUSING)

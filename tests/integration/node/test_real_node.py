@@ -17,11 +17,11 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.http import NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
-from contracts.kv_transfer import FIELD, Role, TransferParams, sign
-from contracts.secret import generate_secret, read_secret
-from deploy.forkserver import Child, ForkServer
-from node.server import EXIT_ENGINE_ENDED, PORT_PATIENCE_S
+from baton.contracts.http import NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
+from baton.contracts.kv_transfer import FIELD, Role, TransferParams, sign
+from baton.contracts.secret import generate_secret, read_secret
+from baton.deploy.forkserver import Child, ForkServer
+from baton.node.server import EXIT_ENGINE_ENDED, PORT_PATIENCE_S
 
 pytest.importorskip("vllm")
 

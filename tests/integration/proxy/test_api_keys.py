@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from proxy.access import account, doors, follow
+from baton.proxy.access import account, doors, follow
 from tests.integration.proxy import test_workers
 from tests.integration.proxy.test_admission import hold, release, until_waiting
 from tests.integration.proxy.test_failover import metric

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.http import error_body
+from baton.contracts.http import error_body
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_vllm import FakeVllm, Fault
 

@@ -6,13 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from contracts.http import MAX_CANCELLED
-from contracts.kv_transfer import new_transfer_id
-from proxy import cancels
-from proxy.cancels import MAX_WAITING, Cancels
-from proxy.metrics import Metrics
-from proxy.node import Node
-from proxy.upstream import Upstream
+from baton.contracts.http import MAX_CANCELLED
+from baton.contracts.kv_transfer import new_transfer_id
+from baton.proxy import cancels
+from baton.proxy.cancels import MAX_WAITING, Cancels
+from baton.proxy.metrics import Metrics
+from baton.proxy.node import Node
+from baton.proxy.upstream import Upstream
 from tests.integration.proxy.test_disconnect import ask
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm, Fault

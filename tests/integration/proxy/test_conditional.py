@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from contracts.kv_transfer import FIELD
+from baton.contracts.kv_transfer import FIELD
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
 from tests.support.cluster import Cluster, cluster, until_true

@@ -10,18 +10,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from contracts.configuration.schema import ProxyConfig
-from proxy.admission.admission import Admission
-from proxy.metrics import Metrics
-from proxy.nodes import Members
-from proxy.orders import Orders
-from proxy.sight.times import Tally
-from proxy.upstream import Upstream
-from proxy.workers import book, crew
-from proxy.workers.book import BookError, OrderBook
-from proxy.workers.crew import Crew
-from proxy.workers.report import Counted
-from proxy.workers.seat import Seat
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.admission.admission import Admission
+from baton.proxy.metrics import Metrics
+from baton.proxy.nodes import Members
+from baton.proxy.orders import Orders
+from baton.proxy.sight.times import Tally
+from baton.proxy.upstream import Upstream
+from baton.proxy.workers import book, crew
+from baton.proxy.workers.book import BookError, OrderBook
+from baton.proxy.workers.crew import Crew
+from baton.proxy.workers.report import Counted
+from baton.proxy.workers.seat import Seat
 from tests.support.fake_vllm import SECRET
 
 NODE = "http://127.0.0.1:1"

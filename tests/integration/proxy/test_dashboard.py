@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contracts.http import TIMELINE_PATH, TRANSFERS_PATH
-from proxy.dashboard import dashboard, pace
-from proxy.dashboard.files import files
+from baton.contracts.http import TIMELINE_PATH, TRANSFERS_PATH
+from baton.proxy.dashboard import dashboard, pace
+from baton.proxy.dashboard.files import files
 from tests.integration.proxy.test_workers import proxy
 from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until_true
 from tests.support.dashboard import tell_transfers
@@ -135,7 +135,7 @@ async def test_a_failed_leg_and_its_retry_are_seen() -> None:
 
 async def test_nodes_are_asked_only_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quarantine and failures come with the second look; when nobody looks any more, nobody is asked any more."""
-    from proxy.dashboard import asking, scene
+    from baton.proxy.dashboard import asking, scene
 
     monkeypatch.setattr(asking, "ROUND_S", 0.02)
     monkeypatch.setattr(scene, "LOOK_S", 0.2)
@@ -170,7 +170,7 @@ async def test_nodes_are_asked_only_while_somebody_looks(monkeypatch: pytest.Mon
 
 async def test_many_nodes_are_asked_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many a round, and each of them some time."""
-    from proxy.dashboard import asking
+    from baton.proxy.dashboard import asking
 
     monkeypatch.setattr(asking, "ROUND_S", 0.05)
     monkeypatch.setattr(asking, "MOST_A_ROUND", 2)

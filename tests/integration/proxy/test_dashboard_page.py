@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from contracts.http import TRANSFERS_PATH
+from baton.contracts.http import TRANSFERS_PATH
 from tests.support.accessible import axe_source, nameless, violations
 from tests.support.browser import Browser, Scheme, Tab
 from tests.support.cluster import ADMIN_TOKEN, COMPLETION, Cluster, cluster, until_true

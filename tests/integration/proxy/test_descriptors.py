@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from proxy.admission.descriptors import budget
+from baton.proxy.admission.descriptors import budget
 from tests.support.cluster import COMPLETION, until_true
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.ports import free_port
@@ -28,7 +28,7 @@ async def limited_proxy(tmp_path: Path) -> AsyncIterator[tuple[int, FakeVllm, Pa
     secret, log = tmp_path / "secret", tmp_path / "log"
     secret.write_bytes(SECRET.values[0])
     port = free_port()
-    words = [sys.executable, "-m", "proxy", "--port", f"{port}", "--secret-file", f"{secret}"]
+    words = [sys.executable, "-m", "baton.proxy", "--port", f"{port}", "--secret-file", f"{secret}"]
     words += ["--prefill", nodes[0].url, "--decode", nodes[1].url]
     with log.open("wb") as stderr:
         process = await asyncio.create_subprocess_exec(

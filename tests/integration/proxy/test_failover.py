@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from contracts.http import error_body
-from contracts.kv_transfer import FIELD, KEY
+from baton.contracts.http import error_body
+from baton.contracts.kv_transfer import FIELD, KEY
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left, expected
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_vllm import FakeVllm, Fault, Seen
@@ -194,7 +194,7 @@ async def test_an_empty_budget_ends_retries_and_requests_fill_it() -> None:
 
 async def test_no_attempt_is_made_that_the_deadline_would_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client gets the failure at once, and not a time-out later."""
-    monkeypatch.setattr("proxy.retries.MIN_LEFT_S", 60.0)  # whatever is left is too little for another attempt
+    monkeypatch.setattr("baton.proxy.retries.MIN_LEFT_S", 60.0)  # whatever is left is too little for another attempt
     async with cluster(decode=2) as running:
         for node in running.decode:
             node.fault = "empty"

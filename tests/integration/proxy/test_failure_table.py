@@ -11,8 +11,8 @@ from typing import Any, Literal
 import httpx
 import pytest
 
-from contracts.http import error_body
-from contracts.kv_transfer import FIELD
+from baton.contracts.http import error_body
+from baton.contracts.kv_transfer import FIELD
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_answers import answer, events

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.http import error_body
-from contracts.kv_transfer import FIELD
+from baton.contracts.http import error_body
+from baton.contracts.kv_transfer import FIELD
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_answers import answer, events
 from tests.support.fake_vllm import Fault

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.errors import Kind, UpstreamError
-from proxy.http1 import pool
-from proxy.http1.address import address_of
-from proxy.http1.answer import HIGH_WATER_BYTES, Answer
-from proxy.http1.connection import Connection
-from proxy.upstream import Upstream
+from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.http1 import pool
+from baton.proxy.http1.address import address_of
+from baton.proxy.http1.answer import HIGH_WATER_BYTES, Answer
+from baton.proxy.http1.connection import Connection
+from baton.proxy.upstream import Upstream
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

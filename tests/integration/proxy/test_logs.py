@@ -37,7 +37,7 @@ class Logging:
 
     def access(self) -> list[dict[str, Any]]:
         """Those of the access log."""
-        return [line for line in self.objects if line["logger"] == "proxy.access"]
+        return [line for line in self.objects if line["logger"] == "baton.proxy.access"]
 
 
 @asynccontextmanager
@@ -91,7 +91,7 @@ async def test_the_access_log_says_what_happened_to_each_request(tmp_path: Path)
     assert len(first.pop("tenant")) == 16
     assert first == {
         "level": "info",
-        "logger": "proxy.access",
+        "logger": "baton.proxy.access",
         "message": "request",
         "request_id": "mine",
         "route": "/v1/completions",
@@ -130,9 +130,9 @@ async def test_errors_alone_may_be_logged(tmp_path: Path) -> None:
         await ask(running)
         await ask(running, prompt=None)
 
-    lines = [line for line in running.text.splitlines() if "proxy.access" in line]
+    lines = [line for line in running.text.splitlines() if "baton.proxy.access" in line]
     assert len(lines) == 1
-    assert lines[0].startswith("INFO:proxy.access:request request_id=mine ")
+    assert lines[0].startswith("INFO:baton.proxy.access:request request_id=mine ")
     assert " status=400 " in lines[0]
 
 
@@ -141,7 +141,7 @@ async def test_by_default_there_is_no_access_log_and_fields_are_shown(tmp_path: 
     async with logging_proxy(tmp_path) as running:
         await ask(running)
 
-    assert "proxy.access" not in running.text
+    assert "baton.proxy.access" not in running.text
     assert f"url={running.decode.url}" in running.text
     assert "request_id" not in running.text
 
@@ -174,7 +174,7 @@ async def test_no_log_holds_a_prompt_or_a_key(tmp_path: Path, log_format: str) -
             running.decode.fault = ""
 
     assert statuses[:4] == [200, 200, 400, 400]
-    assert "proxy.access" in running.text
+    assert "baton.proxy.access" in running.text
     assert collector.spans
     assert MARKER not in running.text
     assert ADMIN_TOKEN not in running.text

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from contracts.kv_transfer import PROTOCOL_VERSION
+from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_answers import MODEL
 from tests.support.fake_vllm import FINGERPRINT

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.kv_transfer import FIELD
+from baton.contracts.kv_transfer import FIELD
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_answers import MODEL
 

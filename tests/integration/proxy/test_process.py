@@ -1,4 +1,4 @@
-"""`python -m proxy` as a process: one segment for head and first bytes, a clean stop, clear refusals."""
+"""`python -m baton.proxy` as a process: one segment for head and first bytes, a clean stop, clear refusals."""
 
 import asyncio
 import json

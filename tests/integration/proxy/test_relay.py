@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from contracts.kv_transfer import FIELD
+from baton.contracts.kv_transfer import FIELD
 from tests.support.cluster import CHAT, COMPLETION, cluster
 from tests.support.fake_answers import answer, events
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.kv_transfer import FIELD
-from proxy.resume.rules import SENTENCES, Never
+from baton.contracts.kv_transfer import FIELD
+from baton.proxy.resume.rules import SENTENCES, Never
 from tests.integration.proxy.test_failover import metric, transfer
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true

@@ -15,12 +15,12 @@ from tokenizers import Tokenizer, decoders, models
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
-from deploy.embedded_model import WEIGHTS
-from proxy.endpoints import CHAT, COMPLETIONS
-from proxy.request import ClientRequest, parse
-from proxy.resume import events, follow
-from proxy.resume.record import TokenRecord
-from proxy.resume.seam import TokenSeam
+from baton.deploy.embedded_model import WEIGHTS
+from baton.proxy.endpoints import CHAT, COMPLETIONS
+from baton.proxy.request import ClientRequest, parse
+from baton.proxy.resume import events, follow
+from baton.proxy.resume.record import TokenRecord
+from baton.proxy.resume.seam import TokenSeam
 
 PROMPT = "Tell me: 你好"
 TEXTS = [

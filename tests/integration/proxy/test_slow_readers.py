@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy import connections
+from baton.proxy import connections
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import COMPLETION, Cluster, cluster, until_true

@@ -11,8 +11,8 @@ PATIENCE_S = 60.0
 SCRIPT = """
 import logging, os, signal, sys, time
 from pathlib import Path
-from proxy.workers.listen import listen_on
-from proxy.workers.supervisor import Supervisor
+from baton.proxy.workers.listen import listen_on
+from baton.proxy.workers.supervisor import Supervisor
 
 def serve(seat, sockets):
     os.write(1, f"start {seat.number} {seat.starts}\\n".encode())  # in one piece, whatever others write

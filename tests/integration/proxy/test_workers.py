@@ -356,8 +356,8 @@ async def test_a_proxy_that_is_told_to_stop_before_it_has_started_leaves_nothing
     temporary.mkdir()
     script = f"""
 import os, signal, sys
-from proxy import server
-from proxy.__main__ import main
+from baton.proxy import server
+from baton.proxy.__main__ import main
 server.listen_on = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
 sys.exit(main(["--workers", "2", "--secret-file", {str(secret)!r}, "--decode", "http://127.0.0.1:1"]))
 """

@@ -4,9 +4,9 @@ import random
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from kv_connector.handoff.incoming import Wish
-from kv_connector.metadata import DecodeStep, Reserved, Watched
-from kv_connector.worker_side.decode import DecodeWorker
+from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.metadata import DecodeStep, Reserved, Watched
+from baton.kv_connector.worker_side.decode import DecodeWorker
 from tests.support.async_schedules.traffic import Computed, content
 from tests.support.async_schedules.wire import ADDRESS
 from tests.support.ranks import BLOCK_TOKENS, BLOCKS, LAYERS, Memory

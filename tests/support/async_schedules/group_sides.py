@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 from vllm.v1.request import Request
 
-from contracts.configuration.schema import TransferConfig
-from kv_connector.config import ConnectorConfig
-from kv_connector.metadata import DecodeReport, PrefillStep
-from kv_connector.scheduler_side.decode import DecodeScheduler
-from kv_connector.scheduler_side.prefill import PrefillScheduler
-from kv_connector.worker_side.decode import DecodeWorker
+from baton.contracts.configuration.schema import TransferConfig
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.metadata import DecodeReport, PrefillStep
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.worker_side.decode import DecodeWorker
 from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, GroupMemory, Layout, content, request, state
 from tests.support.ranks import SECRET
 

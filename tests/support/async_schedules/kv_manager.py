@@ -20,12 +20,12 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.request import Request
 
-from contracts.kv_transfer import Role, TransferParams, sign
-from kv_connector.digest import RegionDigests
-from kv_connector.groups import STATE, Group
-from kv_connector.layout import Region
-from kv_connector.windows import OF_A_STATE
-from kv_connector.worker_side.caches import Caches
+from baton.contracts.kv_transfer import Role, TransferParams, sign
+from baton.kv_connector.digest import RegionDigests
+from baton.kv_connector.groups import STATE, Group
+from baton.kv_connector.layout import Region
+from baton.kv_connector.windows import OF_A_STATE
+from baton.kv_connector.worker_side.caches import Caches
 from tests.support.async_schedules.wire import ADDRESS
 from tests.support.ranks import SECRET
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from kv_connector.metadata import Progress
-from kv_connector.sync import Handover, ModelStream
+from baton.kv_connector.metadata import Progress
+from baton.kv_connector.sync import Handover, ModelStream
 from tests.support.async_schedules.traffic import Step, Traffic
 from tests.support.async_schedules.world import Order, Plan, World
 from tests.support.ranks import LAYERS

@@ -3,9 +3,9 @@
 from collections import deque
 from typing import NamedTuple
 
-from contracts.secret import ClusterSecret
-from kv_connector.refusals import Refusals
-from kv_connector.side_channel import ControlHandler, PeerKey
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.refusals import Refusals
+from baton.kv_connector.side_channel import ControlHandler, PeerKey
 
 ADDRESS = "tcp://127.0.0.1:1"
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from contracts.configuration.schema import TransferConfig
-from kv_connector.config import ConnectorConfig
-from kv_connector.engine.memory import MemoryFabric
-from kv_connector.protocol import Rank
-from kv_connector.sync import ModelStream
-from kv_connector.worker_side import decode, prefill
-from kv_connector.worker_side.introduction import Introduction
+from baton.contracts.configuration.schema import TransferConfig
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.engine.memory import MemoryFabric
+from baton.kv_connector.protocol import Rank
+from baton.kv_connector.sync import ModelStream
+from baton.kv_connector.worker_side import decode, prefill
+from baton.kv_connector.worker_side.introduction import Introduction
 from tests.support.async_schedules.decode_side import DecodeSide
 from tests.support.async_schedules.traffic import TOKEN_BYTES, Step, Traffic, Write, content
 from tests.support.async_schedules.wire import Wire

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from deploy.forkserver import Child, ForkServer
+from baton.deploy.forkserver import Child, ForkServer
 from tests.support.compose import ROOT, seconds
 from tests.support.composed.image import image_environment
 from tests.support.composed.network import Networks, Seat
@@ -185,7 +185,7 @@ class Composition:
         assert program == "baton"
         assert container.seat is not None
         done = subprocess.run(
-            ["ip", "netns", "exec", container.seat.space, sys.executable, "-m", "deploy.cli", *argv],
+            ["ip", "netns", "exec", container.seat.space, sys.executable, "-m", "baton.deploy.cli", *argv],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **definition["environment"]},
             cwd=self._folder,
             capture_output=True,

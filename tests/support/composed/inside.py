@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.cli import main
-from deploy.forkserver import ROOT
+from baton.deploy.cli import main
+from baton.deploy.forkserver import ROOT
 from tests.support.composed.confinement import Confinement, confine, name_host, open_ways
 
 _CLONE_NEWNS: Final = 0x00020000  # linux/sched.h

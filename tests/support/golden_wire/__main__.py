@@ -2,7 +2,7 @@
 
 import msgspec
 
-from contracts.kv_transfer import PROTOCOL_VERSION
+from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from tests.support.golden_wire.examples import file_of, present
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from contracts.kv_transfer import PROTOCOL_VERSION, Grid, Grids, TransferParams, sign
-from contracts.node_info import Fingerprint, NodeInfo, NodeLoad, RegionInfo
-from contracts.secret import ClusterSecret
-from kv_connector.protocol import (
+from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid, Grids, TransferParams, sign
+from baton.contracts.node_info import Fingerprint, NodeInfo, NodeLoad, RegionInfo
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.protocol import (
     Beat,
     Body,
     Commit,

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
-from deploy.forkserver import ForkServer
+from baton.deploy.forkserver import ForkServer
 from tests.support.composed.network import PODS_SUBNET, Networks
 from tests.support.kubernetes.names import Names, resolv_conf
 from tests.support.kubernetes.pod import Pod, PodError, Surroundings

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.forkserver import Child, ForkServer
+from baton.deploy.forkserver import Child, ForkServer
 from tests.support.composed.composition import RESOLV, RUN
 from tests.support.composed.confinement import Confinement
 from tests.support.composed.image import image_entrypoint, image_environment, image_folder

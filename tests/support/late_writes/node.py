@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from contracts.configuration.schema import TransferConfig
-from contracts.kv_transfer import Role
-from contracts.secret import ClusterSecret
-from kv_connector.config import ConnectorConfig
-from kv_connector.protocol import Rank
-from kv_connector.worker_side.introduction import Introduction
+from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.kv_transfer import Role
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.protocol import Rank
+from baton.kv_connector.worker_side.introduction import Introduction
 from tests.support.plain_memory import fingerprint, plain_caches
 
 SECRET = ClusterSecret(b"a secret for late writes")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from deploy.forkserver import Child, ForkServer
-from deploy.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network
+from baton.deploy.forkserver import Child, ForkServer
+from baton.deploy.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network
 
 PATIENCE_S = 40.0
 

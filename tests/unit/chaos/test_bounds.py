@@ -1,6 +1,6 @@
 import pytest
 
-from contracts.configuration.schema import TransferConfig
+from baton.contracts.configuration.schema import TransferConfig
 from tests.chaos.bounds import GIVEN_BACK_WITHIN_S, Bounds
 from tests.chaos.phases import Phase
 from tests.chaos.schedule import Cut, Kill, Stall, Victim, Way

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from contracts.configuration.schema import TransferConfig
+from baton.contracts.configuration.schema import TransferConfig
 from tests.chaos.cluster import Shape
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from contracts.kv_transfer import (
+from baton.contracts.kv_transfer import (
     KEY,
     Grid,
     Grids,
@@ -18,7 +18,7 @@ from contracts.kv_transfer import (
     sign,
     verify,
 )
-from contracts.secret import ClusterSecret
+from baton.contracts.secret import ClusterSecret
 from tests.fuzz.values import HALF_A_PAIR, mutate
 
 SECRET = ClusterSecret(b"0123456789abcdef")

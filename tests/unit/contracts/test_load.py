@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from contracts.configuration.load import (
+from baton.contracts.configuration.load import (
     HINTS,
     READ_ELSEWHERE,
     ConfigError,
@@ -17,7 +17,7 @@ from contracts.configuration.load import (
     flag_name,
     load,
 )
-from contracts.configuration.schema import BatonConfig
+from baton.contracts.configuration.schema import BatonConfig
 
 SOURCES = ("default", "file", "environment", "flag")
 

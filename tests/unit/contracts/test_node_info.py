@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from contracts.node_info import Fingerprint, differences
+from baton.contracts.node_info import Fingerprint, differences
 
 OURS = Fingerprint(
     weights="w1",

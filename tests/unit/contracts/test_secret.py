@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.secret import ClusterSecret, SecretError, generate_secret, read_secret
+from baton.contracts.secret import ClusterSecret, SecretError, generate_secret, read_secret
 
 A, B, C = b"secret A, in use", b"secret B, to come", b"secret C, later on"
 
@@ -75,7 +75,7 @@ def write(file: Path, *lines: bytes) -> ClusterSecret:
 @pytest.fixture
 def always_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process looks at the file whenever it uses the secret."""
-    monkeypatch.setattr("contracts.secret.LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("baton.contracts.secret.LOOK_AGAIN_S", 0.0)
 
 
 def test_a_file_may_hold_two_secrets_and_comments(tmp_path: Path) -> None:

@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from contracts.configuration.load import HINTS, load
-from contracts.configuration.schema import BatonConfig
-from contracts.configuration.show import effective, reference
+from baton.contracts.configuration.load import HINTS, load
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.configuration.show import effective, reference
 
 
 def test_the_effective_configuration_names_each_origin(tmp_path: Path) -> None:

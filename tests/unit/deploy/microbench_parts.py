@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 
-from deploy.microbench.figures import Figure
+from baton.deploy.microbench.figures import Figure
 
 FIGURES = [Figure(part="p", name="n", value=1.0, unit="µs")]
 

@@ -5,9 +5,9 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.configuration.schema import BatonConfig, ProxyConfig
-from contracts.http import error_body
-from deploy import admin_command
+from baton.contracts.configuration.schema import BatonConfig, ProxyConfig
+from baton.contracts.http import error_body
+from baton.deploy import admin_command
 
 NODE = "http://10.0.0.7:8200"
 VIEW = {"role": "decode", "url": NODE, "state": "ready", "requests": 3, "models": ["m", "lora"], "reason": ""}

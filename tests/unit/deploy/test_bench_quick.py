@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bench_quick import __main__ as command
-from deploy.bench_quick.connector import calibration
-from deploy.bench_quick.ratios import (
+from baton.deploy.bench_quick import __main__ as command
+from baton.deploy.bench_quick.connector import calibration
+from baton.deploy.bench_quick.ratios import (
     HIGHER,
     LOWER,
     NEW,
@@ -18,8 +18,8 @@ from deploy.bench_quick.ratios import (
     table,
     to_plain,
 )
-from deploy.microbench.children import PartError
-from loadtest.proxy_bench.figures import Spread
+from baton.deploy.microbench.children import PartError
+from baton.loadtest.proxy_bench.figures import Spread
 
 THEN = Spread(1.0, 0.9, 1.1)
 

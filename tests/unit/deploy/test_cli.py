@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy import cli
+from baton.deploy import cli
 
 
 @pytest.mark.parametrize("argv", [[], ["frobnicate"]])
@@ -44,7 +44,7 @@ def test_every_command_delegates_to_its_main(command: str, monkeypatch: pytest.M
 
 def test_a_reader_that_has_ended_is_no_error() -> None:
     """`baton config check | head -1` prints no trace."""
-    line = f"{sys.executable} -m deploy.cli config check | head -1; exit ${{PIPESTATUS[0]}}"
+    line = f"{sys.executable} -m baton.deploy.cli config check | head -1; exit ${{PIPESTATUS[0]}}"
     ran = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100, check=False)
     assert (ran.stdout, ran.stderr) == ("cluster:\n", "")
     assert ran.returncode in (0, cli.EXIT_BROKEN_PIPE)  # 0: the pipe took everything before its reader ended

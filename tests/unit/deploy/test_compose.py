@@ -8,11 +8,11 @@ import jsonschema
 import pytest
 import yaml
 
-from contracts.configuration.load import load
-from contracts.configuration.schema import BatonConfig
-from deploy.cli import COMMANDS
-from node.arguments import SHUTDOWN_TIMEOUT_S
-from proxy.sight.tracing import tracing_of
+from baton.contracts.configuration.load import load
+from baton.contracts.configuration.schema import BatonConfig
+from baton.deploy.cli import COMMANDS
+from baton.node.arguments import SHUTDOWN_TIMEOUT_S
+from baton.proxy.sight.tracing import tracing_of
 from tests.support.compose import DEMANDED, FOLDER, OVERLAYS, ROOT, compose_files, rendered, seconds
 from tests.support.pinned_venv import pinned_venv, site_packages
 

@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.configuration.load import HINTS, environment_name, flag_name
-from contracts.configuration.schema import BatonConfig
-from contracts.configuration.show import meanings
-from deploy import cli
-from deploy.config_reference import commands_of_flags, page, value_of
-from proxy.__main__ import command_line
+from baton.contracts.configuration.load import HINTS, environment_name, flag_name
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.configuration.show import meanings
+from baton.deploy import cli
+from baton.deploy.config_reference import commands_of_flags, page, value_of
+from baton.proxy.__main__ import command_line
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 
@@ -23,7 +23,7 @@ def rows() -> dict[str, list[str]]:
 
 
 def test_the_page_in_the_docs_is_what_the_code_says() -> None:
-    """After a change of a setting: `python -m deploy.cli config reference --markdown > docs/configuration.md`."""
+    """After a change of a setting: `python -m baton.deploy.cli config reference --markdown > docs/configuration.md`."""
     assert PAGE.read_text(encoding="utf-8") == page()
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.secret import read_secret
-from deploy import health_command, secret_command
-from deploy.cli import main
-from proxy.admin_token import read_admin_token
+from baton.contracts.secret import read_secret
+from baton.deploy import health_command, secret_command
+from baton.deploy.cli import main
+from baton.proxy.admin_token import read_admin_token
 from tests.support.ports import free_port
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from deploy.cli import COMMANDS
+from baton.deploy.cli import COMMANDS
 from tests.support.images import context
 from tests.support.images.dockerfile import Stage, stages
 from tests.support.pinned_venv import pinned_venv, site_packages

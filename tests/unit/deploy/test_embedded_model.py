@@ -6,7 +6,7 @@ from typing import Any
 import jinja2
 import pytest
 
-from deploy.embedded_model import WEIGHTS, corpus, prompts, tokenizer
+from baton.deploy.embedded_model import WEIGHTS, corpus, prompts, tokenizer
 
 BF16_BYTES = 2
 

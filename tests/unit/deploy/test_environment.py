@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from contracts.configuration.schema import BatonConfig, NodeConfig
-from deploy.devices import Device, visible_devices
-from deploy.environment import zygote_environment
-from deploy.serve import parse, ranks_of_nodes
-from deploy.stack import Surroundings, plan
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig
+from baton.deploy.devices import Device, visible_devices
+from baton.deploy.environment import zygote_environment
+from baton.deploy.serve import parse, ranks_of_nodes
+from baton.deploy.stack import Surroundings, plan
 
 
 def test_the_zygotes_environment_is_set_before_vllm_is_imported() -> None:

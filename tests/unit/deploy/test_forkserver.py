@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from deploy.forkserver import ROOT, Child, ForkServer, ForkServerError
+from baton.deploy.forkserver import ROOT, Child, ForkServer, ForkServerError
 from tests.unit.deploy.processes import alive, eventually
 
 TARGETS = "tests.unit.deploy.targets"
@@ -143,7 +143,7 @@ def test_children_die_with_the_controlling_process(tmp_path: Path) -> None:
     """Servers would outlive a parent that is killed; the zygote takes them down."""
     program = f"""
 import pathlib, time
-from deploy.forkserver import ForkServer
+from baton.deploy.forkserver import ForkServer
 server = ForkServer(prepare="")
 server.start()
 server.spawn("{TARGETS}:sleep", kwargs={{"path": {str(tmp_path / "pids")!r}}})

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy import cli
-from proxy.access.key_file import digest_of, parse
+from baton.deploy import cli
+from baton.proxy.access.key_file import digest_of, parse
 
 
 def test_a_new_key_fits_its_entry(capsys: pytest.CaptureFixture[str]) -> None:

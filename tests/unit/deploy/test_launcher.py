@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from deploy.forkserver import ROOT
-from deploy.launcher import uses_all
+from baton.deploy.forkserver import ROOT
+from baton.deploy.launcher import uses_all
 from tests.support.ports import free_port
 from tests.unit.deploy.processes import eventually, processes_naming
 
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from deploy.launcher import Launcher, Settings, StackFailedError
-from deploy.stack import Listener, Member, Stack
+from baton.deploy.launcher import Launcher, Settings, StackFailedError
+from baton.deploy.stack import Listener, Member, Stack
 
 plan = json.loads(sys.argv[1])
 

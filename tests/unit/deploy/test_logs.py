@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from deploy.logs import LogFollower, cause, last_lines
+from baton.deploy.logs import LogFollower, cause, last_lines
 from tests.unit.deploy.processes import eventually
 
 
@@ -65,7 +65,7 @@ def test_the_cause_is_the_last_error_of_our_own(tmp_path: Path) -> None:
 
     log.write_text(
         '(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9]   File "kv_connector/groups.py", line 136, in groups_of\n'
-        f"(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9] kv_connector.errors.ConfigError: without the cache only\n{theirs}"
+        f"(EngineCore pid=7) ERROR 11-22 10:00:00 [core.py:9] baton.kv_connector.errors.ConfigError: without the cache only\n{theirs}"
     )
 
     assert cause(log) == "without the cache only"

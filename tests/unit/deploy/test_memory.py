@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.memory import MIB, available_bytes, needed_bytes, oom_kills, weights_bytes
+from baton.deploy.memory import MIB, available_bytes, needed_bytes, oom_kills, weights_bytes
 
 MEMINFO = "MemTotal: 24000000 kB\nMemAvailable: 20480 kB\n"
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from deploy.forkserver import ForkServer
-from deploy.microbench.__main__ import measure, parser
-from deploy.microbench.children import Children, PartError
-from deploy.microbench.figures import Figure, Target, from_plain, line, number, spread, to_plain
-from deploy.microbench.planner import contiguous, in_runs
-from deploy.microbench.pushes import in_turn
-from deploy.microbench.rank import KvShape, PlayedTransfer
-from kv_connector.plan import plan_layers
+from baton.deploy.forkserver import ForkServer
+from baton.deploy.microbench.__main__ import measure, parser
+from baton.deploy.microbench.children import Children, PartError
+from baton.deploy.microbench.figures import Figure, Target, from_plain, line, number, spread, to_plain
+from baton.deploy.microbench.planner import contiguous, in_runs
+from baton.deploy.microbench.pushes import in_turn
+from baton.deploy.microbench.rank import KvShape, PlayedTransfer
+from baton.kv_connector.plan import plan_layers
 from tests.unit.deploy.microbench_parts import FIGURES
 
 PARTS = "tests.unit.deploy.microbench_parts"
@@ -123,7 +123,7 @@ def test_a_part_that_fails_says_why(children: Children) -> None:
 
 def test_a_part_that_never_ends_is_ended(children: Children, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing waits without a bound."""
-    monkeypatch.setattr("deploy.microbench.children.PART_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("baton.deploy.microbench.children.PART_TIMEOUT_S", 0.3)
 
     with pytest.raises(PartError, match="took too long"):
         list(children.figures(f"{PARTS}:hang", {}))

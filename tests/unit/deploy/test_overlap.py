@@ -3,9 +3,9 @@ import sys
 
 import pytest
 
-from deploy.overlap.__main__ import layer_syncs, main, parser
-from deploy.overlap.cpu import machine_ticks, stolen_ticks, tree_ticks
-from deploy.overlap.network import NetworkError, maker_of, refuse_unprivileged, sent_bytes
+from baton.deploy.overlap.__main__ import layer_syncs, main, parser
+from baton.deploy.overlap.cpu import machine_ticks, stolen_ticks, tree_ticks
+from baton.deploy.overlap.network import NetworkError, maker_of, refuse_unprivileged, sent_bytes
 
 NET_DEV = """Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo frame
@@ -72,7 +72,7 @@ def test_a_user_who_is_not_root_gets_a_sentence() -> None:
     """And no traceback."""
     code = (
         "import os, sys\nos.sched_getaffinity = lambda _: {0, 1}\nos.geteuid = lambda: 1000\n"
-        "from deploy.overlap.__main__ import main\nsys.exit(main([]))"
+        "from baton.deploy.overlap.__main__ import main\nsys.exit(main([]))"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 

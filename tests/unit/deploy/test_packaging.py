@@ -10,19 +10,22 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES: list[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+WHEEL = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
 KEPT_OUT = ("torchvision", "torchaudio", "torchcodec")
 
 
-@pytest.mark.parametrize("name", PACKAGES)
-def test_each_top_level_name_is_ours_alone(name: str) -> None:
-    """Our packages have plain names: no other distribution may bring one of them (`proxy.py` has a `proxy`)."""
-    providers = set(importlib.metadata.packages_distributions().get(name, []))
-    spec = importlib.util.find_spec(name)
+def test_the_import_name_is_ours_alone() -> None:
+    """Another distribution that brings `baton` would lie in the same folder."""
+    assert set(importlib.metadata.packages_distributions().get("baton", [])) <= {PROJECT["project"]["name"]}
 
-    assert providers <= {PROJECT["project"]["name"]}
-    assert spec is not None
-    assert spec.origin == str(ROOT / name / "__init__.py")
+
+def test_each_package_is_a_link_to_a_folder_of_the_repository() -> None:
+    """Git keeps a link only where the file system has them; a copy would not follow the folder."""
+    links = [path for path in (ROOT / "baton").iterdir() if path.is_symlink()]
+
+    assert len(links) == 9
+    assert [link.readlink() for link in links] == [Path("..", link.name) for link in links]
+    assert all((link / "__init__.py").is_file() for link in links)
 
 
 @pytest.mark.skipif(
@@ -35,10 +38,15 @@ def test_the_wheel_holds_our_packages_and_nothing_else(tmp_path: Path) -> None:
     wheel = next(tmp_path.glob("*.whl"))
     names = zipfile.ZipFile(wheel).namelist()
 
-    tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
-    assert "deploy/embedded_model/weights/model.safetensors" in names
-    assert {"proxy/dashboard/page/index.html", "proxy/dashboard/page/main.js"} <= set(names)
+    about = f"{PROJECT['project']['name'].replace('-', '_')}-{PROJECT['project']['version']}.dist-info"
+    assert {name.partition("/")[0] for name in names} == {"baton", about}
+    assert not [name for name in names for tool in WHEEL["exclude"] if name.startswith(tool)]
+    assert {"embedded_model/weights/model.safetensors", "serve.py"} <= _inside(names, "baton/deploy/")
+    assert {"dashboard/page/index.html", "dashboard/page/main.js"} <= _inside(names, "baton/proxy/")
+
+
+def _inside(names: list[str], folder: str) -> set[str]:
+    return {name.removeprefix(folder) for name in names if name.startswith(folder)}
 
 
 def test_every_direct_dependency_is_pinned() -> None:

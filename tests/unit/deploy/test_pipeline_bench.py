@@ -2,8 +2,8 @@
 
 import pytest
 
-from deploy.pipeline_bench.figures import Cell, Load, Round, ratios, round_of, table
-from loadtest.overlap.streaming import Answer
+from baton.deploy.pipeline_bench.figures import Cell, Load, Round, ratios, round_of, table
+from baton.loadtest.overlap.streaming import Answer
 
 LOAD = Load("streams", requests=2, prompt_tokens=7, answer_tokens=3)
 

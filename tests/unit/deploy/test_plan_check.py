@@ -3,15 +3,15 @@ from typing import Any
 
 import pytest
 
-from deploy.plan_check.__main__ import load, load_argv, parser, rate_per_s
-from deploy.plan_check.figures import Comparison, Runs, compare
-from deploy.plan_check.quiet import Quiet
-from deploy.plan_check.report import as_plain, markdown
-from loadtest.plan.calibration import Calibration, Decode, Prefill
-from loadtest.plan.simulate import Outcome, Shape
-from loadtest.run import build
-from loadtest.run.arguments import parse
-from loadtest.run.loops import Open
+from baton.deploy.plan_check.__main__ import load, load_argv, parser, rate_per_s
+from baton.deploy.plan_check.figures import Comparison, Runs, compare
+from baton.deploy.plan_check.quiet import Quiet
+from baton.deploy.plan_check.report import as_plain, markdown
+from baton.loadtest.plan.calibration import Calibration, Decode, Prefill
+from baton.loadtest.plan.simulate import Outcome, Shape
+from baton.loadtest.run import build
+from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.loops import Open
 from tests.unit.loadtest.records import record
 
 CALIBRATION = Calibration(

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.launcher import is_ready
-from deploy.stack import Listener, Member
+from baton.deploy.launcher import is_ready
+from baton.deploy.stack import Listener, Member
 from tests.support.certificates import Authority
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from deploy.release.build import Built, build, unpack
-from deploy.release.objections import UNRELEASED, objections, version_of
+from baton.deploy.release.build import Built, build, unpack
+from baton.deploy.release.objections import UNRELEASED, objections, version_of
 
 pytest.importorskip("hatchling", reason="the build back end comes with requirements/dev.txt")
 

@@ -1,4 +1,4 @@
-from deploy.restarts import FIRST_DELAY_S, MAX_RESTARTS, WINDOW_S, RestartBudget
+from baton.deploy.restarts import FIRST_DELAY_S, MAX_RESTARTS, WINDOW_S, RestartBudget
 
 
 def test_delays_double_until_the_budget_is_spent() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deploy.pipeline_bench.figures import Load, Round
-from deploy.runner_bench.figures import Cell, ratio, table
+from baton.deploy.pipeline_bench.figures import Load, Round
+from baton.deploy.runner_bench.figures import Cell, ratio, table
 
 LOAD = Load("streams", requests=2, prompt_tokens=7, answer_tokens=3)
 

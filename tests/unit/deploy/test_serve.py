@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from contracts.configuration.load import load
-from contracts.configuration.schema import BatonConfig, ProxyConfig
-from contracts.secret import SecretError, read_secret
-from deploy import serve
-from deploy.ports import taken
-from deploy.stack import Surroundings, plan
+from baton.contracts.configuration.load import load
+from baton.contracts.configuration.schema import BatonConfig, ProxyConfig
+from baton.contracts.secret import SecretError, read_secret
+from baton.deploy import serve
+from baton.deploy.ports import taken
+from baton.deploy.stack import Surroundings, plan
 from tests.support.ports import free_port
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig, ServeConfig
-from deploy.embedded_model import WEIGHTS
-from deploy.stack import Member, Stack, Surroundings, clashes, model_of, plan, share_cores, split_cores
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig, ServeConfig
+from baton.deploy.embedded_model import WEIGHTS
+from baton.deploy.stack import Member, Stack, Surroundings, clashes, model_of, plan, share_cores, split_cores
 
 AROUND = Surroundings(file=None, secret_file=Path("/run/secret"))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy import vllm_preload
+from baton.deploy import vllm_preload
 
 
 def test_the_server_is_found_where_its_version_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

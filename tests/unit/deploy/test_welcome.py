@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from deploy.welcome import KEY_VARIABLE, FirstRequest, trusted_ca, welcome
+from baton.deploy.welcome import KEY_VARIABLE, FirstRequest, trusted_ca, welcome
 from tests.support.certificates import Authority
 
 KEY = "a-key-of-this-test"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from contracts.configuration.load import ConfigError, load
-from kv_connector.engine.port_memory import shared_path
+from baton.contracts.configuration.load import ConfigError, load
+from baton.kv_connector.engine.port_memory import shared_path
 from tests.support.compose import compose_files, rendered
 from tests.support.kubernetes.render import OVERLAYS, Object, pod_templates, render
 

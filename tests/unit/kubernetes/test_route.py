@@ -2,9 +2,9 @@
 
 import pytest
 
-from contracts.configuration.schema import ProxyConfig
-from proxy.endpoints import DATA_ROUTES
-from proxy.pass_through.routes import ROUTES
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.endpoints import DATA_ROUTES
+from baton.proxy.pass_through.routes import ROUTES
 from tests.support.kubernetes.render import Object, named, render
 
 INSIDE = ("/admin/state", "/admin/nodes", "/metrics", "/ready", "/dashboard", "/docs", "/openapi.json", "/")

@@ -5,10 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from contracts.configuration.schema import TransferConfig
-from contracts.kv_transfer import Role, TransferParams, sign
-from contracts.secret import ClusterSecret
-from kv_connector.config import ConnectorConfig
+from baton.contracts.configuration.schema import TransferConfig
+from baton.contracts.kv_transfer import Role, TransferParams, sign
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.config import ConnectorConfig
 
 SECRET = ClusterSecret(b"a secret for unit tests")
 BLOCK_TOKENS = 16

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kv_connector.connector import BatonConnector
+from baton.kv_connector.connector import BatonConnector
 
 
 def engine(*, mla: bool = False, beside: bool = False) -> Any:

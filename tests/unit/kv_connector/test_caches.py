@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
-from kv_connector.windows import OF_A_STATE
-from kv_connector.worker_side.caches import Membership, describe
+from baton.kv_connector.windows import OF_A_STATE
+from baton.kv_connector.worker_side.caches import Membership, describe
 
 
 def cpu_caches() -> dict[str, torch.Tensor]:

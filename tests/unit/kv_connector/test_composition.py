@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 
-from kv_connector.connector import BatonConnector
-from kv_connector.metadata import DecodeReport
-from kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.connector import BatonConnector
+from baton.kv_connector.metadata import DecodeReport
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
 TOKENS = 40

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contracts.configuration.schema import TransferConfig
-from kv_connector.config import ConnectorConfig
-from kv_connector.errors import ConfigError
+from baton.contracts.configuration.schema import TransferConfig
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.errors import ConfigError
 
 EXTRA: dict[str, Any] = {
     "runtime_dir": "/run/baton",

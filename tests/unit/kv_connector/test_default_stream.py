@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kv_connector.worker_side.landing import default_stream
+from baton.kv_connector.worker_side.landing import default_stream
 
 
 class FakeAccelerator:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from kv_connector import digest
-from kv_connector.digest import RegionDigests, own_stream
-from kv_connector.errors import LayoutError
-from kv_connector.layout import Region
-from kv_connector.verification import DIGEST_BYTES
+from baton.kv_connector import digest
+from baton.kv_connector.digest import RegionDigests, own_stream
+from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.layout import Region
+from baton.kv_connector.verification import DIGEST_BYTES
 
 LIMIT = 1 << 64
 

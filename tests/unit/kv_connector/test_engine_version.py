@@ -7,12 +7,12 @@ import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.v1.request import RequestStatus
 
-from contracts.kv_transfer import Role
-from kv_connector import engine_version
-from kv_connector.engine_version import FailedLoads, TransferResults, check_engine, restart
-from kv_connector.errors import ConfigError
-from kv_connector.handoff.incoming import Wish
-from kv_connector.metadata import DecodeStep, Reserved
+from baton.contracts.kv_transfer import Role
+from baton.kv_connector import engine_version
+from baton.kv_connector.engine_version import FailedLoads, TransferResults, check_engine, restart
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.metadata import DecodeStep, Reserved
 
 
 @pytest.fixture

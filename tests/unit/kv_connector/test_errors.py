@@ -2,7 +2,7 @@
 
 import pytest
 
-from kv_connector import errors
+from baton.kv_connector import errors
 
 
 @pytest.mark.parametrize("name", ["ConfigError", "LayoutError", "BlockOutOfRange", "EngineError", "ProtocolError"])

@@ -7,8 +7,8 @@ import pytest
 from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1 import offloading_connector as upstream
 
-from kv_connector.errors import ConfigError
-from kv_connector.fenced_offloading import ALLOCATED, OffloadingConnector
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.fenced_offloading import ALLOCATED, OffloadingConnector
 
 
 class Scheduler:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from contracts.node_info import differences
-from kv_connector.errors import ConfigError
-from kv_connector.fingerprint import fingerprint_of
+from baton.contracts.node_info import differences
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.fingerprint import fingerprint_of
 
 
 class Layer:

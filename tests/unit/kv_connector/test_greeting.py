@@ -1,8 +1,8 @@
 import threading
 import time
 
-from kv_connector.engine.greeting import Greetings
-from kv_connector.errors import EngineError
+from baton.kv_connector.engine.greeting import Greetings
+from baton.kv_connector.errors import EngineError
 
 
 class Peers:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from kv_connector.config import ConnectorConfig
-from kv_connector.errors import ConfigError
-from kv_connector.status_doors import FarDoor, HereDoor
-from kv_connector.worker_side import hosts
-from kv_connector.worker_side.hosts import Member, disagreement, door_of, meet, write_doors
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.status_doors import FarDoor, HereDoor
+from baton.kv_connector.worker_side import hosts
+from baton.kv_connector.worker_side.hosts import Member, disagreement, door_of, meet, write_doors
 
 SETTINGS = {"weights": "a1", "dtype": "float32"}
 

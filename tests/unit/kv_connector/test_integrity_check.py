@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from vllm.v1.core.block_pool import BlockPool
 
-from kv_connector.scheduler_side import integrity_check
-from kv_connector.scheduler_side.history import ENDED_REQUESTS, EVENTS_PER_BLOCK, BlockHistory
-from kv_connector.scheduler_side.integrity_check import IntegrityCheck
+from baton.kv_connector.scheduler_side import integrity_check
+from baton.kv_connector.scheduler_side.history import ENDED_REQUESTS, EVENTS_PER_BLOCK, BlockHistory
+from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from tests.unit.kv_connector.scheduler_fakes import step_output
 
 BLOCKS = 17  # 16 and the null block

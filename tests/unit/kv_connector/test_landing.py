@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kv_connector.worker_side.landing import Arrived, Landing
+from baton.kv_connector.worker_side.landing import Arrived, Landing
 
 LOADED = Arrived([], [], ["closed"])
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from kv_connector import layer_times
-from kv_connector.handoff.producer import Producer
-from kv_connector.handoff.pushing import Piece
-from kv_connector.layer_times import LayerTimes
-from kv_connector.worker_side.timelines import Timelines
+from baton.kv_connector import layer_times
+from baton.kv_connector.handoff.producer import Producer
+from baton.kv_connector.handoff.pushing import Piece
+from baton.kv_connector.layer_times import LayerTimes
+from baton.kv_connector.worker_side.timelines import Timelines
 from tests.unit.kv_connector.handoff.machines import SETTINGS as HANDOFF
 from tests.unit.kv_connector.handoff.machines import P, Pair, hello
 

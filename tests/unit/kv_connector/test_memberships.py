@@ -10,10 +10,10 @@ from vllm.v1.core.kv_cache_utils import _get_kv_cache_groups_uniform_page_size
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWindowSpec
 from vllm.v1.worker.utils import add_kv_sharing_layers_to_kv_cache_groups
 
-from kv_connector.errors import LayoutError
-from kv_connector.windows import OF_A_STATE
-from kv_connector.worker_side.caches import Membership, describe
-from kv_connector.worker_side.memberships import memberships
+from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.windows import OF_A_STATE
+from baton.kv_connector.worker_side.caches import Membership, describe
+from baton.kv_connector.worker_side.memberships import memberships
 
 COMMON: dict[str, Any] = {"num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
 FULL = FullAttentionSpec(block_size=16, **COMMON)

@@ -11,10 +11,10 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from contracts.kv_transfer import Role
-from kv_connector.histogram import SHARE, Histogram
-from kv_connector.metrics import families
-from kv_connector.refusals import Refused
+from baton.contracts.kv_transfer import Role
+from baton.kv_connector.histogram import SHARE, Histogram
+from baton.kv_connector.metrics import families
+from baton.kv_connector.refusals import Refused
 
 OPEN, NEW = {"peer": "a", "state": "open"}, {"peer": "b", "state": "new"}
 

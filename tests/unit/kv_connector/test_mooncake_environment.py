@@ -2,8 +2,8 @@
 
 import pytest
 
-from kv_connector.engine.mooncake_environment import check_transport, prepare_environment
-from kv_connector.errors import ConfigError
+from baton.kv_connector.engine.mooncake_environment import check_transport, prepare_environment
+from baton.kv_connector.errors import ConfigError
 
 
 def test_defaults_complete_an_empty_environment() -> None:

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from kv_connector.engine import mooncake
-from kv_connector.engine.mooncake import MooncakeFactory
-from kv_connector.engine.mooncake_environment import port_range
-from kv_connector.engine.mooncake_listener import Announcement
-from kv_connector.engine.port_memory import PortMemory
+from baton.kv_connector.engine import mooncake
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.engine.mooncake_environment import port_range
+from baton.kv_connector.engine.mooncake_listener import Announcement
+from baton.kv_connector.engine.port_memory import PortMemory
 
 HOUR_S = 3600.0
 

@@ -2,9 +2,9 @@ import ctypes
 
 import pytest
 
-from contracts.probe import MIB, Push
-from kv_connector.engine.memory import MemoryFabric
-from kv_connector.engine.probe import (
+from baton.contracts.probe import MIB, Push
+from baton.kv_connector.engine.memory import MemoryFabric
+from baton.kv_connector.engine.probe import (
     ENOUGH_S,
     FIRST_SIZE_BYTES,
     SMALL_BYTES,

@@ -3,10 +3,10 @@
 import msgspec
 import pytest
 
-from contracts.kv_transfer import PROTOCOL_VERSION
-from contracts.node_info import Fingerprint, RegionInfo
-from kv_connector.errors import ProtocolError, VersionError
-from kv_connector.protocol import (
+from baton.contracts.kv_transfer import PROTOCOL_VERSION
+from baton.contracts.node_info import Fingerprint, RegionInfo
+from baton.kv_connector.errors import ProtocolError, VersionError
+from baton.kv_connector.protocol import (
     MAX_BLOCKS,
     MAX_OPEN,
     MAX_REASON_CHARS,
@@ -27,7 +27,7 @@ from kv_connector.protocol import (
     decode,
     encode,
 )
-from kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES
+from baton.kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES
 
 FINGERPRINT = Fingerprint(
     weights="w",

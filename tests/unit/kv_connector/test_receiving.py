@@ -6,10 +6,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from kv_connector.engine.mooncake import MooncakeReceiver
-from kv_connector.errors import EngineError
-from kv_connector.worker_side import receiving
-from kv_connector.worker_side.receiving import ReceivingEngines
+from baton.kv_connector.engine.mooncake import MooncakeReceiver
+from baton.kv_connector.errors import EngineError
+from baton.kv_connector.worker_side import receiving
+from baton.kv_connector.worker_side.receiving import ReceivingEngines
 
 PATIENCE_S = 10.0
 

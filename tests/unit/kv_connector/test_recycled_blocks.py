@@ -10,10 +10,10 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 
-from kv_connector.handoff.outgoing import Units
-from kv_connector.handoff.pushing import Coverage
-from kv_connector.layout import Region
-from kv_connector.plan import plan_copies
+from baton.kv_connector.handoff.outgoing import Units
+from baton.kv_connector.handoff.pushing import Coverage
+from baton.kv_connector.layout import Region
+from baton.kv_connector.plan import plan_copies
 
 BLOCK_TOKENS, BLOCK_BYTES = 16, 64
 PROMPTS = 300  # of 100 to 299 tokens: a pool of 13 to 14 blocks each is full with them

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kv_connector import prompt
-from kv_connector.adapter import Adapters
-from kv_connector.metadata import DecodeReport, Ending
-from kv_connector.prompt import ADAPTER_CHANGED
-from kv_connector.scheduler_side import decode
-from kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector import prompt
+from baton.kv_connector.adapter import Adapters
+from baton.kv_connector.metadata import DecodeReport, Ending
+from baton.kv_connector.prompt import ADAPTER_CHANGED
+from baton.kv_connector.scheduler_side import decode
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, PEER, SECRET, FakePool, config, request, step_output
 
 POOL_BLOCKS = 33  # 32 and the null block

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kv_connector.groups import Group
-from kv_connector.metadata import DecodeReport, Progress
-from kv_connector.scheduler_side.decode import DecodeScheduler
-from kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.groups import Group
+from baton.kv_connector.metadata import DecodeReport, Progress
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
 GROUPS = (Group(), Group(window=33))  # of blocks of 16 tokens

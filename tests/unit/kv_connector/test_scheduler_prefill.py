@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from kv_connector.adapter import Adapter, Adapters
-from kv_connector.metadata import Progress
-from kv_connector.prompt import ADAPTER_CHANGED
-from kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.adapter import Adapter, Adapters
+from baton.kv_connector.metadata import Progress
+from baton.kv_connector.prompt import ADAPTER_CHANGED
+from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, FakeRequest, request, step_output
 
 

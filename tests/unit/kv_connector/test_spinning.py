@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kv_connector import spinning
+from baton.kv_connector import spinning
 
 
 def test_a_reader_sleeps_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:

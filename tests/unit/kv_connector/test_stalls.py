@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kv_connector.metadata import DecodeReport
-from kv_connector.scheduler_side import decode
-from kv_connector.scheduler_side.decode import NOT_STARTED, DecodeScheduler
-from kv_connector.scheduler_side.stalls import Stalls
+from baton.kv_connector.metadata import DecodeReport
+from baton.kv_connector.scheduler_side import decode
+from baton.kv_connector.scheduler_side.decode import NOT_STARTED, DecodeScheduler
+from baton.kv_connector.scheduler_side.stalls import Stalls
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
 PATIENCE_S = 2.0

@@ -7,8 +7,8 @@ import pytest
 import torch
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec
 
-from kv_connector.errors import ConfigError
-from kv_connector.supported import check_supported
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.supported import check_supported
 
 FULL = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
 STATE = MambaSpec(block_size=4096, shapes=((2, 2),), dtypes=(torch.float32,))

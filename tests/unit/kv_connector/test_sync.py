@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from kv_connector.errors import ConfigError
-from kv_connector.metadata import Progress
-from kv_connector.sync import (
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.metadata import Progress
+from baton.kv_connector.sync import (
     EventSync,
     ForwardSync,
     Handover,

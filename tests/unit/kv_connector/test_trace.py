@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from contracts.kv_transfer import Role
-from kv_connector.trace import Event, rows_of, trace_events
+from baton.contracts.kv_transfer import Role
+from baton.kv_connector.trace import Event, rows_of, trace_events
 
 
 def prefilled(at_s: float, **timings: float) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import secrets
 
 import pytest
 
-from kv_connector.errors import ConfigError
-from kv_connector.verification import Sampling, differences, mismatch
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.verification import Sampling, differences, mismatch
 
 
 def test_full_and_off_are_all_and_none() -> None:

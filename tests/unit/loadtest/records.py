@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from loadtest.measures.record import Record
+from baton.loadtest.measures.record import Record
 
 
 def record(started_s: float = 0.0, ttft_s: float = 0.1, gaps: tuple[float, ...] = (0.02, 0.02), **more: Any) -> Record:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from loadtest.measures.record import Record
-from loadtest.result import SCHEMA_VERSION, ClientCost, HistogramMean, NodeFigures, Result, StageResult
+from baton.loadtest.measures.record import Record
+from baton.loadtest.result import SCHEMA_VERSION, ClientCost, HistogramMean, NodeFigures, Result, StageResult
 from tests.unit.loadtest.records import record
 
 COST = ClientCost(cpu_s=0.1, wall_s=2.0, lag_median_s=0.0001, lag_p99_s=0.001, lag_max_s=0.002)

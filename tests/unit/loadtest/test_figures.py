@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.overlap.figures import (
+from baton.loadtest.overlap.figures import (
     PLAIN,
     RAW,
     UPSTREAM,

@@ -1,7 +1,7 @@
 import json
 
-from loadtest.overlap.figures import PLAIN, RAW, UPSTREAM, Cell, Figures, Measured, Sample, figures
-from loadtest.overlap.report import HEADINGS, link_name, table, to_plain
+from baton.loadtest.overlap.figures import PLAIN, RAW, UPSTREAM, Cell, Figures, Measured, Sample, figures
+from baton.loadtest.overlap.report import HEADINGS, link_name, table, to_plain
 
 
 def cell(*, noisy_rounds: int = 0, wire_bytes: int = 2000, commit: dict[str, float] | None = None) -> Figures:

@@ -2,8 +2,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from loadtest.overlap.figures import Cell, Measured, Sample
-from loadtest.overlap.session import Effort, MeasureError, measure_cell, prompts, rotated, wait_until_quiet
+from baton.loadtest.overlap.figures import Cell, Measured, Sample
+from baton.loadtest.overlap.session import Effort, MeasureError, measure_cell, prompts, rotated, wait_until_quiet
 
 CELL = Cell(200, 16, 512)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from model_runner import cpu
+from baton.model_runner import cpu
 
 
 def test_tiles_are_asked_for_where_the_cpu_has_them(monkeypatch: pytest.MonkeyPatch) -> None:

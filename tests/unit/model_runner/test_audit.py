@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from model_runner.audit import NoAudit, SyncAudit, TorchAudit, make_audit
-from model_runner.channel import AUDIT_VARIABLE
+from baton.model_runner.audit import NoAudit, SyncAudit, TorchAudit, make_audit
+from baton.model_runner.channel import AUDIT_VARIABLE
 
 WARNING = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:80.)"
 ON = {AUDIT_VARIABLE: "1"}

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from model_runner.choose import MODULES, UnknownDeviceError, WorkerRefusedError, refuse_ascend, worker_class
+from baton.model_runner.choose import MODULES, UnknownDeviceError, WorkerRefusedError, refuse_ascend, worker_class
 
 
 @pytest.mark.parametrize("model_runner", ["baton", "engine"])
@@ -20,9 +20,9 @@ def test_each_device_has_worker_classes_in_a_module_that_exists(device: str, mod
 @pytest.mark.parametrize(
     ("device", "expected"),
     [
-        ("cpu", "model_runner.cpu.Worker"),
-        ("cuda", "model_runner.cuda.EngineWorker"),
-        ("npu", "model_runner.npu.EngineWorker"),
+        ("cpu", "baton.model_runner.cpu.Worker"),
+        ("cuda", "baton.model_runner.cuda.EngineWorker"),
+        ("npu", "baton.model_runner.npu.EngineWorker"),
     ],
 )
 def test_our_runner_is_the_default_where_it_has_been_run(device: str, expected: str) -> None:

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 import torch
 
-from model_runner.metrics import families
-from model_runner.tokens.host import HostTransfer
+from baton.model_runner.metrics import families
+from baton.model_runner.tokens.host import HostTransfer
 
 
 def test_a_report_becomes_series() -> None:

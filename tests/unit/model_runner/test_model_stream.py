@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from model_runner.model_stream import ModelStream, leave_default_stream
+from baton.model_runner.model_stream import ModelStream, leave_default_stream
 from tests.support.fake_device import Event, FakeDevice, Run, Stream
 
 DEVICE = torch.device("cuda:1")

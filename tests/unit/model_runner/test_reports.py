@@ -9,11 +9,11 @@ import pytest
 import torch
 import zmq
 
-from model_runner import reports
-from model_runner.audit import SyncAudit
-from model_runner.channel import AUDIT_VARIABLE, RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
-from model_runner.reports import Reports
-from model_runner.tokens.host import HostTransfer
+from baton.model_runner import reports
+from baton.model_runner.audit import SyncAudit
+from baton.model_runner.channel import AUDIT_VARIABLE, RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
+from baton.model_runner.reports import Reports
+from baton.model_runner.tokens.host import HostTransfer
 
 
 class Base:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model_runner.cpu import compute_threads
+from baton.model_runner.cpu import compute_threads
 
 
 @pytest.mark.parametrize(

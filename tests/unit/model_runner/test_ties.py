@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from model_runner import ties
-from model_runner.ties import EXIT_LOST, Tied, tie
+from baton.model_runner import ties
+from baton.model_runner.ties import EXIT_LOST, Tied, tie
 
 ADDRESS = ("10.0.0.1", 4711)
 Engine = Callable[..., Any]

@@ -13,9 +13,9 @@ from vllm.v1.worker.gpu import model_runner as v2
 from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
-from kv_connector.runner_order import VOIDS_FIRST
-from model_runner.choose import WorkerRefusedError
-from model_runner.voids_first import VoidsFirst, refuse_v2
+from baton.kv_connector.runner_order import VOIDS_FIRST
+from baton.model_runner.choose import WorkerRefusedError
+from baton.model_runner.voids_first import VoidsFirst, refuse_v2
 
 MADE_ONCE = ("register_kv_caches", "set_host_xfer_buffer_ops")
 REPORTED = (  # what vLLM collects at the end of a step, in whatever order

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from model_runner.watchdog import EXIT_OVERDUE, Ages, Call, Overdue, Watchdog
+from baton.model_runner.watchdog import EXIT_OVERDUE, Ages, Call, Overdue, Watchdog
 from tests.support.fake_device import DeviceError
 
 PATIENCE_S = 60.0  # of the tests: a loaded machine may be late
@@ -112,7 +112,7 @@ def test_the_end_says_what_hangs_and_shows_it() -> None:
     """A process of its own: the sentence, the stack with the hanging frame, and the status."""
     program = (
         "import time\n"
-        "from model_runner.watchdog import Watchdog\n"
+        "from baton.model_runner.watchdog import Watchdog\n"
         "def hang_in_the_model():\n"
         "    time.sleep(600)\n"
         "watchdog = Watchdog(0.1)\n"
@@ -135,7 +135,7 @@ def test_a_log_that_nobody_reads_delays_no_end() -> None:
     reader, writer = os.pipe()
     program = (
         "import os, time\n"
-        "from model_runner import watchdog\n"
+        "from baton.model_runner import watchdog\n"
         "watchdog.LAST_RESORT_S = 0.1\n"
         "os.set_blocking(2, False)\n"
         "try:\n"

@@ -11,10 +11,10 @@ import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput
 from vllm.v1.worker.gpu.async_utils import AsyncOutput
 
-from model_runner import watched
-from model_runner.channel import STEP_TIMEOUT_VARIABLE
-from model_runner.watchdog import Overdue, Watchdog
-from model_runner.watched import Watched, step_timeout_s
+from baton.model_runner import watched
+from baton.model_runner.channel import STEP_TIMEOUT_VARIABLE
+from baton.model_runner.watchdog import Overdue, Watchdog
+from baton.model_runner.watched import Watched, step_timeout_s
 from tests.support.fake_device import DeviceError, FakeDevice, Run
 from tests.support.late_tensor import LateWorld
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.prometheus_rule import RULES
+from baton.deploy.prometheus_rule import RULES
 from tests.support.dashboards import expressions
 from tests.support.kubernetes.render import named, render
 from tests.support.metric_names import problems, series

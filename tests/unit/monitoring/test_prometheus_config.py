@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from deploy.prometheus_rule import RULES
+from baton.deploy.prometheus_rule import RULES
 from tests.support.compose import FOLDER, compose_files
 from tests.support.promtool import complaints, said
 

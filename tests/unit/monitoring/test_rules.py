@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from deploy.prometheus_rule import MONITORING, OBJECT, RULES, as_object
+from baton.deploy.prometheus_rule import MONITORING, OBJECT, RULES, as_object
 from tests.support.promtool import complaints
 
 ROOT: Final = Path(__file__).parents[3]
@@ -62,7 +62,7 @@ def test_an_alert_is_explained(rule: dict[str, Any]) -> None:
 
 
 def test_the_operators_object_says_the_same() -> None:
-    """If not: `python -m deploy.prometheus_rule`."""
+    """If not: `python -m baton.deploy.prometheus_rule`."""
     assert OBJECT.read_text() == as_object(RULES.read_text())
     assert yaml.safe_load(OBJECT.read_text())["spec"] == yaml.safe_load(RULES.read_text())
 

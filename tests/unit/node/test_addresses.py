@@ -1,9 +1,9 @@
 import pytest
 
-from contracts.configuration.schema import NodeConfig
-from node import addresses
-from node.addresses import first_external, is_local, refuse_unreachable, resolve
-from node.errors import StartRefusedError
+from baton.contracts.configuration.schema import NodeConfig
+from baton.node import addresses
+from baton.node.addresses import first_external, is_local, refuse_unreachable, resolve
+from baton.node.errors import StartRefusedError
 
 EXTERNAL = "203.0.113.7"  # of a documentation range: surely not this machine's
 

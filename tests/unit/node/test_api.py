@@ -6,15 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-from contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
-from contracts.kv_transfer import PROTOCOL_VERSION, Role
-from contracts.secret import ClusterSecret
-from kv_connector.refusals import Refusals
-from node.api import EngineFacts, NodeApi, engine_facts, merge
-from node.asgi import Scope
-from node.bearer import BearerGate
-from node.connector_channel import SnapshotClient, Snapshots
-from node.errors import ConnectorFailedError, ConnectorSilentError, NodeError
+from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
+from baton.contracts.kv_transfer import PROTOCOL_VERSION, Role
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.refusals import Refusals
+from baton.node.api import EngineFacts, NodeApi, engine_facts, merge
+from baton.node.asgi import Scope
+from baton.node.bearer import BearerGate
+from baton.node.connector_channel import SnapshotClient, Snapshots
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NodeError
 from tests.support.asgi import Exchange, http
 
 OLD, NEW = b"a secret to be replaced", b"the secret that replaces it"

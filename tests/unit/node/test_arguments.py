@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from contracts.configuration.schema import NodeConfig, TransferConfig
-from node.addresses import Addresses
-from node.arguments import Launch, control_port, kv_transfer_config, vllm_arguments
-from node.roles import DECODE, PREFILL, RoleTraits
+from baton.contracts.configuration.schema import NodeConfig, TransferConfig
+from baton.node.addresses import Addresses
+from baton.node.arguments import Launch, control_port, kv_transfer_config, vllm_arguments
+from baton.node.roles import DECODE, PREFILL, RoleTraits
 
 ADDRESSES = Addresses(listen_host="0.0.0.0", advertise_host="node-1", data_host="10.0.0.5")
 
@@ -23,7 +23,7 @@ def launch(traits: RoleTraits = PREFILL, *flags: str, device: str = "cpu", **cha
         runtime_dir=Path("/run/baton"),
         addresses=ADDRESSES,
         device=device,
-        worker_class="model_runner.cpu.Worker",
+        worker_class="baton.model_runner.cpu.Worker",
         kv_cache_bytes=4096,
         weights="d1",
     )
@@ -42,8 +42,8 @@ def test_the_server_gets_what_makes_it_a_node() -> None:
     assert value_after(arguments, "--model") == "/models/m"
     assert value_after(arguments, "--host") == "0.0.0.0"
     assert value_after(arguments, "--port") == "8100"
-    assert value_after(arguments, "--worker-cls") == "model_runner.cpu.Worker"
-    assert value_after(arguments, "--middleware") == "node.middleware.NodeMiddleware"
+    assert value_after(arguments, "--worker-cls") == "baton.model_runner.cpu.Worker"
+    assert value_after(arguments, "--middleware") == "baton.node.middleware.NodeMiddleware"
 
 
 def test_a_prefill_node_produces_and_says_where_it_is_dialled() -> None:
@@ -52,7 +52,7 @@ def test_a_prefill_node_produces_and_says_where_it_is_dialled() -> None:
 
     assert config["kv_role"] == "kv_producer"
     assert config["kv_connector"] == "BatonConnector"
-    assert config["kv_connector_module_path"] == "kv_connector.connector"
+    assert config["kv_connector_module_path"] == "baton.kv_connector.connector"
     assert config["kv_load_failure_policy"] == "recompute"
     assert config["kv_connector_extra_config"] == {
         "runtime_dir": "/run/baton",
@@ -84,7 +84,7 @@ def test_whole_prompt_transfers_need_no_piecewise_graphs() -> None:
 
 def test_the_connector_settings_are_what_the_connector_reads() -> None:
     """The connector's own reader accepts them, for both roles."""
-    config = pytest.importorskip("kv_connector.config").ConnectorConfig
+    config = pytest.importorskip("baton.kv_connector.config").ConnectorConfig
 
     for traits in (PREFILL, DECODE):
         extra = kv_transfer_config(launch(traits))["kv_connector_extra_config"]

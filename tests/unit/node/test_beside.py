@@ -2,13 +2,13 @@ from typing import Any
 
 import pytest
 
-from contracts.kv_transfer import Role
-from node.beside import refuse_unproven, with_neighbours
-from node.errors import StartRefusedError
+from baton.contracts.kv_transfer import Role
+from baton.node.beside import refuse_unproven, with_neighbours
+from baton.node.errors import StartRefusedError
 
 BATON: dict[str, Any] = {
     "kv_connector": "BatonConnector",
-    "kv_connector_module_path": "kv_connector.connector",
+    "kv_connector_module_path": "baton.kv_connector.connector",
     "kv_role": "kv_producer",
     "kv_load_failure_policy": "recompute",
     "kv_connector_extra_config": {"layerwise": True},
@@ -130,7 +130,10 @@ def test_a_decode_nodes_offloading_has_the_fence() -> None:
     """Without it, it does not know of blocks that a peer writes to."""
     child = with_neighbours(BATON, (OFFLOADING,), "decode")["kv_connector_extra_config"]["connectors"][1]
 
-    assert child == OFFLOADING | {"kv_role": "kv_both", "kv_connector_module_path": "kv_connector.fenced_offloading"}
+    assert child == OFFLOADING | {
+        "kv_role": "kv_both",
+        "kv_connector_module_path": "baton.kv_connector.fenced_offloading",
+    }
 
 
 def test_a_prefill_node_runs_the_others_hooks_first() -> None:

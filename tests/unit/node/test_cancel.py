@@ -4,14 +4,14 @@ from typing import Any, cast
 
 import pytest
 
-from contracts.http import CANCEL_PATH, MAX_CANCELLED
-from contracts.secret import ClusterSecret
-from kv_connector.refusals import Refusals
-from node.asgi import Message
-from node.bearer import BearerGate
-from node.cancel import MAX_BODY_BYTES, CancelApi
-from node.connector_channel import CancelClient
-from node.errors import ConnectorSilentError
+from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.refusals import Refusals
+from baton.node.asgi import Message
+from baton.node.bearer import BearerGate
+from baton.node.cancel import MAX_BODY_BYTES, CancelApi
+from baton.node.connector_channel import CancelClient
+from baton.node.errors import ConnectorSilentError
 from tests.support.asgi import Exchange, body_of, http
 
 SECRET = ClusterSecret(b"the secret of this cluster")

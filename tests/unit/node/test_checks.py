@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from node import checks
-from node.errors import StartRefusedError
+from baton.node import checks
+from baton.node.errors import StartRefusedError
 
 
 def test_a_taken_port_is_refused() -> None:

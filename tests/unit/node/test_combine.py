@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from node import combine
+from baton.node import combine
 
 RANK: dict[str, Any] = {
     "incarnation": "a",

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from contracts.configuration.schema import BatonConfig, NodeConfig
-from contracts.kv_transfer import Role
-from decode_node import __main__ as decode_main
-from node import command
-from node.command import parse, with_passthrough
-from prefill_node import __main__ as prefill_main
+from baton.contracts.configuration.schema import BatonConfig, NodeConfig
+from baton.contracts.kv_transfer import Role
+from baton.decode_node import __main__ as decode_main
+from baton.node import command
+from baton.node.command import parse, with_passthrough
+from baton.prefill_node import __main__ as prefill_main
 
 
 def test_our_flags_become_settings_and_the_others_pass_on() -> None:

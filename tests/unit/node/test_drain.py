@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from contracts.http import CANCEL_PATH, NODE_PATH
-from contracts.secret import ClusterSecret
-from node.connector_channel import CancelClient, SnapshotClient, Snapshots
-from node.drain import Drain, nothing
-from node.errors import ConnectorFailedError, ConnectorSilentError
-from node.middleware import GateSettings, NodeMiddleware
-from node.roles import PREFILL
+from baton.contracts.http import CANCEL_PATH, NODE_PATH
+from baton.contracts.secret import ClusterSecret
+from baton.node.connector_channel import CancelClient, SnapshotClient, Snapshots
+from baton.node.drain import Drain, nothing
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError
+from baton.node.middleware import GateSettings, NodeMiddleware
+from baton.node.roles import PREFILL
 from tests.support.asgi import Exchange, Recorder, body_of, http
 
 SECRET = ClusterSecret(b"the secret of this cluster")
@@ -161,7 +161,7 @@ async def test_a_draining_gate_refuses_work_and_answers_the_node_api(
 ) -> None:
     """503 with the time to come again, which elsewhere will do; cancels are needed to get rid of held prompts."""
     stopped = asyncio.Event()
-    monkeypatch.setattr("node.drain._stop_vllm", stopped.set)
+    monkeypatch.setattr("baton.node.drain._stop_vllm", stopped.set)
     app = Recorder()
     gate = NodeMiddleware(
         app, GateSettings(traits=PREFILL, model="/m", secret=SECRET, runtime_dir=Path("/nowhere"), drain_timeout_s=30)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from node import engine_watch
-from node.engine_watch import EngineWatch
+from baton.node import engine_watch
+from baton.node.engine_watch import EngineWatch
 
 PATIENCE_S = 60.0
 

@@ -2,12 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE, STEP_TIMEOUT_VARIABLE
-from node import environment as module
-from node.addresses import Addresses
-from node.environment import apply, environment, of_hosts, of_runner, of_step, of_worker
-from node.errors import StartRefusedError
-from node.hosts import Hosts
+from baton.model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE, STEP_TIMEOUT_VARIABLE
+from baton.node import environment as module
+from baton.node.addresses import Addresses
+from baton.node.environment import apply, environment, of_hosts, of_runner, of_step, of_worker
+from baton.node.errors import StartRefusedError
+from baton.node.hosts import Hosts
 
 HERE = Addresses(listen_host="0.0.0.0", advertise_host="first", data_host="10.0.0.1")
 

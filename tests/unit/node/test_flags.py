@@ -1,7 +1,7 @@
 import pytest
 
-from node.errors import StartRefusedError
-from node.flags import OWNED, count_of, given, ranks_of, refuse_owned, value_of
+from baton.node.errors import StartRefusedError
+from baton.node.flags import OWNED, count_of, given, ranks_of, refuse_owned, value_of
 
 
 @pytest.mark.parametrize("flag", sorted(OWNED))

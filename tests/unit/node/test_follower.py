@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from node import follower
-from node.follower import EXIT_FAILED, Stop
+from baton.node import follower
+from baton.node.follower import EXIT_FAILED, Stop
 
 
 @pytest.fixture(autouse=True)

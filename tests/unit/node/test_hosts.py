@@ -2,8 +2,8 @@
 
 import pytest
 
-from node.errors import StartRefusedError
-from node.hosts import Hosts, hosts_of
+from baton.node.errors import StartRefusedError
+from baton.node.hosts import Hosts, hosts_of
 
 LEADER = "10.0.0.1"
 GROUP = ("--nnodes", "2", "--master-addr", LEADER)

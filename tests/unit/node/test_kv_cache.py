@@ -1,6 +1,6 @@
 import pytest
 
-from node.kv_cache import MIN_BYTES, UNKNOWN_MODEL_BYTES, default_bytes
+from baton.node.kv_cache import MIN_BYTES, UNKNOWN_MODEL_BYTES, default_bytes
 
 QWEN = {  # 12 KiB per token in bfloat16
     "num_hidden_layers": 24,

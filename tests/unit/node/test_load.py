@@ -4,7 +4,7 @@ import json
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from node.load import KV_USAGE, RUNNING, WAITING, Load
+from baton.node.load import KV_USAGE, RUNNING, WAITING, Load
 from tests.support.asgi import Exchange, body_of, http
 from tests.unit.node.test_middleware import COMPLETIONS, gate, leg
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from contracts.probe import UNLIMITED, RdmaDevice
-from node.machine import locked_bytes, machine, rdma_devices
+from baton.contracts.probe import UNLIMITED, RdmaDevice
+from baton.node.machine import locked_bytes, machine, rdma_devices
 
 
 def card(folder: Path, name: str, *states: str) -> None:

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from contracts.kv_transfer import Role
-from kv_connector.refusals import Refusals, Refused
-from node.connector_channel import SnapshotClient, Snapshots
-from node.errors import ConnectorFailedError, ConnectorSilentError, NodeError
-from node.metrics import ConnectorMetrics
+from baton.contracts.kv_transfer import Role
+from baton.kv_connector.refusals import Refusals, Refused
+from baton.node.connector_channel import SnapshotClient, Snapshots
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NodeError
+from baton.node.metrics import ConnectorMetrics
 
 
 class FakeConnector:

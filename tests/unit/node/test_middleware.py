@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from contracts.http import CANCEL_PATH, METRICS_PATH, NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
-from contracts.kv_transfer import FIELD, Role, TransferParams, sign, verify
-from contracts.secret import ClusterSecret
-from node import middleware
-from node.asgi import App, Scope
-from node.connector_channel import Outcome, Outcomes
-from node.drain import Drain
-from node.engine_watch import EngineWatch
-from node.metrics import ConnectorMetrics
-from node.middleware import GateSettings, NodeMiddleware, configure
-from node.roles import TRAITS
+from baton.contracts.http import CANCEL_PATH, METRICS_PATH, NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
+from baton.contracts.kv_transfer import FIELD, Role, TransferParams, sign, verify
+from baton.contracts.secret import ClusterSecret
+from baton.node import middleware
+from baton.node.asgi import App, Scope
+from baton.node.connector_channel import Outcome, Outcomes
+from baton.node.drain import Drain
+from baton.node.engine_watch import EngineWatch
+from baton.node.metrics import ConnectorMetrics
+from baton.node.middleware import GateSettings, NodeMiddleware, configure
+from baton.node.roles import TRAITS
 from tests.fuzz.values import flip_bits, mutate
 from tests.support.asgi import Exchange, Recorder, body_of, http
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from contracts.http import PROBE_PATH
-from contracts.probe import MAX_IDLE_S, MIB, SIZE_BYTES, Place, Pushed, Receiving
-from contracts.secret import ClusterSecret
-from kv_connector.refusals import Refusals
-from node import probe
-from node.bearer import BearerGate
-from node.probe import MAX_BODY_BYTES, ProbeApi
-from node.probe_engines import ProbeBusyError, ProbeError
+from baton.contracts.http import PROBE_PATH
+from baton.contracts.probe import MAX_IDLE_S, MIB, SIZE_BYTES, Place, Pushed, Receiving
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.refusals import Refusals
+from baton.node import probe
+from baton.node.bearer import BearerGate
+from baton.node.probe import MAX_BODY_BYTES, ProbeApi
+from baton.node.probe_engines import ProbeBusyError, ProbeError
 from tests.support.asgi import Exchange, body_of, http
 
 SECRET = ClusterSecret(b"the secret of this cluster")

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from contracts.probe import MIB, Place, Push, Receive
-from node import probe_engines
-from node.probe_engines import ProbeEngines, ProbeError
+from baton.contracts.probe import MIB, Place, Push, Receive
+from baton.node import probe_engines
+from baton.node.probe_engines import ProbeEngines, ProbeError
 
 PLACE = Place(host="127.0.0.1", protocol="tcp")
 PUSH = Push(session="h:1", address=4096, size_bytes=MIB, idle_s=0)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from node.runtime_dir import owned_directory, sweep_orphans
+from baton.node.runtime_dir import owned_directory, sweep_orphans
 
 OWNER = """
 import sys, time
-from node.runtime_dir import owned_directory
+from baton.node.runtime_dir import owned_directory
 with owned_directory("test") as path:
     (path / "secret").write_text("of this run")
     print(path, flush=True)

@@ -9,9 +9,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from contracts.configuration.schema import BatonConfig, ClusterConfig, NodeConfig
-from model_runner import choose
-from node import checks, middleware, server
+from baton.contracts.configuration.schema import BatonConfig, ClusterConfig, NodeConfig
+from baton.model_runner import choose
+from baton.node import checks, middleware, server
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_checked_node_hands_over_to_vllm(config: BatonConfig, vllm: list[list[
     server.run("decode", config, tmp_path)
 
     ((*arguments,),) = vllm
-    assert arguments[arguments.index("--worker-cls") + 1] == "model_runner.cpu.Worker"
+    assert arguments[arguments.index("--worker-cls") + 1] == "baton.model_runner.cpu.Worker"
     assert os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert middleware._configured[0].traits.role == "decode"
 

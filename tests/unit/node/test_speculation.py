@@ -4,9 +4,9 @@ import importlib.util
 
 import pytest
 
-from node import speculation
-from node.errors import StartRefusedError
-from node.speculation import method_of, refuse_unrunnable
+from baton.node import speculation
+from baton.node.errors import StartRefusedError
+from baton.node.speculation import method_of, refuse_unrunnable
 
 
 @pytest.mark.parametrize(

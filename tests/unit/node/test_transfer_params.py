@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from contracts.kv_transfer import FIELD, Role, TransferParams, TransferParamsError, new_transfer_id, sign
-from contracts.secret import ClusterSecret
-from node.transfer_params import transfer_of
+from baton.contracts.kv_transfer import FIELD, Role, TransferParams, TransferParamsError, new_transfer_id, sign
+from baton.contracts.secret import ClusterSecret
+from baton.node.transfer_params import transfer_of
 
 SECRET = ClusterSecret(b"the secret of this cluster")
 PARAMS = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="tcp://10.0.0.1:9100")

@@ -1,7 +1,7 @@
 import pytest
 
-from node.errors import StartRefusedError
-from node.vllm_flags import installed_version, read_flags, refuse_unknown
+from baton.node.errors import StartRefusedError
+from baton.node.vllm_flags import installed_version, read_flags, refuse_unknown
 from tests.support.vllm_flags import read_parser
 
 FLAGS = {"1.2": ["--dtype", "--kv-cache-memory-bytes", "--seed", "-tp", "-O", "-cc"]}

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from node import weights
-from node.weights import digest, digest_of_files, model_directory, read_model_config
+from baton.node import weights
+from baton.node.weights import digest, digest_of_files, model_directory, read_model_config
 
 MIB = 1024 * 1024
 

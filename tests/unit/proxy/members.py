@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from contracts.node_info import Fingerprint, NodeInfo
-from proxy.endpoints import COMPLETIONS
-from proxy.node import Node
-from proxy.request import ClientRequest, parse
+from baton.contracts.node_info import Fingerprint, NodeInfo
+from baton.proxy.endpoints import COMPLETIONS
+from baton.proxy.node import Node
+from baton.proxy.request import ClientRequest, parse
 
 MODEL = "m"
 FLOAT32 = Fingerprint(

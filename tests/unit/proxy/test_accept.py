@@ -10,12 +10,12 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from contracts.configuration.schema import ProxyConfig
-from proxy import accept
-from proxy.accept import Acceptor
-from proxy.access.tls import Tls, TlsFiles
-from proxy.admission import descriptors
-from proxy.connections import ClientProtocol, protocol
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy import accept
+from baton.proxy.accept import Acceptor
+from baton.proxy.access.tls import Tls, TlsFiles
+from baton.proxy.admission import descriptors
+from baton.proxy.connections import ClientProtocol, protocol
 from tests.support.certificates import Authority
 from tests.support.cluster import until_true
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from contracts.node_info import Adapter
-from proxy import bases
-from proxy.errors import BadRequestError, UnknownModelError
-from proxy.node import Node, State
-from proxy.pass_through.choose import nodes_for
-from proxy.readiness import models
+from baton.contracts.node_info import Adapter
+from baton.proxy import bases
+from baton.proxy.errors import BadRequestError, UnknownModelError
+from baton.proxy.node import Node, State
+from baton.proxy.pass_through.choose import nodes_for
+from baton.proxy.readiness import models
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.test_plan import planner
 

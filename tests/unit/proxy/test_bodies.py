@@ -2,8 +2,8 @@ from typing import Any
 
 import msgspec
 
-from proxy.bodies import decode_body, prefill_body
-from proxy.fields import split
+from baton.proxy.bodies import decode_body, prefill_body
+from baton.proxy.fields import split
 
 PARAMS = {"baton": {"id": "x"}}
 PROMPT_FIELDS: dict[str, Any] = {

@@ -3,9 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy import classify
-from proxy.classify import has_several_prompts, reason_for_local
-from proxy.fields import split
+from baton.proxy import classify
+from baton.proxy.classify import has_several_prompts, reason_for_local
+from baton.proxy.fields import split
 
 
 def reason(**body: Any) -> str | None:

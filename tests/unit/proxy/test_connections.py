@@ -7,9 +7,9 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from contracts.configuration.schema import ProxyConfig
-from proxy import connections
-from proxy.connections import ClientProtocol, protocol, waiting_at, writer_of
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy import connections
+from baton.proxy.connections import ClientProtocol, protocol, waiting_at, writer_of
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.dns import DnsSource, look_up
-from proxy.sources import SourceError
+from baton.proxy.dns import DnsSource, look_up
+from baton.proxy.sources import SourceError
 from tests.support.cluster import until_true
 
 INTERVAL_S = 0.02

@@ -7,17 +7,17 @@ from typing import Any, cast
 
 import pytest
 
-from contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
-from proxy import line
-from proxy.errors import Kind, NoRoomError
-from proxy.failover import Failover
-from proxy.metrics import Metrics
-from proxy.node import Node, State
-from proxy.outcome import Opened, PrefillFailed
-from proxy.plans import Alone, Plan
-from proxy.request import ClientRequest
-from proxy.retries import Retries
-from proxy.retry_budget import RetryBudget
+from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
+from baton.proxy import line
+from baton.proxy.errors import Kind, NoRoomError
+from baton.proxy.failover import Failover
+from baton.proxy.metrics import Metrics
+from baton.proxy.node import Node, State
+from baton.proxy.outcome import Opened, PrefillFailed
+from baton.proxy.plans import Alone, Plan
+from baton.proxy.request import ClientRequest
+from baton.proxy.retries import Retries
+from baton.proxy.retry_budget import RetryBudget
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.test_plan import planner
 

@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from proxy.joined_head import HeadJoiner
-from proxy.stalled import ReadWatch
+from baton.proxy.joined_head import HeadJoiner
+from baton.proxy.stalled import ReadWatch
 
 
 class Transport:

@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from proxy import legs
-from proxy.errors import Kind
-from proxy.legs import first_to_count
-from proxy.outcome import DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome, PrefillRefused
+from baton.proxy import legs
+from baton.proxy.errors import Kind
+from baton.proxy.legs import first_to_count
+from baton.proxy.outcome import DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome, PrefillRefused
 
 OPENED = Opened(cast("Any", None), b"first")
 FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")

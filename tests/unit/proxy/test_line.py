@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from proxy import line
-from proxy.errors import NoRoomError
-from proxy.line import Line
+from baton.proxy import line
+from baton.proxy.errors import NoRoomError
+from baton.proxy.line import Line
 
 
 class Room:

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from contracts.configuration.schema import ProxyConfig
-from contracts.secret import ClusterSecret
-from proxy.errors import Kind, UpstreamError
-from proxy.node import Node, State
-from proxy.nodes import Members
-from proxy.sources import SourceError
-from proxy.upstream import Upstream
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.secret import ClusterSecret
+from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.node import Node, State
+from baton.proxy.nodes import Members
+from baton.proxy.sources import SourceError
+from baton.proxy.upstream import Upstream
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import info
 

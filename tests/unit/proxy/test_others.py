@@ -2,9 +2,9 @@
 
 import random
 
-from contracts.node_info import NodeLoad
-from proxy.node import SEQUENCE_BYTES, Node, State
-from proxy.others import GAIN, Others
+from baton.contracts.node_info import NodeLoad
+from baton.proxy.node import SEQUENCE_BYTES, Node, State
+from baton.proxy.others import GAIN, Others
 from tests.unit.proxy.members import info, node
 
 

@@ -3,11 +3,11 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from contracts.http import LOCAL, RECOMPUTED
-from contracts.kv_transfer import PROTOCOL_VERSION
-from proxy import classify, plan, reasons
-from proxy.endpoints import COMPLETIONS
-from proxy.errors import (
+from baton.contracts.http import LOCAL, RECOMPUTED
+from baton.contracts.kv_transfer import PROTOCOL_VERSION
+from baton.proxy import classify, plan, reasons
+from baton.proxy.endpoints import COMPLETIONS
+from baton.proxy.errors import (
     BadGatewayError,
     BadRequestError,
     Kind,
@@ -16,16 +16,16 @@ from proxy.errors import (
     UnavailableError,
     UnknownModelError,
 )
-from proxy.node import LONGEST_SILENCE_S, Node, State
-from proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
-from proxy.plan import Planner
-from proxy.plans import Alone, Pair
-from proxy.request import parse
-from proxy.retries import History
-from proxy.routing.conditional import Conditional
-from proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
-from proxy.routing.prefixes import CHUNK_BYTES
-from proxy.routing.router import Router
+from baton.proxy.node import LONGEST_SILENCE_S, Node, State
+from baton.proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
+from baton.proxy.plan import Planner
+from baton.proxy.plans import Alone, Pair
+from baton.proxy.request import parse
+from baton.proxy.retries import History
+from baton.proxy.routing.conditional import Conditional
+from baton.proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
+from baton.proxy.routing.prefixes import CHUNK_BYTES
+from baton.proxy.routing.router import Router
 from tests.unit.proxy.members import BFLOAT16, info, node, request
 
 OTHER_PROTOCOL = {"protocol": str(PROTOCOL_VERSION + 1)}

@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from proxy.client import Client
-from proxy.errors import Kind, StreamBrokenError
-from proxy.outcome import Opened
-from proxy.relay import relay
-from proxy.resume.stream import Stream
+from baton.proxy.client import Client
+from baton.proxy.errors import Kind, StreamBrokenError
+from baton.proxy.outcome import Opened
+from baton.proxy.relay import relay
+from baton.proxy.resume.stream import Stream
 
 
 async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> None:

@@ -3,9 +3,9 @@ from typing import Any
 
 import pytest
 
-from proxy.resume.events import Splitter
-from proxy.resume.record import MAX_BYTES, ReplayRecord, TokenRecord
-from proxy.resume.rules import Never
+from baton.proxy.resume.events import Splitter
+from baton.proxy.resume.record import MAX_BYTES, ReplayRecord, TokenRecord
+from baton.proxy.resume.rules import Never
 from tests.support.fake_answers import FIRST_ID, events
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -3,9 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.endpoints import CHAT, COMPLETIONS
-from proxy.request import ClientRequest, parse
-from proxy.resume.rules import SENTENCES, Never, Way, judge, limit
+from baton.proxy.endpoints import CHAT, COMPLETIONS
+from baton.proxy.request import ClientRequest, parse
+from baton.proxy.resume.rules import SENTENCES, Never, Way, judge, limit
 
 GREEDY = {"temperature": 0, "max_tokens": 9, "stream": True}
 SEEDED = {"temperature": 1.0, "seed": 3, "stream": True}

@@ -1,7 +1,7 @@
 import pytest
 
-from proxy.retries import MIN_LEFT_S, Denied, History, Retries
-from proxy.retry_budget import FLOOR_PER_S, RetryBudget
+from baton.proxy.retries import MIN_LEFT_S, Denied, History, Retries
+from baton.proxy.retry_budget import FLOOR_PER_S, RetryBudget
 from tests.unit.proxy.members import node
 
 

@@ -4,14 +4,14 @@ from typing import cast
 
 import pytest
 
-from contracts.configuration.schema import ProxyConfig
-from contracts.node_info import NodeLoad
-from contracts.secret import ClusterSecret
-from proxy import watch
-from proxy.errors import Kind, UpstreamError
-from proxy.node import LONGEST_SILENCE_S, Node, State
-from proxy.upstream import Upstream
-from proxy.watch import Prober, Watch
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.node_info import NodeLoad
+from baton.contracts.secret import ClusterSecret
+from baton.proxy import watch
+from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.node import LONGEST_SILENCE_S, Node, State
+from baton.proxy.upstream import Upstream
+from baton.proxy.watch import Prober, Watch
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import info
 

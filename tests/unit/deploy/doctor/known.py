@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 
-from contracts.kv_transfer import PROTOCOL_VERSION, Role
-from contracts.node_info import Fingerprint, NodeInfo, RegionInfo
-from contracts.probe import UNLIMITED, Machine
-from deploy.doctor.fit import Known
+from baton.contracts.kv_transfer import PROTOCOL_VERSION, Role
+from baton.contracts.node_info import Fingerprint, NodeInfo, RegionInfo
+from baton.contracts.probe import UNLIMITED, Machine
+from baton.deploy.doctor.fit import Known
 
 FINGERPRINT = Fingerprint(
     weights="w1",

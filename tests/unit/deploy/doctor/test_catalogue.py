@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.doctor.catalogue import CATALOGUE, MACHINE, NODE, PAIR, Finding, table
-from deploy.doctor.fit import DIFFERENCES
+from baton.deploy.doctor.catalogue import CATALOGUE, MACHINE, NODE, PAIR, Finding, table
+from baton.deploy.doctor.fit import DIFFERENCES
 
 ROOT = Path(__file__).resolve().parents[4]
 ROOM = ROOT / "deploy" / "doctor"
@@ -33,7 +33,7 @@ def test_a_code_stands_for_one_kind() -> None:
 
 
 def test_the_page_has_the_catalogue_as_it_is() -> None:
-    """`python -m deploy.doctor.catalogue` prints what stands in docs/doctor.md."""
+    """`python -m baton.deploy.doctor.catalogue` prints what stands in docs/doctor.md."""
     assert table() in PAGE.read_text()
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.doctor import command
+from baton.deploy.doctor import command
 
 HEAVY = ("numpy", "torch", "vllm", "mooncake")
 
@@ -14,7 +14,9 @@ def test_the_proxys_image_is_enough() -> None:
     """It has none of the heavy libraries; to look at a deployment, nothing of them is imported."""
     hidden = "; ".join(f"sys.modules[{name!r}] = None" for name in HEAVY)
 
-    done = subprocess.run([sys.executable, "-c", f"import sys; {hidden}; import deploy.doctor.command"], check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; {hidden}; import baton.deploy.doctor.command"], check=False
+    )
 
     assert done.returncode == 0
 

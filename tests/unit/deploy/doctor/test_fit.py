@@ -5,9 +5,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from contracts.node_info import Fingerprint
-from deploy.doctor.catalogue import Finding
-from deploy.doctor.fit import DIFFERENCES, Known, control_addresses, judge_node, judge_pair, judge_versions, token_bytes
+from baton.contracts.node_info import Fingerprint
+from baton.deploy.doctor.catalogue import Finding
+from baton.deploy.doctor.fit import (
+    DIFFERENCES,
+    Known,
+    control_addresses,
+    judge_node,
+    judge_pair,
+    judge_versions,
+    token_bytes,
+)
 from tests.unit.deploy.doctor.known import FINGERPRINT, REGION, VERSIONS, decode, info, machine, prefill
 
 

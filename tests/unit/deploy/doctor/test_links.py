@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from contracts.probe import Pushed, Reached
-from deploy.doctor.links import Tried, Wanted, judge, rounds
+from baton.contracts.probe import Pushed, Reached
+from baton.deploy.doctor.links import Tried, Wanted, judge, rounds
 from tests.unit.deploy.doctor.known import decode, prefill
 
 WANTED = Wanted(min_mbit_s=1000, max_latency_ms=5)

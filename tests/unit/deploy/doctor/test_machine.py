@@ -1,7 +1,7 @@
 import pytest
 
-from contracts.probe import UNLIMITED, RdmaDevice
-from deploy.doctor.machine import MIN_OPEN_FILES, judge
+from baton.contracts.probe import UNLIMITED, RdmaDevice
+from baton.deploy.doctor.machine import MIN_OPEN_FILES, judge
 from tests.unit.deploy.doctor.known import machine
 
 CARD = RdmaDevice(name="mlx5_0", active=True)

@@ -1,11 +1,11 @@
 import json
 from dataclasses import replace
 
-from contracts.probe import Pushed
-from deploy.doctor.catalogue import Finding
-from deploy.doctor.examination import Examination
-from deploy.doctor.links import Tried
-from deploy.doctor.report import as_json, status, text
+from baton.contracts.probe import Pushed
+from baton.deploy.doctor.catalogue import Finding
+from baton.deploy.doctor.examination import Examination
+from baton.deploy.doctor.links import Tried
+from baton.deploy.doctor.report import as_json, status, text
 from tests.unit.deploy.doctor.known import VERSIONS, decode, machine, prefill
 
 WRONG = Finding(code="port", where="here", what="port 1 is taken")

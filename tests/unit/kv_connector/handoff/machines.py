@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from contracts.node_info import Fingerprint
-from kv_connector.handoff.consumer import Consumer
-from kv_connector.handoff.incoming import Resolved, Wish
-from kv_connector.handoff.outgoing import Prompt, Push
-from kv_connector.handoff.producer import Producer
-from kv_connector.handoff.settings import HandoffSettings
-from kv_connector.protocol import Body, Hello, Message, Rank
+from baton.contracts.node_info import Fingerprint
+from baton.kv_connector.handoff.consumer import Consumer
+from baton.kv_connector.handoff.incoming import Resolved, Wish
+from baton.kv_connector.handoff.outgoing import Prompt, Push
+from baton.kv_connector.handoff.producer import Producer
+from baton.kv_connector.handoff.settings import HandoffSettings
+from baton.kv_connector.protocol import Body, Hello, Message, Rank
 
 P, D = 11, 21  # incarnations
 PEER = "tcp://p:1"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kv_connector.handoff.consumer import MAX_DECLINED
-from kv_connector.handoff.incoming import Phase
-from kv_connector.handoff.session import SessionState
-from kv_connector.protocol import (
+from baton.kv_connector.handoff.consumer import MAX_DECLINED
+from baton.kv_connector.handoff.incoming import Phase
+from baton.kv_connector.handoff.session import SessionState
+from baton.kv_connector.protocol import (
     Beat,
     Body,
     Commit,

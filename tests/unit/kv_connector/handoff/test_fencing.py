@@ -2,7 +2,7 @@
 
 import pytest
 
-from kv_connector.handoff.fencing import FenceDomains
+from baton.kv_connector.handoff.fencing import FenceDomains
 
 
 def two_domains() -> FenceDomains:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from kv_connector.handoff.incoming import Wish
-from kv_connector.handoff.outgoing import Prompt
-from kv_connector.handoff.pushing import Membership, Terms
+from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.outgoing import Prompt
+from baton.kv_connector.handoff.pushing import Membership, Terms
 from tests.unit.kv_connector.handoff.machines import Pair
 
 # 70 tokens in blocks of 16: five blocks. Layer 0 reads everything, layer 1 the last 40 tokens: from block 1 on.

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from contracts.node_info import RegionInfo
-from kv_connector.handoff import claims, consumer
-from kv_connector.handoff.claims import Claims
-from kv_connector.handoff.outgoing import Complaint, Prompt
-from kv_connector.protocol import (
+from baton.contracts.node_info import RegionInfo
+from baton.kv_connector.handoff import claims, consumer
+from baton.kv_connector.handoff.claims import Claims
+from baton.kv_connector.handoff.outgoing import Complaint, Prompt
+from baton.kv_connector.protocol import (
     Beat,
     Body,
     Commit,
@@ -23,7 +23,7 @@ from kv_connector.protocol import (
     Revoke,
     Started,
 )
-from kv_connector.refusals import Refused
+from baton.kv_connector.refusals import Refused
 from tests.unit.kv_connector.handoff.machines import HASH, PEER, SETTINGS, D, P, Pair, hello
 
 E = 31  # incarnation of a decode rank that is up to no good

@@ -4,10 +4,21 @@ from collections.abc import Callable
 
 import pytest
 
-from kv_connector.handoff.incoming import Wish
-from kv_connector.handoff.outgoing import Complaint, Prompt
-from kv_connector.handoff.producer import CANCELLED
-from kv_connector.protocol import Beat, Commit, Fail, Introduce, Message, OpenEpoch, Refuse, Reserve, Revoke, Started
+from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.outgoing import Complaint, Prompt
+from baton.kv_connector.handoff.producer import CANCELLED
+from baton.kv_connector.protocol import (
+    Beat,
+    Commit,
+    Fail,
+    Introduce,
+    Message,
+    OpenEpoch,
+    Refuse,
+    Reserve,
+    Revoke,
+    Started,
+)
 from tests.unit.kv_connector.handoff.machines import (
     HASH,
     PROMPT,

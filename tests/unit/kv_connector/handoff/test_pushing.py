@@ -1,6 +1,6 @@
 """Blocks are handed out once, when they are ready, and counted when a push returned 0."""
 
-from kv_connector.handoff.pushing import Coverage, Piece
+from baton.kv_connector.handoff.pushing import Coverage, Piece
 
 
 def test_nothing_is_handed_out_before_it_is_ready() -> None:

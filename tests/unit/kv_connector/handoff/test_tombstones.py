@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
-from kv_connector.handoff.tombstones import Tombstones
-from kv_connector.protocol import Commit, Fail
+from baton.kv_connector.handoff.tombstones import Tombstones
+from baton.kv_connector.protocol import Commit, Fail
 
 COMMIT = Commit(transfer_id="t", epoch=1, tokens=40, prompt_hash=b"")
 D = 21

@@ -3,10 +3,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from loadtest.bench import report
-from loadtest.bench.figures import BATON, Felts, first_tokens, ratio, streams
-from loadtest.bench.interference import Felt
-from loadtest.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Cell, Measured, Sample
+from baton.loadtest.bench import report
+from baton.loadtest.bench.figures import BATON, Felts, first_tokens, ratio, streams
+from baton.loadtest.bench.interference import Felt
+from baton.loadtest.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Cell, Measured, Sample
 
 KV_BYTES = 1000
 

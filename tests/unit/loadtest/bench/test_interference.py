@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from loadtest.bench.interference import Setting, gaps, interfere
-from loadtest.overlap.session import MeasureError, prompts
-from loadtest.overlap.streaming import Answer
+from baton.loadtest.bench.interference import Setting, gaps, interfere
+from baton.loadtest.overlap.session import MeasureError, prompts
+from baton.loadtest.overlap.streaming import Answer
 
 QUICK = Setting(
     streams=2,

@@ -1,7 +1,7 @@
 import pytest
 
-from loadtest.client.address import parse_address
-from loadtest.errors import UsageError
+from baton.loadtest.client.address import parse_address
+from baton.loadtest.errors import UsageError
 
 
 @pytest.mark.parametrize(

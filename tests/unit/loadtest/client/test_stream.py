@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from loadtest.client.stream import AnswerStream, error_words
-from loadtest.measures.record import CUT, EMPTY, ERROR_EVENT, MALFORMED
+from baton.loadtest.client.stream import AnswerStream, error_words
+from baton.loadtest.measures.record import CUT, EMPTY, ERROR_EVENT, MALFORMED
 from tests.support.fake_answers import Asked, events, stream, text_of
 
 COMPLETIONS = "/v1/completions"

@@ -4,8 +4,8 @@ from statistics import fmean
 
 import pytest
 
-from loadtest.compare.bootstrap import Interval, Weighted, counts_of, differences
-from loadtest.measures.percentile import percentile
+from baton.loadtest.compare.bootstrap import Interval, Weighted, counts_of, differences
+from baton.loadtest.measures.percentile import percentile
 
 
 class Values:

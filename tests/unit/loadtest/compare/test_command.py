@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from loadtest.compare.bootstrap import Interval
-from loadtest.compare.command import BETTER, SAME, TOO_FEW, WORSE, compare, judge, main
-from loadtest.compare.comparable import obstacles
-from loadtest.compare.units import METRICS, Slices
-from loadtest.errors import RunError, UsageError
-from loadtest.measures.record import TIMEOUT
-from loadtest.result import Result, write_result
+from baton.loadtest.compare.bootstrap import Interval
+from baton.loadtest.compare.command import BETTER, SAME, TOO_FEW, WORSE, compare, judge, main
+from baton.loadtest.compare.comparable import obstacles
+from baton.loadtest.compare.units import METRICS, Slices
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.measures.record import TIMEOUT
+from baton.loadtest.result import Result, write_result
 from tests.unit.loadtest.pages import assert_needs_nothing_else, assert_pictures_are_sound
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import result, stage

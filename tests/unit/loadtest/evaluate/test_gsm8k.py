@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.errors import UsageError
-from loadtest.evaluate.gsm8k import Question, is_right, last_number, prompt, read_questions, score
+from baton.loadtest.errors import UsageError
+from baton.loadtest.evaluate.gsm8k import Question, is_right, last_number, prompt, read_questions, score
 
 SHOT = Question("1 + 1?", "It is 2.\n#### 2")
 ASKED = Question("2 + 2?", "It is 4.\n#### 4")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from loadtest.measures.percentile import percentile, spread
+from baton.loadtest.measures.percentile import percentile, spread
 
 SAMPLE = [0.31, 0.02, 0.75, 0.11, 0.99, 0.45, 0.08]
 

@@ -1,10 +1,10 @@
 import pytest
 
-from loadtest.errors import UsageError
-from loadtest.measures.goodput import parse_slos
-from loadtest.measures.record import CUT, STATUS, TIMEOUT
-from loadtest.measures.serving import busiest_second, serving
-from loadtest.measures.shares import errors_by_kind, paths
+from baton.loadtest.errors import UsageError
+from baton.loadtest.measures.goodput import parse_slos
+from baton.loadtest.measures.record import CUT, STATUS, TIMEOUT
+from baton.loadtest.measures.serving import busiest_second, serving
+from baton.loadtest.measures.shares import errors_by_kind, paths
 from tests.unit.loadtest.records import failed, record
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from loadtest.measures.record import TIMEOUT, Record
-from loadtest.measures.stable import find_stage, stable
+from baton.loadtest.measures.record import TIMEOUT, Record
+from baton.loadtest.measures.stable import find_stage, stable
 from tests.unit.loadtest.records import failed, record
 
 

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.mock_engine.rules import CHAT, COMPLETIONS, RefusedError, understand
+from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, RefusedError, understand
 
 GOOD: dict[str, Any] = {"model": "mock", "prompt": "x" * 40, "max_tokens": 3}
 

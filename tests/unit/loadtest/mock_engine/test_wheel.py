@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from loadtest.mock_engine.wheel import Wheel
+from baton.loadtest.mock_engine.wheel import Wheel
 
 
 def repeated(log: list[int], times: int, again_s: float) -> Callable[[], float | None]:

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from loadtest.measures.record import Record
-from loadtest.plan.calibration import Calibration, Decode, Prefill
-from loadtest.plan.demand import Demand
-from loadtest.plan.simulate import Outcome, Shape, simulate
+from baton.loadtest.measures.record import Record
+from baton.loadtest.plan.calibration import Calibration, Decode, Prefill
+from baton.loadtest.plan.demand import Demand
+from baton.loadtest.plan.simulate import Outcome, Shape, simulate
 from tests.unit.loadtest.records import record
 
 SLOW = Decode(step_s=0.010, sequence_s=0.0)

@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from loadtest.__main__ import main
-from loadtest.plan.calibration import Calibration, read_calibration, write_calibration
-from loadtest.plan.command import parser
-from loadtest.plan.demand import demands
-from loadtest.plan.measure import parse_state
-from loadtest.run import build
-from loadtest.run.arguments import parse
-from loadtest.run.loops import Open
+from baton.loadtest.__main__ import main
+from baton.loadtest.plan.calibration import Calibration, read_calibration, write_calibration
+from baton.loadtest.plan.command import parser
+from baton.loadtest.plan.demand import demands
+from baton.loadtest.plan.measure import parse_state
+from baton.loadtest.run import build
+from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.loops import Open
 from tests.unit.loadtest.plan.made import calibration
 
 TRACE = "".join(

@@ -3,10 +3,10 @@ import random
 import msgspec
 import pytest
 
-from loadtest.errors import RunError
-from loadtest.plan.calibration import Calibration, Decode, Link, Prefill
-from loadtest.plan.fit import Row, fit
-from loadtest.plan.rows import (
+from baton.loadtest.errors import RunError
+from baton.loadtest.plan.calibration import Calibration, Decode, Link, Prefill
+from baton.loadtest.plan.fit import Row, fit
+from baton.loadtest.plan.rows import (
     MIXED_BUSY,
     Known,
     PrefillCell,

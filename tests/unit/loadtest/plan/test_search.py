@@ -3,9 +3,9 @@ from itertools import product
 
 import pytest
 
-from loadtest.errors import RunError
-from loadtest.plan.search import Prices, cheapest, neighbours
-from loadtest.plan.simulate import Shape
+from baton.loadtest.errors import RunError
+from baton.loadtest.plan.search import Prices, cheapest, neighbours
+from baton.loadtest.plan.simulate import Shape
 
 
 def counted(share: Callable[[int, int], float]) -> tuple[Callable[[Shape], float], list[Shape]]:

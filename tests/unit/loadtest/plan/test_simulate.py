@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from loadtest.errors import RunError
-from loadtest.measures.record import TIMEOUT
-from loadtest.plan.calibration import Decode, Link, Prefill
-from loadtest.plan.decode import DecodeNode
-from loadtest.plan.demand import Demand
-from loadtest.plan.prefill import PrefillNode
+from baton.loadtest.errors import RunError
+from baton.loadtest.measures.record import TIMEOUT
+from baton.loadtest.plan.calibration import Decode, Link, Prefill
+from baton.loadtest.plan.decode import DecodeNode
+from baton.loadtest.plan.demand import Demand
+from baton.loadtest.plan.prefill import PrefillNode
 from tests.unit.loadtest.plan.made import calibration, demand, poisson, run, step_by_step, ttfts
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.proxy_bench.figures import (
+from baton.loadtest.proxy_bench.figures import (
     ADDED,
     ASGI,
     BATON,

@@ -2,7 +2,7 @@ import os
 import subprocess
 import sys
 
-from loadtest.proxy_bench.proc import Memory, Stat, cpu_s, descendants, memory, parse_memory, parse_stat
+from baton.loadtest.proxy_bench.proc import Memory, Stat, cpu_s, descendants, memory, parse_memory, parse_stat
 
 LINE = (
     "4242 (tokio-rt (x) 1) S 17 4242 17 0 -1 4194304 100 200 0 0 "

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.proxy_bench.__main__ import main, put
-from loadtest.proxy_bench.figures import ASGI, BATON, HTTPX
-from loadtest.proxy_bench.proc import Memory
-from loadtest.proxy_bench.report import markdown, to_plain
-from loadtest.proxy_bench.session import Noise, Result
-from loadtest.proxy_bench.stage import Plan
-from loadtest.proxy_bench.subjects import Missing, Place, subjects
+from baton.loadtest.proxy_bench.__main__ import main, put
+from baton.loadtest.proxy_bench.figures import ASGI, BATON, HTTPX
+from baton.loadtest.proxy_bench.proc import Memory
+from baton.loadtest.proxy_bench.report import markdown, to_plain
+from baton.loadtest.proxy_bench.session import Noise, Result
+from baton.loadtest.proxy_bench.stage import Plan
+from baton.loadtest.proxy_bench.subjects import Missing, Place, subjects
 from tests.unit.loadtest.proxy_bench.test_figures import costs
 
 ABOUT = {"when": "2026-01-02T03:04:05+00:00", "system": "Linux x86_64", "cpus": 2}

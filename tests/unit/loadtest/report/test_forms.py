@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.errors import RunError, UsageError
-from loadtest.measures.record import STATUS
-from loadtest.report.markdown import markdown_report
-from loadtest.report.text import text_report
-from loadtest.report.write import prepare, with_figures, write_reports
-from loadtest.result import read_result
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.measures.record import STATUS
+from baton.loadtest.report.markdown import markdown_report
+from baton.loadtest.report.text import text_report
+from baton.loadtest.report.write import prepare, with_figures, write_reports
+from baton.loadtest.result import read_result
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import NODE, result, stage
 

@@ -1,9 +1,9 @@
 import pytest
 
-from loadtest.measures.record import TIMEOUT
-from loadtest.report.html import html_report
-from loadtest.report.pictures import cdf
-from loadtest.result import Result
+from baton.loadtest.measures.record import TIMEOUT
+from baton.loadtest.report.html import html_report
+from baton.loadtest.report.pictures import cdf
+from baton.loadtest.result import Result
 from tests.unit.loadtest.pages import Page, assert_needs_nothing_else, assert_pictures_are_sound
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import NODE, result, stage

@@ -1,7 +1,7 @@
 import pytest
 
-from loadtest.report.legs import ROWS, chosen, legs_picture, stretches
-from loadtest.result import Legs
+from baton.loadtest.report.legs import ROWS, chosen, legs_picture, stretches
+from baton.loadtest.result import Legs
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import stage
 

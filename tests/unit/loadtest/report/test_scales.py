@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.report.scales import Scale, nice
+from baton.loadtest.report.scales import Scale, nice
 
 
 @pytest.mark.parametrize(

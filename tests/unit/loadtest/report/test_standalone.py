@@ -1,7 +1,7 @@
 import re
 
-from loadtest.report.plots import HEIGHT, WIDTH, Picture
-from loadtest.report.standalone import standalone
+from baton.loadtest.report.plots import HEIGHT, WIDTH, Picture
+from baton.loadtest.report.standalone import standalone
 
 
 def test_the_key_stands_below_the_drawing() -> None:

@@ -1,8 +1,8 @@
 import pytest
 
-from loadtest.errors import UsageError
-from loadtest.run.arguments import parse
-from loadtest.run.environment import shown
+from baton.loadtest.errors import UsageError
+from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.environment import shown
 
 URL = ("--url", "http://a:1")
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from loadtest.errors import UsageError
-from loadtest.run import build
-from loadtest.run.arguments import parse
-from loadtest.run.loops import Closed, Open
+from baton.loadtest.errors import UsageError
+from baton.loadtest.run import build
+from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.loops import Closed, Open
 
 TRACE = (
     b'{"timestamp": 1000, "input_length": 600, "output_length": 40, "hash_ids": [0, 1]}\n'

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.secret import generate_secret, read_secret
-from loadtest.errors import UsageError
-from loadtest.run.arguments import parse
-from loadtest.run.legs import Event, Spans, _Arguments, relative, take, token
+from baton.contracts.secret import generate_secret, read_secret
+from baton.loadtest.errors import UsageError
+from baton.loadtest.run.arguments import parse
+from baton.loadtest.run.legs import Event, Spans, _Arguments, relative, take, token
 
 
 def event(name: str, ts: float, dur: float, transfer: str = "t", ph: str = "X") -> Event:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from loadtest.client.exchange import Answered, Timing
-from loadtest.measures.record import CUT
-from loadtest.run.loops import Closed, Limits, Load, Loop, Open, Taken, warm_up
-from loadtest.traffic.made_up import MultiTurn, RandomPrompts
-from loadtest.traffic.script import Ask, Source
+from baton.loadtest.client.exchange import Answered, Timing
+from baton.loadtest.measures.record import CUT
+from baton.loadtest.run.loops import Closed, Limits, Load, Loop, Open, Taken, warm_up
+from baton.loadtest.traffic.made_up import MultiTurn, RandomPrompts
+from baton.loadtest.traffic.script import Ask, Source
 from tests.support.cluster import until_true
 from tests.unit.loadtest.making import making
 from tests.unit.loadtest.records import record

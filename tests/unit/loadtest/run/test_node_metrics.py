@@ -1,5 +1,5 @@
-from loadtest.result import HistogramMean
-from loadtest.run.node_metrics import Scrape, difference, differences, parse_scrape
+from baton.loadtest.result import HistogramMean
+from baton.loadtest.run.node_metrics import Scrape, difference, differences, parse_scrape
 from tests.support.fake_openai import METRICS
 
 

@@ -5,13 +5,13 @@ import time
 
 import pytest
 
-from loadtest.errors import RunError
-from loadtest.measures.record import TIMEOUT
-from loadtest.measures.saturation import saturation
-from loadtest.run.descriptors import raise_limit
-from loadtest.run.loops import Limits, Taken
-from loadtest.run.own_cost import CostMeter
-from loadtest.run.progress import line
+from baton.loadtest.errors import RunError
+from baton.loadtest.measures.record import TIMEOUT
+from baton.loadtest.measures.saturation import saturation
+from baton.loadtest.run.descriptors import raise_limit
+from baton.loadtest.run.loops import Limits, Taken
+from baton.loadtest.run.own_cost import CostMeter
+from baton.loadtest.run.progress import line
 from tests.unit.loadtest.records import failed, record
 
 

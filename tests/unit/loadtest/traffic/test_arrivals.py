@@ -3,7 +3,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
-from loadtest.traffic.arrivals import arrivals
+from baton.loadtest.traffic.arrivals import arrivals
 
 
 def distances(due: list[float]) -> list[float]:

@@ -1,8 +1,8 @@
 import json
 from typing import Any
 
-from loadtest.traffic.body import Form
-from loadtest.traffic.script import Ask
+from baton.loadtest.traffic.body import Form
+from baton.loadtest.traffic.script import Ask
 
 
 def body(form: Form, **ask: Any) -> dict[str, Any]:

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.traffic.made_up import MultiTurn, RandomPrompts, SharedPrefix
-from loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.traffic.made_up import MultiTurn, RandomPrompts, SharedPrefix
+from baton.loadtest.traffic.vocabulary import Vocabulary
 from tests.unit.loadtest.making import making
 
 

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from loadtest.trace import CONVERSATION, TracedRequest, read_trace
-from loadtest.traffic.trace_replay import Scale, TraceReplay, output_tokens, pieces
+from baton.loadtest.trace import CONVERSATION, TracedRequest, read_trace
+from baton.loadtest.traffic.trace_replay import Scale, TraceReplay, output_tokens, pieces
 from tests.unit.loadtest.making import making
 
 

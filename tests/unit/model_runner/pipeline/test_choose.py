@@ -2,7 +2,7 @@
 
 import pytest
 
-from model_runner.pipeline.choose import VARIABLE, transfer
+from baton.model_runner.pipeline.choose import VARIABLE, transfer
 
 
 @pytest.mark.parametrize(

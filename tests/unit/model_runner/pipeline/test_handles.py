@@ -3,7 +3,7 @@
 import pytest
 from torch.distributed import Work
 
-from model_runner.pipeline.handles import Handle, PipelineError, wait_for
+from baton.model_runner.pipeline.handles import Handle, PipelineError, wait_for
 
 
 class Head:

@@ -8,8 +8,8 @@ import pytest
 import torch
 from vllm.v1.worker.gpu_worker import AsyncIntermediateTensors
 
-from model_runner.pipeline.handles import PipelineError, Posted
-from model_runner.pipeline.receive_ahead import ReceiveAhead
+from baton.model_runner.pipeline.handles import PipelineError, Posted
+from baton.model_runner.pipeline.receive_ahead import ReceiveAhead
 
 DEADLINE_S = 30.0
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from model_runner.pipeline.handles import Handle, PipelineError, Tensors
-from model_runner.pipeline.send_window import SendWindow
+from baton.model_runner.pipeline.handles import Handle, PipelineError, Tensors
+from baton.model_runner.pipeline.send_window import SendWindow
 
 
 class LateTransport:

@@ -10,11 +10,11 @@ import torch
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from model_runner.runner.companions import Companions
-from model_runner.runner.cuda import CudaRunner
-from model_runner.runner.event_synced import ListsEventSynced
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.runner.companions import Companions
+from baton.model_runner.runner.cuda import CudaRunner
+from baton.model_runner.runner.event_synced import ListsEventSynced
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
 from tests.support.late_tensor import LateWorld

@@ -14,14 +14,14 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.spec_decode.ngram_proposer_gpu import copy_num_valid_draft_tokens, update_scheduler_for_invalid_drafts
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
 
-from model_runner.runner.companions import Companion, Companions
-from model_runner.runner.cuda import CudaRunner
-from model_runner.runner.event_synced import EVENTS
-from model_runner.runner.output import outputs_through
-from model_runner.tokens import transfer as transfer_module
-from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.runner.companions import Companion, Companions
+from baton.model_runner.runner.cuda import CudaRunner
+from baton.model_runner.runner.event_synced import EVENTS
+from baton.model_runner.runner.output import outputs_through
+from baton.model_runner.tokens import transfer as transfer_module
+from baton.model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
 from tests.support.late_tensor import LateWorld

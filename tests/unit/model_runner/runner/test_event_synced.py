@@ -10,12 +10,12 @@ import pytest
 import torch
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
 
-from model_runner.runner.companions import Companion
-from model_runner.runner.event_synced import COMPANIONS, EVENTS, OUTPUT, EventSynced, ListsEventSynced, sizes_of
-from model_runner.tokens import choose
-from model_runner.tokens.handles import BoundedEvent
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.runner.companions import Companion
+from baton.model_runner.runner.event_synced import COMPANIONS, EVENTS, OUTPUT, EventSynced, ListsEventSynced, sizes_of
+from baton.model_runner.tokens import choose
+from baton.model_runner.tokens.handles import BoundedEvent
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
 

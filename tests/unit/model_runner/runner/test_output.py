@@ -10,11 +10,11 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
-from model_runner.runner.companions import Companions
-from model_runner.runner.output import TokenOutput, outputs_through
-from model_runner.tokens.errors import DeviceLostError
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.runner.companions import Companions
+from baton.model_runner.runner.output import TokenOutput, outputs_through
+from baton.model_runner.tokens.errors import DeviceLostError
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
 from tests.support.late_tensor import LateWorld

@@ -9,11 +9,11 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
-from model_runner.tokens.handles import BoundedEvent, EventWatch, Handle
-from model_runner.tokens.lanes import StreamLane
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
+from baton.model_runner.tokens.handles import BoundedEvent, EventWatch, Handle
+from baton.model_runner.tokens.lanes import StreamLane
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, sampled
 from tests.support.late_device import LateDevice, LateTorch

@@ -6,10 +6,10 @@ from collections import deque
 import pytest
 import torch
 
-from model_runner.tokens.handles import Handle
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.slots import Ring, Slot
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.tokens.handles import Handle
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.slots import Ring, Slot
+from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane
 

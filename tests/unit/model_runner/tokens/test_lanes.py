@@ -8,7 +8,7 @@ from unittest.mock import Mock, call, patch
 import pytest
 import torch
 
-from model_runner.tokens.lanes import StreamLane
+from baton.model_runner.tokens.lanes import StreamLane
 
 DEVICE = torch.device("cuda", 0)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from model_runner.tokens.packing import ALIGNMENT_BYTES, Sizes, pack
+from baton.model_runner.tokens.packing import ALIGNMENT_BYTES, Sizes, pack
 
 
 def test_tensors_lie_one_behind_the_other_and_aligned() -> None:

@@ -9,9 +9,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from model_runner.tokens import lanes, slots, transfer
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.tokens import lanes, slots, transfer
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, sampled
 

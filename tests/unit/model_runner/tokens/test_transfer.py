@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from model_runner.tokens.choose import transfer_for
-from model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
-from model_runner.tokens.lanes import LaneEvent
-from model_runner.tokens.packing import Sizes
-from model_runner.tokens.transfer import TokenTransfer
+from baton.model_runner.tokens.choose import transfer_for
+from baton.model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
+from baton.model_runner.tokens.lanes import LaneEvent
+from baton.model_runner.tokens.packing import Sizes
+from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.fake_lane import FakeLane, blocking_tolist, sampled
 

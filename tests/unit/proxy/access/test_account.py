@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.access.account import Account
-from proxy.access.counts import Counts
-from proxy.access.errors import Denial, InvalidKeyError, KeyLimitError, ModelNotAllowedError
-from proxy.access.key_file import Key
+from baton.proxy.access.account import Account
+from baton.proxy.access.counts import Counts
+from baton.proxy.access.errors import Denial, InvalidKeyError, KeyLimitError, ModelNotAllowedError
+from baton.proxy.access.key_file import Key
 
 KEY = Key(name="a", digests=(b"",))
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from proxy.admission.asked import priority_of, tenant_of, timeout_s_of
-from proxy.errors import BadRequestError
-from proxy.fields import split
+from baton.proxy.admission.asked import priority_of, tenant_of, timeout_s_of
+from baton.proxy.errors import BadRequestError
+from baton.proxy.fields import split
 
 
 def fields(**values: Any) -> dict[str, msgspec.Raw]:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from proxy.admission.claims import Claims
-from proxy.errors import NoDescriptorsError
+from baton.proxy.admission.claims import Claims
+from baton.proxy.errors import NoDescriptorsError
 
 
 def claims(most: int) -> tuple[Claims, list[None]]:

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from proxy.admission.fair_queue import FairQueue
+from baton.proxy.admission.fair_queue import FairQueue
 
 
 def drain(queue: FairQueue[str], count: int) -> list[str]:

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from proxy.admission.gate import Gate, Ticket
-from proxy.errors import OverloadedError, ProxyError, Refusal, TooManyRequestsError
+from baton.proxy.admission.gate import Gate, Ticket
+from baton.proxy.errors import OverloadedError, ProxyError, Refusal, TooManyRequestsError
 
 
 class Clock:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from proxy.dashboard.asking import failures_of, gauge
+from baton.proxy.dashboard.asking import failures_of, gauge
 
 
 def test_a_decode_nodes_numbers() -> None:

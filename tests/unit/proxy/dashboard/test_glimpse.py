@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from proxy.admin_models import NodeView
-from proxy.dashboard.glimpse import Glimpse, NodeShown, for_anybody, joined
+from baton.proxy.admin_models import NodeView
+from baton.proxy.dashboard.glimpse import Glimpse, NodeShown, for_anybody, joined
 
 
 def node(url: str, requests: int, state: str = "ready") -> NodeShown:

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from contracts.configuration.schema import ProxyConfig
-from proxy.admission.claims import Claims
-from proxy.client import Client
-from proxy.dashboard import scene
-from proxy.dashboard.scene import Scene
-from proxy.dashboard.watched import MAX_LEGS, WatchedClient
-from proxy.metrics import Metrics
-from proxy.sight.exchange import Sight
-from proxy.sight.traces import Leg, Trace
-from proxy.sight.tracing import Tracing
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.admission.claims import Claims
+from baton.proxy.client import Client
+from baton.proxy.dashboard import scene
+from baton.proxy.dashboard.scene import Scene
+from baton.proxy.dashboard.watched import MAX_LEGS, WatchedClient
+from baton.proxy.metrics import Metrics
+from baton.proxy.sight.exchange import Sight
+from baton.proxy.sight.traces import Leg, Trace
+from baton.proxy.sight.tracing import Tracing
 
 
 class Writer:

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from proxy.dialects.alone import BACKGROUND, PREVIOUS, TOOLS, TRUNCATION, previous_of, reason_alone
-from proxy.endpoints import CHAT, RESPONSES
-from proxy.reasons import LABELS
-from proxy.request import ClientRequest, parse
+from baton.proxy.dialects.alone import BACKGROUND, PREVIOUS, TOOLS, TRUNCATION, previous_of, reason_alone
+from baton.proxy.endpoints import CHAT, RESPONSES
+from baton.proxy.reasons import LABELS
+from baton.proxy.request import ClientRequest, parse
 
 
 def asked(**fields: Any) -> ClientRequest:

@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from contracts.kv_transfer import FIELD
-from proxy.dialects.prefill import prefill_leg
-from proxy.endpoints import CHAT, MESSAGES, RESPONSES
-from proxy.request import parse
+from baton.contracts.kv_transfer import FIELD
+from baton.proxy.dialects.prefill import prefill_leg
+from baton.proxy.endpoints import CHAT, MESSAGES, RESPONSES
+from baton.proxy.request import parse
 
 PARAMS = {"baton": {"v": 1}}
 

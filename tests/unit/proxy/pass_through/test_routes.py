@@ -1,7 +1,7 @@
 import pytest
 
-from proxy.endpoints import DATA_ROUTES
-from proxy.pass_through.routes import ROUTES, route_of
+from baton.proxy.endpoints import DATA_ROUTES
+from baton.proxy.pass_through.routes import ROUTES, route_of
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from proxy.routing.candidates import Candidates
+from baton.proxy.routing.candidates import Candidates
 
 
 @dataclass(eq=False)

@@ -4,10 +4,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from contracts.node_info import NodeLoad
-from proxy.node import Node
-from proxy.routing.candidates import Candidates
-from proxy.routing.policies import Policy, Work
+from baton.contracts.node_info import NodeLoad
+from baton.proxy.node import Node
+from baton.proxy.routing.candidates import Candidates
+from baton.proxy.routing.policies import Policy, Work
 from tests.unit.proxy.members import info
 
 TICK_S = 0.01

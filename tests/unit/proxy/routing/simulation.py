@@ -4,10 +4,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from loadtest.trace import BLOCK_TOKENS, TracedRequest
-from proxy.routing.candidates import Candidates
-from proxy.routing.policies import Policy, Work
-from proxy.routing.prefixes import CHUNK_BYTES
+from baton.loadtest.trace import BLOCK_TOKENS, TracedRequest
+from baton.proxy.routing.candidates import Candidates
+from baton.proxy.routing.policies import Policy, Work
+from baton.proxy.routing.prefixes import CHUNK_BYTES
 
 BYTES_PER_TOKEN = CHUNK_BYTES // BLOCK_TOKENS
 

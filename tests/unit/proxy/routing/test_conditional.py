@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from proxy.routing.conditional import Conditional, Verdict
+from baton.proxy.routing.conditional import Conditional, Verdict
 
 
 @dataclass

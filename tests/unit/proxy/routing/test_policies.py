@@ -5,9 +5,17 @@ from collections import Counter
 
 import pytest
 
-from proxy.routing.candidates import Candidates
-from proxy.routing.policies import POLICIES, ConsistentHash, LeastLoad, PowerOfTwo, PrefixAffinity, RoundRobin, Work
-from proxy.routing.prefixes import CHUNK_BYTES
+from baton.proxy.routing.candidates import Candidates
+from baton.proxy.routing.policies import (
+    POLICIES,
+    ConsistentHash,
+    LeastLoad,
+    PowerOfTwo,
+    PrefixAffinity,
+    RoundRobin,
+    Work,
+)
+from baton.proxy.routing.prefixes import CHUNK_BYTES
 from tests.unit.proxy.routing.fleet import Fake, fleet
 
 

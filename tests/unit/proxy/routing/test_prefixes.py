@@ -4,7 +4,7 @@ import random
 
 import msgspec
 
-from proxy.routing.prefixes import CHUNK_BYTES, MAX_CHUNKS, prefixes
+from baton.proxy.routing.prefixes import CHUNK_BYTES, MAX_CHUNKS, prefixes
 
 
 def common(one: bytes, other: bytes) -> int:

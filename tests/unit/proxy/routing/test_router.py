@@ -1,8 +1,8 @@
 """A policy among members that come and go."""
 
-from proxy.routing.policies import LeastLoad, PrefixAffinity, Work
-from proxy.routing.prefixes import CHUNK_BYTES
-from proxy.routing.router import Router
+from baton.proxy.routing.policies import LeastLoad, PrefixAffinity, Work
+from baton.proxy.routing.prefixes import CHUNK_BYTES
+from baton.proxy.routing.router import Router
 from tests.unit.proxy.members import node
 
 

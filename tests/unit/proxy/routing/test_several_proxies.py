@@ -2,7 +2,7 @@
 
 import pytest
 
-from proxy.routing.policies import LeastLoad
+from baton.proxy.routing.policies import LeastLoad
 from tests.unit.proxy.routing.several_proxies import simulate
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadtest.trace import CONVERSATION, read_trace
-from proxy.routing.policies import LeastLoad, PrefixAffinity, RoundRobin
+from baton.loadtest.trace import CONVERSATION, read_trace
+from baton.proxy.routing.policies import LeastLoad, PrefixAffinity, RoundRobin
 from tests.unit.proxy.routing.simulation import simulate
 
 MAX_SHARE = 1.3

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from proxy.sight import access_log
-from proxy.sight.access_log import AccessLog, Entry, Which
+from baton.proxy.sight import access_log
+from baton.proxy.sight.access_log import AccessLog, Entry, Which
 
 ENTRY = Entry(
     time_s=0.5,
@@ -44,7 +44,7 @@ def test_a_line_of_text_leaves_out_what_is_not_known() -> None:
     [line] = written("text", ENTRY)
 
     assert line == (
-        "INFO:proxy.access:request request_id=r1 route=/v1/completions path=disaggregated status=200 broken=False left=False "
+        "INFO:baton.proxy.access:request request_id=r1 route=/v1/completions path=disaggregated status=200 broken=False left=False "
         "prefill=http://p:1 decode=http://d:1 attempts=1 wait_s=0.0 ttft_s=0.012346 duration_s=1.5 sent_bytes=42"
     )
 
@@ -52,7 +52,12 @@ def test_a_line_of_text_leaves_out_what_is_not_known() -> None:
 def test_a_line_of_json_has_all_fields() -> None:
     """Whoever collects them need not guess."""
     fields = {name: value for name, value in ENTRY._asdict().items() if name != "time_s"}
-    head = {"time": "1970-01-01T00:00:00.500+00:00", "level": "info", "logger": "proxy.access", "message": "request"}
+    head = {
+        "time": "1970-01-01T00:00:00.500+00:00",
+        "level": "info",
+        "logger": "baton.proxy.access",
+        "message": "request",
+    }
 
     assert json.loads(written("json", ENTRY)[0]) == fields | head | {"ttft_s": 0.012346}
 

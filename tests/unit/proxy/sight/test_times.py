@@ -2,9 +2,9 @@ from itertools import pairwise
 
 import msgspec
 
-from proxy.member_metrics import times
-from proxy.metrics import render
-from proxy.sight.times import GAP_BOUNDS_S, LEG_BOUNDS_S, NodeTimes, Tally, tallied, tally
+from baton.proxy.member_metrics import times
+from baton.proxy.metrics import render
+from baton.proxy.sight.times import GAP_BOUNDS_S, LEG_BOUNDS_S, NodeTimes, Tally, tallied, tally
 
 OF = 'role="decode",url="http://d"'
 GAPS = "baton_inter_token_latency_seconds"

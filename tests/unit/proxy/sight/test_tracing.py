@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from contracts.configuration.schema import ProxyConfig
-from proxy.sight.traceparent import parent_of
-from proxy.sight.traces import UNTRACED, Trace
-from proxy.sight.tracing import Tracing, TracingError, tracing_of
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.sight.traceparent import parent_of
+from baton.proxy.sight.traces import UNTRACED, Trace
+from baton.proxy.sight.tracing import Tracing, TracingError, tracing_of
 
 ENDPOINT = "http://127.0.0.1:9"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -108,8 +108,8 @@ def test_without_the_packages_the_sentence_says_what_to_install() -> None:
     said = run(f"""
 import sys
 sys.modules["opentelemetry"] = None
-from contracts.configuration.schema import ProxyConfig
-from proxy.sight.tracing import TracingError, tracing_of
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.sight.tracing import TracingError, tracing_of
 try:
     tracing_of(ProxyConfig(otlp_endpoint="{ENDPOINT}"))
 except TracingError as exc:
@@ -122,4 +122,4 @@ except TracingError as exc:
 
 def test_off_nothing_of_opentelemetry_is_imported() -> None:
     """The proxy's image need not have it."""
-    assert run("import sys, proxy.app; print('opentelemetry' in str(list(sys.modules)))") == "False"
+    assert run("import sys, baton.proxy.app; print('opentelemetry' in str(list(sys.modules)))") == "False"

@@ -1,8 +1,8 @@
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from proxy.metrics import render
-from proxy.workers.families import Family, added_up, families, lasting, metrics
+from baton.proxy.metrics import render
+from baton.proxy.workers.families import Family, added_up, families, lasting, metrics
 
 
 def worker(requests: int, in_flight: int, seconds: float) -> list[Family]:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from proxy.node import Role
-from proxy.orders import Orders
-from proxy.workers import book
-from proxy.workers.book import BookError, OrderBook
+from baton.proxy.node import Role
+from baton.proxy.orders import Orders
+from baton.proxy.workers import book
+from baton.proxy.workers.book import BookError, OrderBook
 from tests.unit.proxy.test_members import members
 
 ROLE: Role = "decode"

@@ -2,9 +2,9 @@ import itertools
 
 import pytest
 
-from proxy.admin_models import LeavingView, NodeView
-from proxy.node import State
-from proxy.workers.views import joined, leaving, view
+from baton.proxy.admin_models import LeavingView, NodeView
+from baton.proxy.node import State
+from baton.proxy.workers.views import joined, leaving, view
 from tests.unit.proxy.members import node
 
 
