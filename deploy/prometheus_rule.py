@@ -9,7 +9,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Final
 
-MONITORING: Final = Path(__file__).parent / "monitoring"
+MONITORING: Final = Path(__file__).resolve().parent / "monitoring"
 RULES: Final = MONITORING / "prometheus" / "rules" / "baton.yaml"
 OBJECT: Final = MONITORING / "prometheus-rule.yaml"
 _HEAD: Final = """\

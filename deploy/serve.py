@@ -176,7 +176,7 @@ def _memory_problem(config: BatonConfig, options: Options, stack: Stack) -> Iter
     roles: tuple[tuple[Role, NodeConfig], ...] = (("prefill", config.prefill_node), ("decode", config.decode_node))
     for role, node in roles:
         model, flags = model_of(config, role), (*node.vllm_args, *options.node_flags)
-        count = sum(member.module == f"{role}_node" for member in stack.nodes)
+        count = sum(member.module == f"baton.{role}_node" for member in stack.nodes)
         needed += needed_bytes(count, _kv_cache_bytes(model, flags), weights_bytes(model)) - SHARED_BYTES
     needed += SHARED_BYTES
     if available is not None and needed > available:
@@ -230,7 +230,7 @@ def _settings(
 def ranks_of_nodes(config: BatonConfig, options: Options, stack: Stack) -> dict[str, int]:
     """Return how many devices each node uses: the two roles may have sizes of their own."""
     sizes = {
-        f"{role}_node": prod(ranks_of((*node.vllm_args, *options.node_flags)))
+        f"baton.{role}_node": prod(ranks_of((*node.vllm_args, *options.node_flags)))
         for role, node in (("prefill", config.prefill_node), ("decode", config.decode_node))
     }
     return {node.name: sizes[node.module] for node in stack.nodes}

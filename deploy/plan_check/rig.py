@@ -75,7 +75,7 @@ class Rig:
         argv += ["--no-enable-prefix-caching"]  # the same prompts come in every run
         if role == "prefill":
             argv += ["--control-port", str(free_port())]
-        pid = self._processes.start(name, f"{role}_node.__main__:main", {"argv": argv}, Place(core=core))
+        pid = self._processes.start(name, f"baton.{role}_node.__main__:main", {"argv": argv}, Place(core=core))
         url = f"http://127.0.0.1:{port}"
         await self._processes.wait_for_url(name, url + "/health")
         group = CpuQuota(f"baton-{name}", self._cores, period_us=self._period_us)

@@ -189,7 +189,7 @@ class Stack:
         if role == "prefill":
             argv += ["--control-port", str(free_port(ranks))]
         argv += ["--enable-prompt-tokens-details", *QUIET, *flags]
-        target = target or f"{role}_node.__main__:main"
+        target = target or f"baton.{role}_node.__main__:main"
         return self._spawn(name or role, target, argv, port, host=host, token=self.token, cpus=cpus, **more)
 
     def proxy(

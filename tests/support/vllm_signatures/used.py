@@ -6,10 +6,13 @@ from types import MappingProxyType
 
 ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("kv_connector", "model_runner", "node", "prefill_node", "decode_node")
-FILES = (*sorted(file for room in ROOMS for file in (ROOT / room).rglob("*.py")), ROOT / "deploy" / "vllm_preload.py")
+FILES = (
+    *sorted(file for room in ROOMS for file in (ROOT / "baton" / room).rglob("*.py")),
+    ROOT / "baton" / "deploy" / "vllm_preload.py",
+)
 CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1"
 
-BATON = "kv_connector/connector.py"  # our class that stands in for it
+BATON = "baton/kv_connector/connector.py"  # our class that stands in for it
 # Where vLLM calls its connectors' hooks.
 CALLERS = (
     "vllm.config.vllm",

@@ -150,7 +150,7 @@ def test_little_is_sent_to_the_engine() -> None:
     tops = {name.partition("/")[0] for name in sent}
     folders = {"contracts", "proxy", "prefill_node", "decode_node", "node", "model_runner", "kv_connector", "loadtest"}
 
-    assert tops == folders | {"deploy", "requirements", "pyproject.toml", "README.md", "LICENSE"}
+    assert tops == folders | {"baton", "deploy", "requirements", "pyproject.toml", "README.md", "LICENSE"}
     assert {"deploy/embedded_model/weights/model.safetensors", "deploy/cli.py", "requirements/proxy.txt"} <= set(sent)
     assert not [name for name in sent if re.search(r"Dockerfile|compose.*yaml|__pycache__|\.git", name)]
     assert sum((ROOT / name).stat().st_size for name in sent) < 10 * MIB

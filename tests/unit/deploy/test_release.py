@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tarfile
 import time
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ pytest.importorskip("hatchling", reason="the build back end comes with requireme
 
 ROOT = Path(__file__).resolve().parents[3]
 VERSION = version_of((ROOT / "pyproject.toml").read_text())
+TOOLS = tuple(
+    tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["exclude"]
+)
 EPOCH_S = 1_800_000_000
 READY: dict[str, Any] = {"version": "1.2.0", "changelog": "# C\n\n## [1.2.0] – 2027-01-31\n\n## [1.1.0] – 2026-12-01\n"}
 READY |= {"tags": ["v1.2.0", "nightly"], "changed": []}
@@ -102,15 +106,15 @@ def test_packed_files_bear_the_time_of_the_commit(built: Built) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("git") or not (ROOT / ".git").exists(), reason="git lists what is to be there")
-def test_the_sdist_is_the_tree_and_the_wheel_its_packages(built: Built) -> None:
-    """Every file that git has: data such as the dashboard's page, the model, traces and Grafana's dashboards too."""
+def test_sdist_and_wheel_hold_every_file_of_the_packages(built: Built) -> None:
+    """All that git has in the folders that `baton` links to: data such as the dashboard's page, the model, traces and Grafana's dashboards too."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     tree = {name for name in listed.splitlines() if (ROOT / name).exists()}
     with tarfile.open(built.sdist) as packed:
         sdist = {name.partition("/")[2]: packed.getmember(name).mode for name in packed.getnames()}
     wheel = set(zipfile.ZipFile(built.wheel).namelist())
-    packages = {name for name in tree if (ROOT / name.partition("/")[0] / "__init__.py").exists()}
+    packages = {f"baton/{name}" for name in tree if (ROOT / "baton" / name.partition("/")[0]).is_symlink()}
 
-    assert tree <= sdist.keys()
-    assert sdist["deploy/setup.sh"] & 0o111
-    assert {name for name in packages if not name.startswith("tests/")} <= wheel
+    assert packages | {"baton/__init__.py", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml"} <= sdist.keys()
+    assert sdist["baton/deploy/setup.sh"] & 0o111
+    assert {name for name in packages if not name.startswith(TOOLS)} <= wheel
