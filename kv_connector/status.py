@@ -1,12 +1,13 @@
 """What a connector side and the node that runs it say to each other, over sockets in the runtime directory.
 
 The node's API lives in another process. `StatusServer` answers its questions and takes its one command, to cancel
-transfers; `OutcomeSender` pushes one line per request that had to be recomputed, so that the node can name the path in
+transfers; `OutcomeSender` sends one line per request that had to be recomputed, so that the node can name the path in
 a response header without asking.
 """
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,6 @@ CANCEL = b"cancel"  # followed by a second frame: a JSON list of transfer ids
 TIMELINE = b"timeline"  # followed by a second frame: a transfer id
 
 _STOP_S = 5.0  # how long a stop waits for a snapshot that is being taken
-_HIGH_WATER = 1024
 
 
 class StatusServer:
@@ -128,33 +128,53 @@ class StatusServer:
 
 
 class OutcomeSender:
-    """Tells the node how a transfer ended, without ever waiting. For one thread."""
+    """Tells the node how a transfer ended, without ever waiting. For one thread.
+
+    When `send` returns, the line is in the node's receive buffer: before the scheduler can hand out the request's first token.
+    (A ZeroMQ socket has a thread in between, and no order with the socket that carries the tokens.)
+    """
 
     def __init__(self, path: Path) -> None:
-        """Connect to the node's PULL socket at `path`, whether it is there yet or not."""
+        """Send to the node's socket at `path`, whether it is there yet or not."""
         refuse_long(path)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.PUSH)
-        self._socket.linger = 0
-        self._socket.sndhwm = _HIGH_WATER
-        self._socket.setsockopt(zmq.IMMEDIATE, 1)  # queue nothing while the node does not listen
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)  # ms
-        self._socket.connect(f"ipc://{path}")
+        self._path = str(path)
+        self._socket: socket.socket | None = None
+        self._closed = False
 
     def send(self, transfer_id: str, outcome: Literal["recomputed"], reason: str) -> bool:
-        """Send one outcome; False if nobody listens or the node does not keep up."""
-        try:
-            self._socket.send(
-                _encode({"transfer_id": transfer_id, "outcome": outcome, "reason": reason}), flags=zmq.NOBLOCK
-            )
-        except zmq.ZMQError:  # EAGAIN; or closed
-            return False
-        return True
+        """Send one outcome; False if the node does not listen or does not keep up."""
+        line = _encode({"transfer_id": transfer_id, "outcome": outcome, "reason": reason})
+        for _ in range(0 if self._closed else 2):  # twice: the node's API process may have started again
+            try:
+                self._socket = self._socket or self._connect()
+                self._socket.send(line)
+            except BlockingIOError:  # the buffer is full
+                return False
+            except OSError:
+                self._disconnect()
+            else:
+                return True
+        return False
 
     def close(self) -> None:
         """Close. Idempotent."""
-        self._socket.close()
-        self._context.term()
+        self._closed = True
+        self._disconnect()
+
+    def _connect(self) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        made.setblocking(False)
+        try:
+            made.connect(self._path)
+        except OSError:
+            made.close()
+            raise
+        return made
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 def _encode(value: dict[str, Any]) -> bytes:

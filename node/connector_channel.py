@@ -5,21 +5,21 @@ transfers, and gets one JSON object each. The first data-parallel engine has its
 in `dp1`, `dp2`, … below it. A fresh socket for each question: there are a few a second, and an answer that comes too
 late can then never be taken for the next one. Ranks on another host have a port in place of the socket, and their
 address in a file of the same name.
-*Outcomes*: the connector pushes one line for each transfer that did not go as planned. They are read when somebody
-asks, without a task: until then they wait in ZMQ's queue.
+*Outcomes*: the connector sends one line for each transfer that did not go as planned, over a Unix socket that keeps messages
+apart (SOCK_SEQPACKET). A line is in the node's buffer before the request's first token leaves the scheduler.
 
 No socket exists before serving starts, so the process may be forked until then.
 """
 
 import asyncio
 import json
+import socket
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import zmq
 
 from baton.contracts.http import LOCAL, RECOMPUTED
 from baton.contracts.secret import ClusterSecret
@@ -34,6 +34,7 @@ CANCEL_REQUEST = b"cancel"
 TIMELINE_REQUEST = b"timeline"
 ANSWER_TIMEOUT_S = 1.0
 INTEGRITY_TIMEOUT_S = 5.0  # the scheduler looks several times before it reports anything
+_MAX_LINE_BYTES = 1 << 16
 MAX_OUTCOMES = 4096  # of requests whose client left before the first token
 _PATHS = (RECOMPUTED, LOCAL)
 
@@ -190,39 +191,74 @@ class Outcomes:
     """Which transfers did not go as planned, as far as the connector has said."""
 
     def __init__(self, runtime_dir: Path) -> None:
-        self._endpoint = f"ipc://{runtime_dir}/outcomes.sock"
+        self._path = runtime_dir / "outcomes.sock"
         self._known: OrderedDict[str, Outcome] = OrderedDict()
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._socket: zmq.Socket[bytes] | None = None
+        self._listener: socket.socket | None = None
+        self._senders: list[socket.socket] = []
 
     def start(self) -> None:
-        """Bind the socket that the connector pushes to; idempotent."""
-        if self._socket is None:
-            self._context = zmq.Context()
-            self._socket = self._context.socket(zmq.PULL)
-            self._socket.setsockopt(zmq.LINGER, 0)
-            self._socket.bind(self._endpoint)
+        """Listen for the connectors of all engines; idempotent. In the event loop."""
+        if self._listener is None:
+            self._loop = asyncio.get_running_loop()
+            self._path.unlink(missing_ok=True)
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._listener.setblocking(False)
+            self._listener.bind(str(self._path))
+            self._path.chmod(0o600)
+            self._listener.listen()
 
     def stop(self) -> None:
         """Close everything; idempotent."""
-        if self._context is not None:
-            self._context.destroy(linger=0)
-            self._context, self._socket = None, None
+        while self._senders:
+            self._forget(self._senders[0])
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
 
     def take(self, transfer_id: str) -> Outcome | None:
-        """Return a transfer's outcome and forget it; None if it went as planned."""
-        self._drain()
+        """Return a transfer's outcome and forget it; None if it went as planned.
+
+        What the connector sent before the request's first token is known here: its `send` writes into our buffer.
+        """
+        self._accept()
+        for sender in tuple(self._senders):
+            self._drain(sender)
         return self._known.pop(transfer_id, None)
 
-    def _drain(self) -> None:
-        while self._socket is not None:
+    def _accept(self) -> None:
+        while self._listener is not None:
             try:
-                line = msgspec.json.decode(self._socket.recv(zmq.NOBLOCK), type=_Line)
-            except zmq.Again:
+                sender, _ = self._listener.accept()
+            except OSError:  # EAGAIN; EMFILE: it waits in the backlog, and so do its lines
                 return
-            except msgspec.DecodeError:
-                continue  # of another version: the header is a courtesy, the answer is right either way
-            if line.outcome in _PATHS:
-                self._known[line.transfer_id] = Outcome(line.outcome, line.reason)
-            if len(self._known) > MAX_OUTCOMES:
-                self._known.popitem(last=False)
+            sender.setblocking(False)
+            self._senders.append(sender)
+            self._loop.add_reader(sender, self._drain, sender)  # while no response asks
+
+    def _drain(self, sender: socket.socket) -> None:
+        while True:
+            try:
+                line = sender.recv(_MAX_LINE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                line = b""
+            if not line:
+                self._forget(sender)
+                return
+            self._add(line)
+
+    def _forget(self, sender: socket.socket) -> None:
+        self._loop.remove_reader(sender)
+        self._senders.remove(sender)
+        sender.close()
+
+    def _add(self, encoded: bytes) -> None:
+        try:
+            line = msgspec.json.decode(encoded, type=_Line)
+        except msgspec.DecodeError:
+            return  # of another version: the header is a courtesy, the answer is right either way
+        if line.outcome in _PATHS:
+            self._known[line.transfer_id] = Outcome(line.outcome, line.reason)
+        if len(self._known) > MAX_OUTCOMES:
+            self._known.popitem(last=False)

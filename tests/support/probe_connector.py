@@ -17,6 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.parallel_state import get_world_group
 
 from baton.contracts.kv_transfer import FIELD, KEY
+from baton.kv_connector.status import OutcomeSender
 
 WORKER = {
     "incarnation": "00ff",
@@ -58,15 +59,13 @@ class BatonConnector(KVConnectorBase_V1):
             target=answer_snapshots, args=(self._runtime_dir / f"{self._name}.sock", answer), daemon=True
         ).start()
         if scheduler:
-            self._outcomes = zmq.Context().socket(zmq.PUSH)
-            self._outcomes.connect(f"ipc://{self._runtime_dir}/outcomes.sock")
+            self._outcomes = OutcomeSender(self._runtime_dir / "outcomes.sock")
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """Load nothing; report a request whose transfer id starts with "b" as recomputed."""
         transfer_id = ((request.kv_transfer_params or {}).get(KEY) or {}).get("id", "")
         if transfer_id.startswith("b"):
-            line = {"transfer_id": transfer_id, "outcome": "recomputed", "reason": f"no {FIELD} for the probe"}
-            self._outcomes.send(json.dumps(line).encode())
+            self._outcomes.send(transfer_id, "recomputed", f"no {FIELD} for the probe")
         return 0, False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:

@@ -1,15 +1,17 @@
 import asyncio
 import json
+import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import zmq
 
-from baton.node.connector_channel import MAX_OUTCOMES, CancelClient, Outcome, Outcomes, SnapshotClient
+from baton.kv_connector.status import OutcomeSender
+from baton.node.connector_channel import MAX_OUTCOMES, CancelClient, Outcomes, SnapshotClient
 from baton.node.errors import ConnectorFailedError, NoAnswerError
 
 Answer = Callable[..., bytes]  # from a question's frames
@@ -196,7 +198,7 @@ async def test_without_workers_nobody_can_be_told(runtime_dir: Path) -> None:
 
 
 @pytest.fixture
-def outcomes(runtime_dir: Path) -> Iterator[Outcomes]:
+async def outcomes(runtime_dir: Path) -> AsyncIterator[Outcomes]:
     """The started receiving end."""
     receiving = Outcomes(runtime_dir)
     receiving.start()
@@ -206,72 +208,67 @@ def outcomes(runtime_dir: Path) -> Iterator[Outcomes]:
     receiving.stop()
 
 
-class Reporter:
-    """The connector's end of the outcomes' channel."""
-
-    def __init__(self, runtime_dir: Path) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.PUSH)
-        self._socket.connect(f"ipc://{runtime_dir}/outcomes.sock")
-
-    def report(self, transfer_id: str, outcome: str = "recomputed", reason: str = "peer gone") -> None:
-        """Say how one transfer went."""
-        self.send(json.dumps({"transfer_id": transfer_id, "outcome": outcome, "reason": reason, "new": 1}).encode())
-
-    def send(self, line: bytes) -> None:
-        """Send a line as it is."""
-        self._socket.send(line)
-
-    def stop(self) -> None:
-        """Close everything."""
-        self._context.destroy(linger=0)
-
-
 @pytest.fixture
-def reporter(runtime_dir: Path, outcomes: Outcomes) -> Iterator[Reporter]:
-    """The started sending end."""
-    sending = Reporter(runtime_dir)
+def sender(runtime_dir: Path) -> Iterator[OutcomeSender]:
+    """The connector's end; it may be there first."""
+    sending = OutcomeSender(runtime_dir / "outcomes.sock")
     yield sending
-    sending.stop()
+    sending.close()
 
 
-async def taken(outcomes: Outcomes, transfer_id: str) -> Outcome | None:
-    """Wait a little for an outcome to arrive."""
-    for _ in range(200):
-        if found := outcomes.take(transfer_id):
-            return found
-        await asyncio.sleep(0.01)
-    return None
+async def test_an_outcome_is_known_as_soon_as_it_is_sent(outcomes: Outcomes, sender: OutcomeSender) -> None:
+    """Without a turn of the event loop in between: the first token may follow at once. It is forgotten when it was used."""
+    for number in range(1000):
+        assert sender.send(f"a{number}", "recomputed", "peer gone")
+        assert outcomes.take(f"b{number}") is None
+        assert outcomes.take(f"a{number}") == ("recomputed", "peer gone")
+        assert outcomes.take(f"a{number}") is None
 
 
-async def test_an_outcome_is_known_once(outcomes: Outcomes, reporter: Reporter) -> None:
-    """It is forgotten when it has been used; other transfers are not touched."""
-    reporter.report("a")
-    reporter.report("b", "local", "")
+async def test_several_engines_and_one_that_starts_again_are_heard(outcomes: Outcomes, runtime_dir: Path) -> None:
+    """Each data-parallel engine has a connection; an ended one is closed."""
+    senders = [OutcomeSender(runtime_dir / "outcomes.sock") for _ in range(3)]
+    for number, each in enumerate(senders):
+        each.send(f"a{number}", "recomputed", "")
+        each.close()
+    assert [outcomes.take(f"a{number}") for number in range(3)] == [("recomputed", "")] * 3
+    again = Outcomes(runtime_dir)
+    sender = OutcomeSender(runtime_dir / "outcomes.sock")
+    assert sender.send("b", "recomputed", "")
+    outcomes.stop()
 
-    assert await taken(outcomes, "b") == ("local", "")
-    assert outcomes.take("a") == ("recomputed", "peer gone")
-    assert outcomes.take("a") is None
+    again.start()
+
+    assert sender.send("c", "recomputed", "")
+    assert again.take("c")
+    sender.close()
+    again.stop()
 
 
-async def test_what_is_not_understood_is_skipped(outcomes: Outcomes, reporter: Reporter) -> None:
+async def test_what_is_not_understood_is_skipped(outcomes: Outcomes, runtime_dir: Path) -> None:
     """The header is a courtesy; the answer is right without it."""
-    reporter.send(b"not JSON")
-    reporter.report("a", "a word of the future")
-    reporter.report("b")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sender:
+        sender.connect(str(runtime_dir / "outcomes.sock"))
+        lines = {"a": "a word of the future", "b": "local"}
+        sender.send(b"not JSON")
+        for transfer_id, outcome in lines.items():
+            sender.send(json.dumps({"transfer_id": transfer_id, "outcome": outcome, "new": 1}).encode())
 
-    assert await taken(outcomes, "b")
-    assert outcomes.take("a") is None
+        assert outcomes.take("b") == ("local", "")
+        assert outcomes.take("a") is None
 
 
-async def test_outcomes_that_nobody_asks_for_are_bounded(outcomes: Outcomes, reporter: Reporter) -> None:
-    """Clients may leave before the first token; the oldest are forgotten."""
-    for number in range(MAX_OUTCOMES + 10):
-        reporter.report(str(number))
-        if number % 500 == 0:
-            outcomes.take("")  # the queue of the socket is shorter than that
+async def test_outcomes_that_no_response_asks_for_are_bounded(outcomes: Outcomes, sender: OutcomeSender) -> None:
+    """Clients may leave before the first token; the oldest are forgotten, and the socket's buffer does not fill."""
+    assert sender.send("0", "recomputed", "")
+    assert outcomes.take("x") is None
+    for number in range(1, MAX_OUTCOMES + 10):
+        assert sender.send(str(number), "recomputed", "")
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
-    assert await taken(outcomes, str(MAX_OUTCOMES + 9))
+    assert outcomes.take(str(MAX_OUTCOMES + 9))
     assert outcomes.take("9") is None
     assert outcomes.take("10")
 
