@@ -26,6 +26,7 @@ from baton.node.drain import RETRY_AFTER, Drain, nothing
 from baton.node.engine_watch import EngineWatch
 from baton.node.load import Load
 from baton.node.metrics import ConnectorMetrics
+from baton.node.openapi import OPENAPI_PATH, OpenApiBuilder
 from baton.node.path_header import name_path
 from baton.node.probe import ProbeApi
 from baton.node.roles import RoleTraits
@@ -73,6 +74,7 @@ class NodeMiddleware:
         self._cancel_api = CancelApi(gate, self._cancels)
         self._probe_api = ProbeApi(gate, settings.secret, settings.place)
         self._load = Load()
+        self._openapi = OpenApiBuilder()
         self._drain = Drain(settings.drain_timeout_s, self._held_prompts if settings.traits.pushes else nothing)
         self._api = NodeApi(
             role=settings.traits.role,
@@ -98,6 +100,9 @@ class NodeMiddleware:
             await self._work(scope, receive, send)
         elif scope["type"] == "http" and scope["path"].rstrip("/") == METRICS_PATH:
             await self._metrics.scrape()
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http" and scope["path"] == OPENAPI_PATH:
+            await self._openapi.build(scope["app"])
             await self._app(scope, receive, send)
         else:
             await self._app(scope, receive, send)

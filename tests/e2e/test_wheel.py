@@ -170,4 +170,6 @@ def test_it_serves_its_own_model_over_both_nodes(installed: Installed, empty: Pa
     assert status == 0, stack.said
     for module in ("deploy/zygote", "proxy/app", "node/server", "kv_connector/connector", "model_runner/cpu"):
         folder, _, name = module.rpartition("/")
-        assert list((installed.site / folder / "__pycache__").glob(f"{name}.*.pyc")), f"{module} came from elsewhere"
+        assert list((installed.site / "baton" / folder / "__pycache__").glob(f"{name}.*.pyc")), (
+            f"{module} came from elsewhere"
+        )

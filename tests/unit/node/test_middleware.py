@@ -1,13 +1,17 @@
 import asyncio
 import json
 import random
+import threading
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
 from baton.contracts.http import CANCEL_PATH, METRICS_PATH, NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
 from baton.contracts.kv_transfer import FIELD, Role, TransferParams, sign, verify
@@ -295,3 +299,30 @@ def parameters_in(body: bytes) -> list[object]:
     with suppress(ValueError):
         json.loads(body, object_pairs_hook=look)
     return found
+
+
+async def test_the_openapi_document_is_built_outside_the_event_loop() -> None:
+    """Once for all who ask at the same time; vLLM's takes seconds."""
+    app, builds, asked = FastAPI(), list[int](), threading.Event()
+
+    def build() -> dict[str, str]:
+        if app.openapi_schema is None:
+            builds.append(threading.get_ident())
+            assert asked.wait(10)  # set by a request that the event loop answers
+            app.openapi_schema = {"openapi": "3.1.0"}
+        return app.openapi_schema
+
+    @app.get("/health")
+    async def health() -> None:
+        asked.set()
+
+    app.openapi = build  # type: ignore[method-assign]
+    app.add_middleware(partial(NodeMiddleware, settings=settings()))  # type: ignore[arg-type]  # as vLLM adds it
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+        answers = await asyncio.gather(*(client.get(path) for path in ("/openapi.json", "/openapi.json", "/health")))
+
+    assert [answer.status_code for answer in answers] == [200, 200, 200]
+    assert answers[0].json() == {"openapi": "3.1.0"}
+    assert len(builds) == 1
+    assert builds[0] != threading.get_ident()
