@@ -13,6 +13,7 @@ Name = Annotated[str, msgspec.Meta(max_length=256)]
 Word = Annotated[str, msgspec.Meta(max_length=512)]
 
 
+CPU_ATTENTION = "CPU_ATTN"  # what the fingerprint's `attention` begins with on a CPU; vLLM's name of the backend
 NodeState = Literal["starting", "ready", "draining", "silent", "failed"]
 
 
@@ -38,7 +39,7 @@ class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Fingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be equal on both sides for KV bytes to mean the same thing; of the block sizes one must divide the other."""
+    """What must be equal on both sides for KV bytes to mean the same thing; for block sizes see `differences`."""
 
     weights: Word  # digest of configuration and weight files, or the hub revision
     dtype: Word
@@ -95,11 +96,15 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
-    """Name each field in which two fingerprints differ, with both values; empty if KV may be exchanged."""
+    """Name each field in which two fingerprints differ, with both values; empty if KV may be exchanged.
+
+    Of two block sizes one must divide the other. On CPUs they must be equal: the kernel keeps the keys of a block dimension by
+    dimension, so that a block of another size would travel in pieces of some hundred bytes, each as dear as a whole block.
+    """
     ours, others = to_plain(mine), to_plain(theirs)
     sizes = sorted((mine.block_size_tokens, theirs.block_size_tokens))
     differing = [name for name in ours if ours[name] != others[name]]
-    if sizes[0] > 0 and sizes[1] % sizes[0] == 0:
+    if sizes[0] > 0 and sizes[1] % sizes[0] == 0 and not mine.attention.startswith(CPU_ATTENTION):
         differing = [name for name in differing if name != "block_size_tokens"]
     return [f"{name}: {ours[name]!r} here, {others[name]!r} there" for name in differing]
 

@@ -236,7 +236,7 @@ PAIR: Final = _kinds(
     (
         "block-size",
         "wrong",
-        "The nodes divide the KV cache into blocks of sizes that cannot be mapped onto each other.",
+        "The nodes divide the KV cache into blocks of different sizes, which on CPUs or in this ratio cannot be exchanged.",
         "Give both the same --block-size.",
     ),
     (

@@ -21,14 +21,11 @@ SHAPES: Final[Mapping[str, str]] = MappingProxyType(
         "pp2 dp2": "-pp 2 -dp 2",
     }
 )
-BLOCKS_TOKENS: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
-    {"128 to 128": (128, 128), "64 to 128": (64, 128), "128 to 32": (128, 32)}
-)
 AXES: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
     {
         "prefill": tuple(SHAPES),
         "decode": tuple(SHAPES),
-        "blocks": tuple(BLOCKS_TOKENS),
+        "blocks": ("32", "64", "128"),  # tokens, on both nodes
         "chunk": ("4096", "256"),  # tokens per step of P
         "hits": ("none", "prefill", "decode", "both"),  # who has the first half of each prompt in its prefix cache
     }
@@ -63,11 +60,7 @@ def cases() -> list[Case]:
 
 def cell_of(case: Case) -> Cell:
     """What a case means."""
-    blocks = BLOCKS_TOKENS[case["blocks"]]
-    prefill, decode = (
-        [*flags_of(case[role]), "--block-size", str(tokens)]
-        for role, tokens in zip(("prefill", "decode"), blocks, strict=True)
-    )
+    prefill, decode = ([*flags_of(case[role]), "--block-size", case["blocks"]] for role in ("prefill", "decode"))
     prefill += ["--max-num-batched-tokens", case["chunk"]]
     return Cell(prefill, decode, case["hits"] in ("prefill", "both"), case["hits"] in ("decode", "both"))
 
@@ -75,18 +68,18 @@ def cell_of(case: Case) -> Cell:
 def name_of(case: Case) -> str:
     """How a test of it is called."""
     hits = "" if case["hits"] == "none" else f"; hits on {case['hits']}"
-    return f"{case['prefill']} to {case['decode']}; blocks {case['blocks']}; chunks of {case['chunk']}{hits}"
+    return f"{case['prefill']} to {case['decode']}; blocks of {case['blocks']}; chunks of {case['chunk']}{hits}"
 
 
 # One of each way in which KV changes hands: heads split, heads joined, replicas, stages, engines.
 REPRESENTATIVE: Final[Sequence[Case]] = tuple(
     dict(zip(AXES, values, strict=True))
     for values in (
-        ("tp2", "1", "128 to 32", "256", "prefill"),
-        ("1", "tp2", "64 to 128", "256", "none"),
-        ("pp2", "tp2", "128 to 128", "4096", "both"),
-        ("1", "pp2", "128 to 128", "256", "decode"),
-        ("tp4", "1", "128 to 128", "256", "none"),
-        ("dp2", "dp2", "128 to 128", "4096", "none"),
+        ("tp2", "1", "32", "256", "prefill"),
+        ("1", "tp2", "64", "256", "none"),
+        ("pp2", "tp2", "128", "4096", "both"),
+        ("1", "pp2", "128", "256", "decode"),
+        ("tp4", "1", "128", "256", "none"),
+        ("dp2", "dp2", "128", "4096", "none"),
     )
 )

@@ -43,3 +43,13 @@ def test_another_type_of_kv_is_another_cache(theirs: str) -> None:
     other = msgspec.structs.replace(OURS, kv_cache_dtype=theirs)
 
     assert differences(OURS, other) == [f"kv_cache_dtype: 'auto' here, '{theirs}' there"]
+
+
+@pytest.mark.parametrize("tokens", [(64, 32), (32, 64), (16, 128)])
+def test_block_sizes_may_differ_but_on_cpus(tokens: tuple[int, int]) -> None:
+    """A CPU's blocks of another size would travel in thousands of pieces of some hundred bytes."""
+    cpu = [msgspec.structs.replace(OURS, block_size_tokens=each) for each in tokens]
+    gpu = [msgspec.structs.replace(each, attention="FLASH_ATTN") for each in cpu]
+
+    assert differences(*cpu) == [f"block_size_tokens: {tokens[0]} here, {tokens[1]} there"]
+    assert differences(*gpu) == []

@@ -317,7 +317,7 @@ async def test_the_openapi_document_is_built_outside_the_event_loop() -> None:
         asked.set()
 
     app.openapi = build  # type: ignore[method-assign]
-    app.add_middleware(partial(NodeMiddleware, settings=settings()))  # type: ignore[arg-type]  # as vLLM adds it
+    app.add_middleware(partial(NodeMiddleware, settings=settings()))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
         answers = await asyncio.gather(*(client.get(path) for path in ("/openapi.json", "/openapi.json", "/health")))
