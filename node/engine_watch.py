@@ -1,9 +1,14 @@
 """Ends the HTTP server when its engine has died. vLLM looks for that every 5 s, and when a request fails before its answer began."""
 
 import asyncio
+import os
+import sys
+import threading
 from typing import Any, Final
 
+EXIT_ENGINE_ENDED: Final = 1  # exit status of a node whose engine has died
 LOOK_S: Final = 0.25
+END_S: Final = 1.0  # for the server to tell its clients, and for the process to end in order
 
 
 class EngineWatch:
@@ -30,4 +35,18 @@ class EngineWatch:
         while self._state.engine_client.is_running:  # noqa: ASYNC110  # vLLM offers no event
             await asyncio.sleep(LOOK_S)
         if not envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH:
+            bound_end()
             self._state.server.should_exit = True
+
+
+def bound_end() -> None:
+    """End this process after `END_S`, if it has not ended by then."""
+    timer = threading.Timer(END_S, end_now)
+    timer.daemon = True
+    timer.start()
+
+
+def end_now() -> None:
+    """End this process without waiting for anything in it."""
+    sys.stderr.write(f"the engine has died, and vLLM's server has not ended within {END_S:g} s: the process ends now\n")
+    os._exit(EXIT_ENGINE_ENDED)

@@ -25,6 +25,7 @@ from baton.node.addresses import Addresses, resolve
 from baton.node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
 from baton.node.beside import refuse_unproven
 from baton.node.drain import STOP_SIGNALS
+from baton.node.engine_watch import EXIT_ENGINE_ENDED
 from baton.node.errors import StartRefusedError
 from baton.node.flags import ranks_of, refuse_owned, value_of
 from baton.node.follower import follow
@@ -35,7 +36,6 @@ from baton.node.speculation import refuse_unrunnable
 from baton.node.versions import versions
 from baton.node.vllm_flags import refuse_unknown
 
-EXIT_ENGINE_ENDED = 1
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130
 PORT_PATIENCE_S = 10.0  # the workers of a node that was killed hold its ports until they see it

@@ -21,7 +21,8 @@ from baton.contracts.http import NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFER
 from baton.contracts.kv_transfer import FIELD, Role, TransferParams, sign
 from baton.contracts.secret import generate_secret, read_secret
 from baton.deploy.forkserver import Child, ForkServer
-from baton.node.server import EXIT_ENGINE_ENDED, PORT_PATIENCE_S
+from baton.node.engine_watch import EXIT_ENGINE_ENDED
+from baton.node.server import PORT_PATIENCE_S
 
 pytest.importorskip("vllm")
 

@@ -1,6 +1,8 @@
 """A node whose engine has died ends; one whose engine runs does not."""
 
 import asyncio
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +17,7 @@ PATIENCE_S = 60.0
 def state(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What vLLM's application holds: an engine that runs, and a server that serves."""
     monkeypatch.setattr(engine_watch, "LOOK_S", 0.001)
+    monkeypatch.setattr(engine_watch, "bound_end", lambda: None)
     return SimpleNamespace(engine_client=SimpleNamespace(is_running=True), server=SimpleNamespace(should_exit=False))
 
 
@@ -29,6 +32,18 @@ async def test_the_server_ends_with_its_engine(state: SimpleNamespace) -> None:
     await watched(watch)
 
     assert state.server.should_exit
+
+
+def test_a_process_that_does_not_end_by_itself_is_ended() -> None:
+    """VLLM's shutdown may wait for what no longer answers."""
+    script = "from baton.node import engine_watch; import time; engine_watch.END_S = 0.1; engine_watch.bound_end(); time.sleep(60)"
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+
+    assert done.returncode == engine_watch.EXIT_ENGINE_ENDED
+    assert "has not ended within 0.1 s" in done.stderr
 
 
 async def test_a_server_that_shall_outlive_its_engine_does(
