@@ -1,27 +1,21 @@
-"""P's and D's schedulers for layouts with windows, groups and states: vLLM's block manager under our own scheduler sides.
+"""P's scheduler for layouts with windows, groups and states: vLLM's block manager under our own scheduler side.
 
 P computes in chunks of up to 512 tokens, so blocks that fall out of a window are freed, and given away again, within one
-prompt. D reads what the prompt's last token would read, in every layer, when its KV has been received and until it gives the
-blocks back: what its attention reads, or the state that all tokens before it have left.
+prompt. As under asynchronous scheduling, a prompt whose last chunk has been issued may still be preempted.
 """
 
 import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from vllm.v1.request import Request
 
-from baton.contracts.configuration.schema import TransferConfig
-from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.metadata import DecodeReport, PrefillStep
-from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.metadata import PrefillStep
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
-from baton.kv_connector.worker_side.decode import DecodeWorker
-from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, GroupMemory, Layout, content, request, state
+from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, Layout, request
 from tests.support.ranks import SECRET
 
 CHUNK_TOKENS = 512
@@ -41,6 +35,7 @@ class Step(NamedTuple):
 
     told: PrefillStep
     writes: list[list[Write]]
+    given: list[int]  # blocks that were free before it
 
 
 @dataclass(slots=True, eq=False)
@@ -99,7 +94,7 @@ class GroupTraffic:
         self._known: set[str] = set()
         self._running: list[Text] = []
         self._held: dict[str, Text] = {}
-        self._tables: dict[str, list[list[int]]] = {}
+        self._given: list[int] = []
 
     @property
     def busy(self) -> bool:
@@ -114,8 +109,9 @@ class GroupTraffic:
 
     def step(self) -> Step:
         """Schedule the next forward pass; its prompts may be none."""
-        self._finish()
         preempted = self._preempt()
+        self._finish()
+        self._given = []
         writes: list[list[Write]] = []
         cached = [made for text in self._running if (made := self._advance(text, writes))]
         new = []
@@ -131,7 +127,7 @@ class GroupTraffic:
             self._running.append(text)
             self.seen["hit on P"] += hit > 0
             new.append((made[0], tuple(self._ids(text)), *made[2:]))
-        return Step(self.side.take_step(output(new, cached, preempted)), writes)
+        return Step(self.side.take_step(output(new, cached, preempted)), writes, self._given)
 
     def _draw(self, name: str, layout: Layout) -> Text:
         length = self._random.choice((1500, 1500, self._random.randint(1, 1500), self._edge(layout)))
@@ -171,6 +167,7 @@ class GroupTraffic:
             self.seen["no room on P"] += 1
             return None
         after = self._ids(text)
+        self._given += {block for ids in given.get_block_ids() for block in ids if block}
         self.seen["recycled within a prompt"] += any(
             block in old for old in before for ids in given.get_block_ids() for block in ids if block
         )
@@ -218,141 +215,3 @@ class GroupTraffic:
         self.manager.free(victim.prefill)
         self.seen["preempted"] += 1
         return {victim.prefill.request_id}
-
-
-class GroupDecodeSide:
-    """D's scheduler."""
-
-    def __init__(
-        self, chance: random.Random, worker: DecodeWorker, memory: GroupMemory, layout: Layout, texts: Sequence[Text]
-    ) -> None:
-        self.problem = ""
-        self.reserved = 0
-        self.seen: Counter[str] = Counter()
-        self._random = chance
-        self._worker = worker
-        self._memory = memory
-        self._layout = layout
-        self._texts = {text.decode.request_id: text for text in texts}
-        self.manager = layout.manager()
-        config = ConnectorConfig(
-            runtime_dir=Path(), secret_file=Path(), weights="w", transfer=TransferConfig(early_reserve_share=0.0)
-        )
-        self.side = DecodeScheduler(config, SECRET, layout.block_tokens, groups=layout.groups)
-        self.side._outcomes.close()
-        self.side._outcomes = SimpleNamespace(send=lambda *_: None)  # type: ignore[assignment]  # there is no node
-        self.side._ledger.bind(self.manager.block_pool)
-        self.side.integrity.bind(self.manager.block_pool, self.manager)
-
-    def act(self) -> None:
-        """Go on with one prompt, and take in what the worker has to say."""
-        self._poll()
-        text = self._random.choice(list(self._texts.values()))
-        if text.stage == "unknown":
-            text.stage = "watched"
-            self.side.add_request(text.decode)
-            self._told()
-        elif text.stage == "watched":
-            self._reserve(text)
-        elif text.stage == "reserved" and self._random.random() < 0.002:
-            text.stage, text.cancelled = "failed", True
-            self.side.finish_request(text.decode)
-            self._told()
-        elif text.stage == "loaded" and text.closed and self._random.random() < 0.2:
-            self._end(text)
-
-    def check(self) -> str:
-        """Look once more at everything that has been loaded and not been given back; then the pool must be whole."""
-        for text in self._texts.values():
-            if text.stage == "loaded":
-                self._compare(text)
-                self._end(text)
-        left = self.manager.block_pool.num_gpu_blocks - 1 - self.manager.block_pool.get_num_free_blocks()
-        return self.problem or (f"{left} blocks of D have not come back" if left else "")
-
-    def unfinished(self) -> list[str]:
-        """Prompts that should have arrived and have not."""
-        return [
-            f"{name}: {text.stage} {text.reason}"
-            for name, text in self._texts.items()
-            if text.stage not in ("loaded", "ended") and not text.voided and not text.cancelled
-        ]
-
-    def _told(self) -> None:
-        self._worker.begin_step(self.side.take_step(output()))
-
-    def _reserve(self, text: Text) -> None:
-        found, hit, _ = self.manager.get_computed_blocks(text.decode)
-        missing, _ = self.side.match(text.decode, hit)
-        if missing is None:
-            return
-        if missing == 0:  # all but the last token is here: D computes that
-            text.stage = "ended"
-            self.side.finish_request(text.decode)
-            self._told()
-            return
-        if (
-            self.manager.allocate_slots(
-                text.decode, 0, hit, found, num_external_computed_tokens=missing, delay_cache_blocks=True
-            )
-            is None
-        ):
-            return
-        text.decode.num_computed_tokens = hit + missing
-        text.stage = "reserved"
-        self.reserved += 1
-        self.seen["hit on D"] += hit > 0
-        self.side.allocated(text.decode, self.manager.get_blocks(text.decode.request_id).blocks, missing)
-        for reservation in self.side._ledger.reservations().get(text.decode.request_id, ()):
-            for layer in range(self._layout.num_layers):
-                self._memory.write(layer, reservation, 0, b"what was here before".ljust(BLOCK_TOKENS * 16, b"!"))
-        self._told()
-
-    def _poll(self) -> None:
-        finished, failed = self._worker.take_results()
-        report = self._worker.take_report() or DecodeReport()
-        closed = list(report.closed)
-        self.side.update(report, finished)
-        for name in finished:
-            text = self._texts[name]
-            if text.cancelled:
-                self.manager.free(text.decode)
-            elif name in failed:
-                text.stage, text.reason = "failed", report.failed.get(name, text.reason)
-                self.manager.free(text.decode)
-            else:
-                text.stage = "loaded"
-                self.manager.cache_blocks(text.decode, len(text.tokens) - 1)
-                self._compare(text)
-        for name, reason in report.failed.items():
-            self._texts[name].stage, self._texts[name].reason = "failed", reason
-        for name in closed:
-            self._texts[name].closed = True
-
-    def _end(self, text: Text) -> None:
-        text.stage = "ended"
-        self.side.finish_request(text.decode)
-        self.manager.free(text.decode)
-        self._told()
-
-    def _compare(self, text: Text) -> None:
-        """Read what the attention of the last token reads."""
-        tables = self.manager.get_block_ids(text.decode.request_id)
-        length = len(text.tokens)
-        for layer in range(self._layout.num_layers):
-            group = self._layout.group_of(layer)
-            if self._layout.is_state(layer):
-                before, found = state(text.tokens[:-1], layer), self._memory.read_state(layer, tables[group][0])
-                if found != before:
-                    self.problem = self.problem or f"{text.name} layer {layer}: found {found!r} for {before!r}"
-                continue
-            window = self._layout.windows[group] or length
-            for place in range(max(0, length - window), length - 1):
-                block = tables[group][place // BLOCK_TOKENS]
-                expected = content(text.tokens[place], layer, place)
-                if block == 0 or (found := self._memory.read(layer, block, place)) != expected:
-                    shown = "the null block" if block == 0 else found
-                    self.problem = (
-                        self.problem or f"{text.name} layer {layer} token {place}: found {shown!r} for {expected!r}"
-                    )
-                    return

@@ -4,8 +4,10 @@ import random
 from functools import partial
 from typing import Any
 
-from tests.support.async_schedules.group_sides import GroupDecodeSide, GroupTraffic, Step, Write
+from tests.support.async_schedules.group_decode_side import GroupDecodeSide
+from tests.support.async_schedules.group_sides import GroupTraffic, Step, Write
 from tests.support.async_schedules.kv_manager import (
+    BLOCK_BYTES,
     GEMMA3,
     GPT_OSS,
     MAMBA2,
@@ -16,7 +18,7 @@ from tests.support.async_schedules.kv_manager import (
     content,
     state,
 )
-from tests.support.async_schedules.world import Plan, World
+from tests.support.async_schedules.world import Order, Plan, World
 
 LAYOUTS = {"Gemma3": GEMMA3, "GPT-OSS": GPT_OSS, "Mistral": MISTRAL, "Mamba2": MAMBA2, "Qwen3-Next": QWEN3_NEXT}
 
@@ -47,6 +49,12 @@ class GroupWorld(World):
         left = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()
         return f"{left} blocks of P have not come back" if left else ""
 
+    def _zero(self, step: Step) -> None:  # type: ignore[override]  # steps of another kind
+        """All that a block holds, whichever group it is given to: the first layers of all groups lie in one buffer."""
+        for block in step.given:
+            for layer in range(0, self.layout.num_layers, len(self.layout.windows)):
+                self._stream.launch(partial(self.source.write, layer, block, 0, bytes(BLOCK_BYTES)))
+
     def _launch(self, step: Step, layer: int) -> None:  # type: ignore[override]  # steps of another kind
         group = self.layout.group_of(layer)
         for writes in step.writes:
@@ -63,6 +71,10 @@ class GroupWorld(World):
 
 
 def plan_of(seed: int) -> Plan:
-    """Take turns between the policies."""
+    """Take turns between the policies, and between the orders of hooks."""
     chance = random.Random(seed)
-    return Plan(layer_sync=chance.choice(("event", "stream", "forward")), attention_writes_kv=chance.random() < 0.5)
+    return Plan(
+        layer_sync=chance.choice(("event", "stream", "forward")),
+        attention_writes_kv=chance.random() < 0.5,
+        order=chance.choice((Order.V1, Order.V2)),
+    )

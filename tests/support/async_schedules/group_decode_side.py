@@ -1,0 +1,164 @@
+"""D's scheduler for layouts with windows, groups and states: vLLM's block manager under our own scheduler side.
+
+D reads what the prompt's last token would read, in every layer, when its KV has been received and until it gives the blocks
+back: what its attention reads, or the state that all tokens before it have left.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from baton.contracts.configuration.schema import TransferConfig
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.metadata import DecodeReport
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.worker_side.decode import DecodeWorker
+from tests.support.async_schedules.group_sides import Text, output
+from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, GroupMemory, Layout, content, state
+from tests.support.ranks import SECRET
+
+
+class GroupDecodeSide:
+    """D's scheduler."""
+
+    def __init__(
+        self, chance: random.Random, worker: DecodeWorker, memory: GroupMemory, layout: Layout, texts: Sequence[Text]
+    ) -> None:
+        self.problem = ""
+        self.reserved = 0
+        self.seen: Counter[str] = Counter()
+        self._random = chance
+        self._worker = worker
+        self._memory = memory
+        self._layout = layout
+        self._texts = {text.decode.request_id: text for text in texts}
+        self._late = {
+            text.name for text in texts if chance.random() < 0.2
+        }  # come when others have arrived: prefix hits
+        self.manager = layout.manager()
+        config = ConnectorConfig(
+            runtime_dir=Path(), secret_file=Path(), weights="w", transfer=TransferConfig(early_reserve_share=0.0)
+        )
+        self.side = DecodeScheduler(config, SECRET, layout.block_tokens, groups=layout.groups)
+        self.side._outcomes.close()
+        self.side._outcomes = SimpleNamespace(send=lambda *_: None)  # type: ignore[assignment]  # there is no node
+        self.side._ledger.bind(self.manager.block_pool)
+        self.side.integrity.bind(self.manager.block_pool, self.manager)
+
+    def act(self) -> None:
+        """Go on with one prompt, and take in what the worker has to say."""
+        self._poll()
+        text = self._random.choice(list(self._texts.values()))
+        if text.stage == "unknown" and not (text.name in self._late and self._receives()):
+            text.stage = "watched"
+            self.side.add_request(text.decode)
+            self._told()
+        elif text.stage == "watched":
+            self._reserve(text)
+        elif text.stage == "reserved" and self._random.random() < 0.002:
+            text.stage, text.cancelled = "failed", True
+            self.side.finish_request(text.decode)
+            self._told()
+        elif text.stage == "loaded" and text.closed and self._random.random() < 0.2:
+            self._end(text)
+
+    def check(self) -> str:
+        """Look once more at everything that has been loaded and not been given back; then the pool must be whole."""
+        for text in self._texts.values():
+            if text.stage == "loaded":
+                self._compare(text)
+                self._end(text)
+        left = self.manager.block_pool.num_gpu_blocks - 1 - self.manager.block_pool.get_num_free_blocks()
+        return self.problem or (f"{left} blocks of D have not come back" if left else "")
+
+    def unfinished(self) -> list[str]:
+        """Prompts that should have arrived and have not."""
+        return [
+            f"{name}: {text.stage} {text.reason}"
+            for name, text in self._texts.items()
+            if text.stage not in ("loaded", "ended") and not text.voided and not text.cancelled
+        ]
+
+    def _receives(self) -> bool:
+        return any(text.stage in ("watched", "reserved") for text in self._texts.values())
+
+    def _told(self) -> None:
+        self._worker.begin_step(self.side.take_step(output()))
+
+    def _reserve(self, text: Text) -> None:
+        found, hit, _ = self.manager.get_computed_blocks(text.decode)
+        missing, _ = self.side.match(text.decode, hit)
+        if missing is None:
+            return
+        if missing == 0:  # all but the last token is here: D computes that
+            text.stage = "ended"
+            self.side.finish_request(text.decode)
+            self._told()
+            return
+        if (
+            self.manager.allocate_slots(
+                text.decode, 0, hit, found, num_external_computed_tokens=missing, delay_cache_blocks=True
+            )
+            is None
+        ):
+            return
+        text.decode.num_computed_tokens = hit + missing
+        text.stage = "reserved"
+        self.reserved += 1
+        self.seen["hit on D"] += hit > 0
+        self.side.allocated(text.decode, self.manager.get_blocks(text.decode.request_id).blocks, missing)
+        for reservation in self.side._ledger.reservations().get(text.decode.request_id, ()):
+            for layer in range(self._layout.num_layers):
+                self._memory.write(layer, reservation, 0, b"what was here before".ljust(BLOCK_TOKENS * 16, b"!"))
+        self._told()
+
+    def _poll(self) -> None:
+        finished, failed = self._worker.take_results()
+        report = self._worker.take_report() or DecodeReport()
+        closed = list(report.closed)
+        self.side.update(report, finished)
+        for name in finished:
+            text = self._texts[name]
+            if text.cancelled:
+                self.manager.free(text.decode)
+            elif name in failed:
+                text.stage, text.reason = "failed", report.failed.get(name, text.reason)
+                self.manager.free(text.decode)
+            else:
+                text.stage = "loaded"
+                self.manager.cache_blocks(text.decode, len(text.tokens) - 1)
+                self._compare(text)
+        for name, reason in report.failed.items():
+            self._texts[name].stage, self._texts[name].reason = "failed", reason
+        for name in closed:
+            self._texts[name].closed = True
+
+    def _end(self, text: Text) -> None:
+        text.stage = "ended"
+        self.side.finish_request(text.decode)
+        self.manager.free(text.decode)
+        self._told()
+
+    def _compare(self, text: Text) -> None:
+        """Read what the attention of the last token reads."""
+        tables = self.manager.get_block_ids(text.decode.request_id)
+        length = len(text.tokens)
+        for layer in range(self._layout.num_layers):
+            group = self._layout.group_of(layer)
+            if self._layout.is_state(layer):
+                before, found = state(text.tokens[:-1], layer), self._memory.read_state(layer, tables[group][0])
+                if found != before:
+                    self.problem = self.problem or f"{text.name} layer {layer}: found {found!r} for {before!r}"
+                continue
+            window = self._layout.windows[group] or length
+            for place in range(max(0, length - window), length - 1):
+                block = tables[group][place // BLOCK_TOKENS]
+                expected = content(text.tokens[place], layer, place)
+                if block == 0 or (found := self._memory.read(layer, block, place)) != expected:
+                    shown = "the null block" if block == 0 else found
+                    self.problem = (
+                        self.problem or f"{text.name} layer {layer} token {place}: found {shown!r} for {expected!r}"
+                    )
+                    return
