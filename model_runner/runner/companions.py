@@ -6,7 +6,7 @@ the buffer. A `Companion` takes the place of both, and vLLM's own lines do somet
     buffer[:n].copy_(source, non_blocking=True)    the source is noted
     event.record()                                 nothing
     (the step's tokens are submitted)              all that is noted travels in their copy
-    event.synchronize()                            waits for that copy, with its bound; then the buffer has what vLLM expects
+    event.synchronize()                            waits for that copy; then the buffer has what vLLM expects
 
 What is copied after its step's tokens have left travels alone: the drafts of a drafter that needs tokens on the host.
 """
@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from baton.model_runner.tokens.choose import Transfer
-from baton.model_runner.tokens.handles import BoundedEvent, Tensors
+from baton.model_runner.tokens.handles import Tensors
+from baton.model_runner.tokens.lanes import LaneEvent
 
 
 class Companion:
     """Stands in for a pinned buffer of vLLM's and for its event. Of the model thread."""
 
-    def __init__(self, name: str, event: BoundedEvent, party: "Companions", buffer: torch.Tensor | None = None) -> None:
+    def __init__(self, name: str, event: LaneEvent, party: "Companions", buffer: torch.Tensor | None = None) -> None:
         """Make it.
 
         Args:
@@ -66,8 +67,7 @@ class Companion:
         """Have in the buffer what was copied last.
 
         Raises:
-            DeviceLostError: the device failed.
-            TokenTimeoutError: it did not come in time.
+            TokenTransferError: the device failed, or the runner has stopped; of vLLM's own copies the device's error.
         """
         if self._target is None:
             self._event.synchronize()

@@ -3,7 +3,7 @@
     synchronous scheduling    _bookkeeping_sync gets tensors that lie on the host already
     asynchronous scheduling   the step returns a `TokenOutput`; next inputs and penalties are vLLM's
 
-Drafts and counts travel in the same copy: `companions`. vLLM's own events are exchanged for such that sleep, with a bound.
+Drafts and counts travel in the same copy: `companions`. vLLM's own events are exchanged for such that sleep.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar
 
-from vllm import envs
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
@@ -31,7 +30,7 @@ EVENTS = (
     "_num_valid_draft_tokens_event",  # of ngram_gpu
     "prepare_inputs_event",  # under asynchronous scheduling
 )
-"""Events that vLLM's runner keeps and waits for on the model thread without a bound; most of them spin."""
+"""Events that vLLM's runner keeps and waits for on the model thread; most of them spin."""
 
 COMPANIONS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -53,8 +52,7 @@ class OwnsTransfer:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        timeout_s = float(envs.VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS)  # vLLM's own bound of a step
-        self.token_transfer = choose.transfer_for(self.device, sizes_of(self.vllm_config), timeout_s)
+        self.token_transfer = choose.transfer_for(self.device, sizes_of(self.vllm_config))
         self.token_transfer.start()
         self.companions = Companions(self.token_transfer)
         self._make_output = outputs_through(self.companions, AsyncGPUModelRunnerOutput)

@@ -10,8 +10,8 @@ from baton.model_runner.tokens.transfer import TokenTransfer
 Transfer = TokenTransfer | HostTransfer
 
 
-def transfer_for(device: torch.device, sizes: Sizes, timeout_s: float) -> Transfer:
+def transfer_for(device: torch.device, sizes: Sizes) -> Transfer:
     """Make a device's transfer."""
     if device.type == "cpu":
         return HostTransfer()
-    return TokenTransfer(StreamLane(device), sizes, timeout_s=timeout_s)
+    return TokenTransfer(StreamLane(device), sizes)

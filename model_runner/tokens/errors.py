@@ -7,7 +7,3 @@ class TokenTransferError(Exception):
 
 class DeviceLostError(TokenTransferError):
     """The device failed; no later step's tokens come either."""
-
-
-class TokenTimeoutError(TokenTransferError):
-    """The device, or whoever reads, took longer than the bound of a step; nothing more is sent."""

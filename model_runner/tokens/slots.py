@@ -11,7 +11,7 @@ from collections import deque
 
 import torch
 
-from baton.model_runner.tokens.errors import TokenTimeoutError, TokenTransferError
+from baton.model_runner.tokens.errors import TokenTransferError
 from baton.model_runner.tokens.lanes import Lane
 
 SLOTS = 4  # vLLM keeps two batches under way under asynchronous scheduling
@@ -50,16 +50,14 @@ class Ring:
         """How many slots are not free."""
         return self.slots - len(self._free)
 
-    def acquire(self, timeout_s: float) -> Slot:
+    def acquire(self) -> Slot:
         """Return a free slot, and wait for one if there is none.
 
         Raises:
-            TokenTimeoutError: none became free in time.
             TokenTransferError: what the ring was closed with.
         """
         with self._changed:
-            if not self._changed.wait_for(lambda: self._free or self._closed, timeout_s):
-                raise TokenTimeoutError(f"none of {self.slots} slots for tokens became free within {timeout_s:g} s")
+            self._changed.wait_for(lambda: self._free or self._closed)
             if self._closed is not None:
                 raise self._closed
             return self._free.popleft()

@@ -2,10 +2,10 @@
 
     model thread   submit: take a slot, pack, one copy, record the slot's event ── next step …
     taker          sleep for the event ─ copy out of the slot ─ free it ─ resolve the handle
-    reader         handle.result(): waits for that step and nothing else, and no longer than it may
+    reader         handle.result(): waits for that step and nothing else
 
-The taker waits for the oldest step first, as the copy stream runs them. It alone waits for the device, without a bound,
-since no device offers one; everybody else waits for the taker, with one.
+The taker waits for the oldest step first, as the copy stream runs them. Of a device that hangs the step watchdog makes an end;
+of one that fails, everyone who waits hears at once.
 """
 
 import logging
@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 
 from baton.model_runner.tokens.counts import Counts
-from baton.model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
-from baton.model_runner.tokens.handles import EVENT, BoundedEvent, EventWatch, Handle, Tensors
+from baton.model_runner.tokens.errors import DeviceLostError, TokenTransferError
+from baton.model_runner.tokens.handles import Handle, Tensors
 from baton.model_runner.tokens.lanes import Lane, LaneEvent
 from baton.model_runner.tokens.packing import Packing, Sizes, pack
 from baton.model_runner.tokens.slots import SLOTS, Ring, Slot, part_of
@@ -41,18 +41,16 @@ class _Flight(NamedTuple):
 class TokenTransfer:
     """See the head of this file. One thread submits."""
 
-    def __init__(self, lane: Lane, sizes: Sizes, *, timeout_s: float, slots: int = SLOTS) -> None:
+    def __init__(self, lane: Lane, sizes: Sizes, *, slots: int = SLOTS) -> None:
         """Allocate everything that a step needs.
 
         Args:
             lane: Of the device that the tensors lie on.
             sizes: What a step brings at most.
-            timeout_s: How long one wait may take, for a slot or for tokens.
             slots: How many steps may be on their way.
         """
         self.counts = Counts()
         self._lane = lane
-        self._timeout_s = timeout_s
         self._ring = Ring(lane, sizes.slot_bytes, slots)
         self._flights: deque[_Flight] = deque()
         self._changed = threading.Condition()
@@ -60,8 +58,6 @@ class TokenTransfer:
         self._abandoned: list[_Flight] = []  # the device may still read and write what belongs to them
         self._stopping = False
         self._taker = threading.Thread(target=self._take_all, name="token-transfer", daemon=True)
-        self._watch = EventWatch(lane.adopt_thread, self._lose)
-        self._awaited: Handle | None = None  # of the event that the model thread waits for
 
     @property
     def slots(self) -> tuple[int, int]:
@@ -79,7 +75,6 @@ class TokenTransfer:
             self._stopping = True
             self._changed.notify_all()
         self._break(TokenTransferError("the runner has stopped"))
-        self._watch.stop()
         if self._taker.is_alive():
             self._taker.join(_STOP_S)
 
@@ -87,19 +82,19 @@ class TokenTransfer:
         """Send a step's tensors on their way; waits only if every slot is in use.
 
         Raises:
-            TokenTransferError: an earlier step was lost, or no slot became free in time.
+            TokenTransferError: an earlier step was lost.
         """
         if self._broken is not None:
             raise self._broken
         packing = pack(tensor.numel() * tensor.element_size() for tensor in tensors.values())
         self.counts.slot_waits += self._ring.in_use == self._ring.slots
-        slot = self._ring.acquire(self._timeout_s)
+        slot = self._ring.acquire()
         self.counts.submitted += 1
         self.counts.slots_in_use_max = max(self.counts.slots_in_use_max, self._ring.in_use)
         submitted_s = time.perf_counter()
         self.counts.grown += slot.grow(packing.size_bytes)
         empty = {name: torch.empty(t.shape, dtype=t.dtype, device="cpu") for name, t in tensors.items()}
-        handle = Handle(empty, self._timeout_s, self.counts.wait_s.observe, self._give_up)
+        handle = Handle(empty, self.counts.wait_s.observe)
         sources = tuple(tensors.values())
         with self._lane.issuing():
             self._issue(slot, packing, sources)
@@ -116,7 +111,7 @@ class TokenTransfer:
         try:
             flight.slot.event.synchronize()
             if not self._remove(flight):
-                return False  # given up meanwhile
+                return False  # the runner has stopped
             self._copy_out(flight)
         except Exception as exc:  # noqa: BLE001  # thread boundary: whatever it is, readers must get it
             flight.handle.resolve(self._lose(exc))
@@ -126,26 +121,11 @@ class TokenTransfer:
         flight.handle.resolve()
         return True
 
-    def event(self) -> BoundedEvent:
-        """Make an event for whoever else waits on this device: he sleeps, and no longer than a reader of tokens."""
-        return BoundedEvent(self._lane.event(), self._wait_for)
+    def event(self) -> LaneEvent:
+        """Make an event for whoever else waits on this device: the waiter sleeps."""
+        return self._lane.event()
 
     # --- inside ---
-
-    def _wait_for(self, event: LaneEvent) -> None:
-        """Return at once if the device has passed the event, as is usual; else wait for who waits for it. One thread."""
-        try:
-            if event.query():
-                return
-        except Exception as exc:  # whatever the device's error class is
-            raise self._lose(exc) from exc
-        handle = Handle({}, self._timeout_s, self.counts.wait_s.observe, self._give_up, EVENT)
-        with self._changed:
-            if self._broken is not None:
-                raise self._broken
-            self._awaited = handle
-        self._watch.watch(event, handle)
-        handle.synchronize()
 
     def _issue(self, slot: Slot, packing: Packing, sources: tuple[torch.Tensor, ...]) -> None:
         """Issue one copy to the host, of the one tensor or of all of them packed."""
@@ -184,12 +164,6 @@ class TokenTransfer:
         self._break(lost)
         return lost
 
-    def _give_up(self, why: str) -> TokenTransferError:
-        """A reader has waited long enough: nothing more is sent to a device that does not answer."""
-        error = TokenTimeoutError(why)
-        self._break(error)
-        return error
-
     def _break(self, error: TokenTransferError) -> None:
         """Let every reader, and every later step, have this error. Slots in flight are never used again."""
         with self._changed:
@@ -199,9 +173,8 @@ class TokenTransfer:
             flights = list(self._flights)
             self._abandoned += flights
             self._flights.clear()
-            awaited, self._awaited = self._awaited, None
-        for handle in [flight.handle for flight in flights] + ([awaited] if awaited is not None else []):
-            handle.resolve(error)
+        for flight in flights:
+            flight.handle.resolve(error)
 
     def _take_all(self) -> None:
         try:

@@ -41,9 +41,9 @@ def late_tokens_vllm(argv: Sequence[str]) -> None:
     from tests.support.fake_device import FakeDevice
     from tests.support.fake_lane import FakeLane
 
-    def late(_device: Any, sizes: Sizes, timeout_s: float) -> TokenTransfer:
+    def late(_device: Any, sizes: Sizes) -> TokenTransfer:
         device = FakeDevice(seed=1)
-        return TokenTransfer(FakeLane(device, device.stream()), sizes, timeout_s=timeout_s)
+        return TokenTransfer(FakeLane(device, device.stream()), sizes)
 
     choose.transfer_for = late  # type: ignore[assignment]  # in this process and those that it forks
     plain_vllm([*argv, "--worker-cls", "baton.model_runner.cpu.Worker"])

@@ -89,7 +89,7 @@ def ways(device: Device, transfer: TokenTransfer, rows: int) -> dict[str, Issue]
 @contextmanager
 def transfers(device: Device, rows: int) -> Iterator[TokenTransfer]:
     """Give a started `TokenTransfer`."""
-    made = TokenTransfer(device.lane(), Sizes(max_num_seqs=rows), timeout_s=20.0)
+    made = TokenTransfer(device.lane(), Sizes(max_num_seqs=rows))
     made.start()
     try:
         yield made

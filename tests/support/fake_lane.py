@@ -42,7 +42,7 @@ class FakeLane:
 
     def event(self) -> Event:
         """See `Lane`."""
-        return _LaneEvent(self.device, self.compute)
+        return QueuedEvent(self.device, self.compute)
 
     def adopt_thread(self) -> None:
         """See `Lane`."""
@@ -79,7 +79,7 @@ class FakeLane:
         event.record(self.stream)
 
 
-class _LaneEvent(Event):
+class QueuedEvent(Event):
     """One that stands for the model's stream unless it is told another, as that is current."""
 
     def __init__(self, device: FakeDevice, current: Stream) -> None:

@@ -72,7 +72,7 @@ def world() -> Iterator[LateWorld]:
 
 def run_step(kind: type[GPUModelRunner], world: LateWorld, tokens: str, *, logprobs: bool) -> Step:
     """Let a runner book a step of two requests."""
-    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4), timeout_s=20.0)
+    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4))
     transfer.start()
     runner = runner_of(kind, world, transfer)
     ids = torch.tensor(TOKENS[tokens], dtype=torch.int32)
@@ -124,7 +124,7 @@ def test_how_often_the_engine_blocks(
 
 def test_routed_experts_are_left_to_the_engine(world: LateWorld) -> None:
     """Up to vLLM 0.30 its bookkeeping issues their copy, and its own wait for the tokens covers it."""
-    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4), timeout_s=20.0)
+    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4))
     runner = runner_of(CudaRunner, world, transfer)
     runner.routed_experts_initialized = True
     step = SamplerOutput(sampled_token_ids=world.sampled(torch.tensor([[7], [8]])), logprobs_tensors=None)
@@ -137,7 +137,7 @@ def test_routed_experts_are_left_to_the_engine(world: LateWorld) -> None:
 
 def test_lists_alone_can_come_by_our_copy(world: LateWorld) -> None:
     """As on an NPU, where the wait for them must come last."""
-    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4), timeout_s=20.0)
+    transfer = TokenTransfer(FakeLane(world.device, world.compute), Sizes(max_num_seqs=4))
     transfer.start()
     runner: Any = object.__new__(Lists)
     runner.token_transfer = transfer

@@ -1,4 +1,4 @@
-"""How a runner gets its transfer: how large, how patient, and which of vLLM's events it takes the place of."""
+"""How a runner gets its transfer: how large, and which of vLLM's events it takes the place of."""
 
 import inspect
 import re
@@ -13,11 +13,10 @@ from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelR
 from baton.model_runner.runner.companions import Companion
 from baton.model_runner.runner.event_synced import COMPANIONS, EVENTS, OUTPUT, EventSynced, ListsEventSynced, sizes_of
 from baton.model_runner.tokens import choose
-from baton.model_runner.tokens.handles import BoundedEvent
 from baton.model_runner.tokens.packing import Sizes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
-from tests.support.fake_lane import FakeLane
+from tests.support.fake_lane import FakeLane, QueuedEvent
 
 MAX_NUM_SEQS, MAX_MODEL_LEN, DRAFTS, TOP = 8, 4096, 3, 5
 
@@ -38,7 +37,7 @@ class Theirs:
         self.vllm_config = vllm_config
         self.device = torch.device("cuda", 0)
         for name in EVENTS:
-            setattr(self, name, "without a bound")
+            setattr(self, name, "spins")
         for buffer, _ in COMPANIONS.values():
             setattr(self, buffer, torch.zeros(MAX_NUM_SEQS))
         self.draft_token_ids_event = None
@@ -57,16 +56,15 @@ class Runner(EventSynced, Theirs):
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """One on the fake device, whose engine gives a step 7 s."""
+    """One on the fake device, whose steps are sampled late."""
     device = FakeDevice(1, Run.BACKGROUND)
 
-    def transfer_for(_device: torch.device, sizes: Sizes, timeout_s: float) -> TokenTransfer:
-        asked.update(sizes=sizes, timeout_s=timeout_s)
-        return TokenTransfer(FakeLane(device, device.stream()), sizes, timeout_s=timeout_s)
+    def transfer_for(_device: torch.device, sizes: Sizes) -> TokenTransfer:
+        asked.update(sizes=sizes)
+        return TokenTransfer(FakeLane(device, device.stream()), sizes)
 
     asked: dict[str, Any] = {}
     monkeypatch.setattr(choose, "transfer_for", transfer_for)
-    monkeypatch.setenv("VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "7")
     made: Any = Runner(config_of())
     made.asked = asked
     yield made
@@ -87,9 +85,9 @@ def test_slots_are_sized_by_sequences_and_drafts(config: Any, expected: Sizes) -
     assert sizes_of(config) == expected
 
 
-def test_a_runner_waits_no_longer_than_its_engine_would(runner: Any) -> None:
-    """It has vLLM's own bound of a step, slots of the engine's size, and a taker that runs."""
-    assert runner.asked == {"sizes": sizes_of(runner.vllm_config), "timeout_s": 7.0}
+def test_a_runner_has_a_transfer_that_runs(runner: Any) -> None:
+    """With slots of the engine's size, and a taker."""
+    assert runner.asked == {"sizes": sizes_of(runner.vllm_config)}
 
     handle = runner.token_transfer.submit({"ids": torch.ones(1, 1)})
 
@@ -97,12 +95,12 @@ def test_a_runner_waits_no_longer_than_its_engine_would(runner: Any) -> None:
 
 
 def test_events_are_exchanged(runner: Any) -> None:
-    """For such that sleep, with a bound (vLLM #47081, #52247); one that vLLM has not made is not needed."""
+    """For such that sleep (vLLM #47081); one that vLLM has not made is not needed."""
     kinds = {name: type(getattr(runner, name)) for name in EVENTS}
 
     assert kinds == {
-        "transfer_event": BoundedEvent,
-        "prepare_inputs_event": BoundedEvent,
+        "transfer_event": QueuedEvent,
+        "prepare_inputs_event": QueuedEvent,
         "draft_token_ids_event": type(None),
         "valid_sampled_token_count_event": Companion,
         "num_accepted_tokens_event": Companion,
@@ -113,14 +111,14 @@ def test_events_are_exchanged(runner: Any) -> None:
 
 
 def test_on_an_npu_copies_stay_the_engine_s(runner: Any) -> None:
-    """Only its waits get a bound: it issues these copies at other places."""
+    """Only its waits sleep: it issues these copies at other places."""
 
     class OnNpu(ListsEventSynced, Theirs):
         output_module = ModuleType("model_runner_v1")
 
     made: Any = OnNpu(config_of())
 
-    assert {type(getattr(made, name)) for name in EVENTS} == {BoundedEvent, type(None)}
+    assert {type(getattr(made, name)) for name in EVENTS} == {QueuedEvent, type(None)}
     assert isinstance(made.valid_sampled_token_count_cpu, torch.Tensor)
     made.token_transfer.stop()
 

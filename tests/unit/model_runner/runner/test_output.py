@@ -27,9 +27,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.world = LateWorld(FakeDevice(1, Run.ON_WAIT))
-        self.transfer = TokenTransfer(
-            FakeLane(self.world.device, self.world.compute), Sizes(max_num_seqs=4), timeout_s=20.0
-        )
+        self.transfer = TokenTransfer(FakeLane(self.world.device, self.world.compute), Sizes(max_num_seqs=4))
         self.ways: dict[str, Make] = {
             "vLLM's": AsyncGPUModelRunnerOutput,
             "ours": outputs_through(Companions(self.transfer), AsyncGPUModelRunnerOutput),

@@ -23,7 +23,7 @@ def mixed_steps(seed: int) -> list[tuple[int, list[int]]]:
     chance = random.Random(seed)
     device = FakeDevice(seed, Run.ON_WAIT)
     compute = device.stream()
-    transfer = TokenTransfer(FakeLane(device, compute), SIZES, timeout_s=5.0, slots=chance.choice((1, 2, 3)))
+    transfer = TokenTransfer(FakeLane(device, compute), SIZES, slots=chance.choice((1, 2, 3)))
     slowness = chance.choice((0.1, 0.5, 0.9))  # of the reader
     unread: deque[tuple[int, Handle]] = deque()
     wrong = []
@@ -64,7 +64,7 @@ def test_no_interleaving_mixes_steps() -> None:
 def test_a_ring_that_reuses_too_early_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """With slots that count as free when their copy is done, as they are without a reader, steps are mixed."""
 
-    def acquire(ring: Ring, timeout_s: float) -> Slot:
+    def acquire(ring: Ring) -> Slot:
         ring._free.rotate(-1)
         return next((slot for slot in ring._free if slot.event.query()), ring._free[0])
 

@@ -1,5 +1,6 @@
 """What the copy stream of a real device is asked, in order; no device is needed to see that."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from baton.model_runner.tokens.lanes import StreamLane
+from tests.support.late_device import LateDevice, LateTorch
+from tests.support.virtual_host import RealHost
 
 DEVICE = torch.device("cuda", 0)
 
@@ -120,3 +123,29 @@ def test_a_thread_that_waits_belongs_to_the_device(module: Module) -> None:
     StreamLane(DEVICE).adopt_thread()
 
     assert module.log == ["this thread is of cuda:0"]
+
+
+def test_late_device_is_waited_for_asleep_by_a_thread_that_has_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Device 1: a new thread's would be the first one, where waiting opens a context."""
+    host = RealHost()
+    device = LateDevice(host, index=1, launch_s=0)
+    module = LateTorch(host, [device, device])
+    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
+    module.set_device(torch.device("cuda", 1))
+    lane = StreamLane(torch.device("cuda", 1))
+    stream = module.Stream()
+    stream.launch(cost_s=0.01)
+    event = lane.event()
+    event.record(stream)
+
+    def wait() -> None:
+        lane.adopt_thread()
+        event.synchronize()
+
+    taker = threading.Thread(target=wait, name="taker", daemon=True)
+    taker.start()
+    taker.join(20.0)
+
+    assert device.waits == {"taker": 1}
+    assert not device.strays
+    assert not device.spun

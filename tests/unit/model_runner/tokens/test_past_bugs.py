@@ -27,7 +27,7 @@ class Rig:
         self.compute = self.device.stream()
         self.lane = FakeLane(self.device, self.compute)
         self.transfer = TokenTransfer(
-            self.lane, Sizes(**{"max_num_seqs": MAX_NUM_SEQS, "top_logprobs": 0} | sizes), timeout_s=0.05, slots=2
+            self.lane, Sizes(**{"max_num_seqs": MAX_NUM_SEQS, "top_logprobs": 0} | sizes), slots=2
         )
 
 
@@ -103,7 +103,7 @@ def a_slot_is_written_before_it_is_read() -> str:
 def one_slot_for_all() -> Iterator[None]:
     """A ring of one slot that is always free."""
 
-    def acquire(ring: slots.Ring, timeout_s: float) -> slots.Slot:
+    def acquire(ring: slots.Ring) -> slots.Slot:
         return ring._free[0]
 
     with patch.object(slots.Ring, "acquire", acquire), patch.object(slots.Ring, "release", lambda ring, slot: None):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from baton.model_runner.tokens.choose import transfer_for
-from baton.model_runner.tokens.errors import DeviceLostError, TokenTimeoutError, TokenTransferError
+from baton.model_runner.tokens.errors import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.lanes import LaneEvent
 from baton.model_runner.tokens.packing import Sizes
 from baton.model_runner.tokens.transfer import TokenTransfer
@@ -25,11 +25,11 @@ LATE_S = 20.0  # against hanging
 class Rig:
     """A transfer on the fake device."""
 
-    def __init__(self, run: Run, timeout_s: float = LATE_S, slots: int = 2) -> None:
+    def __init__(self, run: Run, slots: int = 2) -> None:
         self.device = FakeDevice(1, run)
         self.compute = self.device.stream()
         self.lane = FakeLane(self.device, self.compute)
-        self.transfer = TokenTransfer(self.lane, SIZES, timeout_s=timeout_s, slots=slots)
+        self.transfer = TokenTransfer(self.lane, SIZES, slots=slots)
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def rig() -> Iterator[Rig]:
 
 @pytest.fixture
 def stuck() -> Iterator[Rig]:
-    """A device that never gets on, with a taker, and readers who wait for a short time."""
-    made = Rig(Run.ON_ADVANCE, timeout_s=SOON_S)
+    """A device that never gets on, with a taker."""
+    made = Rig(Run.ON_ADVANCE)
     made.transfer.start()
     yield made
     made.device.close()
@@ -101,16 +101,20 @@ def test_a_kv_copy_on_another_stream_does_not_delay_a_token() -> None:
 
 def test_a_slot_is_not_reused_before_it_was_read(rig: Rig) -> None:
     """With every slot in flight, the next step waits for one, and does not write over what nobody has read."""
-    impatient = TokenTransfer(rig.lane, SIZES, timeout_s=SOON_S, slots=1)
-    first = impatient.submit({"ids": sampled(rig.compute, 1)})
+    full = TokenTransfer(rig.lane, SIZES, slots=1)
+    first = full.submit({"ids": sampled(rig.compute, 1)})
     rig.device.synchronize()  # the copy has run; nobody has read it
+    second = threading.Thread(target=full.submit, args=({"ids": sampled(rig.compute, 2)},), daemon=True)
+    second.start()
+    second.join(SOON_S)
+    waited = second.is_alive()
+    full.take()
+    second.join(LATE_S)
 
-    with pytest.raises(TokenTimeoutError, match="none of 1 slots"):
-        impatient.submit({"ids": sampled(rig.compute, 2)})
-    impatient.take()
-
+    assert waited
+    assert not second.is_alive()
     assert first.result()["ids"].tolist() == [[1]]
-    assert impatient.counts.slot_waits == 1
+    assert full.counts.slot_waits == 1
 
 
 def test_a_waiting_step_gets_the_slot_that_is_read(rig: Rig) -> None:
@@ -153,8 +157,8 @@ def test_a_lost_device_is_an_error(rig: Rig) -> None:
 
 
 def test_a_step_that_waits_for_a_slot_hears_of_a_lost_device(rig: Rig) -> None:
-    """At once: nobody gives a slot back any more, and a whole bound of a step is 300 s."""
-    full = TokenTransfer(rig.lane, SIZES, timeout_s=LATE_S, slots=1)
+    """At once: no slot is given back any more, and the step watchdog waits 300 s."""
+    full = TokenTransfer(rig.lane, SIZES, slots=1)
     full.submit({"ids": sampled(rig.compute, 1)})
     rig.device.lose("fell off the bus")
     loser = threading.Timer(SOON_S, full.take)
@@ -166,7 +170,7 @@ def test_a_step_that_waits_for_a_slot_hears_of_a_lost_device(rig: Rig) -> None:
 
 
 def test_a_taker_that_cannot_start_is_an_error(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as one whose device is gone already: readers are told, and do not wait for their bound."""
+    """Such as one whose device is gone already: readers are told, and do not wait for the watchdog."""
 
     def fail() -> None:
         raise RuntimeError("no such device")
@@ -204,9 +208,10 @@ def test_what_a_device_that_hangs_may_still_read_is_kept(stuck: Rig) -> None:
     sources = weakref.ref(first), weakref.ref(second)
     handles = [stuck.transfer.submit({"ids": first}), stuck.transfer.submit({"ids": second})]
     del first, second
+    stuck.transfer._break(TokenTransferError("the runner has stopped"))
 
     for handle in handles:
-        with pytest.raises(TokenTimeoutError):
+        with pytest.raises(TokenTransferError):
             handle.result()
 
     assert None not in [source() for source in sources]
@@ -240,7 +245,7 @@ def test_a_slot_is_free_when_it_has_been_copied_out_and_not_before(rig: Rig, mon
 
 
 def test_what_goes_wrong_on_the_host_is_an_error_as_well(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A taker that died in silence would let every reader wait for his bound."""
+    """A taker that died in silence would let every reader wait for the watchdog."""
 
     def fail(_flight: object) -> None:
         raise RuntimeError("no such memory")
@@ -269,16 +274,6 @@ def test_steps_of_inference_mode_are_taken_by_another_thread(rig: Rig) -> None:
     assert [handle.result()["ids"].item() for handle in handles] == [0, 1, 2, 3, 4]
 
 
-def test_a_device_that_hangs_is_an_error(stuck: Rig) -> None:
-    """The taker waits for ever, and nobody else does (vLLM #42897, #52247)."""
-    handle = stuck.transfer.submit({"ids": sampled(stuck.compute, 1)})
-
-    with pytest.raises(TokenTimeoutError, match=r"within 0\.05 s"):
-        handle.result()
-    with pytest.raises(TokenTimeoutError):
-        stuck.transfer.submit({"ids": sampled(stuck.compute, 2)})
-
-
 def test_stopping_is_bounded_and_tells_who_waits(stuck: Rig) -> None:
     """A runner can stop although its device hangs."""
     stuck.transfer.submit({"ids": sampled(stuck.compute, 1)})
@@ -303,7 +298,7 @@ def test_a_step_beyond_the_limits_gets_a_larger_slot(rig: Rig) -> None:
 
 def test_a_host_has_tokens_at_once() -> None:
     """Where nothing is late there is no thread, and the result is there when `submit` returns."""
-    transfer = transfer_for(torch.device("cpu"), SIZES, SOON_S)
+    transfer = transfer_for(torch.device("cpu"), SIZES)
     transfer.start()
     ids = torch.tensor([[1], [2]], dtype=torch.int32)
     expanded = torch.tensor([5]).expand(3)  # not contiguous
