@@ -100,14 +100,11 @@ async def test_version_and_load_are_those_of_the_nodes_in_vllms_form() -> None:
     """Tools that ask a vLLM server find what they look for; the first page says where the rest is."""
     async with cluster(decode=2) as running:
         for node, requests in zip(running.decode, (2, 3), strict=True):
-            node.change(
-                versions={"vllm": "0.32.0", "baton": "0.1.0"},
-                load={"requests": requests, "prompt_bytes": 9},
-            )
-        load = "/load"
+            node.change(versions={"vllm": "0.32.0", "baton": "0.1.0"})
+            node._load = (requests, 9)
 
         async def all_known() -> bool:
-            return bool((await running.http.get(load)).json() == {"server_load": 5})
+            return bool((await running.http.get("/load")).json() == {"server_load": 5})
 
         await until_true(all_known)
         version = (await running.http.get("/version")).json()
