@@ -8,8 +8,9 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.http_server import waiting_at
 from baton.proxy import connections
-from baton.proxy.connections import ClientProtocol, protocol, waiting_at, writer_of
+from baton.proxy.connections import ClientProtocol, protocol, writer_of
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 
@@ -68,7 +69,7 @@ class App:
 @pytest.fixture
 def _short_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head may take but a moment, on connections that are made from here on."""
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ClientProtocol, "head_timeout_s", 0.05)
 
 
 @pytest.fixture
