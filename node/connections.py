@@ -15,7 +15,7 @@ from baton.contracts.http_server import Waiting, WaitingProtocol
 from baton.kv_connector.refusals import Refused
 from baton.node.asgi import Scope
 
-HEAD_TIMEOUT_S: Final = 10.0  # for a request's head to arrive; peers are near
+HEAD_TIMEOUT_S: Final = 20.0  # for a request's head to arrive; peers are near
 BODY_TIMEOUT_S: Final = 120.0  # likewise for its body
 MAX_HEAD_BYTES: Final = 256 * 1024
 _LEAST: Final = 16
