@@ -91,11 +91,8 @@ class NodeProtocol(WaitingProtocol):
 
     def prove(self) -> None:
         """It has shown that its peer knows the cluster secret."""
-        if self._waiting is self.crowd.unproven:
-            since_s = self.crowd.unproven.pop(self, None)
-            self._waiting = self.crowd.proven
-            if since_s is not None:
-                self._waiting[self] = since_s
+        self.crowd.unproven.pop(self, None)
+        self._waiting = self.crowd.proven
 
     def _line(self) -> Waiting:
         return self.crowd.unproven
