@@ -11,7 +11,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check docs newcomer dist clean test-gpu
+.PHONY: help setup serve check test test-all test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check docs newcomer dist clean test-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,10 @@ test: setup ## all tests: unit, integration, end to end; they need a Chromium, w
 
 fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
 	$(BIN)/python -m tests.e2e.fidelity --prompts 200 $(ARGS)
+
+test-all: setup ## make test, and what takes long: every shape and model, images, pods, the docs site; an hour, before a release
+	@deploy/test_setup.sh || echo "make test-all: without a Chromium the tests of HTML pages will fail" >&2
+	$(BIN)/python -m pytest -m "not image_of_node" $(ARGS)
 
 test-gpu: $(if $(PYTHON),,setup) ## what only a CUDA device can show, ten scripts, one JSON; PYTHON=python3 uses that instead of .venv
 	@$(or $(PYTHON),$(BIN)/python) -m tests.gpu $(ARGS)

@@ -2,17 +2,27 @@
 # Sets up the CPU profile: system libraries, .venv with the pinned packages, the `baton` command.
 #
 # It may be run again at any time and then takes no time, unless a pin or this script has changed.
-# Variables: PYTHON (a Python 3.11), VENV (default: .venv), and whatever configures pip.
+# Variables: PYTHON (a Python 3.11 to 3.13; default: the first that is found), VENV (default: .venv), and all that configures pip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-PYTHON=${PYTHON:-python3.11}
+SUPPORTED="3.11 3.12 3.13" # in the order in which they are looked for
 VENV=${VENV:-.venv}
 STAMP=$VENV/.baton-setup
 UNWANTED="torchvision torchaudio torchcodec" # see requirements/cpu.txt
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
+
+is_supported() { [[ " $SUPPORTED " == *" $("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) "* ]]; }
+
+# The Python to use: a name on PATH may be a stub of a version manager that has no such version.
+find_python() {
+    local version
+    for version in $SUPPORTED; do
+        if is_supported "python$version"; then echo "python$version"; return; fi
+    done
+}
 
 fingerprint() { cat requirements/*.txt pyproject.toml deploy/setup.sh | sha256sum; }
 
@@ -24,7 +34,7 @@ missing_packages() {
     has_library libibverbs.so.1 || echo libibverbs1
     has_library libnuma.so.1 || echo libnuma1
     has_library libcurl.so.4 || echo libcurl4
-    "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || echo python3.11-venv
+    "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || "$PYTHON" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'
 }
 
 install_system_packages() {
@@ -61,13 +71,13 @@ install_packages() {
     "$VENV/bin/python" -m pip uninstall -qq --yes $UNWANTED 2>/dev/null # an older .venv may have them
 }
 
-command -v "$PYTHON" >/dev/null || die "Python 3.11 is needed: install it (apt-get install python3.11 python3.11-venv)," \
-    "or name one with PYTHON=/path/to/python3.11"
 if [ -x "$VENV/bin/python" ] && [ "$(cat "$STAMP" 2>/dev/null)" = "$(fingerprint)" ]; then
     exit 0
 fi
-"$PYTHON" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' ||
-    die "the pinned packages are for Python 3.11; $PYTHON is $("$PYTHON" -V 2>&1)"
+PYTHON=${PYTHON:-$(find_python)}
+[ -n "$PYTHON" ] || die "Python 3.11, 3.12 or 3.13 is needed: install one (apt-get install python3 python3-venv;" \
+    "or pip install uv && uv python install 3.12), or name one with PYTHON=/path/to/python3.12"
+is_supported "$PYTHON" || die "the pinned packages are for Python 3.11 to 3.13; $PYTHON is $("$PYTHON" -V 2>&1)"
 install_system_packages
 [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV"
 install_torch

@@ -15,6 +15,8 @@ from baton.node.flags import given, ranks_of, value_of
 
 EMBEDDED_NAME = "baton-embedded"  # what clients call the embedded model
 SERVED_NAME_FLAG = "--served-model-name"
+PREFILL_PORTS_AFTER = 100  # the port of the proxy
+DECODE_PORTS_AFTER = 200
 ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104  # compared with, not bound
 
 
@@ -143,7 +145,7 @@ def _proxy(config: BatonConfig, around: Surroundings, prefill: Sequence[Member],
 
 def _nodes(role: Role, config: BatonConfig, around: Surroundings, cpus: Sequence[tuple[int, ...]]) -> Iterator[Member]:
     node = config.prefill_node if role == "prefill" else config.decode_node
-    base_port = config.serve.prefill_base_port if role == "prefill" else config.serve.decode_base_port
+    base_port = base_port_of(role, config)
     model = model_of(config, role)
     for index, cores in enumerate(cpus):
         ranks, engines = ranks_of((*node.vllm_args, *around.node_flags))
@@ -165,6 +167,13 @@ def _nodes(role: Role, config: BatonConfig, around: Surroundings, cpus: Sequence
             ready_path="/health",
             cpus=cores,
         )
+
+
+def base_port_of(role: Role, config: BatonConfig) -> int:
+    """Return the first node's port. Unless it is given it follows the proxy's, so that two stacks differ in one flag."""
+    if role == "prefill":
+        return config.serve.prefill_base_port or config.proxy.port + PREFILL_PORTS_AFTER
+    return config.serve.decode_base_port or config.proxy.port + DECODE_PORTS_AFTER
 
 
 def _listeners(role: Role, node: NodeConfig, base_port: int, index: int, ranks: int) -> Iterator[Listener]:

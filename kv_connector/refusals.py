@@ -45,6 +45,7 @@ class Refused(StrEnum):
     PARAMS_VERSION = "params_version"
     BAD_SIGNATURE = "bad_signature"
     BAD_TOKEN = "bad_token"  # noqa: S105  # a name
+    CROWDED = "crowded"  # an HTTP connection without a request, when there were too many
 
 
 class Refusals:

@@ -94,6 +94,6 @@ def _cpu_defaults(launch: Launch, theirs: Sequence[str]) -> list[str]:
     defaults = []
     if not given(theirs, "--enforce-eager", "--compilation-config", "-cc", "--optimization-level", "-O"):
         defaults.append("--enforce-eager")
-    if not given(theirs, "--kv-cache-memory-bytes", "--gpu-memory-utilization", "--num-gpu-blocks-override"):
+    if not given(theirs, "--kv-cache-memory-bytes", "--gpu-memory-utilization"):
         defaults += ["--kv-cache-memory-bytes", str(launch.kv_cache_bytes)]
     return defaults

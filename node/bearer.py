@@ -3,6 +3,7 @@
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.refusals import Refusals, Refused
 from baton.node.asgi import Scope, Send, header, send_error
+from baton.node.connections import note_proof
 
 
 class BearerGate:
@@ -16,6 +17,7 @@ class BearerGate:
         """Whether a request carries the token; one that does not is counted and answered."""
         scheme, _, token = header(scope, b"authorization").partition(b" ")
         if scheme.lower() == b"bearer" and self._secret.accepts_node_token(token):
+            note_proof(scope)
             return True
         self._refusals.count(Refused.BAD_TOKEN, scope["path"])
         challenge = [(b"www-authenticate", b"Bearer")]

@@ -206,12 +206,14 @@ class Outcomes:
             self._listener.bind(str(self._path))
             self._path.chmod(0o600)
             self._listener.listen()
+            self._loop.add_reader(self._listener, self._accept)
 
     def stop(self) -> None:
         """Close everything; idempotent."""
         while self._senders:
             self._forget(self._senders[0])
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
 
@@ -229,7 +231,10 @@ class Outcomes:
         while self._listener is not None:
             try:
                 sender, _ = self._listener.accept()
-            except OSError:  # EAGAIN; EMFILE: it waits in the backlog, and so do its lines
+            except BlockingIOError:
+                return
+            except OSError:  # EMFILE: it waits in the backlog with its lines, for a response that asks
+                self._loop.remove_reader(self._listener)
                 return
             sender.setblocking(False)
             self._senders.append(sender)

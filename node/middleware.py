@@ -21,6 +21,7 @@ from baton.node.api import PATHS, NodeApi
 from baton.node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
 from baton.node.bearer import BearerGate
 from baton.node.cancel import CancelApi
+from baton.node.connections import bound_connections, note_proof
 from baton.node.connector_channel import CancelClient, Outcomes, SnapshotClient
 from baton.node.drain import RETRY_AFTER, Drain, nothing
 from baton.node.engine_watch import EngineWatch
@@ -124,6 +125,8 @@ class NodeMiddleware:
             self._refusals.count(exc.kind, exc)
             await send_error(send, 403, str(exc))
             return
+        if transfer is not None:
+            note_proof(scope)
         if transfer is not None and self._traits.names_path:
             send = name_path(send, transfer.transfer_id, self._outcomes)
         with self._load.request(len(body)):
@@ -147,6 +150,7 @@ class NodeMiddleware:
                 self._probe_api.start()
                 self._drain.take_signal()
                 engine.start()
+                bound_connections(scope["app"].state.server, self._refusals.count)
             elif message["type"] == "lifespan.shutdown.complete":
                 engine.stop()
                 self._outcomes.stop()

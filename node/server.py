@@ -31,6 +31,7 @@ from baton.node.flags import ranks_of, refuse_owned, value_of
 from baton.node.follower import follow
 from baton.node.hosts import Hosts, hosts_of
 from baton.node.middleware import GateSettings, configure
+from baton.node.preload import link_preloads
 from baton.node.roles import TRAITS, RoleTraits, node_config
 from baton.node.speculation import refuse_unrunnable
 from baton.node.versions import versions
@@ -150,6 +151,8 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
     )
     cores = len(os.sched_getaffinity(0))
     environment.apply(environment.environment(device, arguments, cores, os.environ))
+    if device == "cpu":
+        environment.apply(link_preloads(plan.runtime_dir, os.environ))
     environment.apply(environment.of_runner(device, node.model_runner, os.environ))
     environment.apply(environment.of_worker(plan.runtime_dir, sync_audit=node.sync_audit))
     environment.apply(environment.of_step(node.step_timeout_s, os.environ))

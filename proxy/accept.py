@@ -15,9 +15,10 @@ from typing import Final
 
 import uvicorn
 
+from baton.contracts.http_server import waiting_at
 from baton.proxy.access.tls import Tls
 from baton.proxy.admission import descriptors
-from baton.proxy.connections import ClientProtocol, waiting_at
+from baton.proxy.connections import ClientProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -133,9 +134,7 @@ class Acceptor:
         unused = waiting_at(self._state)
         oldest = next(iter(unused), None)
         if oldest is not None and self._loop.time() - unused[oldest] >= UNUSED_S:
-            del unused[oldest]
-            # TLS would wait for the client's goodbye, and the descriptor is wanted now.
-            (oldest.transport.close if oldest.transport.get_write_buffer_size() else oldest.transport.abort)()
+            oldest.give_way()
             return True
         slowest = next(iter(self._joining), None)
         if slowest is None or self._loop.time() - self._joining[slowest] < UNUSED_S:

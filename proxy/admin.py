@@ -15,7 +15,6 @@ from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
-from yarl import URL
 
 from baton.contracts.http import error_body
 from baton.proxy import bases
@@ -31,6 +30,7 @@ from baton.proxy.admin_models import (
 from baton.proxy.admin_token import AdminToken
 from baton.proxy.errors import BadRequestError, ProxyError
 from baton.proxy.fan_out import FanOutPath, NodeAnswer, fan_out, not_asked
+from baton.proxy.http1.address import is_base_url
 from baton.proxy.node import Node, Role
 from baton.proxy.nodes import Members
 from baton.proxy.upstream import Upstream
@@ -231,11 +231,6 @@ def _found(members: Members, url: str) -> list[Node]:
 
 def _base_url(text: str) -> str:
     """Return a base URL as members have it; refuse what is none."""
-    try:
-        url = URL(text)
-        is_base = url.scheme in ("http", "https") and url.host is not None and url == url.origin()
-    except ValueError:
-        is_base = False
-    if not is_base:
+    if not is_base_url(text):
         raise HTTPException(HTTPStatus.BAD_REQUEST, f"{text!r} is not of the form http://host:port")
     return text.rstrip("/")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -51,6 +51,7 @@ from baton.proxy.workers.crew import Crew
 from baton.proxy.workers.seat import Seat
 
 MODELS: Final = "/v1/models"
+WELCOME: Final = "this is Baton: the base URL of its OpenAI API is /v1 (see /v1/models), its documentation /docs, its dashboard /dashboard"
 _KINDS: Final = {401: "authentication_error", 403: "permission_error", 503: "service_unavailable_error"}
 
 
@@ -180,7 +181,7 @@ def _conditional(config: ProxyConfig, members: Members) -> Conditional:
 
 def _add_routes(api: FastAPI, members: Members, crew: Crew, *, needs_prefill: bool) -> None:
     @api.head("/health", include_in_schema=False)
-    @api.get("/health")
+    @api.get("/health", response_class=Response)
     async def health() -> Response:
         """Answer 200: this process is alive; see `/ready` for whether it can serve."""
         return Response()
@@ -191,10 +192,23 @@ def _add_routes(api: FastAPI, members: Members, crew: Crew, *, needs_prefill: bo
         found = readiness.readiness(members.prefill, members.decode, needs_prefill=needs_prefill)
         return JSONResponse(found, status_code=200 if found["ready"] else 503)
 
-    @api.get("/metrics")
+    @api.get("/metrics", response_class=PlainTextResponse)
     async def metrics_text() -> Response:
         """Return Prometheus' text format."""
         return Response(await crew.metrics(), media_type=metrics.CONTENT_TYPE)
+
+    @api.get("/version")
+    async def version() -> JSONResponse:
+        """Return the version of the nodes' vLLM, as vLLM does; several are joined by commas. `baton` is the proxy's own."""
+        described = [node.info for node in (*members.decode, *members.prefill) if node.info is not None]
+        versions = sorted({info.versions.get("vllm", "") for info in described} - {""})
+        return JSONResponse({"version": ",".join(versions), "baton": about.running_version()})
+
+    @api.get("/load")
+    async def load() -> JSONResponse:
+        """Return how many requests the decode nodes have accepted and not ended, in vLLM's form, as of their last probes."""
+        loads = [node.info.load for node in members.decode if node.info is not None and node.info.load is not None]
+        return JSONResponse({"server_load": sum(found.requests for found in loads)})
 
     @api.get("/v1/models")
     async def models(request: Request) -> JSONResponse:
@@ -223,10 +237,8 @@ def _may_use(request: Request, model: str) -> bool:
 async def _http_error(request: Request, exc: Exception) -> JSONResponse:
     """Put Starlette's own refusals (unknown path, wrong method) into OpenAI's shape."""
     assert isinstance(exc, HTTPException)
-    method_matters = exc.status_code == 405
-    message = (
-        f"{request.method} {request.url.path}: {exc.detail}" if method_matters else f"{request.url.path}: {exc.detail}"
-    )
+    method = f"{request.method} " if exc.status_code == 405 else ""
+    message = WELCOME if request.url.path == "/" else f"{method}{request.url.path}: {exc.detail}"
     return _error(exc.status_code, message, _KINDS.get(exc.status_code, "invalid_request_error"), exc.headers)
 
 

@@ -1,13 +1,9 @@
-"""Clients' connections: none waits without a bound for a request, for the rest of one's head, or for a client that reads.
-
-Those without a request are known in order, so that `accept.py` can close the oldest where there are too many.
-"""
+"""Clients' connections: none waits without a bound for a request, for the rest of one's head, or for a client that reads."""
 
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Final, cast
-from weakref import WeakKeyDictionary
+from typing import Final, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -18,12 +14,10 @@ from baton.proxy.access.heads import HeadLimits
 from baton.proxy.joined_head import HeadJoiner
 from baton.proxy.stalled import STALLED, ReadWatch
 
-HEAD_TIMEOUT_S: Final = 60.0  # for a request's head to arrive
 TLS_BUFFER_BYTES: Final = 64 * 1024  # as without TLS, where the usual bound is 512 KiB
 LAST_REQUEST_S: Final = 0.2  # likewise, when the proxy stops
 _LAST_CHUNK: Final = b"0\r\n\r\n"
 _WRITER: Final = "baton.writer"  # among the extensions of a request's scope
-_waiting: Final[WeakKeyDictionary[Any, dict["ClientProtocol", float]]] = WeakKeyDictionary()
 
 
 class Writer:
@@ -129,10 +123,6 @@ class ClientProtocol(HeadProtocol):
     _watch: ReadWatch
     _direct: asyncio.Transport
     answering: Writer | None = None  # of the request that is being answered
-    _head_due_s: float | None = None  # by when a head must have come; None: there is a request
-    _head_timer: asyncio.TimerHandle | None = (
-        None  # looks whether that is over; never far ahead, so that it need not be set anew
-    )
     _is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -143,31 +133,15 @@ class ClientProtocol(HeadProtocol):
             transport.set_write_buffer_limits(high=TLS_BUFFER_BYTES)
         joiner = HeadJoiner(transport, self._watch)
         super().connection_made(cast("asyncio.Transport", joiner))
-        self._idle = waiting_at(self.server_state)
-        self._expect_head()
-
-    def on_message_begin(self) -> None:
-        """Give the head its time."""
-        super().on_message_begin()
-        self._expect_head()
 
     def on_headers_complete(self) -> None:
-        """From here on the request's own deadline counts."""
-        self._head_came()
+        """Let the request write to its client."""
         scope = cast("Scope", self.scope)
         scope["extensions"] = extensions = {}
         super().on_headers_complete()
         extensions[_WRITER] = Writer(self, self._direct)
         if self._is_stopping and self.cycle is not None:
             self.cycle.keep_alive = False
-
-    def on_response_complete(self) -> None:
-        """Wait for the next request. uvicorn's own timer ends with the first byte that comes, be it an empty line."""
-        super().on_response_complete()
-        if not self._is_answering():  # no pipelined request has begun
-            self._idle[self] = self.loop.time()
-            if self._head_due_s is None:  # no part of a head has come
-                self._expect_head_within(self.timeout_keep_alive + HEAD_TIMEOUT_S)
 
     def shutdown(self) -> None:
         """Serve no further request than the one that is under way, or is on its way now."""
@@ -191,54 +165,17 @@ class ClientProtocol(HeadProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End it."""
         self._watch.stop()
-        self._head_came()
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
         super().connection_lost(exc)
         if self.answering is not None:
             self.answering.lost()
-
-    def _expect_head(self) -> None:
-        self._head_came()
-        if not self._is_answering():
-            self._idle[self] = self.loop.time()
-        self._expect_head_within(HEAD_TIMEOUT_S)
-
-    def _expect_head_within(self, time_s: float) -> None:
-        self._head_due_s = self.loop.time() + time_s
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._look_for_head)
-
-    def _look_for_head(self) -> None:
-        """See whether a head is late. No time is set that is nearer than the next look, so each is seen when it is over."""
-        self._head_timer = None
-        if self._head_due_s is None:
-            return
-        left_s = self._head_due_s - self.loop.time()
-        if left_s > 0:
-            self._head_timer = self.loop.call_later(min(left_s, HEAD_TIMEOUT_S), self._look_for_head)
-        elif self._is_answering():  # part of a pipelined request has come; it is not read while there is one before it
-            self._expect_head()
-        else:
-            self.transport.close()
 
     def _close_unless_answering(self) -> None:
         if not self._is_answering():
             self.transport.close()
 
-    def _head_came(self) -> None:
-        self._idle.pop(self, None)
-        self._head_due_s = None
-
     def _drop(self) -> None:
         if self.scope is not None:
             self.scope[STALLED] = True  # type: ignore[typeddict-unknown-key]
-
-
-def waiting_at(server: Any) -> dict[ClientProtocol, float]:
-    """Return the connections of a server (its `server_state`) that have no request, and since when; oldest first."""
-    return _waiting.setdefault(server, {})
 
 
 def protocol(config: ProxyConfig) -> type[ClientProtocol]:

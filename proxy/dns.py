@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from yarl import URL
 
+from baton.proxy.http1.address import is_base_url
 from baton.proxy.sources import Publish, SourceError
 
 logger = logging.getLogger(__name__)
@@ -132,6 +133,11 @@ def _parse(url: str) -> tuple[str, int]:
         host, port = parsed.host, parsed.explicit_port
     except ValueError:
         host, port = None, None
-    if not host or not port or url.rstrip("/") != f"{SCHEME}://{host}:{port}":
+    if (
+        not host
+        or not port
+        or not is_base_url(f"http://{host}:{port}")
+        or url.rstrip("/") != f"{SCHEME}://{host}:{port}"
+    ):
         raise SourceError(f"{url!r} is not of the form {SCHEME}://name:port")
     return host, port

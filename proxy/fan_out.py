@@ -1,8 +1,10 @@
 """One call to several nodes of both roles: adapters are loaded and caches emptied on all of them, or it is said where not."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import msgspec
@@ -15,6 +17,13 @@ from baton.proxy.upstream import Upstream
 TIMEOUT_S: Final = 120.0  # of each node: an adapter may have to be fetched first
 MAX_TEXT: Final = 500  # characters of an answer that is not JSON
 
+_VARIABLES: Final[Mapping[str, str]] = MappingProxyType(  # without which vLLM does not have the route
+    {
+        "/v1/load_lora_adapter": "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+        "/v1/unload_lora_adapter": "VLLM_ALLOW_RUNTIME_LORA_UPDATING",
+        "/reset_prefix_cache": "VLLM_SERVER_DEV_MODE",
+    }
+)
 FanOutPath = Literal["/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache"]
 
 
@@ -55,7 +64,16 @@ async def _call(upstream: Upstream, node: Node, path_and_query: str, body: bytes
         return NodeAnswer(node=node, status=None, answer=str(exc))
     except TimeoutError:
         return NodeAnswer(node=node, status=None, answer="it did not answer in time")
+    if answer.status == HTTPStatus.NOT_FOUND and (variable := _missing(node, path_and_query.partition("?")[0])):
+        sentence = f"the node does not have this route: start it with {variable}=1"
+        return NodeAnswer(node=node, status=answer.status, answer=sentence)
     return NodeAnswer(node=node, status=answer.status, answer=_decoded(received))
+
+
+def _missing(node: Node, path: str) -> str | None:
+    """Return the environment variable that turns a route on, if the node has said that it does not have the route."""
+    routes = node.info.routes if node.info else None
+    return None if routes is None or path in routes else _VARIABLES.get(path)
 
 
 def _decoded(body: bytes) -> Any:

@@ -17,10 +17,11 @@ from baton.contracts.secret import ClusterSecret
 from baton.proxy.breaker import Breaker, BreakerSettings, BreakerState
 from baton.proxy.dns import SCHEME, DnsSource
 from baton.proxy.errors import Kind
+from baton.proxy.http1.address import is_base_url
 from baton.proxy.node import Node, Role, State
 from baton.proxy.orders import Orders
 from baton.proxy.roster import Roster
-from baton.proxy.sources import AdminSource, Source, StaticSource
+from baton.proxy.sources import AdminSource, Source, SourceError, StaticSource
 from baton.proxy.upstream import Upstream
 from baton.proxy.watch import Prober, Watch
 
@@ -296,6 +297,9 @@ def configured_sources(urls: Sequence[str], dns_interval_s: float) -> Iterator[S
         SourceError: an entry cannot be understood.
     """
     names = [url for url in urls if url.startswith(f"{SCHEME}:")]
+    for url in urls:
+        if url not in names and not is_base_url(url, may_have_path=True):
+            raise SourceError(f"{url!r} is not the URL of a node, such as http://10.0.0.1:8100")
     yield StaticSource(url for url in urls if url not in names)
     for name in dict.fromkeys(names):
         yield DnsSource(name, interval_s=dns_interval_s)

@@ -1,11 +1,13 @@
 """Reading one request: its body once, its fields split but mostly undecoded, wrong types refused. Parsing is pure."""
 
 import asyncio
+import json
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import msgspec
+from pydantic import TypeAdapter, ValidationError
 from starlette.types import Receive, Scope
 
 from baton.contracts.kv_transfer import FIELD as KV_TRANSFER_PARAMS
@@ -42,6 +44,16 @@ _KINDS: Final[dict[str, frozenset[JsonKind]]] = {
     "priority": _NUMBER,
     _XARGS: frozenset(("object", "null")),
 }
+# vLLM's pydantic models read `"3"` as 3 and `"true"` or 1 as true; clients that send forms rely on it.
+_LAX_TYPES: Final[dict[str, TypeAdapter[Any]]] = {
+    **dict.fromkeys(("stream", "echo", "background"), TypeAdapter(bool)),
+    **dict.fromkeys(("temperature", "top_p"), TypeAdapter(float)),
+    **dict.fromkeys(
+        ("n", "best_of", "max_tokens", "max_completion_tokens", "min_tokens", "seed", "priority", "max_output_tokens"),
+        TypeAdapter(int),
+    ),
+}
+_UTF8_BOM: Final = b"\xef\xbb\xbf"
 _KINDS_OF: Final = {  # where the same name means something else
     RESPONSES: {name: kinds for name, kinds in _KINDS.items() if name != "prompt"}
     | {"input": frozenset(("string", "array")), "max_output_tokens": _NUMBER, "background": _BOOLEAN},
@@ -121,13 +133,12 @@ def parse(
     Raises:
         BadRequestError: the body is not a JSON object, or a field is missing or of the wrong type.
     """
-    fields = _split(body)
+    fields = _split(body.removeprefix(_UTF8_BOM))
     wanted = _KINDS_OF.get(endpoint, _KINDS)
     for name, value in fields.items():
         kinds = wanted.get(name)
         if kinds is not None and kind_of(value) not in kinds:
-            expected = " or ".join(sorted(kinds - {"null"}))
-            raise BadRequestError(f"'{name}' must be of type {expected}, not {kind_of(value)}", param=name)
+            fields[name] = _coerced(name, value, kinds)
     return ClientRequest(
         endpoint=endpoint,
         request_id=request_id,
@@ -147,6 +158,15 @@ def _split(body: bytes) -> dict[str, msgspec.Raw]:
         raise BadRequestError("the request body must be a JSON object") from exc
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
         raise BadRequestError(f"the request body is not valid JSON: {exc}") from exc
+
+
+def _coerced(name: str, value: msgspec.Raw, kinds: frozenset[JsonKind]) -> msgspec.Raw:
+    """Return a value of another kind of JSON as vLLM would read it, so that both legs and the proxy read the same."""
+    if (lax := _LAX_TYPES.get(name)) is not None and kind_of(value) not in ("array", "object"):
+        with suppress(ValidationError, ValueError):  # the latter: infinite, which JSON cannot say
+            return msgspec.Raw(json.dumps(lax.validate_json(bytes(value)), allow_nan=False).encode())
+    expected = " or ".join(sorted(kinds - {"null"}))
+    raise BadRequestError(f"'{name}' must be of type {expected}, not {kind_of(value)}", param=name)
 
 
 def _decode_model(value: msgspec.Raw) -> str:

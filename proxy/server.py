@@ -1,5 +1,6 @@
 """Runs the proxy: uvicorn on uvloop and httptools until SIGTERM or Ctrl-C, then streams are allowed to end."""
 
+import errno
 import os
 import signal
 import socket
@@ -46,7 +47,7 @@ def run(config: BatonConfig) -> None:
     app, _ = _app(config, secret, token), _tls(config)
     configure(config.proxy.log_level, config.proxy.log_format)
     if config.proxy.workers == 1:
-        _serve(config, app)
+        _serve(config, app, _listen(config)[0])
         return
 
     def serve(seat: Seat, sockets: Sequence[socket.socket]) -> None:
@@ -60,11 +61,17 @@ def run(config: BatonConfig) -> None:
 def _supervise(config: BatonConfig, serve: Serve, directory: Path) -> None:
     if len(os.fsencode(directory)) > MAX_DIRECTORY_BYTES:
         raise StartError(f"{directory} is too long a name for sockets in it: set TMPDIR to a shorter one")
+    Supervisor(serve, _listen(config), directory, stop_timeout_s=_drain_s(config)).run()
+
+
+def _listen(config: BatonConfig) -> list[list[socket.socket]]:
+    """Return the sockets of each worker."""
+    host, port = config.proxy.host, config.proxy.port
     try:
-        sockets = listen_on(config.proxy.host, config.proxy.port, config.proxy.workers)
+        return listen_on(host, port, config.proxy.workers)
     except OSError as exc:
-        raise StartError(f"cannot listen on {config.proxy.host}:{config.proxy.port}: {exc.strerror}") from exc
-    Supervisor(serve, sockets, directory, stop_timeout_s=_drain_s(config)).run()
+        advice = "; choose another port with --port (`proxy.port`)" if exc.errno == errno.EADDRINUSE else ""
+        raise StartError(f"cannot listen on {host}:{port}: {exc.strerror}{advice}") from exc
 
 
 def _app(config: BatonConfig, secret: ClusterSecret, token: AdminToken | None) -> FrontDoor:
@@ -82,11 +89,9 @@ def _tls(config: BatonConfig) -> Tls | None:
         raise StartError(str(exc)) from exc
 
 
-def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket] | None = None) -> None:
+def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket]) -> None:
     settings = uvicorn.Config(
         app,
-        host=config.proxy.host,
-        port=config.proxy.port,
         loop="uvloop",
         http=protocol(config.proxy),
         ws="none",

@@ -55,7 +55,7 @@ class ProxyConfig:
     max_waiting: Number = 4096  # requests in the queue; more get 503
     max_waiting_per_tenant: AtLeastOne = 1024  # of one tenant; more get 429
     tenant_header: str = ""  # who asks, if a gateway says so; empty or missing: the API key
-    priority_header: str = "x-request-priority"  # lower goes first; else the body's `priority`; empty: neither counts
+    priority_header: str = ""  # lower goes first; else the body's `priority`; empty: neither counts
     client_stall_timeout_s: Seconds = 60.0  # a client that reads nothing for so long is dropped
     local_below_bytes: Number = 0  # a prompt of which a decode node lacks less is computed there; 0: none is by choice
     max_own_prompt_bytes: AtLeastOne = 1024 * 1024  # of prompts that one decode node computes itself at once
@@ -115,8 +115,8 @@ class ServeConfig:
 
     prefill: Number = 1  # number of prefill nodes
     decode: AtLeastOne = 1  # number of decode nodes
-    prefill_base_port: Port = 8100  # of the first prefill node; the others follow
-    decode_base_port: Port = 8200  # of the first decode node; the others follow
+    prefill_base_port: Port = 0  # of the first prefill node; the others follow; 0: the proxy's port + 100
+    decode_base_port: Port = 0  # of the first decode node; the others follow; 0: the proxy's port + 200
     pin_cores: bool = True  # give each node cores of its own where there are several
     start_timeout_s: Seconds = 240.0  # until every process must be ready
     stop_timeout_s: Seconds = 10.0  # for processes to drain and end, a proxy 2 s less; then they are killed

@@ -9,7 +9,7 @@ from baton.loadtest.report.markdown import about
 from baton.loadtest.report.pictures import distributions, throughput_plots, timeline
 from baton.loadtest.report.plots import Picture
 from baton.loadtest.report.style import STYLE
-from baton.loadtest.report.tables import TITLES, Table, other_tables, serving_groups, sweep_table
+from baton.loadtest.report.tables import TITLES, Table, milliseconds, other_tables, serving_groups, sweep_table
 from baton.loadtest.result import Result
 
 
@@ -87,7 +87,11 @@ def _latencies(result: Result) -> list[str]:
         for label, each in served:
             found = getattr(each, name)
             rows.append(
-                (label, *(f"{v * 1000:.2f}" for v in (found.mean, found.median, found.p90, found.p99)), str(found.n))
+                (
+                    label,
+                    *(milliseconds(v, found) for v in (found.mean, found.median, found.p90, found.p99)),
+                    str(found.n),
+                )
             )
         table = Table(f"{title}, {short} (ms)", ("load", "mean", "median", "P90", "P99", "N"), rows)
         parts.append(figure(picture) + table_html(table))

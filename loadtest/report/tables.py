@@ -66,7 +66,12 @@ def serving_groups(stage: StageResult, served: Serving) -> list[Group]:
 
 def _latency(name: str, title: str, values: Spread) -> Group:
     shown = (("Mean", values.mean), ("Median", values.median), ("P99", values.p99))
-    return Group(title, [(f"{which} {name} (ms):", f"{value * 1000:.2f}") for which, value in shown])
+    return Group(title, [(f"{which} {name} (ms):", milliseconds(value, values)) for which, value in shown])
+
+
+def milliseconds(seconds: float, of: Spread) -> str:
+    """Return one figure of a sample in milliseconds; a dash if nothing was sampled."""
+    return f"{seconds * 1000:.2f}" if of.n else "–"
 
 
 def stable_table(found: Stable) -> Table:
@@ -83,7 +88,7 @@ def stable_table(found: Stable) -> Table:
 
 def _figures(values: Spread) -> tuple[str, ...]:
     order = (values.mean, values.least, values.most, values.median, values.p75, values.p90, values.p99)
-    return (*(f"{value:.2f}" for value in order), str(values.n))
+    return (*(f"{value:.2f}" if values.n else "–" for value in order), str(values.n))
 
 
 def other_tables(stage: StageResult, found: Figures) -> list[Table]:

@@ -3,8 +3,8 @@
 from typing import Any, Final, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from baton.contracts.http_server import WaitingProtocol
 from baton.proxy.access.heads import MAX_TARGET_BYTES, HeadLimits, NotHttpError, as_bytes
 from baton.proxy.errors import ProxyError
 from baton.proxy.headers import find
@@ -13,7 +13,7 @@ from baton.proxy.request import discard_body
 LINGER_S: Final = 2.0  # after a refusal, for a client that is still sending: a reset would swallow the answer
 
 
-class HeadProtocol(HttpToolsProtocol):
+class HeadProtocol(WaitingProtocol):
     """One connection; `_held_bytes` is what the parser may keep without anybody having seen it."""
 
     head_limits = HeadLimits(max_bytes=32 * 1024, max_headers=128)
@@ -88,10 +88,6 @@ class HeadProtocol(HttpToolsProtocol):
             if not self.cycle.response_started:
                 self.transport.write(as_bytes(error))
             self.transport.close()
-
-    def _is_answering(self) -> bool:
-        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
-        return cycle is not None and not cycle.response_complete
 
     def _refuse_unfinished(self) -> None:
         """Read no more. A head is answered, unless the one before it is being answered: then that was the last one."""

@@ -22,7 +22,7 @@ def listen_on(host: str, port: int, workers: int) -> list[list[socket.socket]]:
         for _ in range(workers):
             sockets.append([])
             for address in addresses:
-                sockets[-1].append(_bound(address, shared=True))
+                sockets[-1].append(_bound(address, shared=workers > 1))
     except OSError:
         _close(sockets)
         raise

@@ -31,7 +31,7 @@ from tests.support.kubernetes.pod import Pod
 from tests.support.kubernetes.policies import Place, let_in
 from tests.support.kubernetes.render import FOLDER, Object, named, render, render_folder
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
 KEPT_S: Final = 30  # how long kubeadm's CoreDNS keeps an answer
 KEPT_HERE_S: Final = 1

@@ -165,7 +165,7 @@ def test_late_tokens_change_no_answer(
     assert seen["tokens"]["slots_in_use"] == 0
 
 
-@pytest.mark.parametrize("method", SPECULATION)
+@pytest.mark.parametrize("method", [pytest.param("ngram", marks=pytest.mark.exhaustive), "draft"])
 def test_speculation_gets_its_tokens(stack: Stack, prompts: list[list[int]], method: str) -> None:
     """The drafts, those that are accepted, and their logprobs are the engine's own.
 

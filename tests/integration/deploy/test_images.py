@@ -1,6 +1,6 @@
 """Images, built without an engine: the Dockerfile's steps in a clean root of Debian, then a container as compose.yaml says.
 
-The proxy's takes a minute and is built on every run. The nodes' take gigabytes: `-m image_of_node` asks for them.
+The proxy's takes a minute (`make test-all`). The nodes' take gigabytes: `-m image_of_node` asks for them.
 """
 
 import json
@@ -22,7 +22,7 @@ from tests.support.images.container import Container
 from tests.support.images.machine import MachineError, debian
 from tests.support.pinned_venv import REQUIREMENTS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STAND_IN = """\
 FROM debian:bookworm-1-slim AS stand-in

@@ -260,9 +260,7 @@ async def test_what_is_not_understood_is_skipped(outcomes: Outcomes, runtime_dir
 
 async def test_outcomes_that_no_response_asks_for_are_bounded(outcomes: Outcomes, sender: OutcomeSender) -> None:
     """Clients may leave before the first token; the oldest are forgotten, and the socket's buffer does not fill."""
-    assert sender.send("0", "recomputed", "")
-    assert outcomes.take("x") is None
-    for number in range(1, MAX_OUTCOMES + 10):
+    for number in range(MAX_OUTCOMES + 10):
         assert sender.send(str(number), "recomputed", "")
         if number % 50 == 0:
             await asyncio.sleep(0)

@@ -24,6 +24,12 @@ ROLE = pytest.mark.parametrize("role", ["prefill", "decode"])
 STREAM = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 N = pytest.mark.parametrize("n", [1, 2], ids=["n1", "n2"])
 SPARE = pytest.mark.parametrize("spare", [False, True], ids=["alone", "spare"])
+# Every two values of two of the three meet.
+CASE = pytest.mark.parametrize(
+    ("spare", "n", "stream"),
+    [(False, 1, False), (False, 2, True), (True, 1, True), (True, 2, False)],
+    ids=["alone-n1-whole", "alone-n2-stream", "spare-n1-stream", "spare-n2-whole"],
+)
 FAULT = pytest.mark.parametrize("fault", ["refuses", "400", "500", "dies", "empty"])
 WAY = {False: "recomputed", True: "disaggregated"}  # after a failed prefill leg, by whether there is a spare node
 
@@ -59,9 +65,7 @@ async def ask(running: Cluster, *, stream: bool, n: int) -> list[httpx.Response]
 
 
 @FAULT
-@SPARE
-@N
-@STREAM
+@CASE
 async def test_a_decode_node_that_fails(fault: str, *, spare: bool, n: int, stream: bool) -> None:
     """Another one answers; without one the client gets an error with the right status, never a 200."""
     async with broken("decode", fault, spare=spare) as running:
@@ -79,9 +83,7 @@ async def test_a_decode_node_that_fails(fault: str, *, spare: bool, n: int, stre
 
 
 @FAULT
-@SPARE
-@N
-@STREAM
+@CASE
 async def test_a_prefill_node_that_fails(fault: str, *, spare: bool, n: int, stream: bool) -> None:
     """Another one takes the prompt, or the decode node does: the client gets its answer in any case."""
     async with broken("prefill", fault, spare=spare) as running:
@@ -95,9 +97,7 @@ async def test_a_prefill_node_that_fails(fault: str, *, spare: bool, n: int, str
             assert each.headers["x-baton-path"] in expected
 
 
-@SPARE
-@N
-@STREAM
+@CASE
 async def test_a_decode_node_that_dies_in_the_middle_of_its_answer(*, spare: bool, n: int, stream: bool) -> None:
     """A whole answer is asked for again; a stream ends with an error event, nothing of it doubled and no `[DONE]`."""
     async with cluster(decode=1 + spare, probe_interval_s=30.0) as running:

@@ -94,3 +94,22 @@ async def test_one_model_is_described_by_its_name() -> None:
 
 async def _lists(running: Cluster, models: set[str]) -> bool:
     return await listed(running) == models
+
+
+async def test_version_and_load_are_those_of_the_nodes_in_vllms_form() -> None:
+    """Tools that ask a vLLM server find what they look for; the first page says where the rest is."""
+    async with cluster(decode=2) as running:
+        for node, requests in zip(running.decode, (2, 3), strict=True):
+            node.change(versions={"vllm": "0.32.0", "baton": "0.1.0"})
+            node._load = (requests, 9)
+
+        async def all_known() -> bool:
+            return bool((await running.http.get("/load")).json() == {"server_load": 5})
+
+        await until_true(all_known)
+        version = (await running.http.get("/version")).json()
+        first = (await running.http.get("/")).json()["error"]["message"]
+
+    assert "0.32.0" in version["version"].split(",")
+    assert "/v1/models" in first
+    assert "/dashboard" in first

@@ -96,6 +96,20 @@ async def test_a_proxy_without_a_secret_refuses_to_start() -> None:
     assert b"cluster.secret_file is not set" in stderr
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+async def test_a_port_that_is_taken_refuses_to_start(tmp_path: Path, workers: str) -> None:
+    """With the flag that chooses another, however many workers there would be."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(SECRET.values[0])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        process = await spawn("--port", port, "--secret-file", str(secret), "--workers", workers)
+        _, stderr = await process.communicate()
+
+    assert process.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use; choose another port with --port" in str(stderr)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

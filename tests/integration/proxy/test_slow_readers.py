@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from baton.proxy import connections
+from baton.proxy.connections import ClientProtocol
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
@@ -127,7 +127,7 @@ async def test_a_whole_answer_that_nobody_takes_does_not_hold_its_connection_for
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/completions HT", b"\r\n"])
 async def test_a_connection_that_never_asks_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing, or half of a head."""
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(ClientProtocol, "head_timeout_s", 0.2)
     async with cluster() as running:
         with client(running, None) as sock:
             loop = asyncio.get_running_loop()

@@ -133,6 +133,20 @@ def test_ports_that_meet_are_named_with_both_owners() -> None:
     assert clashes(planned()) == []
 
 
+def test_the_nodes_ports_follow_the_proxys() -> None:
+    """So that a second stack beside the first needs one flag."""
+    stack = planned(proxy=ProxyConfig(port=9000), serve=ServeConfig(prefill=2, decode=2))
+    given = planned(proxy=ProxyConfig(port=9000), serve=ServeConfig(prefill_base_port=8100, decode_base_port=8200))
+
+    assert [[listener.port for listener in node.listeners] for node in stack.nodes] == [
+        [9100, 10100],
+        [9101, 10101],
+        [9200],
+        [9201],
+    ]
+    assert [node.listeners[0].port for node in given.nodes] == [8100, 8200]
+
+
 @pytest.mark.parametrize(
     ("host", "url"),
     [("127.0.0.1", "http://127.0.0.1:8100"), ("0.0.0.0", "http://127.0.0.1:8100"), ("::1", "http://[::1]:8100")],

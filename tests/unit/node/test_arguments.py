@@ -140,10 +140,17 @@ def test_the_user_may_choose_compilation(flags: tuple[str, ...]) -> None:
     assert "--enforce-eager" not in vllm_arguments(launch(PREFILL, *flags))
 
 
-@pytest.mark.parametrize("flag", ["--kv-cache-memory-bytes", "--gpu-memory-utilization", "--num-gpu-blocks-override"])
+@pytest.mark.parametrize("flag", ["--kv-cache-memory-bytes", "--gpu-memory-utilization"])
 def test_the_user_may_choose_the_cache_size(flag: str) -> None:
-    """Any flag about its size turns the default off."""
+    """Any flag about its memory turns the default off."""
     assert vllm_arguments(launch(PREFILL, flag, "1")).count("4096") == 0
+
+
+def test_a_number_of_blocks_leaves_the_memory_as_it_is() -> None:
+    """Without a size vLLM would take nearly all of the machine's memory first, and fail beside another node."""
+    arguments = vllm_arguments(launch(PREFILL, "--num-gpu-blocks-override", "40"))
+
+    assert value_after(arguments, "--kv-cache-memory-bytes") == "4096"
 
 
 def test_a_stopping_engine_has_time_for_an_orderly_end() -> None:

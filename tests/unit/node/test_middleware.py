@@ -223,9 +223,10 @@ async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypa
         for name in ("start", "stop"):
             monkeypatch.setattr(kind, name, lambda _, call=f"{kind.__name__} {name}": calls.append(call))
     monkeypatch.setattr(Drain, "take_signal", lambda _: calls.append("SIGTERM is ours"))
+    monkeypatch.setattr(middleware, "bound_connections", lambda *_: calls.append("connections are bounded"))
     starting, ended = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
 
-    exchange = await Exchange({"type": "lifespan", "app": SimpleNamespace(state=None)}).run(
+    exchange = await Exchange({"type": "lifespan", "app": SimpleNamespace(state=SimpleNamespace(server=None))}).run(
         gate(Recorder(starting, ended))
     )
 
@@ -234,6 +235,7 @@ async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypa
         "ConnectorMetrics start",
         "SIGTERM is ours",
         "EngineWatch start",
+        "connections are bounded",
         "EngineWatch stop",
         "Outcomes stop",
         "ConnectorMetrics stop",

@@ -8,48 +8,12 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.http_server import waiting_at
 from baton.proxy import connections
-from baton.proxy.connections import ClientProtocol, protocol, waiting_at, writer_of
+from baton.proxy.connections import ClientProtocol, protocol, writer_of
+from tests.support.fake_transport import Transport
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
-
-
-class Transport:
-    """As much of a transport as uvicorn uses."""
-
-    def __init__(self) -> None:
-        self.unread_bytes = 0
-        self.closing = self.aborted = False
-        self.written = b""
-
-    def write(self, data: bytes) -> None:
-        """Nobody reads."""
-        self.written += data
-        self.unread_bytes += len(data)
-
-    def get_write_buffer_size(self) -> int:
-        """What was not read."""
-        return self.unread_bytes
-
-    def get_extra_info(self, _name: str) -> Any:
-        """Nothing is known."""
-
-    def is_closing(self) -> bool:
-        """Whether it was closed."""
-        return self.closing
-
-    def close(self) -> None:
-        """Close when everything was read."""
-        self.closing = True
-
-    def abort(self) -> None:
-        """Close at once."""
-        self.closing = self.aborted = True
-
-    def resume_reading(self) -> None:
-        """Whatever."""
-
-    pause_reading = resume_reading
 
 
 class App:
@@ -68,7 +32,7 @@ class App:
 @pytest.fixture
 def _short_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A head may take but a moment, on connections that are made from here on."""
-    monkeypatch.setattr(connections, "HEAD_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ClientProtocol, "head_timeout_s", 0.05)
 
 
 @pytest.fixture

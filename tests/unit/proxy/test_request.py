@@ -29,8 +29,10 @@ def parsed(body: bytes, endpoint: str = COMPLETIONS) -> ClientRequest:
         (b'{"model":"m"}', "must provide 'prompt'"),
         (b'{"model":"m","prompt":null}', "must provide 'prompt'"),
         (b'{"model":"m","prompt":{}}', "'prompt' must be of type array or string, not object"),
-        (b'{"model":"m","prompt":"a","stream":"yes"}', "'stream' must be of type boolean, not string"),
-        (b'{"model":"m","prompt":"a","max_tokens":"7"}', "'max_tokens' must be of type number, not string"),
+        (b'{"model":"m","prompt":"a","stream":"maybe"}', "'stream' must be of type boolean, not string"),
+        (b'{"model":"m","prompt":"a","stream":2}', "'stream' must be of type boolean, not number"),
+        (b'{"model":"m","prompt":"a","max_tokens":"7.5"}', "'max_tokens' must be of type number, not string"),
+        (b'{"model":"m","prompt":"a","temperature":"inf"}', "'temperature' must be of type number, not string"),
         (b'{"model":"m","prompt":"a","n":[1]}', "'n' must be of type number, not array"),
     ],
 )
@@ -38,6 +40,24 @@ def test_a_malformed_body_is_refused_with_a_sentence(body: bytes, message: str) 
     """What is wrong, and with which field, is said."""
     with pytest.raises(BadRequestError, match=message):
         parsed(body)
+
+
+def test_values_are_read_as_vllm_reads_them() -> None:
+    """Clients that send forms write numbers and booleans as text; both legs get the value and not the text."""
+    given = b'"max_tokens":" 3 ","n":"2","temperature":"0.5","seed":true,"stream":1,"echo":"False","min_tokens":"1.0"'
+
+    fields = parsed(b'\xef\xbb\xbf{"prompt":"a",' + given + b"}").fields
+
+    assert msgspec.json.decode(msgspec.json.encode(fields)) == {
+        "prompt": "a",
+        "max_tokens": 3,
+        "n": 2,
+        "temperature": 0.5,
+        "seed": 1,
+        "stream": True,
+        "echo": False,
+        "min_tokens": 1,
+    }
 
 
 def test_a_chat_needs_messages() -> None:

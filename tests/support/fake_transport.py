@@ -1,0 +1,44 @@
+"""A client's connection that the test moves."""
+
+from typing import Any
+
+
+class Transport:
+    """As much of a transport as uvicorn uses."""
+
+    def __init__(self) -> None:
+        self.unread_bytes = 0
+        self.closing = self.aborted = False
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads."""
+        self.written += data
+        self.unread_bytes += len(data)
+
+    def get_write_buffer_size(self) -> int:
+        """What was not read."""
+        return self.unread_bytes
+
+    def get_extra_info(self, _name: str) -> Any:
+        """Nothing is known."""
+
+    def is_closing(self) -> bool:
+        """Whether it was closed."""
+        return self.closing
+
+    def close(self) -> None:
+        """Close when everything was read."""
+        self.closing = True
+
+    def abort(self) -> None:
+        """Close at once."""
+        self.closing = self.aborted = True
+
+    def resume_reading(self) -> None:
+        """Whatever."""
+
+    pause_reading = resume_reading
+
+    def set_protocol(self, _protocol: object) -> None:
+        """Whatever."""

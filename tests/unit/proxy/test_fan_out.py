@@ -1,0 +1,39 @@
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from baton.proxy.fan_out import fan_out
+from baton.proxy.upstream import Upstream
+from tests.unit.proxy.members import node
+
+
+class AnsweringNotFound:
+    """An upstream whose nodes do not have the route, or do not have what the body names."""
+
+    async def post(self, *_: object) -> Any:
+        """Answer 404, as vLLM does in both cases."""
+
+        async def read_all() -> bytes:
+            return b'{"error":{"message":"Not Found"}}'
+
+        return SimpleNamespace(status=404, read_all=read_all, close=lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("path", "variable"),
+    [
+        ("/v1/load_lora_adapter", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+        ("/v1/unload_lora_adapter", "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+        ("/reset_prefix_cache?reset_external=true", "VLLM_SERVER_DEV_MODE=1"),
+    ],
+)
+async def test_a_node_without_the_route_is_told_from_one_that_did_not_find_it(path: str, variable: str) -> None:
+    """The answer names the environment variable that turns the route on."""
+    nodes = [node("decode", routes=["/health"]), node("decode", routes=[path.partition("?")[0]]), node("decode")]
+
+    without, with_it, unknown = await fan_out(cast("Upstream", AnsweringNotFound()), nodes, path, b"")
+
+    assert variable in without.answer
+    assert with_it.answer == unknown.answer == {"error": {"message": "Not Found"}}
+    assert not any(each.ok for each in (without, with_it, unknown))
