@@ -7,8 +7,6 @@ its KV is here, has failed, or is not needed. From then on it is vLLM's alone: e
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import IntEnum
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +26,7 @@ from baton.kv_connector.scheduler_side.ledger import ReservationLedger
 from baton.kv_connector.scheduler_side.siblings import Siblings
 from baton.kv_connector.scheduler_side.stalls import Stalls
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
+from baton.kv_connector.scheduler_side.tracked import State, Tracked
 from baton.kv_connector.scheduler_side.tracking import Failures, computed_by, params_of, wrong_grid
 from baton.kv_connector.status import OutcomeSender
 from baton.kv_connector.wake import IdleSleep, wake_path
@@ -42,28 +41,6 @@ logger = logging.getLogger(__name__)
 
 STALLED_S = 2.0  # how long D computes nothing, for want of blocks, before early reservations are given back
 NOT_STARTED = "the prefill node had not started it when a request that came later could not be given blocks"
-
-
-class _State(IntEnum):
-    WAITING = 0
-    RESERVED = 1
-    SETTLED = 2
-
-
-@dataclass(slots=True)
-class _Tracked:
-    request: "Request"
-    transfer_id: str
-    named: str  # in the request's parameters: the same, or that of all prompts of one HTTP request
-    peer: str
-    prompt_hash: bytes
-    adapter: str  # its name when the prompt was hashed
-    since: float  # s, monotonic
-    state: _State = _State.WAITING
-    started: bool = False  # P computes the prompt
-    receive_failed: bool = False  # as some rank has reported
-    external_tokens: int = 0  # reserved for
-    cached_tokens: int = 0  # of the prompt, that P had cached, as far as it said
 
 
 class DecodeScheduler:
@@ -90,7 +67,7 @@ class DecodeScheduler:
         self._own_tokens = 1 if have_windows(groups) else 0
         self._adapters = adapters or Adapters()
         self._refusals = Refusals(logger)
-        self._requests: dict[str, _Tracked] = {}
+        self._requests: dict[str, Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
         self._siblings = Siblings(can_share=has_prefix_cache)
         self._stalls = Stalls(STALLED_S)
@@ -136,7 +113,7 @@ class DecodeScheduler:
             else:
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        tracked = _Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, adapter, time.monotonic())
+        tracked = Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, adapter, time.monotonic())
         self._requests[request.request_id] = tracked
         self._owners[transfer_id] = request.request_id
         self._siblings.own(request.request_id, request.num_prompt_tokens)
@@ -155,7 +132,7 @@ class DecodeScheduler:
         if self._siblings.must_wait(request.request_id):
             return None, False
         tracked = self._requests.get(request.request_id)
-        if tracked is None or tracked.state is not _State.WAITING:
+        if tracked is None or tracked.state is not State.WAITING:
             return 0, False
         missing = request.num_prompt_tokens - num_computed_tokens
         if missing <= 1:
@@ -173,7 +150,7 @@ class DecodeScheduler:
         """Blocks have been allocated: `blocks` (all of the request's, by KV cache group, in prompt order)."""
         self._stalls.placed(request.request_id)
         tracked = self._requests.get(request.request_id)
-        if tracked is None or tracked.state is not _State.WAITING:
+        if tracked is None or tracked.state is not State.WAITING:
             return
         if num_external_tokens == 0:
             self._totals["cached"] += 1
@@ -193,7 +170,7 @@ class DecodeScheduler:
         self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))
         self._timings.reserved(request.request_id, time.monotonic())
         tracked.external_tokens = num_external_tokens
-        tracked.state = _State.RESERVED
+        tracked.state = State.RESERVED
 
     def finish_request(self, request: "Request") -> None:
         """The engine is done with a request, whatever the reason."""
@@ -204,7 +181,7 @@ class DecodeScheduler:
             return
         del self._owners[tracked.transfer_id]
         self._timings.close(request.request_id, "cancelled")
-        if tracked.state is not _State.SETTLED:
+        if tracked.state is not State.SETTLED:
             self._totals["cancelled"] += 1
             self._step.cancelled.append(request.request_id)
 
@@ -283,7 +260,7 @@ class DecodeScheduler:
         self._outcomes.close()
         self._idle_sleep.stop()
 
-    def _may_reserve(self, tracked: _Tracked, missing: int) -> bool:
+    def _may_reserve(self, tracked: Tracked, missing: int) -> bool:
         """Reserve at once while enough of the pool stays free; else only for a prompt that has started (E8)."""
         pool = self._ledger.pool
         left = pool.get_num_free_blocks() - self._blocks_for(missing)
@@ -299,11 +276,11 @@ class DecodeScheduler:
         coming = sum(
             self._ledger.blocks_held(request_id)
             for request_id, tracked in self._requests.items()
-            if tracked.state is _State.SETTLED  # given back already; its peer has not answered yet
+            if tracked.state is State.SETTLED  # given back already; its peer has not answered yet
         )
         short = short - coming if coming else max(1, short)  # vLLM may want more than we know of
         for request_id, tracked in reversed(self._requests.items()):
-            if short > 0 and tracked.state is _State.RESERVED and not tracked.started:
+            if short > 0 and tracked.state is State.RESERVED and not tracked.started:
                 short -= self._ledger.blocks_held(request_id)
                 self._recompute(request_id, tracked, NOT_STARTED)
 
@@ -320,27 +297,27 @@ class DecodeScheduler:
         self._failures.add(params.transfer_id, reason)
         self._outcomes.send(params.transfer_id, "recomputed", reason)
 
-    def _settle(self, request_id: str, tracked: _Tracked) -> None:
-        tracked.state = _State.SETTLED
+    def _settle(self, request_id: str, tracked: Tracked) -> None:
+        tracked.state = State.SETTLED
         self._step.cancelled.append(request_id)
 
-    def _end_receive(self, request_id: str, tracked: _Tracked) -> None:
+    def _end_receive(self, request_id: str, tracked: Tracked) -> None:
         if tracked.receive_failed:  # one that was given back while its KV had just arrived has not failed
             restart(tracked.request)
-        elif tracked.state is _State.RESERVED:
-            tracked.state = _State.SETTLED
+        elif tracked.state is State.RESERVED:
+            tracked.state = State.SETTLED
             bill(tracked.request, tracked.cached_tokens)
             self._timings.loaded(request_id)
             self._totals["loaded"] += 1
             self._totals["tokens_received"] += tracked.external_tokens
 
-    def _fail_receive(self, request_id: str, tracked: _Tracked, reason: str) -> None:
+    def _fail_receive(self, request_id: str, tracked: Tracked, reason: str) -> None:
         tracked.receive_failed = True
-        if tracked.state is not _State.SETTLED:
+        if tracked.state is not State.SETTLED:
             self._recompute(request_id, tracked, reason)
 
-    def _recompute(self, request_id: str, tracked: _Tracked, reason: str) -> None:
-        tracked.state = _State.SETTLED
+    def _recompute(self, request_id: str, tracked: Tracked, reason: str) -> None:
+        tracked.state = State.SETTLED
         self._step.cancelled.append(request_id)  # ranks that go on waiting
         self._timings.close(request_id, "recomputed", reason)
         self._totals["recomputed"] += 1

@@ -4,7 +4,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 from baton.contracts.secret import ClusterSecret
@@ -21,9 +20,10 @@ from baton.kv_connector.protocol import Reserve, decode, encode
 from baton.kv_connector.refusals import Refusals
 from baton.kv_connector.side_channel import ControlLoop, PeerKey
 from baton.kv_connector.sync import Awaitable, Record
-from baton.kv_connector.tp_mapping import named, transfer_of
+from baton.kv_connector.tp_mapping import transfer_of
 from baton.kv_connector.verification import differences, mismatch
 from baton.kv_connector.wake import Waker, wake_path
+from baton.kv_connector.worker_side.describing import describe
 from baton.kv_connector.worker_side.digesting import DigestThread, Part, blocks_of
 from baton.kv_connector.worker_side.drain import drain
 from baton.kv_connector.worker_side.introduction import Introduction
@@ -34,7 +34,6 @@ from baton.kv_connector.worker_side.waiter import DeviceWaiter
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
-MAX_DESCRIBED = 1_000  # transfers in a snapshot: it is made under the lock that the model thread needs
 
 
 class DecodeWorker:
@@ -211,35 +210,9 @@ class DecodeWorker:
         """State for the node API."""
         now = time.monotonic()
         with self._lock:
-            consumer = self._consumer
             return {
                 "control_address": "",
-                "transfers": [
-                    named(transfer.transfer_id)
-                    | {
-                        "state": transfer.phase.name.lower(),
-                        "age_s": round(now - transfer.since, 3),
-                        "epoch": transfer.epoch,
-                        "blocks": transfer.num_blocks,
-                        "peer": transfer.peer,
-                    }
-                    for transfer in islice(consumer.transfers.values(), MAX_DESCRIBED)
-                ],
-                "open_transfers": len(consumer.transfers),
-                "sessions": [
-                    {
-                        "peer": peer,
-                        "state": session.state.name.lower(),
-                        "reason": session.reason,
-                        "silent_s": round(session.silent_for(now), 3),
-                    }
-                    for peer, session in consumer.sessions.items()
-                ],
-                "engines": {
-                    "current": list(consumer.domains.current.values()),
-                    "retired": list(consumer.domains.retired),
-                },
-                "quarantined_blocks": consumer.quarantined_blocks(),
+                **describe(self._consumer, now),
                 "totals": dict(self._totals),
                 "refused": self._refusals.snapshot(),
             }

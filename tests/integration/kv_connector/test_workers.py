@@ -429,7 +429,7 @@ def test_a_snapshot_describes_no_more_transfers_than_one_can_read(
 ) -> None:
     """It is made under the lock that the model thread needs; the number of all of them is told."""
     monkeypatch.setattr("baton.kv_connector.worker_side.prefill.MAX_DESCRIBED", 2)
-    monkeypatch.setattr("baton.kv_connector.worker_side.decode.MAX_DESCRIBED", 2)
+    monkeypatch.setattr("baton.kv_connector.worker_side.describing.MAX_DESCRIBED", 2)
     with Ranks(tmp_path) as ranks:
         for name in "abc":
             ranks.watch(name)

@@ -1,0 +1,34 @@
+"""What D's scheduler knows of a request that is part of a transfer."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+
+class State(IntEnum):
+    """Where it stands; see `DecodeScheduler`."""
+
+    WAITING = 0
+    RESERVED = 1
+    SETTLED = 2
+
+
+@dataclass(slots=True)
+class Tracked:
+    """One of them."""
+
+    request: "Request"
+    transfer_id: str
+    named: str  # in the request's parameters: the same, or that of all prompts of one HTTP request
+    peer: str
+    prompt_hash: bytes
+    adapter: str  # its name when the prompt was hashed
+    since: float  # s, monotonic
+    state: State = State.WAITING
+    started: bool = False  # P computes the prompt
+    receive_failed: bool = False  # as some rank has reported
+    external_tokens: int = 0  # reserved for
+    cached_tokens: int = 0  # of the prompt, that P had cached, as far as it said
