@@ -106,7 +106,8 @@ def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
     differing = [name for name in ours if ours[name] != others[name]]
     if sizes[0] > 0 and sizes[1] % sizes[0] == 0 and not mine.attention.startswith(CPU_ATTENTION):
         differing = [name for name in differing if name != "block_size_tokens"]
-    return [f"{name}: {ours[name]!r} here, {others[name]!r} there" for name in differing]
+    fix = {"block_size_tokens": " (give both nodes the same --block-size)"}
+    return [f"{name}: {ours[name]!r} here, {others[name]!r} there{fix.get(name, '')}" for name in differing]
 
 
 @lru_cache(maxsize=1024)

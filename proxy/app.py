@@ -224,9 +224,7 @@ def _add_routes(api: FastAPI, members: Members, crew: Crew, *, needs_prefill: bo
         found = [
             entry for entry in readiness.models(members.decode) if entry["id"] == model and _may_use(request, model)
         ]
-        return (
-            JSONResponse(found[0]) if found else _error(404, f"the model '{model}' does not exist", "not_found_error")
-        )
+        return JSONResponse(found[0]) if found else _error(404, f"The model `{model}` does not exist.", "NotFoundError")
 
 
 def _may_use(request: Request, model: str) -> bool:

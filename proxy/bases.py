@@ -42,6 +42,14 @@ def check_is_one(nodes: Sequence[Node], model: str) -> None:
             raise BadRequestError(message, param="model")
 
 
+def unknown_model(model: str, nodes: Sequence[Node]) -> UnknownModelError:
+    """Return the error of a model that no node serves, in vLLM's words."""
+    served = dict.fromkeys(name for node in nodes if node.info for name in node.info.served_models)
+    adapters = {name for node in nodes for name in node.adapter_names}
+    aliases = ", ".join(name for name in served if name not in adapters)
+    return UnknownModelError(f"The model `{model}` does not exist. Valid aliases: {aliases}.", param="model")
+
+
 def nodes_to_load(nodes: Sequence[Node], adapter: str, base: str) -> list[Node]:
     """Return the nodes that an adapter is to be loaded on; `base` names its base model, "" if the request does not.
 

@@ -38,14 +38,14 @@ class BadRequestError(ProxyError):
     """The request cannot be understood."""
 
     status = HTTPStatus.BAD_REQUEST
-    kind = "invalid_request_error"
+    kind = "BadRequestError"  # vLLM's word
 
 
 class UnknownModelError(ProxyError):
     """No node serves the model."""
 
     status = HTTPStatus.NOT_FOUND
-    kind = "not_found_error"
+    kind = "NotFoundError"  # vLLM's word
 
 
 class BodyTooLargeError(ProxyError):

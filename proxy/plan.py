@@ -13,10 +13,10 @@ from typing import Final, Literal
 from baton.contracts.http import LOCAL
 from baton.contracts.kv_transfer import new_transfer_id
 from baton.contracts.node_info import compatible
-from baton.proxy.bases import check_is_one
+from baton.proxy.bases import check_is_one, unknown_model
 from baton.proxy.classify import reason_for_local
 from baton.proxy.dialects.alone import reason_alone
-from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError, UnknownModelError
+from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError
 from baton.proxy.fields import is_set
 from baton.proxy.headers import find
 from baton.proxy.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, answering, usable
@@ -179,7 +179,7 @@ class Planner:
             raise UnavailableError("no decode node is ready")
         check_is_one(self._decode, model)
         if not any(node.serves(model) for node in self._decode):
-            raise UnknownModelError(f"the model '{model}' does not exist", param="model")
+            raise unknown_model(model, self._decode)
         return answering([node for node in ready if node.serves(model) and node not in history.lost_decode])
 
     def _other_decode(self, model: str, history: History, taker: Node) -> list[Node]:

@@ -32,17 +32,17 @@ ALLOWED: Final = (
     Allowed(
         name="worded by the proxy",
         where=r"error\.(message|type|param)",
-        errors=("unknown_model", "no_prompt", "text_temperature"),
+        errors=("no_prompt", "text_temperature"),
         reason=(
-            "The proxy refuses itself what it cannot route: a model that nobody serves, a body without a prompt, a field of "
-            "the wrong JSON type. Status and shape are vLLM's, the sentence is the proxy's."
+            "The proxy refuses itself what it cannot route: a body without a prompt, a field of the wrong JSON "
+            "type. Status and shape are vLLM's, the sentence is the proxy's."
         ),
     ),
     Allowed(
         name="Anthropic's shape",
-        where=r"type|error\.(code|param)",
+        where=r"type|error\.(code|param|type)",
         paths=(MESSAGES,),
-        errors=("no_prompt", "text_temperature"),
+        errors=("unknown_model", "no_prompt", "text_temperature"),
         reason=(
             "What the proxy refuses on /v1/messages is an error in Anthropic's shape; vLLM refuses a malformed body there in "
             "OpenAI's."

@@ -208,7 +208,7 @@ async def test_an_adapter_goes_to_the_nodes_of_its_base_model_alone() -> None:
         *(400, 404, 400, 200, 400, 200)
     ]
     error = unclear.json()["error"]
-    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", "base_model_name", 400)
+    assert (error["type"], error["param"], error["code"]) == ("BadRequestError", "base_model_name", 400)
     assert asked == [0, 0, 0, 0]
     assert operated == [["/reset_prefix_cache"], ["/v1/load_lora_adapter"]] * 2
 

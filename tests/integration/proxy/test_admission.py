@@ -108,7 +108,7 @@ async def test_a_tenant_with_few_requests_is_not_kept_waiting_by_one_with_many()
 
 async def test_a_lower_priority_number_goes_first() -> None:
     """A header's or the body's, in which vLLM finds it too."""
-    async with cluster(max_requests=1) as running:
+    async with cluster(max_requests=1, priority_header="x-request-priority") as running:
         hold(running)
         asked = [asyncio.create_task(ask(running, {"user": "first"}))]
         await until_true(lambda: running.decode[0].seen)
@@ -154,7 +154,7 @@ async def test_a_client_can_ask_for_less_time_and_not_for_more() -> None:
 )
 async def test_a_senseless_deadline_or_priority_is_400(headers: dict[str, str], body: dict[str, Any]) -> None:
     """No node hears of it."""
-    async with cluster() as running:
+    async with cluster(priority_header="x-request-priority") as running:
         got = await ask(running, body, **headers)
 
         assert running.decode[0].seen == []

@@ -33,7 +33,7 @@ def test_every_difference_is_named_with_both_values() -> None:
 
     assert differences(OURS, theirs) == [
         "dtype: 'bfloat16' here, 'float32' there",
-        "block_size_tokens: 128 here, 96 there",
+        "block_size_tokens: 128 here, 96 there (give both nodes the same --block-size)",
     ]
 
 
@@ -51,5 +51,7 @@ def test_block_sizes_may_differ_but_on_cpus(tokens: tuple[int, int]) -> None:
     cpu = [msgspec.structs.replace(OURS, block_size_tokens=each) for each in tokens]
     gpu = [msgspec.structs.replace(each, attention="FLASH_ATTN") for each in cpu]
 
-    assert differences(*cpu) == [f"block_size_tokens: {tokens[0]} here, {tokens[1]} there"]
+    assert differences(*cpu) == [
+        f"block_size_tokens: {tokens[0]} here, {tokens[1]} there (give both nodes the same --block-size)"
+    ]
     assert differences(*gpu) == []
