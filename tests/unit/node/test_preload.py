@@ -24,10 +24,10 @@ def test_libraries_below_a_folder_with_a_space_are_named_by_links(installed: Pat
     """Twice as well, and behind what the user preloads."""
     folder = tmp_path / "run"
     folder.mkdir()
-    for _ in range(2):
-        found = link_preloads(folder, {"LD_PRELOAD": "/mine.so"})["LD_PRELOAD"]
+    first, again = (link_preloads(folder, {"LD_PRELOAD": "/mine.so"}) for _ in range(2))
 
-    assert found == f"/mine.so:{folder}/libtcmalloc_minimal.so.4:{folder}/libgomp-1.so"
+    assert first == again
+    assert first["LD_PRELOAD"] == f"/mine.so:{folder}/libtcmalloc_minimal.so.4:{folder}/libgomp-1.so"
     assert (folder / "libgomp-1.so").resolve() == installed / "torch.libs" / "libgomp-1.so"
 
 
