@@ -29,6 +29,11 @@ class _Model(msgspec.Struct):
     id: str
 
 
+class _Versions(msgspec.Struct):
+    version: str
+    baton: str = ""
+
+
 class _Models(msgspec.Struct):
     data: list[_Model]
 
@@ -54,6 +59,16 @@ async def fetch(
     if whole.status != 200 and not any_status:
         raise RunError(f"{where} answered {whole.status}: {error_words(whole.body)}")
     return whole.body
+
+
+async def server_version(address: Address, headers: Mapping[str, str], timeout_s: float) -> str:
+    """Return what the server says of itself at `/version`, as vLLM and Baton's proxy do; "" if it does not say."""
+    try:
+        body = await fetch(address, "/version", headers, timeout_s)
+        said = msgspec.json.decode(body, type=_Versions)
+    except (RunError, msgspec.DecodeError):
+        return ""
+    return f"vLLM {said.version}" + (f", Baton {said.baton}" if said.baton else "")
 
 
 async def first_model(address: Address, headers: Mapping[str, str], timeout_s: float) -> str:

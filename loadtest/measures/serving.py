@@ -85,8 +85,14 @@ def busiest_second(done: Sequence[Record]) -> Peaks:
 
     The seconds do not slide, and a request counts in every one that it touches: both as in vLLM's benchmark.
     """
+    tokens, requests = by_second(done)
+    return Peaks(float(max(tokens, default=0)), max(requests, default=0))
+
+
+def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
+    """Return the tokens that came and the requests under way in each second, counted from the first request on."""
     if not done:
-        return Peaks(0.0, 0)
+        return [], []
     began = min(record.started_s for record in done)
     seconds = math.ceil(max(_end(record) for record in done) - began) + 1
     tokens, requests = [0] * seconds, [0] * seconds
@@ -98,7 +104,7 @@ def busiest_second(done: Sequence[Record]) -> Peaks:
             tokens[min(int(at), seconds - 1)] += 1
         for second in range(int(record.started_s - began), int(_end(record) - began) + 1):
             requests[second] += 1
-    return Peaks(float(max(tokens)), max(requests))
+    return tokens, requests
 
 
 def _end(record: Record) -> float:

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from baton.loadtest.measures.serving import Serving
 from baton.loadtest.report.figures import figures
 from baton.loadtest.report.legs import legs_picture
 from baton.loadtest.report.markdown import about
-from baton.loadtest.report.pictures import distributions, throughput_plots, timeline
+from baton.loadtest.report.pictures import distributions, over_time, throughput_plots, timeline
 from baton.loadtest.report.plots import Picture
 from baton.loadtest.report.style import STYLE
 from baton.loadtest.report.tables import TITLES, Table, milliseconds, other_tables, serving_groups, sweep_table
@@ -31,12 +32,26 @@ def html_report(result: Result) -> str:
         found = figures(stage, result.slos_ms)
         rows = [(name.rstrip(":"), value) for name, value in serving_groups(stage, found.serving)[0].rows]
         parts.append(f"<h2>{escape(stage.label)}</h2>")
+        parts.append(f'<p class="headline">{escape(headline(found.serving))}</p>')
         parts.append(table_html(Table("Serving benchmark result", ("", ""), rows)))
         parts += [table_html(table) for table in other_tables(stage, found)]
+        parts.append(figure(over_time(stage, f"tokens-{number}")))
         parts.append(figure(timeline(stage, f"timeline-{number}")))
         if stage.legs:
             parts.append(figure(legs_picture(stage, f"legs-{number}")))
     return page(title, parts)
+
+
+def headline(served: Serving) -> str:
+    """Return what a stage comes to, in one line."""
+    ttft = served.ttft
+    first = (
+        f"first token after {ttft.median * 1000:.0f} ms (median), {ttft.p99 * 1000:.0f} ms (P99); " if ttft.n else ""
+    )
+    return (
+        f"{served.output_tokens_per_s:.0f} output tokens/s, {served.requests_per_s:.1f} requests/s; {first}"
+        f"{served.failed} of {served.completed + served.failed} failed; at most {served.peak_concurrent_requests:.0f} at once"
+    )
 
 
 def when(result: Result) -> str:

@@ -36,7 +36,8 @@ def about(result: Result) -> Table:
         else []
     )
     where = [(f"client: {name}", str(value)) for name, value in result.environment.items()]
-    server = [("url", str(result.arguments.get("url"))), ("seed", str(result.arguments.get("seed")))]
+    version = [("server", str(said))] if (said := result.arguments.get("server")) else []
+    server = [("url", str(result.arguments.get("url"))), *version, ("seed", str(result.arguments.get("seed")))]
     return Table("What was run", ("", ""), [*server, *asked, *slos, *where])
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from baton.loadtest.measures.percentile import percentile
 from baton.loadtest.measures.record import Record
+from baton.loadtest.measures.serving import by_second
 from baton.loadtest.report.figures import figures
 from baton.loadtest.report.plots import BOTTOM, TOP, Axes, Labels, Picture, Series, box_key, frame, line_plot, svg
 from baton.loadtest.report.scales import Scale, nice
@@ -50,6 +51,19 @@ def _values(stage: StageResult, name: str) -> list[float]:
         return [gap for record in done for gap in record.itls_s]
     field = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "latency_s"}[name]
     return [value for record in done if (value := getattr(record, field)) is not None]
+
+
+def over_time(stage: StageResult, name: str) -> Picture:
+    """Return the tokens of each second of a stage."""
+    tokens, _ = by_second([record for record in stage.records if record.ok])
+    labels = Labels(
+        name=name,
+        title="Output tokens over time",
+        description="Tokens that came in each second, of completed requests; the table has the mean and the highest.",
+        x="seconds",
+        y="tokens per second",
+    )
+    return line_plot(labels, [Series("tokens", list(enumerate(map(float, tokens))))] if tokens else [])
 
 
 def timeline(stage: StageResult, name: str) -> Picture:

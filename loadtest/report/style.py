@@ -35,6 +35,7 @@ svg { display: block; width: 100%; height: auto; }
 h1 { font-size: 1.5rem; line-height: 1.25; overflow-wrap: anywhere; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 .plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(30rem, 100%), 1fr)); gap: 0 2rem; }
 .plots > div { min-width: 0; }
+.headline { font-size: 1.1rem; font-weight: 600; }
 .scroll { overflow-x: auto; } .note { color: var(--quiet); max-width: 46rem; }
 svg text { fill: var(--quiet); font-size: 12px; } svg .name { fill: var(--ink); } .grid { stroke: var(--faint); }
 @media (min-width: 40.01rem) { .plots svg text { font-size: 15px; } }

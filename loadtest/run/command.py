@@ -16,7 +16,7 @@ import uvloop
 
 from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Exchange
-from baton.loadtest.client.fetch import fetch, first_model
+from baton.loadtest.client.fetch import fetch, first_model, server_version
 from baton.loadtest.client.pool import Client
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
@@ -71,6 +71,7 @@ async def run(given: argparse.Namespace, dataset: Source) -> Result:
     if given.model:
         await fetch(address, "/v1/models", headers, _GREETING_S, any_status=True)
     model = given.model or await first_model(address, headers, _GREETING_S)
+    version = await server_version(address, headers, _GREETING_S)
     form = Form(
         model=model,
         chat=given.endpoint == "chat",
@@ -89,7 +90,7 @@ async def run(given: argparse.Namespace, dataset: Source) -> Result:
             schema_version=SCHEMA_VERSION,
             began_at=began_at,
             interrupted=session.stop.is_set(),
-            arguments={**shown(given), "model": model},
+            arguments={**shown(given), "model": model, "server": version},
             workload={**build.workload(given, dataset), "model": model},
             environment=environment(),
             slos_ms=given.slos_ms,

@@ -6,11 +6,12 @@ import os
 import pty
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from baton.loadtest.client.address import parse_address
-from baton.loadtest.client.fetch import fetch, first_model
+from baton.loadtest.client.address import Address, parse_address
+from baton.loadtest.client.fetch import fetch, first_model, server_version
 from baton.loadtest.errors import RunError
 from tests.support.cluster import until_true
 from tests.support.fake_answers import MODEL
@@ -19,6 +20,13 @@ from tests.support.fake_openai import FakeOpenAI, serving
 
 async def model_of(answer: bytes, *, stays: bool = False) -> str:
     """Ask a server that says this for its first model."""
+    return await asked(first_model, answer, stays=stays)
+
+
+async def asked(
+    question: Callable[[Address, dict[str, str], float], Awaitable[str]], answer: bytes, *, stays: bool = False
+) -> str:
+    """Ask a server that says this."""
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -36,7 +44,7 @@ async def model_of(answer: bytes, *, stays: bool = False) -> str:
     async with server:
         port = server.sockets[0].getsockname()[1]
         try:
-            return await first_model(parse_address(f"http://127.0.0.1:{port}"), {}, 0.5)
+            return await question(parse_address(f"http://127.0.0.1:{port}"), {}, 0.5)
         finally:
             await asyncio.wait_for(over.wait(), 5)
 
@@ -44,6 +52,20 @@ async def model_of(answer: bytes, *, stays: bool = False) -> str:
 def answering(body: bytes, status: bytes = b"200 OK") -> bytes:
     """A whole answer."""
     return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b'{"version": "0.32.0"}', b"200 OK", "vLLM 0.32.0"),
+        (b'{"version": "0.32.0", "baton": "0.1.0"}', b"200 OK", "vLLM 0.32.0, Baton 0.1.0"),
+        (b"{}", b"404 Not Found", ""),
+        (b"[]", b"200 OK", ""),
+    ],
+)
+async def test_a_report_names_the_servers_version_if_it_is_told(body: bytes, status: bytes, said: str) -> None:
+    """Other servers have no such route."""
+    assert await asked(server_version, answering(body, status)) == said
 
 
 async def test_the_first_model_is_taken() -> None:

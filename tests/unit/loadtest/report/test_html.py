@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from baton.loadtest.measures.record import TIMEOUT
@@ -30,12 +32,21 @@ def test_every_picture_is_sound_and_has_a_name_and_a_description(taken: Result) 
 
 
 def test_a_sweep_has_its_curves_and_every_stage_its_timeline() -> None:
-    """Four distributions, two curves, two timelines."""
+    """Four distributions, two curves; of each stage its tokens over time and its timeline."""
     text = html_report(SWEEP)
 
-    assert text.count('role="img"') == 4 + 2 + 2
-    assert html_report(SINGLE).count('role="img"') == 4 + 1
+    assert text.count('role="img"') == 4 + 2 + 2 * 2
+    assert html_report(SINGLE).count('role="img"') == 4 + 2
     assert "waiting in line" in text
+
+
+def test_each_stage_begins_with_what_it_comes_to() -> None:
+    """In one line; without a latency where nothing was completed."""
+    assert re.search(
+        r'class="headline">\d+ output tokens/s, [\d.]+ requests/s; first token after 100 ms', html_report(SINGLE)
+    )
+    assert "0.0 requests/s; 1 of 1 failed" in html_report(NOTHING_DONE)
+    assert "Mean TTFT (ms)</th><td>–</td>" in html_report(NOTHING_DONE) or "<td>–</td>" in html_report(NOTHING_DONE)
 
 
 def test_names_are_escaped() -> None:
