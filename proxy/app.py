@@ -33,6 +33,7 @@ from baton.proxy.document.by_hand import describe_data_routes
 from baton.proxy.document.routes import EngineDocument, add_document
 from baton.proxy.endpoints import DATA_ROUTES, RESPONSES
 from baton.proxy.failover import Failover
+from baton.proxy.node_series import NodeSeries
 from baton.proxy.nodes import Members
 from baton.proxy.orchestrate import Orchestrator
 from baton.proxy.pass_through.conversations import Conversations
@@ -150,7 +151,8 @@ def create_app(
     api = FastAPI(title="Baton", lifespan=lifespan, openapi_url=None)  # `document/` has its own
     describe_data_routes(api)
     add_document(api, EngineDocument(members, upstream))
-    _add_routes(api, members, crew, needs_prefill=config.proxy.when_no_prefill == "refuse")
+    series = NodeSeries(lambda: (*members.prefill, *members.decode), upstream) if config.proxy.node_metrics else None
+    _add_routes(api, members, crew, series, needs_prefill=config.proxy.when_no_prefill == "refuse")
     unchanging = {"version": about.running_version(), "settings": about.settings(config.proxy)}
     api.include_router(admin_router(members, crew, upstream, admin_token, unchanging))
     api.include_router(dashboard_router(dashboard, admin_token))
@@ -179,7 +181,7 @@ def _conditional(config: ProxyConfig, members: Members) -> Conditional:
     return conditional
 
 
-def _add_routes(api: FastAPI, members: Members, crew: Crew, *, needs_prefill: bool) -> None:
+def _add_routes(api: FastAPI, members: Members, crew: Crew, series: NodeSeries | None, *, needs_prefill: bool) -> None:
     @api.head("/health", include_in_schema=False)
     @api.get("/health", response_class=Response)
     async def health() -> Response:
@@ -195,7 +197,8 @@ def _add_routes(api: FastAPI, members: Members, crew: Crew, *, needs_prefill: bo
     @api.get("/metrics", response_class=PlainTextResponse)
     async def metrics_text() -> Response:
         """Return Prometheus' text format."""
-        return Response(await crew.metrics(), media_type=metrics.CONTENT_TYPE)
+        own = await crew.metrics()
+        return Response(own + await series.text() if series else own, media_type=metrics.CONTENT_TYPE)
 
     @api.get("/version")
     async def version() -> JSONResponse:

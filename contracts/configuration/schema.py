@@ -55,6 +55,7 @@ class ProxyConfig:
     max_waiting: Number = 4096  # requests in the queue; more get 503
     max_waiting_per_tenant: AtLeastOne = 1024  # of one tenant; more get 429
     tenant_header: str = ""  # who asks, if a gateway says so; empty or missing: the API key
+    node_metrics: bool = False  # add vLLM's own series of all nodes to `/metrics`, with their role and url
     priority_header: str = ""  # lower goes first; else the body's `priority`; empty: neither counts
     client_stall_timeout_s: Seconds = 60.0  # a client that reads nothing for so long is dropped
     local_below_bytes: Number = 0  # a prompt of which a decode node lacks less is computed there; 0: none is by choice
