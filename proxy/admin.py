@@ -41,6 +41,13 @@ from baton.proxy.workers.views import view
 OFF: Final = "the admin API is off: proxy.admin_token_file is not set"
 MAX_BODY_BYTES: Final = 1 << 20
 T = TypeVar("T")
+REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"description": "The request is malformed"},
+    401: {"description": "The admin token is needed"},
+    403: {"description": "The admin API is off: `proxy.admin_token_file` is not set"},
+    404: {"description": "There is no such node"},
+    502: {"description": "Some worker or node did not do it"},
+}
 _bearer: Final = HTTPBearer(auto_error=False, description="The token in `proxy.admin_token_file`")
 
 
@@ -48,7 +55,9 @@ def admin_router(
     members: Members, crew: Crew, upstream: Upstream, token: AdminToken | None, about: dict[str, Any]
 ) -> APIRouter:
     """Return the routes; `about` is what never changes of the state."""
-    router = APIRouter(tags=["admin"], route_class=guarded_by(token), dependencies=[Depends(_bearer)])
+    router = APIRouter(
+        tags=["admin"], route_class=guarded_by(token), dependencies=[Depends(_bearer)], responses=REFUSALS
+    )
     _add_member_routes(router, members, crew, about)
     _add_fan_out_routes(router, members, crew, upstream)
     return router

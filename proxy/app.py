@@ -29,7 +29,7 @@ from baton.proxy.attempt import Attempts
 from baton.proxy.cancels import Cancels
 from baton.proxy.dashboard.dashboard import Dashboard
 from baton.proxy.dashboard.routes import dashboard_router
-from baton.proxy.document.by_hand import describe_data_routes
+from baton.proxy.document.by_hand import ANSWERS, describe_data_routes
 from baton.proxy.document.routes import EngineDocument, add_document
 from baton.proxy.endpoints import DATA_ROUTES, RESPONSES
 from baton.proxy.failover import Failover
@@ -188,7 +188,7 @@ def _add_routes(api: FastAPI, members: Members, crew: Crew, series: NodeSeries |
         """Answer 200: this process is alive; see `/ready` for whether it can serve."""
         return Response()
 
-    @api.get("/ready")
+    @api.get("/ready", responses={503: {"description": "No request can be served; `reasons` says why"}})
     async def ready() -> JSONResponse:
         """Say whether requests can be served, and if not (503), why."""
         found = readiness.readiness(members.prefill, members.decode, needs_prefill=needs_prefill)
@@ -213,7 +213,9 @@ def _add_routes(api: FastAPI, members: Members, crew: Crew, series: NodeSeries |
         loads = [node.info.load for node in members.decode if node.info is not None and node.info.load is not None]
         return JSONResponse({"server_load": sum(found.requests for found in loads)})
 
-    @api.get("/v1/models")
+    answers: dict[int | str, dict[str, Any]] = {status: ANSWERS[status] for status in (401, 404, 429, 503)}
+
+    @api.get("/v1/models", responses=answers)
     async def models(request: Request) -> JSONResponse:
         """List the models that ready decode nodes serve, and the caller may use."""
         found = readiness.models(members.decode)
@@ -221,7 +223,7 @@ def _add_routes(api: FastAPI, members: Members, crew: Crew, series: NodeSeries |
             return _error(503, "no decode node is ready", "service_unavailable_error")
         return JSONResponse({"object": "list", "data": [entry for entry in found if _may_use(request, entry["id"])]})
 
-    @api.get("/v1/models/{model:path}")
+    @api.get("/v1/models/{model:path}", responses=answers)
     async def model(request: Request, model: str) -> JSONResponse:
         """Describe one model."""
         found = [

@@ -34,3 +34,25 @@ async def test_a_node_without_a_document_is_no_problem() -> None:
 
     assert missing.status_code == odd.status_code == 200
     assert "/v1/chat/completions" in odd.json()["paths"]
+
+
+async def test_what_the_proxys_own_routes_answer_is_in_the_document() -> None:
+    """Status and type of content, of refusals too."""
+    asked = {
+        "/health": ("GET", "/health"),
+        "/metrics": ("GET", "/metrics"),
+        "/version": ("GET", "/version"),
+        "/v1/models": ("GET", "/v1/models"),
+        "/v1/models/{model}": ("GET", "/v1/models/unheard-of"),
+        "/admin/nodes": ("GET", "/admin/nodes"),
+        "/ready": ("GET", "/ready"),
+    }
+    async with cluster(decode=0) as running:
+        document = (await running.http.get("/openapi.json")).json()
+        got = {path: await running.http.request(*call) for path, call in asked.items()}
+
+    for path, answer in got.items():
+        described = document["paths"][path]["get"]["responses"][str(answer.status_code)]
+        if answer.status_code == 200:
+            kind = answer.headers.get("content-type", "").partition(";")[0]
+            assert list(described.get("content", {})) == ([kind] if kind else []), path
