@@ -46,6 +46,12 @@ def reason_for_local(fields: Fields) -> str | None:
     return NO_PROMPT if _count_listed(fields) == 0 else None
 
 
+def generates_little(fields: Fields) -> bool:
+    """Return whether at most one token is wanted: such a request is scored, and a prefill node can serve it whole."""
+    limits = [fields[name] for name in ("max_completion_tokens", "max_tokens") if is_set(fields, name)]
+    return bool(limits) and all(bytes(limit).strip() in (b"0", b"1") for limit in limits)
+
+
 def has_several_prompts(fields: Fields) -> bool:
     """Return whether the request is a batch; a list of token ids is one prompt."""
     return _count_listed(fields) > 1

@@ -14,7 +14,7 @@ from baton.contracts.http import LOCAL
 from baton.contracts.kv_transfer import new_transfer_id
 from baton.contracts.node_info import compatible
 from baton.proxy.bases import check_is_one, unknown_model
-from baton.proxy.classify import reason_for_local
+from baton.proxy.classify import PROMPT_LOGPROBS, generates_little, reason_for_local
 from baton.proxy.dialects.alone import reason_alone
 from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError
 from baton.proxy.fields import is_set
@@ -95,6 +95,11 @@ class Planner:
             raise UnavailableError("no decode node is ready for this model")
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
+            if reason == PROMPT_LOGPROBS and generates_little(request.fields):
+                prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
+                if matching := _that_fit(prefill, decode):
+                    node = self._prefill_router.choose(work, matching)
+                    return Alone(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
             return self._own.first(work, decode, reason, nowhere_else=True)
         prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
         matching = _that_fit(decode, prefill)

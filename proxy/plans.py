@@ -9,9 +9,9 @@ from baton.proxy.node import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alone:
-    """The decode node computes the prompt itself."""
+    """One node computes the prompt and decodes."""
 
-    decode: Node
+    decode: Node  # a prefill node, where nearly all of the work is the prompt
     path: str  # LOCAL or RECOMPUTED
     reason: str  # for the response header
     label: str = ""  # the same for `baton_decisions_total`

@@ -66,6 +66,39 @@ def silent(role: Literal["prefill", "decode"], for_s: float = 0.0) -> Node:
     return made
 
 
+@pytest.mark.parametrize("limit", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_prompt_that_is_only_scored_is_served_by_a_prefill_node(limit: str, most: int) -> None:
+    """Decode nodes go on making tokens. If it fails there, a decode node serves it."""
+    maker, taker = node("prefill"), node("decode")
+    made, asked = planner([maker], [taker]), request({"echo": True, "logprobs": 1, limit: most})
+
+    chosen = made.first(asked)
+    again = made.after(chosen, D_FAILED, asked, History().after(maker, Kind.CONNECT), may_retry=True)
+
+    assert isinstance(chosen, Alone)
+    assert (chosen.decode, chosen.path, chosen.reason) == (maker, LOCAL, classify.PROMPT_LOGPROBS)
+    assert again.decode is taker
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 2}, {}, {"max_tokens": 1, "max_completion_tokens": 9}])
+def test_a_prompt_that_is_scored_and_continued_stays_on_a_decode_node(fields: dict[str, int]) -> None:
+    """A prefill node does not make tokens."""
+    taker = node("decode")
+    made = planner([node("prefill")], [taker])
+
+    assert made.first(request({"prompt_logprobs": 1, **fields})).decode is taker
+
+
+def test_a_prompt_is_not_scored_by_other_weights() -> None:
+    """Nor by a prefill node that is not ready."""
+    taker = node("decode")
+    makers = [node("prefill", fingerprint=BFLOAT16)]
+
+    assert planner(makers, [taker]).first(request({"prompt_logprobs": 1, "max_tokens": 1})).decode is taker
+    assert planner([], [taker]).first(request({"prompt_logprobs": 1, "max_tokens": 1})).decode is taker
+
+
 def test_a_plain_request_gets_a_pair() -> None:
     """With both sides ready, each plan has two nodes and an id of its own."""
     planned = planner([node("prefill")], [node("decode")])
