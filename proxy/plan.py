@@ -16,6 +16,7 @@ from baton.contracts.node_info import compatible
 from baton.proxy.bases import check_is_one, unknown_model
 from baton.proxy.classify import PROMPT_LOGPROBS, generates_little, reason_for_local
 from baton.proxy.dialects.alone import reason_alone
+from baton.proxy.endpoints import COMPLETIONS
 from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError
 from baton.proxy.fields import is_set
 from baton.proxy.headers import find
@@ -95,7 +96,8 @@ class Planner:
             raise UnavailableError("no decode node is ready for this model")
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
-            if reason == PROMPT_LOGPROBS and generates_little(request.fields):
+            # Of other APIs the answer's form depends on parsers, which a prefill node may not have been given.
+            if request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields):
                 prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
                 if matching := _that_fit(prefill, decode):
                     node = self._prefill_router.choose(work, matching)
