@@ -1,4 +1,7 @@
-"""`python -m tests.newcomer`: walk with an empty cache of pip's, and again with what pip has kept. Exits 1 where it takes too long."""
+"""`python -m tests.newcomer`: walk with an empty cache of pip's, again with what pip has kept, then through three hardships.
+
+Exits 1 where it takes too long.
+"""
 
 import argparse
 import subprocess
@@ -13,6 +16,7 @@ from baton.contracts.configuration.load import load
 from baton.deploy.ports import taken
 from baton.deploy.stack import Stack, Surroundings, plan
 from tests.newcomer.figures import table, total_s
+from tests.newcomer.hardships import walk_hardships
 from tests.newcomer.journey import JourneyError, walk
 from tests.newcomer.machines import Clean, Here
 from tests.newcomer.readme import README, commands
@@ -56,6 +60,8 @@ def _walks(where: str, count: int, folder: Path | None, settings: Mapping[str, s
         for title in WALKS[:count]:
             _say(f"{title}:")
             done.append((title, walk(machine, promised, _say)))
+        for step in walk_hardships(machine, promised, _say):
+            _say(f"{step.name}: {step.seconds:.0f} s")
     _say(f"\n{table(done)}")
     return 0 if total_s(done[0][1].first) < PROMISED_S else 1
 

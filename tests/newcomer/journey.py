@@ -59,9 +59,9 @@ def walk(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Jo
     Raises:
         JourneyError: a command failed, took too long, or answered otherwise than it should.
     """
-    _run(machine, "rm -rf baton")  # not a step: somebody has walked here before
+    run_line(machine, "rm -rf baton")  # not a step: somebody has walked here before
     before_bytes, began_s = _received_bytes(), time.monotonic()
-    _run(machine, f"git clone -q {machine.repository} baton")
+    run_line(machine, f"git clone -q {machine.repository} baton")
     cloned = Step(name="clone", seconds=time.monotonic() - began_s)
     first = _leg(machine, commands.serve, commands.request, say)
     received_mib = (_received_bytes() - before_bytes) >> 20
@@ -70,9 +70,11 @@ def walk(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Jo
 
 
 def _leg(machine: Machine, serve: str, request: str, say: Callable[[str], None]) -> list[Step]:
-    with _serving(machine, serve, say) as steps:
+    began_s = time.monotonic()
+    with served(machine, serve, say) as output:
+        steps = parts(began_s, output.lines)
         began_s = time.monotonic()
-        answer = _run(
+        answer = run_line(
             machine, f"exec 2>/dev/null; cd baton && {request}"
         )  # curl draws a bar there, as it has no terminal
         if problem := wrong(answer):
@@ -110,50 +112,66 @@ def wrong(answer: str) -> str:
 
 
 @contextmanager
-def _serving(machine: Machine, line: str, say: Callable[[str], None]) -> Iterator[list[Step]]:
-    """Type it, wait until it serves, and press Ctrl-C in the end; yield the parts of the wait."""
-    began_s = time.monotonic()
+def served(machine: Machine, line: str, say: Callable[[str], None]) -> Iterator["Output"]:
+    """Type it, wait until it serves, and press Ctrl-C in the end; yield what it prints."""
     process = machine.start(f"cd baton && {line}")
+    output = Output(process)
     try:
-        yield parts(began_s, _until_serving(process, began_s + SERVE_S, say))
+        output.until(SERVING, time.monotonic() + SERVE_S, say)
+        yield output
     finally:
         interrupt(process)
 
 
-def _until_serving(process: subprocess.Popen[str], deadline_s: float, say: Callable[[str], None]) -> list[Line]:
-    heard: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(process, heard), daemon=True).start()
-    lines: list[Line] = []
-    while not lines or not lines[-1][1].startswith(SERVING):
-        try:
-            line = heard.get(timeout=max(0.0, deadline_s - time.monotonic()))
-        except queue.Empty:
-            raise JourneyError(f"it does not serve after {SERVE_S:g} s; {_tail(lines)}") from None
-        if line is None:
-            raise JourneyError(f"it ended before it served; {_tail(lines)}")
-        say(f"  {line[1]}")
-        lines.append(line)
-    return lines
+class Output:
+    """What a process prints, read by a thread."""
 
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.lines: list[Line] = []
+        self._heard: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+        threading.Thread(target=self._listen, args=(process,), daemon=True).start()
 
-def _listen(process: subprocess.Popen[str], heard: "queue.SimpleQueue[Line | None]") -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        heard.put((time.monotonic(), line.rstrip()))
-    heard.put(None)
+    def until(self, mark: str, deadline_s: float, say: Callable[[str], None]) -> list[Line]:
+        """Wait for a line that begins with `mark`, or has it behind a name; return the lines up to it that are new.
+
+        Raises:
+            JourneyError: it does not come.
+        """
+        before = len(self.lines)
+        while len(self.lines) == before or mark not in self.lines[-1][1]:
+            try:
+                line = self._heard.get(timeout=max(0.0, deadline_s - time.monotonic()))
+            except queue.Empty:
+                raise JourneyError(f"{mark!r} does not come in time; {_tail(self.lines)}") from None
+            if line is None:
+                raise JourneyError(f"it ended before it said {mark!r}; {_tail(self.lines)}")
+            say(f"  {line[1]}")
+            self.lines.append(line)
+        return self.lines[before:]
+
+    def _listen(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._heard.put((time.monotonic(), line.rstrip()))
+        self._heard.put(None)
 
 
 def _tail(lines: Sequence[Line]) -> str:
     return "its last lines:\n" + "\n".join(text for _, text in lines[-30:])
 
 
-def _run(machine: Machine, line: str) -> str:
+def run_line(machine: Machine, line: str, *, fails: bool = False) -> str:
+    """Run a line to its end and return what it printed.
+
+    Raises:
+        JourneyError: it failed, or did not where it should, or took too long.
+    """
     with machine.start(line) as process:
         try:
             said, _ = process.communicate(timeout=SHORT_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             raise JourneyError(f"no end after {SHORT_S:g} s: {line}") from None
-    if process.returncode != 0:
+    if (process.returncode != 0) != fails:
         raise JourneyError(f"{line}\nended with {process.returncode}:\n{said}")
     return said
