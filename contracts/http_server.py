@@ -100,4 +100,8 @@ class WaitingProtocol(HttpToolsProtocol):
         elif self._is_answering():  # part of a pipelined request has come; it is not read while there is one before it
             self._expect_head()
         else:
-            self.transport.close()
+            self._end_late()
+
+    def _end_late(self) -> None:
+        """End a connection whose request is late; a client may still read its last answer."""
+        self.transport.close()

@@ -94,6 +94,15 @@ class NodeProtocol(WaitingProtocol):
         self.crowd.unproven.pop(self, None)
         self._waiting = self.crowd.proven
 
+    def give_way(self) -> None:
+        """Give the descriptor up at once, with what the peer has not read of its last answer."""
+        self._waiting.pop(self, None)
+        self.transport.abort()
+
+    def _end_late(self) -> None:
+        """As `give_way`: a peer that reads nothing would keep the descriptor."""
+        self.transport.abort()
+
     def _line(self) -> Waiting:
         return self.crowd.unproven
 

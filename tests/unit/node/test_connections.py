@@ -172,3 +172,20 @@ async def test_a_websocket_waits_for_no_request(hasty: Node) -> None:
     websocket.connection_made.assert_called_once_with(transport)
     assert not transport.closing
     assert not hasty.crowd.unproven
+
+
+async def test_an_answer_that_is_not_read_keeps_no_descriptor(hasty: Node, node: Node) -> None:
+    """Neither when the next request is late nor when a connection has to make way: closing would wait for the peer."""
+    for each in (hasty, node):
+        each.go.set()
+    _, late = await hasty.connected(WHOLE)
+    crowd = [await node.connected(WHOLE) for _ in range(4)]
+    made_way = [transport.aborted for _, transport in crowd]
+    for _ in range(3000):
+        if late.aborted:
+            break
+        await asyncio.sleep(0.01)
+
+    assert late.unread_bytes
+    assert late.aborted
+    assert made_way == [True, False, False, False]
