@@ -5,12 +5,19 @@ serve the same one. An adapter belongs to the base model of the node that has lo
 models would be answered by either, so nothing is served under it.
 """
 
+import re
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from baton.proxy.errors import BadRequestError, UnknownModelError
 from baton.proxy.node import Node
 
 FIELD = "base_model_name"  # vLLM's word for it, in `--lora-modules`
+
+
+# What vLLM replaces in messages to clients: a model's name may be a path.
+_FOLDERS: Final = re.compile(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+")
+_FILES: Final = re.compile(r"(?:/[\w\-]+)+/[\w\-]+\.\w+")
 
 
 def bases(nodes: Iterable[Node]) -> list[frozenset[str]]:
@@ -47,7 +54,8 @@ def unknown_model(model: str, nodes: Sequence[Node]) -> UnknownModelError:
     served = dict.fromkeys(name for node in nodes if node.info for name in node.info.served_models)
     adapters = {name for node in nodes for name in node.adapter_names}
     aliases = ", ".join(name for name in served if name not in adapters)
-    return UnknownModelError(f"The model `{model}` does not exist. Valid aliases: {aliases}.", param="model")
+    message = f"The model `{model}` does not exist. Valid aliases: {aliases}."
+    return UnknownModelError(_FILES.sub("<path>", _FOLDERS.sub("<path>", message)), param="model")
 
 
 def nodes_to_load(nodes: Sequence[Node], adapter: str, base: str) -> list[Node]:

@@ -41,6 +41,14 @@ def test_an_adapter_is_loaded_on_the_nodes_of_its_base_model() -> None:
         bases.nodes_to_load([ONE, OTHER], "new", "poet")
 
 
+def test_an_unknown_model_is_refused_in_vllms_words() -> None:
+    """With the names of all base models; paths are left out, as vLLM does."""
+    found = bases.unknown_model("other?", [ONE, OTHER, UNKNOWN, serving("/home/me/weights")])
+
+    assert str(found) == "The model `other?` does not exist. Valid aliases: one, other, <path>"
+    assert (found.kind, found.param) == ("NotFoundError", "model")
+
+
 @pytest.mark.parametrize("name", ["poet", "one"])
 def test_a_name_of_another_base_model_is_not_given_to_an_adapter(name: str) -> None:
     """Requests could not be told apart."""
