@@ -30,6 +30,7 @@ CDFS: Final = [
         "End-to-end Latency",
     )
 ]
+OVER_TIME: Final = "Output tokens over time"
 CURVES: Final = ["Throughput and Time to First Token", "Throughput and Time per Output Token (excl. 1st token)"]
 
 
@@ -84,8 +85,8 @@ async def test_a_run_shows_distributions_requests_legs_and_pushes(browser: Brows
     """A line each; a bar for each part of a request; six kinds of stretches for each of twenty requests."""
     found = await seen(browser, files["closed loop"])
 
-    assert list(found.pictures) == [*CDFS, "Requests over time, 8 users", "Legs and pushes, 8 users"]
-    assert [found.marks(name, "line") for name in CDFS] == [1] * 4
+    assert list(found.pictures) == [*CDFS, OVER_TIME, "Requests over time, 8 users", "Legs and pushes, 8 users"]
+    assert [found.marks(name, "line") for name in (*CDFS, OVER_TIME)] == [1] * 5
     bars = [found.marks("Requests over time, 8 users", css) for css in ("first", "tokens", "failed")]
     assert bars == [120, 120, 2]
     kinds = ("way", "waits", "steps", "tokens", "prefill", "pushes")
