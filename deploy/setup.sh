@@ -54,13 +54,17 @@ install_system_packages() {
 
 pip_install() { "$VENV/bin/python" -m pip install -qq --no-input --disable-pip-version-check --no-deps "$@"; }
 
+# Where pip finds no CPU build, the build for CUDA is taken: it computes on a CPU as well, with libraries of several GB.
 install_torch() {
     local torch
     torch=$(grep '^torch==' requirements/cpu.txt)
     say "installing $torch"
-    pip_install "$torch" || die "pip could not install $torch (its own words are above)." \
-        "If it found no such version, pip's configuration offers no CPU build of torch: add PyTorch's CPU wheel index," \
-        "for example with PIP_EXTRA_INDEX_URL=<address of PyTorch's CPU wheel index> make setup"
+    pip_install "$torch" && return
+    say "pip could not install $torch (the reason is above). If it found no such version, its configuration offers no" \
+        "CPU build of torch; with PIP_EXTRA_INDEX_URL=<address of PyTorch's CPU wheel index> it does." \
+        "Installing ${torch%+cpu} instead, the build for CUDA: a download of about 3 GB"
+    "$VENV/bin/python" -m pip install -qq --no-input --disable-pip-version-check "${torch%+cpu}" ||
+        die "pip could not install ${torch%+cpu} (the reason is above)"
 }
 
 install_packages() {

@@ -1,6 +1,7 @@
-"""`python -m tests.newcomer`: walk with an empty cache of pip's, again with what pip has kept, then through three hardships.
+"""`python -m tests.newcomer`: walk the README's commands on clean Debians, with nothing there but what the README names.
 
-Exits 1 where it takes too long.
+On the first release: with pip's cache empty, again with what pip has kept, then through three hardships. On each other
+release, which brings another Python: once. Exits 1 where the first walk takes too long.
 """
 
 import argparse
@@ -8,7 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -18,12 +20,13 @@ from baton.deploy.stack import Stack, Surroundings, plan
 from tests.newcomer.figures import table, total_s
 from tests.newcomer.hardships import walk_hardships
 from tests.newcomer.journey import JourneyError, walk
-from tests.newcomer.machines import Clean, Here
+from tests.newcomer.machines import Clean, Here, Machine
 from tests.newcomer.readme import README, commands
 from tests.support.images.machine import MachineError
 
 PROMISED_S: Final = 360.0  # to the first token, with an empty cache
 WALKS: Final = ("nothing there yet", "a second clone")
+RELEASES: Final = ("bookworm", "trixie")  # Debian's: Python 3.11 and 3.13
 
 
 def main() -> int:
@@ -32,38 +35,55 @@ def main() -> int:
     parser.add_argument("--machine", choices=("clean", "here"), default="clean", help="a clean Debian, or this one")
     parser.add_argument("--walks", type=int, choices=(1, 2), default=2, help="1: with the empty cache alone")
     parser.add_argument(
+        "--releases",
+        nargs="+",
+        default=RELEASES,
+        help=f"Debian's, the first with hardships (default: {' '.join(RELEASES)})",
+    )
+    parser.add_argument(
         "--folder", type=Path, help="make the folder for it there: 6 GB (default: where temporary files are)"
     )
     parser.add_argument("--set", nargs="+", default=[], metavar="BATON_…=VALUE", help="where ports are taken by others")
     options = parser.parse_args()
     settings = dict(each.split("=", 1) for each in options.set)
     try:
-        return _walks(options.machine, options.walks, options.folder, settings)
+        return _walks(options, settings)
     except (JourneyError, MachineError, subprocess.SubprocessError) as exc:
         print(f"newcomer: {exc}", file=sys.stderr)
         return 1
 
 
-def _walks(where: str, count: int, folder: Path | None, settings: Mapping[str, str]) -> int:
+def _walks(options: argparse.Namespace, settings: Mapping[str, str]) -> int:
     promised = commands(README.read_text())
     if busy := list(taken(_stack(settings))):
         raise JourneyError("\n".join(busy))
-    place = Clean if where == "clean" else Here
-    with (
-        tempfile.TemporaryDirectory(prefix="baton-newcomer-", dir=folder) as name,
-        place(Path(name), settings) as machine,
-    ):
-        began_s = time.monotonic()
-        machine.prepare()
-        _say(f"what the README takes for granted: {time.monotonic() - began_s:.1f} s, not counted")
-        done = []
-        for title in WALKS[:count]:
+    first, *others = options.releases if options.machine == "clean" else (None,)
+    done = []
+    with _machine(first, options.folder, settings) as machine:
+        for title in WALKS[: options.walks]:
             _say(f"{title}:")
             done.append((title, walk(machine, promised, _say)))
         for step in walk_hardships(machine, promised, _say):
             _say(f"{step.name}: {step.seconds:.0f} s")
+    for release in others:
+        with _machine(release, options.folder, settings) as machine:
+            _say(f"{release}:")
+            done.append((release, walk(machine, promised, _say)))
     _say(f"\n{table(done)}")
     return 0 if total_s(done[0][1].first) < PROMISED_S else 1
+
+
+@contextmanager
+def _machine(release: str | None, folder: Path | None, settings: Mapping[str, str]) -> Iterator[Machine]:
+    """Make a clean Debian of this release, or take this machine, with what the README takes for granted."""
+    with (
+        tempfile.TemporaryDirectory(prefix="baton-newcomer-", dir=folder) as name,
+        Clean(Path(name), settings, release) if release else Here(Path(name), settings) as machine,
+    ):
+        began_s = time.monotonic()
+        machine.prepare()
+        _say(f"what the README takes for granted: {time.monotonic() - began_s:.1f} s, not counted")
+        yield machine
 
 
 def _stack(settings: Mapping[str, str]) -> Stack:

@@ -15,7 +15,7 @@ from tests.support.images.build import PATH
 from tests.support.images.root import Root, Run, beside, first_process, in_root
 
 REPOSITORY: Final = Path(__file__).parents[2]
-TAKEN_FOR_GRANTED: Final = ("ca-certificates", "curl", "git", "make", "python3.11")  # by the README
+TAKEN_FOR_GRANTED: Final = ("ca-certificates", "curl", "git", "make", "python3")  # by the README
 INSTALL_S: Final = 300.0
 STOP_S: Final = 30.0
 IDLE: Final = ("sleep", "infinity")
@@ -77,8 +77,8 @@ class Clean:
 
     repository = "/repository"
 
-    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
-        """Lay a fresh layer over the system; `settings` are Baton's, by variables.
+    def __init__(self, folder: Path, settings: Mapping[str, str], release: str = machine.RELEASE) -> None:
+        """Lay a fresh layer over the system of a Debian release; `settings` are Baton's, by variables.
 
         Raises:
             machine.MachineError: there is no clean Debian to be had.
@@ -88,7 +88,7 @@ class Clean:
             made.mkdir()
         loan = machine.loan(folder)
         self._folder = folder
-        self._root = Root(layers=[top, machine.debian()], work=work)
+        self._root = Root(layers=[top, machine.debian(release)], work=work)
         environ = {"PATH": PATH, "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive", **loan.environ, **settings}
         lent = {**loan.folders, self.repository: str(_bare(folder))}
         self._run = Run(environ=environ, folder="/root", lent=lent)

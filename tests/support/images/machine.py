@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-RELEASE: Final = "bookworm"
+RELEASE: Final = "bookworm"  # the images'
 LENT: Final = "/tmp/lent"  # in the root
 APT_SETTINGS: Final = f"{LENT}/apt-settings"
 NAME_SERVERS: Final = "/etc/resolv.conf"
@@ -35,7 +35,7 @@ class Loan:
     folders: Mapping[str, str]  # path in the root → path here
 
 
-def debian() -> Path:
+def debian(release: str = RELEASE) -> Path:
     """Return a root with Debian's smallest system, made if it is not there: the same packages as the image's.
 
     Raises:
@@ -46,12 +46,12 @@ def debian() -> Path:
     if shutil.which("debootstrap") is None:
         raise MachineError("debootstrap is missing: run deploy/test_setup.sh")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
-    root = cache / f"debian-{RELEASE}"
+    root = cache / f"debian-{release}"
     if not root.exists():
         making = root.with_name(f"{root.name}.{os.getpid()}")
         making.mkdir(parents=True)
         try:
-            command = ["debootstrap", "--variant=minbase", RELEASE, str(making)]
+            command = ["debootstrap", "--variant=minbase", release, str(making)]
             subprocess.run(command, check=True, timeout=DEBOOTSTRAP_S, stdout=subprocess.DEVNULL)
             making.rename(root)
         except subprocess.CalledProcessError as exc:

@@ -1,4 +1,4 @@
-"""`deploy/setup.sh` among stubs of Python: which one it takes, and what it says where there is none."""
+"""`deploy/setup.sh` among stubs of Python: which one it takes, which build of torch, and what it says where there is none."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 SCRIPT: Final = Path(__file__).parents[3] / "deploy" / "setup.sh"
-TOOLS: Final = ("bash", "cat", "dirname", "grep", "sha256sum", "tr", "id", "ldconfig", "apt-get")
+TOOLS: Final = ("bash", "cat", "dirname", "grep", "sha256sum", "tr", "id", "mkdir", "cp", "ldconfig", "apt-get")
 PATIENCE_S: Final = 60.0
 STUB: Final = """#!/bin/bash
 echo "$0 $*" >>"$LOG"
@@ -17,7 +17,10 @@ case "$*" in
     "-V") echo Python {version}.1 ;;
     *version_info*) echo {version} ;;
     *ensurepip*) exit 0 ;;
-    *) exit 7 ;;  # no environment is made
+    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    *+cpu) exit 1 ;;  # its registry has no such build
+    *"pip install"*torch==*) exit "$CUDA_BUILD" ;;
+    *) exit 7 ;;
 esac
 """
 
@@ -37,7 +40,7 @@ def tools(tmp_path: Path) -> Path:
     return folder
 
 
-def set_up(tools: Path, *versions: str, python: str = "") -> tuple[int, str, list[str]]:
+def set_up(tools: Path, *versions: str, python: str = "", cuda_build: int = 1) -> tuple[int, str, list[str]]:
     """Run the script where these Pythons are; return its status, its words, and what the Pythons were asked."""
     for version in versions:
         stub = tools / f"python{version}"
@@ -45,7 +48,7 @@ def set_up(tools: Path, *versions: str, python: str = "") -> tuple[int, str, lis
         stub.chmod(0o755)
     log = tools.parent / "log"
     log.touch()
-    environ = {"PATH": str(tools), "LOG": str(log), "VENV": str(tools.parent / "venv")}
+    environ = {"PATH": str(tools), "LOG": str(log), "VENV": str(tools.parent / "venv"), "CUDA_BUILD": str(cuda_build)}
     environ |= {"PYTHON": str(tools / python)} if python else {}
     done = subprocess.run(
         [tools / "bash", SCRIPT], env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -84,3 +87,16 @@ def test_one_that_is_named_must_be_supported(tools: Path) -> None:
 
     assert status == 1
     assert "are for Python 3.11 to 3.13" in said
+
+
+@pytest.mark.parametrize("cuda_build", [0, 1])
+def test_without_a_cpu_build_the_other_build_of_torch_is_taken(tools: Path, cuda_build: int) -> None:
+    """With the libraries that it needs, after a word about the size of it; where that fails too, nothing goes on."""
+    _, said, asked = set_up(tools, "3.13", cuda_build=cuda_build)
+
+    installed = [line.partition("-check ")[2] for line in asked if "pip install" in line]
+    assert installed[0].startswith("--no-deps torch==")
+    assert installed[1] == installed[0].removeprefix("--no-deps ").removesuffix("+cpu")
+    assert "a download of about 3 GB" in said
+    assert ("pip could not install torch" in said.splitlines()[-1]) == bool(cuda_build)
+    assert (len(installed) > 2) == (not cuda_build)

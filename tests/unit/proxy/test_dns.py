@@ -21,13 +21,14 @@ class Resolver:
         self.error: OSError | UnicodeError | None = None
         self.goes_on = threading.Event()
         self.goes_on.set()
-        self.asked = 0
+        self.asked = self.answered = 0
 
     def __call__(self, host: str, port: int) -> list[str]:
         """Look a name up."""
         assert (host, port) == ("prefill", 8100)
         self.asked += 1
-        self.goes_on.wait(5)
+        self.goes_on.wait(60)
+        self.answered += 1
         if self.error is not None:
             raise self.error
         return list(self.addresses)
@@ -142,9 +143,12 @@ async def test_stopping_does_not_wait_for_a_lookup() -> None:
     source = DnsSource("dns://prefill:8100", interval_s=60.0, lookup=resolver)
     await source.start(Published())
     await until_true(lambda: resolver.asked)
-    async with asyncio.timeout(20):
-        await source.stop()
-    resolver.goes_on.set()
+    try:
+        async with asyncio.timeout(20):
+            await source.stop()
+        assert resolver.answered == 0
+    finally:
+        resolver.goes_on.set()
 
 
 @pytest.mark.parametrize("url", ["dns://prefill", "dns://:8100", "dns://p:8100/x", "dns:p:8100", "dns://p:99999"])
