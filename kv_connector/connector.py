@@ -150,7 +150,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
             case PrefillWorker() as prefill, PrefillStep() as step:
                 prefill.begin_step(step)
             case DecodeWorker() as decode, DecodeStep() as step:
-                self._failed_loads.begin_step(step)
+                self._failed_loads.begin_step((each.request_id, each.wish.blocks[0][0]) for each in step.reserved)
                 decode.begin_step(step)
 
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:

@@ -4,7 +4,7 @@ What is there decides, never a comparison of version numbers. `docs/decisions/00
 `tests/unit/test_vllm_signatures.py` checks that there are no others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,6 @@ from vllm.v1.request import RequestStatus
 
 from baton.contracts.kv_transfer import Role
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.metadata import DecodeStep
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
@@ -75,12 +74,10 @@ class FailedLoads:
         self._first_block: dict[str, int] = {}  # of each request that waits for KV
         self._failed: set[int] = set()
 
-    def begin_step(self, step: DecodeStep) -> None:
-        """A step begins."""
-        if KNOWS_FAILED_RECEIVES:
-            return
-        for reserved in step.reserved:
-            self._first_block[reserved.request_id] = reserved.wish.blocks[0][0]
+    def begin_step(self, first_blocks: Iterable[tuple[str, int]]) -> None:
+        """A step begins with these new reservations: request id, and the first of its blocks."""
+        if not KNOWS_FAILED_RECEIVES:
+            self._first_block.update(first_blocks)
 
     def split(self, results: Any) -> tuple[set[str], set[str]]:
         """What `get_finished` returns: requests whose sends and whose receives have ended, in whatever way."""

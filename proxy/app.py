@@ -20,12 +20,12 @@ from baton.contracts.configuration.schema import BatonConfig, ProxyConfig
 from baton.contracts.http import error_body
 from baton.contracts.secret import ClusterSecret
 from baton.proxy import about, metrics, readiness
-from baton.proxy.access.caller import caller_of
 from baton.proxy.access.doors import Doors
 from baton.proxy.admin import admin_router
 from baton.proxy.admin_token import AdminToken
 from baton.proxy.admission.admission import Admission
 from baton.proxy.attempt import Attempts
+from baton.proxy.caller import caller_of
 from baton.proxy.cancels import Cancels
 from baton.proxy.dashboard.dashboard import Dashboard
 from baton.proxy.dashboard.routes import dashboard_router

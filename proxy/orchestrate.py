@@ -13,9 +13,9 @@ from time import perf_counter
 from starlette.types import Receive, Scope, Send
 
 from baton.contracts.configuration.schema import BatonConfig
-from baton.proxy.access.caller import check_model
 from baton.proxy.admission.admission import Admission
 from baton.proxy.answering import answer
+from baton.proxy.caller import check_model
 from baton.proxy.client import Client
 from baton.proxy.connections import writer_of
 from baton.proxy.dialects.shapes import shape_of

@@ -1,17 +1,11 @@
-"""Who asks, as far as what is behind the guard wants to know: a name, and which models."""
-
-from typing import Final
-
-from starlette.types import Scope
+"""The owner of an API key, as what is behind the guard sees it: a name, and which models."""
 
 from baton.proxy.access.account import Account
 from baton.proxy.access.errors import Denial, ModelNotAllowedError
 from baton.proxy.access.metrics import AccessMetrics
 
-CALLER: Final = "baton.caller"  # in a request's scope
 
-
-class Caller:
+class KeyOwner:
     """The owner of a key."""
 
     __slots__ = ("_account", "_counted")
@@ -36,16 +30,3 @@ class Caller:
         except ModelNotAllowedError:
             self._counted.refused(self.name, Denial.MODEL)
             raise
-
-
-def caller_of(scope: Scope) -> Caller | None:
-    """Return who asks; None where no keys are configured."""
-    caller: Caller | None = scope.get(CALLER)
-    return caller
-
-
-def check_model(scope: Scope, model: str) -> None:
-    """Raise `ModelNotAllowedError` if there is a key and it may not use a model."""
-    caller: Caller | None = scope.get(CALLER)
-    if caller is not None:
-        caller.check_model(model)

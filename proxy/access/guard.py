@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from baton.proxy.access.caller import CALLER, Caller
+from baton.proxy.access.caller import KeyOwner
 from baton.proxy.access.errors import AccessError
 from baton.proxy.access.keyring import Keyring, without_credentials
 from baton.proxy.access.metrics import AccessMetrics
 from baton.proxy.admission.claims import Claims
+from baton.proxy.caller import CALLER
 from baton.proxy.client import Client
 from baton.proxy.connections import writer_of
 from baton.proxy.dialects.shapes import shape_of
@@ -49,7 +50,7 @@ class Guard:
         try:
             self._counted.let_in(account.name)
             scope["headers"] = without_credentials(scope["headers"])
-            scope[CALLER] = Caller(account, self._counted)
+            scope[CALLER] = KeyOwner(account, self._counted)
             await self._app(scope, receive, send)
         finally:
             account.leave()
@@ -74,5 +75,5 @@ class ReadingGuard(Guard):
         except AccessError as exc:
             await self._refuse(exc, scope, receive, send)
             return
-        scope[CALLER] = Caller(account, self._counted)
+        scope[CALLER] = KeyOwner(account, self._counted)
         await self._app(scope, receive, send)

@@ -10,11 +10,11 @@ from typing import Any, Final
 from starlette.types import Scope
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.access.caller import caller_of
 from baton.proxy.admission import descriptors
 from baton.proxy.admission.asked import priority_of, tenant_of, timeout_s_of
 from baton.proxy.admission.claims import Claims
 from baton.proxy.admission.gate import Gate, Ticket
+from baton.proxy.caller import caller_of
 from baton.proxy.headers import RawHeaders
 from baton.proxy.node import SEQUENCE_BYTES
 from baton.proxy.request import ClientRequest

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope
 
 from baton.contracts.http import LOCAL
 from baton.proxy import headers
-from baton.proxy.access.caller import check_model
+from baton.proxy.caller import check_model
 from baton.proxy.client import Client
 from baton.proxy.connections import writer_of
 from baton.proxy.disconnect import WhileConnected

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from starlette.types import Scope
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.access.caller import caller_of
 from baton.proxy.admission.asked import tenant_of
+from baton.proxy.caller import caller_of
 from baton.proxy.client import Client
 from baton.proxy.metrics import Metrics
 from baton.proxy.sight.access_log import AccessLog, Entry
