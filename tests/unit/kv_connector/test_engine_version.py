@@ -11,19 +11,12 @@ from baton.contracts.kv_transfer import Role
 from baton.kv_connector import engine_version
 from baton.kv_connector.engine_version import FailedLoads, TransferResults, check_engine, restart
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.handoff.incoming import Wish
-from baton.kv_connector.metadata import DecodeStep, Reserved
 
 
 @pytest.fixture
 def _old(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if vLLM were older than 0.30."""
     monkeypatch.setattr(engine_version, "KNOWS_FAILED_RECEIVES", False)
-
-
-def reserved(request_id: str, *blocks: int) -> DecodeStep:
-    """A step in which one request gets blocks."""
-    return DecodeStep(reserved=[Reserved(request_id, 1, Wish(64, 0, [list(blocks)], b"hash"))])
 
 
 def without(*hooks: str) -> Any:
@@ -36,8 +29,8 @@ def without(*hooks: str) -> Any:
 def test_a_failed_receive_is_told_by_its_first_block_and_once() -> None:
     """One that arrived is not."""
     loads = FailedLoads()
-    loads.begin_step(reserved("failed", 7, 8))
-    loads.begin_step(reserved("arrived", 9))
+    loads.begin_step([("failed", 7)])
+    loads.begin_step([("arrived", 9)])
 
     ended = loads.split(TransferResults(finished_recving={"failed", "arrived"}, failed_recving={"failed"}))
 
@@ -56,7 +49,7 @@ def test_a_vllm_that_knows_failed_requests_is_told_no_blocks() -> None:
     """Block ids are not unique among several KV cache groups."""
     loads = FailedLoads()
 
-    loads.begin_step(reserved("r", 7))
+    loads.begin_step([("r", 7)])
 
     assert loads._first_block == {}
     assert loads.take_blocks() == set()
