@@ -20,7 +20,7 @@ NodeState = Literal["starting", "ready", "draining", "silent", "failed"]
 class RegionInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One KV buffer as announced to peers. `block_bytes` and `stride_bytes` are per scheduler block.
 
-    `kernel_blocks` to `sections` say how a block may be divided; see `baton.kv_connector.layout.Region`.
+    `kernel_blocks` to `sections` say how a block may be divided; see `baton.kv_connector.layout.regions.Region`.
     """
 
     name: Name

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from baton.proxy.access.key_file import KeyFileError, digest_of, parse, read
+from baton.proxy.auth.key_file import KeyFileError, digest_of, parse, read
 
 EXIT_WRONG = 2
 PREFIX = "sk-baton-"  # so that scanners of published code know it for a secret

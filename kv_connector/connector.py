@@ -25,27 +25,27 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.request import RequestStatus
 
 from baton.contracts.kv_transfer import Grid
-from baton.kv_connector.adapter_loading import adapters_of
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.engine_version import (
+from baton.kv_connector.control.status_server import StatusServer
+from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
+from baton.kv_connector.layout.groups import block_tokens_of, groups_of, refuse_beside
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.supported import check_supported
+from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
+from baton.kv_connector.vllm_compat.lora_loading import adapters_of
+from baton.kv_connector.vllm_compat.runner_order import check_graphs, check_order
+from baton.kv_connector.vllm_compat.versions import (
     KNOWS_FAILED_RECEIVES,
     FailedLoads,
     TransferResults,
     cache_manager_of,
     check_engine,
 )
-from baton.kv_connector.groups import block_tokens_of, groups_of, refuse_beside
-from baton.kv_connector.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
-from baton.kv_connector.runner_order import check_graphs, check_order
-from baton.kv_connector.scheduler_side.decode import DecodeScheduler
-from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
-from baton.kv_connector.spinning import pause_instead, spin_again
-from baton.kv_connector.status import StatusServer
-from baton.kv_connector.supported import check_supported
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.hosts import door_of, meet
-from baton.kv_connector.worker_side.make import Worker, make_worker
 from baton.kv_connector.worker_side.prefill import PrefillWorker
+from baton.kv_connector.worker_side.worker_factory import Worker, make_worker
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ from prometheus_client.utils import floatToGoString
 
 from baton.contracts.kv_transfer import Role
 from baton.kv_connector.handoff.session import SessionState
-from baton.kv_connector.refusals import Refused, added_up
+from baton.kv_connector.telemetry.refusals import Refused, added_up
 
 PREFILL_OUTCOMES = ("committed", "revoked", "cancelled", "failed", "dirty")
 DECODE_OUTCOMES = ("loaded", "cached", "cancelled")  # and "recomputed", which has a reason each

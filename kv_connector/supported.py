@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from baton.kv_connector.drafting import objection
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.groups import Group, block_tokens_of, groups_of, have_states, have_windows
+from baton.kv_connector.layout.groups import Group, block_tokens_of, groups_of, have_states, have_windows
+from baton.kv_connector.vllm_compat.speculative import objection
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

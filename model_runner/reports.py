@@ -7,9 +7,9 @@ from typing import Any
 
 from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
+from baton.kv_connector.control.status_endpoints import Door
+from baton.kv_connector.control.status_server import StatusServer
 from baton.kv_connector.errors import ConnectorError
-from baton.kv_connector.status import StatusServer
-from baton.kv_connector.status_doors import Door
 from baton.kv_connector.worker_side.hosts import door_of
 from baton.model_runner.audit import Audit, NoAudit, make_audit
 from baton.model_runner.channel import RUNNER_SOCKET, RUNTIME_DIR_VARIABLE

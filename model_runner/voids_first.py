@@ -14,7 +14,7 @@ from baton.model_runner.choose import WorkerRefusedError
 class VoidsFirst:
     """Mixed into a worker. On V1, and in vLLM's warm-up, whose steps are no connector's, vLLM's own order is left alone."""
 
-    voids_first: ClassVar[bool] = True  # what `baton.kv_connector.runner_order` asks a worker class for
+    voids_first: ClassVar[bool] = True  # what `baton.kv_connector.vllm_compat.runner_order` asks a worker class for
     use_v2_model_runner: bool
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ import msgspec
 from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
 from baton.contracts.kv_transfer import Role, is_transfer_id
 from baton.contracts.node_info import Adapter, Fingerprint, NodeInfo, NodeLoad, NodeState, RegionInfo, to_plain
-from baton.kv_connector.refusals import Refusals, added_up
+from baton.kv_connector.telemetry.refusals import Refusals, added_up
 from baton.kv_connector.trace import Event, trace_events
 from baton.node.asgi import Scope, Send, send_error, send_json
 from baton.node.bearer import BearerGate

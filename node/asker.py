@@ -20,8 +20,8 @@ import zmq
 import zmq.asyncio
 
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.side_channel_sockets import curve_keys
-from baton.kv_connector.status_doors import CLIENT_KEY, FAR_SUFFIX, SERVER_KEY
+from baton.kv_connector.control.sockets import curve_keys
+from baton.kv_connector.control.status_endpoints import CLIENT_KEY, FAR_SUFFIX, SERVER_KEY
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
 
 _REFUSAL_TIMEOUT_S: Final = 0.3  # for the kernel of another host to refuse a connection

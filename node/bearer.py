@@ -1,7 +1,7 @@
 """Who may use the node API: those who show the cluster's bearer token, of either secret while one is being replaced."""
 
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.refusals import Refusals, Refused
+from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.node.asgi import Scope, Send, header, send_error
 from baton.node.connections import note_proof
 

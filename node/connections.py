@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from baton.contracts.http_server import Waiting, WaitingProtocol
-from baton.kv_connector.refusals import Refused
+from baton.kv_connector.telemetry.refusals import Refused
 from baton.node.asgi import Scope
 
 HEAD_TIMEOUT_S: Final = 20.0  # for a request's head to arrive; peers are near

@@ -23,7 +23,7 @@ import msgspec
 
 from baton.contracts.http import LOCAL, RECOMPUTED
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.status_doors import FAR_SUFFIX
+from baton.kv_connector.control.status_endpoints import FAR_SUFFIX
 from baton.model_runner.channel import RUNNER_SOCKET
 from baton.node import combine
 from baton.node.asker import Asker

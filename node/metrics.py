@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from baton.contracts.kv_transfer import Role
 from baton.kv_connector.metrics import families
-from baton.kv_connector.refusals import Refusals
+from baton.kv_connector.telemetry.refusals import Refusals
 from baton.model_runner.metrics import families as runner_families
 from baton.node.connector_channel import SnapshotClient
 from baton.node.errors import ConnectorSilentError, NoAnswerError

@@ -16,7 +16,7 @@ from baton.contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH
 from baton.contracts.kv_transfer import TransferParamsError
 from baton.contracts.probe import Place
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.refusals import Refusals
+from baton.kv_connector.telemetry.refusals import Refusals
 from baton.node.api import PATHS, NodeApi
 from baton.node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
 from baton.node.bearer import BearerGate

@@ -14,9 +14,9 @@ import zmq
 from baton.contracts import probe
 from baton.contracts.probe import Answer, Place, Question, Reached
 from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.control.sockets import Context, ControlClient
 from baton.kv_connector.engine.mooncake_listener import ask
 from baton.kv_connector.errors import ConnectorError
-from baton.kv_connector.side_channel_sockets import Context, ControlClient
 from baton.node.asgi import BodyTooLargeError, Receive, Scope, Send, read_body, send_error, send_json
 from baton.node.bearer import BearerGate
 from baton.node.machine import machine

@@ -192,7 +192,9 @@ def _check_transport(protocol: str, device: str) -> None:
 
 def _check_engine(role: Role) -> None:
     """Refuse what the connector would refuse, before a model is loaded."""
-    from baton.kv_connector import engine_version  # imports vLLM, for which the environment is laid down by now
+    from baton.kv_connector.vllm_compat import (
+        versions as engine_version,  # imports vLLM, for which the environment is laid down by now
+    )
 
     try:
         engine_version.check_engine(role)

@@ -1,6 +1,6 @@
 """Which methods of speculative decoding this machine cannot run: refused before vLLM begins, which would say it in a traceback.
 
-What the hand-off does not cover is the connector's to say (`kv_connector/drafting.py`).
+What the hand-off does not cover is the connector's to say (`kv_connector/vllm_compat/speculative.py`).
 """
 
 import json

@@ -8,7 +8,7 @@ from typing import Any
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
 from baton.proxy import server
-from baton.proxy.admission.descriptors import raise_limit
+from baton.proxy.http_server.descriptors import raise_limit
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,37 +19,39 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from baton.contracts.configuration.schema import BatonConfig, ProxyConfig
 from baton.contracts.http import error_body
 from baton.contracts.secret import ClusterSecret
-from baton.proxy import about, metrics, readiness
-from baton.proxy.access.doors import Doors
-from baton.proxy.admin import admin_router
-from baton.proxy.admin_token import AdminToken
+from baton.proxy.admin import about
+from baton.proxy.admin.routes import admin_router
+from baton.proxy.admin.token import AdminToken
+from baton.proxy.admin.worker_group import Crew
 from baton.proxy.admission.admission import Admission
-from baton.proxy.attempt import Attempts
-from baton.proxy.caller import caller_of
-from baton.proxy.cancels import Cancels
+from baton.proxy.auth.api_key_auth import Doors
 from baton.proxy.dashboard.dashboard import Dashboard
 from baton.proxy.dashboard.routes import dashboard_router
-from baton.proxy.document.by_hand import ANSWERS, describe_data_routes
-from baton.proxy.document.routes import EngineDocument, add_document
-from baton.proxy.endpoints import DATA_ROUTES, RESPONSES
-from baton.proxy.failover import Failover
-from baton.proxy.node_series import NodeSeries
-from baton.proxy.nodes import Members
-from baton.proxy.orchestrate import Orchestrator
-from baton.proxy.pass_through.conversations import Conversations
-from baton.proxy.pass_through.routes import route_of
-from baton.proxy.pass_through.serve import PassThrough
-from baton.proxy.plan import Planner
-from baton.proxy.retries import Retries
-from baton.proxy.retry_budget import RetryBudget
-from baton.proxy.routing.conditional import Conditional
+from baton.proxy.handler.attempt import Attempts
+from baton.proxy.handler.cancel_notifier import Cancels
+from baton.proxy.handler.failover import Failover
+from baton.proxy.handler.request_handler import Orchestrator
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.nodes import readiness
+from baton.proxy.nodes.registry import Members
+from baton.proxy.openapi.routes import EngineDocument, add_document
+from baton.proxy.openapi.static_routes import ANSWERS, describe_data_routes
+from baton.proxy.passthrough.conversations import Conversations
+from baton.proxy.passthrough.routes import route_of
+from baton.proxy.passthrough.serve import PassThrough
+from baton.proxy.planning.planner import Planner
+from baton.proxy.planning.retry_budget import RetryBudget
+from baton.proxy.planning.retry_policy import Retries
+from baton.proxy.request.caller import caller_of
+from baton.proxy.request.endpoints import DATA_ROUTES, RESPONSES
+from baton.proxy.routing.local_prefill_policy import Conditional
 from baton.proxy.routing.policies import POLICIES
 from baton.proxy.routing.router import Router
-from baton.proxy.sight.exchange import Sight
-from baton.proxy.sight.tracing import tracing_of
-from baton.proxy.upstream import Upstream
-from baton.proxy.workers.crew import Crew
-from baton.proxy.workers.seat import Seat
+from baton.proxy.telemetry import metrics
+from baton.proxy.telemetry.node_series import NodeSeries
+from baton.proxy.telemetry.request_telemetry import Sight
+from baton.proxy.tracing.tracing import tracing_of
+from baton.proxy.workers.slot import Seat
 
 MODELS: Final = "/v1/models"
 WELCOME: Final = "this is Baton: the base URL of its OpenAI API is /v1 (see /v1/models), its documentation /docs, its dashboard /dashboard"

@@ -16,17 +16,17 @@ import uvicorn
 
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.secret import ClusterSecret, SecretError, read_secret
-from baton.proxy.accept import BoundedServer
-from baton.proxy.access.key_file import KeyFileError
-from baton.proxy.access.tls import Tls, TlsError, files_of
-from baton.proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
+from baton.proxy.admin.token import AdminToken, AdminTokenError, read_admin_token
 from baton.proxy.app import FrontDoor, create_app
-from baton.proxy.connections import protocol
-from baton.proxy.sight.log_format import configure
-from baton.proxy.sight.tracing import TracingError
-from baton.proxy.sources import SourceError
+from baton.proxy.auth.key_file import KeyFileError
+from baton.proxy.http_server.acceptor import BoundedServer
+from baton.proxy.http_server.client_protocol import protocol
+from baton.proxy.http_server.tls import Tls, TlsError, files_of
+from baton.proxy.nodes.discovery import SourceError
+from baton.proxy.telemetry.log_format import configure
+from baton.proxy.tracing.tracing import TracingError
 from baton.proxy.workers.listen import listen_on
-from baton.proxy.workers.seat import Seat
+from baton.proxy.workers.slot import Seat
 from baton.proxy.workers.supervisor import Serve, Supervisor
 
 KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first

@@ -16,7 +16,7 @@ from baton.deploy.microbench.planner import PAIRS, contiguous, in_runs, timed
 from baton.deploy.microbench.pushes import CACHE_BYTES
 from baton.deploy.microbench.rank import HostMemory, KvShape, PrefillRank, Target
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.plan import plan_layers
+from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.worker_side import sender
 
 ROUNDS: Final = 7

@@ -14,10 +14,10 @@ from baton.contracts.node_info import NodeInfo, differences
 from baton.contracts.probe import Machine
 from baton.deploy.doctor.catalogue import Finding
 from baton.kv_connector.errors import LayoutError
-from baton.kv_connector.layout import Region
-from baton.kv_connector.pairing import Side, pair
-from baton.kv_connector.protocol import Rank
-from baton.proxy.node import OUR_PROTOCOL, protocol_of, unusable_because
+from baton.kv_connector.layout.pairing import Side, pair
+from baton.kv_connector.layout.regions import Region
+from baton.kv_connector.protocol.messages import Rank
+from baton.proxy.nodes.node import OUR_PROTOCOL, protocol_of, unusable_because
 
 # field of the fingerprint → finding
 DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(

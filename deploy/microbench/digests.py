@@ -10,7 +10,7 @@ import torch
 from baton.deploy.microbench.figures import Figure, spread
 from baton.deploy.microbench.planner import contiguous, in_runs, timed
 from baton.deploy.microbench.rank import KvShape
-from baton.kv_connector.digest import RegionDigests
+from baton.kv_connector.worker_side.digest import RegionDigests
 
 BLOCKS: Final = 256
 REPETITIONS: Final = 9

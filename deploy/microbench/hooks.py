@@ -19,9 +19,9 @@ from baton.deploy.microbench.figures import Target as Goal
 from baton.deploy.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, Target
 from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.metadata import PrefillStep
-from baton.kv_connector.sync import POLICIES
+from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.worker_side import sender
+from baton.kv_connector.worker_side.sync import POLICIES
 
 SHAPE: Final = KvShape(layers=32, blocks=256, block_bytes=4096)
 AT_MOST_US: Final = {1: 30.0, 16: 60.0}  # requests in a step → time in the hooks of one layer

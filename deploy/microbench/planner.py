@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from baton.deploy.microbench.figures import Figure, Target, spread
 from baton.deploy.microbench.rank import KvShape
-from baton.kv_connector.layout import Region
-from baton.kv_connector.plan import plan_layers
+from baton.kv_connector.layout.copy_plan import plan_layers
+from baton.kv_connector.layout.regions import Region
 
 PAIRS: Final = 100_000
 RUN: Final = 8

@@ -11,8 +11,8 @@ from baton.deploy.microbench.figures import Target as Goal
 from baton.deploy.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, RankError, Target
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.engine.mooncake_sender import MooncakeSender
-from baton.kv_connector.metadata import PrefillStep
-from baton.kv_connector.plan import CopyPlan, plan_layers
+from baton.kv_connector.handoff.metadata import PrefillStep
+from baton.kv_connector.layout.copy_plan import CopyPlan, plan_layers
 
 MIB: Final = 1 << 20
 LAYERS: Final = 8

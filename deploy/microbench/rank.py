@@ -20,13 +20,13 @@ from baton.contracts.node_info import Fingerprint
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.engine.base import EngineFactory
+from baton.kv_connector.handoff.metadata import Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.layout import Region
-from baton.kv_connector.metadata import Progress, StartedPrompt
-from baton.kv_connector.protocol import Body, Hello, Message, Rank, Reserve, encode
+from baton.kv_connector.layout.regions import Region
+from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Reserve, encode
 from baton.kv_connector.worker_side.caches import Caches
-from baton.kv_connector.worker_side.introduction import Introduction
 from baton.kv_connector.worker_side.prefill import PrefillWorker
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
 
 BLOCK_TOKENS: Final = 16
 PATIENCE_S: Final = 30.0

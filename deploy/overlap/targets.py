@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection, Listener
 from typing import Any, Final
 
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 from baton.node import environment
 
 _CLONE_NEWNS: Final = 0x20000

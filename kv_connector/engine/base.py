@@ -7,8 +7,8 @@ domains*: closing one ends every write that came through it and leaves the other
 from collections.abc import Sequence
 from typing import Protocol
 
-from baton.kv_connector.layout import Span
-from baton.kv_connector.plan import CopyPlan
+from baton.kv_connector.layout.copy_plan import CopyPlan
+from baton.kv_connector.layout.regions import Span
 
 
 class Push(Protocol):

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 from baton.kv_connector.engine.spans import Spans
-from baton.kv_connector.layout import Span
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
+from baton.kv_connector.layout.regions import Span
 
 
 class MemoryPush:

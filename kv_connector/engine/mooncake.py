@@ -18,7 +18,7 @@ from baton.kv_connector.engine.mooncake_sender import MooncakeSender
 from baton.kv_connector.engine.port_memory import PortMemory
 from baton.kv_connector.engine.spans import Spans
 from baton.kv_connector.errors import EngineError
-from baton.kv_connector.layout import Span
+from baton.kv_connector.layout.regions import Span
 
 _ATTEMPTS = 32  # engines made in search of ports that were not used lately; a quarter of all were, so that two suffice
 _KEPT_SHARE = 4  # one port in so many is kept from new receivers: of 2,000, those of the last 250

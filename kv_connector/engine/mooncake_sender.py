@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from baton.kv_connector.engine.spans import Spans
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 
 _RUNNING, _DONE = 0, 1  # `transfer_check_status`; -1 failed, -2 timed out
 _LONGEST_GAP_S = 0.1  # between two polls of a poller that runs; more does not count

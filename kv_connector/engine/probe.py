@@ -23,8 +23,8 @@ import msgspec
 from baton.contracts.probe import MIB, SIZE_BYTES, Order, Push, Pushed, Receiving
 from baton.kv_connector.engine.base import SendingEngine
 from baton.kv_connector.errors import ConnectorError
-from baton.kv_connector.layout import Span
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
+from baton.kv_connector.layout.regions import Span
 
 NICENESS: Final = 10
 SMALL_BYTES: Final = 4096

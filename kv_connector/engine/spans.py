@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from baton.kv_connector.errors import EngineError
-from baton.kv_connector.layout import Span
-from baton.kv_connector.plan import CopyPlan
+from baton.kv_connector.layout.copy_plan import CopyPlan
+from baton.kv_connector.layout.regions import Span
 
 _FEW = 64  # below so many copies a Python loop is faster than the fixed cost of numpy (about 20 µs)
 

@@ -20,7 +20,7 @@ from baton.kv_connector.handoff.fencing import FenceDomains
 from baton.kv_connector.handoff.incoming import Incoming, Phase, Resolved, Wish
 from baton.kv_connector.handoff.session import Session, SessionState
 from baton.kv_connector.handoff.settings import HandoffSettings
-from baton.kv_connector.protocol import (
+from baton.kv_connector.protocol.messages import (
     MAX_OPEN,
     Beat,
     Body,
@@ -35,7 +35,7 @@ from baton.kv_connector.protocol import (
     Revoke,
     Started,
 )
-from baton.kv_connector.refusals import Refused, uncounted
+from baton.kv_connector.telemetry.refusals import Refused, uncounted
 
 MAX_DECLINED = 256  # of one peer that does not answer
 CANCELLED = "cancelled"  # the reason when nobody waits any more

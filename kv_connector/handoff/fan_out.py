@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_of
 
 
 class FanOut:

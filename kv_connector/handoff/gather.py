@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.incoming import Resolved, Wish
-from baton.kv_connector.protocol import Commit
-from baton.kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.protocol.messages import Commit
 
 
 class Flow(NamedTuple):

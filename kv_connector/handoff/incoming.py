@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from baton.kv_connector.protocol import Commit
+from baton.kv_connector.protocol.messages import Commit
 
 
 class Phase(IntEnum):

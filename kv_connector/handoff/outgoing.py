@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from baton.kv_connector.handoff.layer_times import LayerTimes
 from baton.kv_connector.handoff.pushing import NOTHING, ONLY, Coverage, Membership, Piece, Terms
-from baton.kv_connector.layer_times import LayerTimes
-from baton.kv_connector.protocol import Reserve
+from baton.kv_connector.protocol.messages import Reserve
 
 
 class Prompt(NamedTuple):

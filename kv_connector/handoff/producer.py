@@ -17,14 +17,15 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from itertools import count
 
-from baton.kv_connector.handoff.claims import Budget, Claims
+from baton.kv_connector.handoff.layer_times import LayerTimes
 from baton.kv_connector.handoff.outgoing import Complaint, Outgoing, Prompt, Push
+from baton.kv_connector.handoff.peer_quotas import Budget, Claims
 from baton.kv_connector.handoff.pushing import Coverage, Membership, Terms
 from baton.kv_connector.handoff.session import Session, SessionState
 from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.handoff.tombstones import Tombstones
-from baton.kv_connector.layer_times import LayerTimes
-from baton.kv_connector.protocol import (
+from baton.kv_connector.layout.windows import first_read_block
+from baton.kv_connector.protocol.messages import (
     Beat,
     Body,
     Commit,
@@ -38,9 +39,8 @@ from baton.kv_connector.protocol import (
     Revoke,
     Started,
 )
-from baton.kv_connector.refusals import Refused, uncounted
-from baton.kv_connector.timings import counted_from
-from baton.kv_connector.windows import first_read_block
+from baton.kv_connector.telemetry.refusals import Refused, uncounted
+from baton.kv_connector.telemetry.timings import counted_from
 
 REVOKED, UNWANTED, CANCELLED = "revoked", "no longer wanted", "cancelled by the proxy"
 DECISIONS = {REVOKED: "revoked", UNWANTED: "revoked", CANCELLED: "cancelled"}  # ends that are no failures

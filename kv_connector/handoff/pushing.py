@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
-from baton.kv_connector.windows import EVERYTHING
+from baton.kv_connector.layout.windows import EVERYTHING
 
 
 class Membership(NamedTuple):

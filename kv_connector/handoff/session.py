@@ -6,8 +6,8 @@ A session stamps outgoing messages and decides which incoming ones may be believ
 from collections.abc import Iterator
 from enum import IntEnum
 
-from baton.kv_connector.protocol import Body, Hello, Introduce, Message, Refuse
-from baton.kv_connector.refusals import Refused
+from baton.kv_connector.protocol.messages import Body, Hello, Introduce, Message, Refuse
+from baton.kv_connector.telemetry.refusals import Refused
 
 
 class SessionState(IntEnum):

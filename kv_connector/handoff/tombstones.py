@@ -11,8 +11,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from baton.kv_connector.protocol import Commit, Fail
-from baton.kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.protocol.messages import Commit, Fail
 
 CAPACITY = 65_536
 NO_TIMINGS: Final[dict[str, float]] = {}  # one for all

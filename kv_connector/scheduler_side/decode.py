@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from baton.contracts.kv_transfer import SINGLE, Grid, TransferParams
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.adapter import Adapters
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.engine_version import restart
-from baton.kv_connector.groups import ONE_GROUP, Group, have_windows
+from baton.kv_connector.control.status_server import OutcomeSender
+from baton.kv_connector.control.wake import IdleSleep, wake_path
 from baton.kv_connector.handoff.incoming import Wish
-from baton.kv_connector.metadata import DecodeReport, DecodeStep, Reserved, Watched
-from baton.kv_connector.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
-from baton.kv_connector.refusals import Refusals, Refused
-from baton.kv_connector.scheduler_side.billing import bill
+from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Reserved, Watched
+from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_windows
+from baton.kv_connector.scheduler_side.cached_token_usage import bill
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from baton.kv_connector.scheduler_side.ledger import ReservationLedger
-from baton.kv_connector.scheduler_side.siblings import Siblings
+from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
+from baton.kv_connector.scheduler_side.shared_prompts import Siblings
 from baton.kv_connector.scheduler_side.stalls import Stalls
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
 from baton.kv_connector.scheduler_side.tracked import State, Tracked
 from baton.kv_connector.scheduler_side.tracking import Failures, computed_by, params_of, wrong_grid
-from baton.kv_connector.status import OutcomeSender
-from baton.kv_connector.wake import IdleSleep, wake_path
+from baton.kv_connector.telemetry.refusals import Refusals, Refused
+from baton.kv_connector.vllm_compat.lora import Adapters
+from baton.kv_connector.vllm_compat.versions import restart
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool

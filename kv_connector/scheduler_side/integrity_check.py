@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from baton.kv_connector.block_ids import runs
-from baton.kv_connector.integrity import Finding, compare
+from baton.kv_connector.protocol.block_ids import runs
 from baton.kv_connector.scheduler_side.history import BlockHistory
+from baton.kv_connector.scheduler_side.integrity import Finding, compare
 from baton.kv_connector.scheduler_side.pool_views import PoolViews
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ vLLM names the pool in every supported version, its cache manager (and with it w
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from baton.kv_connector.integrity import Views
+from baton.kv_connector.scheduler_side.integrity import Views
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool

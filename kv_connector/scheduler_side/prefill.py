@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from baton.contracts.kv_transfer import SINGLE, Grid, Grids
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.adapter import Adapters
-from baton.kv_connector.groups import ONE_GROUP, Group, have_states
+from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
-from baton.kv_connector.refusals import Refusals, Refused
+from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states
+from baton.kv_connector.scheduler_side.block_pins import BlockTables
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
-from baton.kv_connector.scheduler_side.pins import BlockTables
-from baton.kv_connector.scheduler_side.shortening import objection, shorten
+from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.tracking import params_of, wrong_grid
+from baton.kv_connector.scheduler_side.truncate_prompt import objection, shorten
+from baton.kv_connector.telemetry.refusals import Refusals, Refused
+from baton.kv_connector.vllm_compat.lora import Adapters
 
 if TYPE_CHECKING:
     from vllm.v1.core.block_pool import BlockPool

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from baton.kv_connector.histogram import SECONDS, Histogram
-from baton.kv_connector.metadata import Ending
-from baton.kv_connector.timings import (
+from baton.kv_connector.handoff.metadata import Ending
+from baton.kv_connector.telemetry.histogram import SECONDS, Histogram
+from baton.kv_connector.telemetry.timings import (
     REMEMBERED_TRANSFERS,
     commit_to_first_step_s,
     counted_from,

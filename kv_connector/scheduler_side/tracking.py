@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from baton.contracts import kv_transfer
 from baton.contracts.kv_transfer import Grid, Role, TransferParams, TransferParamsError
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.reasons import CLASSES, reason_class
-from baton.kv_connector.refusals import Refusals
+from baton.kv_connector.telemetry.reasons import CLASSES, reason_class
+from baton.kv_connector.telemetry.refusals import Refusals
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput

@@ -5,8 +5,15 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from baton.kv_connector.layout import Division, Region, Span, regions_of_tensor, storage_spans, unique_regions
-from baton.kv_connector.windows import EVERYTHING
+from baton.kv_connector.layout.regions import (
+    Division,
+    Region,
+    Span,
+    regions_of_tensor,
+    storage_spans,
+    unique_regions,
+)
+from baton.kv_connector.layout.windows import EVERYTHING
 
 if TYPE_CHECKING:
     import torch

@@ -8,27 +8,27 @@ from typing import Any
 
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.digest import BlockDigests
+from baton.kv_connector.control.loop import ControlLoop, PeerKey
+from baton.kv_connector.control.wake import Waker, wake_path
 from baton.kv_connector.engine.base import EngineFactory
 from baton.kv_connector.errors import ProtocolError
 from baton.kv_connector.handoff.consumer import CANCELLED, Consumer
 from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.incoming import Incoming, Resolved
-from baton.kv_connector.metadata import DecodeReport, DecodeStep, Ending
-from baton.kv_connector.pairing import shares_of
-from baton.kv_connector.protocol import Reserve, decode, encode
-from baton.kv_connector.refusals import Refusals
-from baton.kv_connector.side_channel import ControlLoop, PeerKey
-from baton.kv_connector.sync import Awaitable, Record
-from baton.kv_connector.tp_mapping import transfer_of
-from baton.kv_connector.verification import differences, mismatch
-from baton.kv_connector.wake import Waker, wake_path
+from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Ending
+from baton.kv_connector.layout.pairing import shares_of
+from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.protocol.messages import Reserve, decode, encode
+from baton.kv_connector.protocol.verification import differences, mismatch
+from baton.kv_connector.telemetry.refusals import Refusals
 from baton.kv_connector.worker_side.describing import describe
+from baton.kv_connector.worker_side.digest import BlockDigests
 from baton.kv_connector.worker_side.digesting import DigestThread, Part, blocks_of
 from baton.kv_connector.worker_side.drain import drain
-from baton.kv_connector.worker_side.introduction import Introduction
 from baton.kv_connector.worker_side.landing import Arrived, Landing
-from baton.kv_connector.worker_side.receiving import ReceivingEngines
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.receive_engines import ReceivingEngines
+from baton.kv_connector.worker_side.sync import Awaitable, Record
 from baton.kv_connector.worker_side.waiter import DeviceWaiter
 
 logger = logging.getLogger(__name__)

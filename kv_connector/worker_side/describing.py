@@ -4,7 +4,7 @@ from itertools import islice
 from typing import Any
 
 from baton.kv_connector.handoff.consumer import Consumer
-from baton.kv_connector.tp_mapping import named
+from baton.kv_connector.layout.tp_mapping import named
 
 MAX_DESCRIBED = 1_000  # transfers in a snapshot: it is made under the lock that the model thread needs
 

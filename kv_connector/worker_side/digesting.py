@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Generic, NamedTuple, TypeVar
 
-from baton.kv_connector.digest import BlockDigests
+from baton.kv_connector.worker_side.digest import BlockDigests
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from baton.contracts.node_info import to_plain
 from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.control.status_endpoints import FAR_SUFFIX, Door, FarDoor, HereDoor
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.fingerprint import fingerprint_of
-from baton.kv_connector.status_doors import FAR_SUFFIX, Door, FarDoor, HereDoor
+from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton.kv_connector.handoff.incoming import Incoming, Resolved
-from baton.kv_connector.sync import Awaitable
 from baton.kv_connector.worker_side.digesting import Part
+from baton.kv_connector.worker_side.sync import Awaitable
 from baton.kv_connector.worker_side.waiter import FAILED, DeviceWaiter
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from baton.kv_connector.errors import LayoutError
-from baton.kv_connector.groups import block_tokens_of, groups_of, have_windows
+from baton.kv_connector.layout.groups import block_tokens_of, groups_of, have_windows
 from baton.kv_connector.worker_side.caches import Membership
 
 if TYPE_CHECKING:

@@ -11,27 +11,27 @@ from typing import Any, cast
 
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.digest import BlockDigests
+from baton.kv_connector.control.loop import ControlLoop, PeerKey
 from baton.kv_connector.engine.base import EngineFactory
 from baton.kv_connector.errors import ProtocolError
 from baton.kv_connector.handoff.fan_out import FanOut
+from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Complaint, Outgoing
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.protocol import decode, encode
-from baton.kv_connector.refusals import Refusals, Refused
-from baton.kv_connector.side_channel import ControlLoop, PeerKey
-from baton.kv_connector.sync import ModelStream, Record, make_layer_sync
-from baton.kv_connector.tp_mapping import named, transfer_of
-from baton.kv_connector.verification import Sampling
-from baton.kv_connector.worker_side.accounts import Accounts, ended_at
+from baton.kv_connector.layout.tp_mapping import named, transfer_of
+from baton.kv_connector.protocol.messages import decode, encode
+from baton.kv_connector.protocol.verification import Sampling
+from baton.kv_connector.telemetry.refusals import Refusals, Refused
+from baton.kv_connector.worker_side.connection_owners import Speakers
+from baton.kv_connector.worker_side.digest import BlockDigests
 from baton.kv_connector.worker_side.digesting import DigestThread, blocks_of
 from baton.kv_connector.worker_side.drain import drain
-from baton.kv_connector.worker_side.groups import Groups
-from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.prompt_batches import Groups
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
 from baton.kv_connector.worker_side.sender import Sender
-from baton.kv_connector.worker_side.speakers import Speakers
+from baton.kv_connector.worker_side.sync import ModelStream, Record, make_layer_sync
 from baton.kv_connector.worker_side.timelines import Timelines
+from baton.kv_connector.worker_side.transfer_stats import Accounts, ended_at
 
 logger = logging.getLogger(__name__)
 

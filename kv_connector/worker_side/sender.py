@@ -23,10 +23,10 @@ from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.outgoing import Push
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import Membership
-from baton.kv_connector.pairing import Pairing, RegionPair
-from baton.kv_connector.plan import CopyPlan, plan_units
-from baton.kv_connector.sync import Handover
-from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.layout.copy_plan import CopyPlan, plan_units
+from baton.kv_connector.layout.pairing import Pairing, RegionPair
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.sync import Handover
 from baton.kv_connector.worker_side.waiter import DeviceWaiter
 
 logger = logging.getLogger(__name__)

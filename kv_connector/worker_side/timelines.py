@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from baton.kv_connector.handoff.layer_times import REMEMBERED, LayerTimes
 from baton.kv_connector.handoff.outgoing import Outgoing
-from baton.kv_connector.layer_times import REMEMBERED, LayerTimes
-from baton.kv_connector.timings import counted_from
+from baton.kv_connector.telemetry.timings import counted_from
 
 
 class _Ended(NamedTuple):

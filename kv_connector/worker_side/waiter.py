@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from baton.kv_connector.sync import Awaitable
+from baton.kv_connector.worker_side.sync import Awaitable
 
 logger = logging.getLogger(__name__)
 

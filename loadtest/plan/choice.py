@@ -1,7 +1,7 @@
 """Which node gets a request: the proxy's default policies, on what the simulation knows.
 
 P by prefix affinity: the least of prompt tokens in flight and of this prompt's tokens that are new to the node. D by least
-load: bytes of prompt in flight and 16 KiB for each sequence (`proxy/node.py`).
+load: bytes of prompt in flight and 16 KiB for each sequence (`proxy/nodes/node.py`).
 """
 
 from collections import Counter

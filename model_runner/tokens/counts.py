@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from baton.kv_connector.histogram import Histogram
+from baton.kv_connector.telemetry.histogram import Histogram
 
 SECONDS: Final = (0.00005, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 

@@ -10,14 +10,14 @@ from typing import Any, Final
 from starlette.types import Scope
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.admission import descriptors
-from baton.proxy.admission.asked import priority_of, tenant_of, timeout_s_of
-from baton.proxy.admission.claims import Claims
-from baton.proxy.admission.gate import Gate, Ticket
-from baton.proxy.caller import caller_of
-from baton.proxy.headers import RawHeaders
-from baton.proxy.node import SEQUENCE_BYTES
-from baton.proxy.request import ClientRequest
+from baton.proxy.admission.concurrency_limiter import Gate, Ticket
+from baton.proxy.admission.request_terms import priority_of, tenant_of, timeout_s_of
+from baton.proxy.http.headers import RawHeaders
+from baton.proxy.http_server import descriptors
+from baton.proxy.http_server.connection_budget import Claims
+from baton.proxy.nodes.node import SEQUENCE_BYTES
+from baton.proxy.request.caller import caller_of
+from baton.proxy.request.parse import ClientRequest
 
 logger = logging.getLogger(__name__)
 _SILENCE_S: Final = 5.0  # between two log lines about descriptors

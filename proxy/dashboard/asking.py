@@ -12,10 +12,10 @@ import msgspec
 from baton.contracts.http import TIMELINE_PATH, TRANSFERS_PATH
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import UpstreamError
-from baton.proxy.headers import line
-from baton.proxy.node import Node, State
-from baton.proxy.nodes import Members
-from baton.proxy.upstream import Upstream
+from baton.proxy.http.headers import line
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.nodes.node import Node, State
+from baton.proxy.nodes.registry import Members
 
 ROUND_S: Final = 1.0
 MOST_A_ROUND: Final = 24  # nodes; with more of them each is asked less often

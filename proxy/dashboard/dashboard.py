@@ -8,16 +8,16 @@ from typing import Any, Final
 import msgspec
 
 from baton.contracts.secret import ClusterSecret
-from baton.proxy.about import running_version
+from baton.proxy.admin.about import running_version
+from baton.proxy.admin.worker_group import Crew
 from baton.proxy.admission.admission import Admission
 from baton.proxy.dashboard.asking import Nodes
 from baton.proxy.dashboard.clocks import offset
-from baton.proxy.dashboard.glimpse import Glimpse, for_anybody, glimpse, joined
-from baton.proxy.dashboard.scene import Scene
-from baton.proxy.nodes import Members
-from baton.proxy.sight.exchange import Sight
-from baton.proxy.upstream import Upstream
-from baton.proxy.workers.crew import Crew
+from baton.proxy.dashboard.recorder import Scene
+from baton.proxy.dashboard.snapshot import Glimpse, for_anybody, glimpse, joined
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.nodes.registry import Members
+from baton.proxy.telemetry.request_telemetry import Sight
 
 FRESH_S: Final = 0.5  # an answer is good for so long
 GLANCE, LOOK = "glance", "look"  # what workers are asked: without single requests, with them

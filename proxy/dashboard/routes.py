@@ -7,8 +7,8 @@ from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
 
 from baton.contracts.kv_transfer import is_transfer_id
-from baton.proxy.admin import authorise, guarded_by
-from baton.proxy.admin_token import AdminToken
+from baton.proxy.admin.routes import authorise, guarded_by
+from baton.proxy.admin.token import AdminToken
 from baton.proxy.dashboard.dashboard import Dashboard
 from baton.proxy.dashboard.files import files
 from baton.proxy.dashboard.pace import Pace

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from starlette.types import Send
 
-from baton.proxy.admission.claims import Claim
-from baton.proxy.client import Client
-from baton.proxy.connections import Writer
-from baton.proxy.dialects.shapes import OPENAI, Shape
-from baton.proxy.sight.traces import UNTRACED, Leg, Trace
+from baton.proxy.http_server.client_protocol import Writer
+from baton.proxy.http_server.connection_budget import Claim
+from baton.proxy.request.error_format import OPENAI, Shape
+from baton.proxy.response.client_response import Client
+from baton.proxy.tracing.traces import UNTRACED, Leg, Trace
 
 MAX_LEGS: Final = 8  # of one request; more attempts are counted alone
 MAX_EVENTS: Final = 8

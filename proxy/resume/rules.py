@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from baton.proxy.classify import has_several_prompts
-from baton.proxy.endpoints import CHAT
-from baton.proxy.fields import Fields, is_set
-from baton.proxy.request import ClientRequest
+from baton.proxy.request.eligibility import has_several_prompts
+from baton.proxy.request.endpoints import CHAT
+from baton.proxy.request.fields import Fields, is_set
+from baton.proxy.request.parse import ClientRequest
 
 
 class Way(StrEnum):

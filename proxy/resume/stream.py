@@ -5,15 +5,15 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from baton.proxy.endpoints import CHAT
 from baton.proxy.errors import StreamBrokenError
-from baton.proxy.fields import is_on
-from baton.proxy.request import ClientRequest
-from baton.proxy.resume import follow
-from baton.proxy.resume.follow import CannotFollowError
+from baton.proxy.request.endpoints import CHAT
+from baton.proxy.request.fields import is_on
+from baton.proxy.request.parse import ClientRequest
+from baton.proxy.resume import continuation as follow
+from baton.proxy.resume.continuation import CannotFollowError
 from baton.proxy.resume.record import Record, ReplayRecord, TokenRecord
 from baton.proxy.resume.rules import Never, Way, judge
-from baton.proxy.resume.seam import ReplaySeam, TokenSeam
+from baton.proxy.resume.splicer import ReplaySeam, TokenSeam
 
 Mode = Literal["off", "token_ids", "all"]
 _TRUE: Final = msgspec.Raw(b"true")

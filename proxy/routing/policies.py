@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from baton.proxy.routing.candidates import C, Candidate, Candidates
 from baton.proxy.routing.fair_share import FairShare
-from baton.proxy.routing.index import MAX_ENTRIES, PrefixIndex, depth_of, each
+from baton.proxy.routing.prefix_index import MAX_ENTRIES, PrefixIndex, depth_of, each
 from baton.proxy.routing.prefixes import CHUNK_BYTES, Prefixes
 
 _load: Final = attrgetter("load")

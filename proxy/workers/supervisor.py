@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from baton.proxy.workers.place import Place
-from baton.proxy.workers.seat import Seat
+from baton.proxy.workers.process import Place
+from baton.proxy.workers.slot import Seat
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import httpx
 import msgspec
 import pytest
 
-from baton.proxy.endpoints import CHAT, COMPLETIONS
-from baton.proxy.request import parse
+from baton.proxy.request.endpoints import CHAT, COMPLETIONS
+from baton.proxy.request.parse import parse
 from baton.proxy.resume import events
 from baton.proxy.resume.record import Record
 from baton.proxy.resume.rules import Way

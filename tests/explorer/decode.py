@@ -10,8 +10,8 @@ from typing import Any
 
 from baton.kv_connector.handoff.gather import Flow
 from baton.kv_connector.handoff.incoming import Incoming, Phase, Wish
-from baton.kv_connector.protocol import Message
-from baton.kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.protocol.messages import Message
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
     FIRST,

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from baton.kv_connector.protocol import Body, Commit, Fail, Message, decode, encode
+from baton.kv_connector.protocol.messages import Body, Commit, Fail, Message, decode, encode
 from tests.explorer.decode import DecodeSide
 from tests.explorer.freeze import freeze, still
 from tests.explorer.prefill import PrefillSide

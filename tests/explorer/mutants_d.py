@@ -5,7 +5,7 @@ import msgspec
 from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.incoming import Incoming, Phase, Wish
 from baton.kv_connector.handoff.session import Session
-from baton.kv_connector.protocol import Commit, Message, Revoke
+from baton.kv_connector.protocol.messages import Commit, Message, Revoke
 
 
 class FreesWithoutFence(Consumer):

@@ -3,7 +3,7 @@
 from baton.kv_connector.handoff.outgoing import Outgoing, Push
 from baton.kv_connector.handoff.producer import UNWANTED, Producer
 from baton.kv_connector.handoff.tombstones import Tombstones
-from baton.kv_connector.protocol import Commit, Fail, Reserve
+from baton.kv_connector.protocol.messages import Commit, Fail, Reserve
 
 
 class RetriesDirty(Producer):

@@ -3,7 +3,7 @@
 from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.gather import Gather, _Gathering
 from baton.kv_connector.handoff.incoming import Resolved
-from baton.kv_connector.protocol import Commit
+from baton.kv_connector.protocol.messages import Commit
 
 
 class ResumesOnTheFirst(Gather):

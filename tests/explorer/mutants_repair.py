@@ -7,7 +7,17 @@ from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.incoming import Incoming, Phase
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.session import Session, SessionState
-from baton.kv_connector.protocol import Beat, Body, Commit, Fail, Hello, Introduce, Message, Revoke, Started
+from baton.kv_connector.protocol.messages import (
+    Beat,
+    Body,
+    Commit,
+    Fail,
+    Hello,
+    Introduce,
+    Message,
+    Revoke,
+    Started,
+)
 
 
 class IntroducesItselfOnce(Consumer):

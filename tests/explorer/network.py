@@ -7,7 +7,7 @@ accepted one is called `NEWEST` in every state, and the others are counted from 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from baton.kv_connector.protocol import Commit, Fail
+from baton.kv_connector.protocol.messages import Commit, Fail
 from tests.explorer.local import NEWEST, Bodies, Outcome
 from tests.explorer.scope import Event, Label, label
 

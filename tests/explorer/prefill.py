@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from baton.kv_connector.handoff.outgoing import Outgoing, Prompt, Push
 from baton.kv_connector.handoff.producer import verify_none
 from baton.kv_connector.handoff.pushing import Terms
-from baton.kv_connector.protocol import Fail, Hello, Message
-from baton.kv_connector.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.protocol.messages import Fail, Hello, Message
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
     HELLO,

@@ -10,7 +10,7 @@ from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import Terms
 from baton.kv_connector.handoff.settings import HandoffSettings
-from baton.kv_connector.protocol import Hello, Rank
+from baton.kv_connector.protocol.messages import Hello, Rank
 
 # A place is where one rank's process runs and the control address of that process, the same after a restart. To each
 # the incarnation of its first process; those that follow it there count up.

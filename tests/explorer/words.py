@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from baton.kv_connector.protocol import Beat, Body, Commit, Fail, Reserve, Revoke, Started
+from baton.kv_connector.protocol.messages import Beat, Body, Commit, Fail, Reserve, Revoke, Started
 from tests.explorer.scope import FIRST, Label, place_of
 from tests.explorer.writes import Stage
 

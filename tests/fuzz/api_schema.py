@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import httpx
 
-from baton.proxy.document.merge import merged
-from baton.proxy.endpoints import DATA_ROUTES
-from baton.proxy.pass_through.routes import ROUTES
+from baton.proxy.openapi.merge import merged
+from baton.proxy.passthrough.routes import ROUTES
+from baton.proxy.request.endpoints import DATA_ROUTES
 from tests.fuzz.raw_http.stage import Stage, stage
 from tests.support.clients_venv import clients_python
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Self
 
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.side_channel import ControlLoop, PeerKey
-from baton.kv_connector.side_channel_monitor import HANDSHAKE_S
+from baton.kv_connector.control.loop import ControlLoop, PeerKey
+from baton.kv_connector.control.monitor import HANDSHAKE_S
 
 SECRET = ClusterSecret(b"a secret of the cluster")
 PATIENCE_S = 30.0  # a deadline against hanging

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from baton.kv_connector.protocol import MAX_BLOCKS, MAX_OPEN
+from baton.kv_connector.protocol.messages import MAX_BLOCKS, MAX_OPEN
 from tests.fuzz.values import flip_bits, mutate
 
 TAGS = ("hello", "refuse", "introduce", "beat", "started", "reserve", "revoke", "commit", "fail", "", "of tomorrow")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from baton.kv_connector.metadata import DecodeStep, PrefillStep
+from baton.kv_connector.handoff.metadata import DecodeStep, PrefillStep
 from tests.support.ranks import BLOCK_TOKENS, Ranks
 
 LANES = ((1, 2, 3), (4, 5, 6))  # blocks of a transfer, on both ranks

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from baton.kv_connector.protocol import (
+from baton.kv_connector.protocol.messages import (
     Beat,
     Body,
     Commit,

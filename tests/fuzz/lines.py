@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import zmq
 
-from baton.kv_connector.side_channel import ControlHandler, ControlLoop, PeerKey
-from baton.kv_connector.side_channel_sockets import ControlClient, ControlServer
+from baton.kv_connector.control.loop import ControlHandler, ControlLoop, PeerKey
+from baton.kv_connector.control.sockets import ControlClient, ControlServer
 from tests.support.ranks import SECRET, Ranks
 
 PATIENCE_S = 60.0  # a rank that takes nothing for so long does not work any more

@@ -7,7 +7,8 @@ from collections.abc import Sized
 from itertools import chain
 from typing import NamedTuple
 
-from baton.kv_connector.handoff import claims, consumer
+from baton.kv_connector.handoff import consumer
+from baton.kv_connector.handoff import peer_quotas as claims
 from tests.support.ranks import Ranks
 
 PENDING = 2_000 + 4 * claims.BEAT_BUDGET  # answers that wait to be sent: some, and those to a few long beats

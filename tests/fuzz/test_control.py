@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.kv_connector.handoff import claims
+from baton.kv_connector.handoff import peer_quotas as claims
 from tests.fuzz.control import Outcome, run
 from tests.fuzz.world import World
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from baton.kv_connector.engine.memory import MemoryReceiver
 from baton.kv_connector.handoff.incoming import Wish
-from baton.kv_connector.metadata import Abandoned, DecodeStep, PrefillStep, Reserved, Watched
+from baton.kv_connector.handoff.metadata import Abandoned, DecodeStep, PrefillStep, Reserved, Watched
 from tests.fuzz.frames import Mutator
 from tests.fuzz.healthy import HONEST, Healthy
 from tests.fuzz.hostile import OWN_BLOCKS, HostileDecode, HostilePrefill, Speaker

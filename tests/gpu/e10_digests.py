@@ -5,8 +5,8 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from baton.kv_connector.digest import RegionDigests
-from baton.kv_connector.layout import Region
+from baton.kv_connector.layout.regions import Region
+from baton.kv_connector.worker_side.digest import RegionDigests
 from tests.gpu.device import Device
 from tests.gpu.harness import Expect, Scale
 

@@ -16,11 +16,11 @@ from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.outgoing import Outgoing, Progress, Prompt
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.settings import HandoffSettings
-from baton.kv_connector.plan import CopyPlan
-from baton.kv_connector.protocol import Commit, Fail, Hello, Message, Rank, Reserve
-from baton.kv_connector.sync import ModelStream, make_layer_sync, recorder
+from baton.kv_connector.layout.copy_plan import CopyPlan
+from baton.kv_connector.protocol.messages import Commit, Fail, Hello, Message, Rank, Reserve
 from baton.kv_connector.worker_side import sender, waiter
-from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync, recorder
 from tests.gpu.device import Device
 from tests.gpu.model import BLOCK_TOKENS, Model
 from tests.support.plain_memory import fingerprint, plain_caches

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 
 from baton.contracts.configuration.schema import BatonConfig, ProxyConfig, TransferConfig
-from baton.proxy.admin_token import AdminToken
+from baton.proxy.admin.token import AdminToken
 from baton.proxy.app import create_app
-from baton.proxy.connections import protocol
+from baton.proxy.http_server.client_protocol import protocol
 from tests.support.fake_answers import MODEL
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.serve import serve

@@ -17,7 +17,7 @@ import types
 from typing import Any
 
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.runner_order import check_graphs
+from baton.kv_connector.vllm_compat.runner_order import check_graphs
 
 STUBS = ("vllm._C_stable_libtorch", "vllm._C", "vllm._moe_C", "vllm._moe_C_stable_libtorch")
 

@@ -7,8 +7,8 @@ import ctypes
 from collections.abc import Callable, Sequence
 
 from baton.kv_connector.engine.base import EngineFactory, Push, ReceivingEngine, SendingEngine
-from baton.kv_connector.layout import Span
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
+from baton.kv_connector.layout.regions import Span
 
 SCRATCH_BYTES = 4096
 FLIPPED_BIT = 0x40  # of the highest byte of a float32: its exponent

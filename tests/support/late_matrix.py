@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from baton.kv_connector.sync import POLICIES
+from baton.kv_connector.worker_side.sync import POLICIES
 from tests.support.late_prefill import RankResult, Scenario, run
 
 PAGE = Path(__file__).parents[2] / "docs/benchmarks/late_device.md"

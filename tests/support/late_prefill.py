@@ -21,19 +21,19 @@ from unittest.mock import patch
 from baton.contracts.configuration.schema import TransferConfig
 from baton.contracts.kv_transfer import Grid, Grids
 from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.control.loop import PeerKey
 from baton.kv_connector.engine.base import EngineFactory, ReceivingEngine
+from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.layout import Region, Span
-from baton.kv_connector.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.plan import CopyPlan
-from baton.kv_connector.protocol import Body, Hello, Message, Rank, Reserve, decode, encode
-from baton.kv_connector.side_channel import PeerKey
-from baton.kv_connector.sync import ModelStream
-from baton.kv_connector.tp_mapping import flow_id
+from baton.kv_connector.layout.copy_plan import CopyPlan
+from baton.kv_connector.layout.regions import Region, Span
+from baton.kv_connector.layout.tp_mapping import flow_id
+from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Reserve, decode, encode
 from baton.kv_connector.worker_side import digesting, prefill, sender, waiter
 from baton.kv_connector.worker_side.caches import Caches
-from baton.kv_connector.worker_side.introduction import Introduction
 from baton.kv_connector.worker_side.prefill import PrefillWorker
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.sync import ModelStream
 from tests.support.late_device import LateDevice
 from tests.support.plain_memory import fingerprint
 from tests.support.ranks import SECRET

@@ -12,16 +12,16 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry
 
 from baton.kv_connector.metrics import DECODE_OUTCOMES, PREFILL_OUTCOMES, VERIFIED, families
-from baton.kv_connector.refusals import Refusals, Refused
+from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.node.metrics import ConnectorMetrics
-from baton.proxy import member_metrics
-from baton.proxy.access.metrics import AccessMetrics
+from baton.proxy.admin import node_metrics as member_metrics
+from baton.proxy.admin.worker_group import _crew_metrics
+from baton.proxy.auth.metrics import AccessMetrics
 from baton.proxy.errors import Refusal
-from baton.proxy.metrics import Metrics
-from baton.proxy.node import State
-from baton.proxy.nodes import ROLES
-from baton.proxy.retries import Denied
-from baton.proxy.workers.crew import _crew_metrics
+from baton.proxy.nodes.node import State
+from baton.proxy.nodes.registry import ROLES
+from baton.proxy.planning.retry_policy import Denied
+from baton.proxy.telemetry.metrics import Metrics
 
 ADDED: Final = {"namespace", "instance", "pod", "job", "le"}  # labels that Prometheus or a histogram brings
 VALUES: Final[dict[str, dict[str, set[str]]]] = {  # series → label → what it may be

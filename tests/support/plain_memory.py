@@ -1,7 +1,7 @@
 """A KV cache as plain memory: one region per layer, block after block."""
 
 from baton.contracts.node_info import Fingerprint
-from baton.kv_connector.layout import Region
+from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.worker_side.caches import Caches
 
 

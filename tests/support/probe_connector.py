@@ -17,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.parallel_state import get_world_group
 
 from baton.contracts.kv_transfer import FIELD, KEY
-from baton.kv_connector.status import OutcomeSender
+from baton.kv_connector.control.status_server import OutcomeSender
 
 WORKER = {
     "incarnation": "00ff",

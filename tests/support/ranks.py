@@ -10,17 +10,25 @@ from baton.contracts.configuration.schema import TransferConfig
 from baton.contracts.node_info import Fingerprint
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.digest import RegionDigests
 from baton.kv_connector.engine.base import EngineFactory
 from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.metadata import (
+    DecodeStep,
+    Ending,
+    PrefillStep,
+    Progress,
+    Reserved,
+    StartedPrompt,
+    Watched,
+)
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.metadata import DecodeStep, Ending, PrefillStep, Progress, Reserved, StartedPrompt, Watched
-from baton.kv_connector.protocol import Rank as RankCoordinates
-from baton.kv_connector.sync import Awaitable, Record
+from baton.kv_connector.protocol.messages import Rank as RankCoordinates
 from baton.kv_connector.worker_side.decode import DecodeWorker
-from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.prefill import PrefillWorker
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.sync import Awaitable, Record
 from tests.support.plain_memory import fingerprint, plain_caches
 
 SECRET = ClusterSecret(b"a secret for integration tests")

@@ -17,7 +17,7 @@ KNOWN = known()
 NEWEST = [*KNOWN][-1]
 READ_AGAIN = "run `python -m tests.support.vllm_signatures` and look at what has changed"
 
-# Names that older versions do not have: `kv_connector/engine_version.py` makes up for them, or refuses; others have a default.
+# Names that older versions do not have: `kv_connector/vllm_compat/versions.py` makes up for them, or refuses; others have a default.
 SINCE = {
     "COPY_BLOCKS": "0.28.0",
     "KVConnectorTransferResults": "0.30.0",

@@ -142,7 +142,7 @@ def test_the_proxys_image_holds_its_pins_and_nothing_else(
     with Container(idle, service, tmp_path / "idle", volumes=volumes) as container:
         found = installed(container)
         modules = container.exec(
-            "python", "-c", "import baton.proxy.__main__, baton.proxy.sight.exporter, baton.deploy.cli"
+            "python", "-c", "import baton.proxy.__main__, baton.proxy.tracing.exporter, baton.deploy.cli"
         )
         version = container.exec("baton", "--version")
 

@@ -11,8 +11,8 @@ from baton.deploy.microbench.pushes import CACHE_BYTES, Pusher
 from baton.deploy.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, RankError, Target
 from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.metadata import PrefillStep
-from baton.kv_connector.sync import POLICIES
+from baton.kv_connector.handoff.metadata import PrefillStep
+from baton.kv_connector.worker_side.sync import POLICIES
 
 SHAPE = KvShape(layers=2, blocks=16, block_bytes=4096)
 

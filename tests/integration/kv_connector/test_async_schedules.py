@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.sync import ModelStream, make_layer_sync
+from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync
 from tests.support.async_schedules.mutants import MUTANTS, Crowded, Mutant
 from tests.support.async_schedules.world import PLANS, Order, Plan, World
 from tests.support.fake_device import FakeDevice, Run, Stream

@@ -12,8 +12,8 @@ from baton.kv_connector.engine.base import EngineFactory, Push
 from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.errors import EngineError
-from baton.kv_connector.layout import Span
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
+from baton.kv_connector.layout.regions import Span
 
 MIB = 1 << 20
 

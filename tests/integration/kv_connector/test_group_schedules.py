@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from baton.kv_connector import groups
 from baton.kv_connector.handoff import producer, pushing
-from baton.kv_connector.scheduler_side import decode, pins, prefill
+from baton.kv_connector.layout import groups
+from baton.kv_connector.scheduler_side import block_pins as pins
+from baton.kv_connector.scheduler_side import decode, prefill
 from tests.support.async_schedules.group_world import LAYOUTS, GroupWorld, plan_of
 from tests.support.async_schedules.world import Order
 

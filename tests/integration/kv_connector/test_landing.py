@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from baton.kv_connector.engine.memory import MemoryFabric
-from baton.kv_connector.metadata import DecodeStep
+from baton.kv_connector.handoff.metadata import DecodeStep
 from tests.support.fake_device import FakeDevice, Run, Stream
 from tests.support.ranks import BLOCK_TOKENS, LAYERS, Ranks
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.sync import ModelStream, make_layer_sync
 from baton.kv_connector.worker_side import waiter
+from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync
 from tests.support.fake_device import FakeDevice, Run, Stream
 from tests.support.late_device import LateDevice
 from tests.support.late_matrix import BASE, CELLS, PAGE, SCENARIOS, lateness_ms, page, results

@@ -16,8 +16,8 @@ from baton.deploy.forkserver import ForkServer
 from baton.deploy.overlap.network import Network, NetworkError
 from baton.kv_connector.engine.base import Push
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.layout import Span
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
+from baton.kv_connector.layout.regions import Span
 from tests.support.late_writes.stage import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

@@ -5,7 +5,7 @@ import ctypes
 import pytest
 
 from baton.kv_connector.engine.memory import MemoryFabric, MemoryReceiver, MemorySender
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 
 SIZE = 8
 

@@ -16,7 +16,7 @@ from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
 from baton.kv_connector.engine.port_memory import PortMemory
 from baton.kv_connector.errors import EngineError
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 
 SIZE = 1 << 20
 

@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from baton.kv_connector.side_channel import ControlLoop
-from baton.kv_connector.side_channel_monitor import HANDSHAKE_S
+from baton.kv_connector.control.loop import ControlLoop
+from baton.kv_connector.control.monitor import HANDSHAKE_S
 from tests.fuzz.channel import PATIENCE_S, Peer, comes_true, descriptors, listen, refused, resident_bytes
 
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from baton.contracts.secret import ClusterSecret, read_secret
-from baton.kv_connector.side_channel import ControlLoop, PeerKey
+from baton.kv_connector.control.loop import ControlLoop, PeerKey
 from tests.support.ranks import Ranks
 
 A, B, C = b"secret A, in use", b"secret B, to come", b"another cluster's"

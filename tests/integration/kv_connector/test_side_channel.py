@@ -12,10 +12,10 @@ import zmq
 from zmq.utils import z85
 
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector import side_channel
+from baton.kv_connector.control import loop as side_channel
+from baton.kv_connector.control.loop import ControlLoop, PeerKey
+from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
 from baton.kv_connector.errors import ConfigError, ConnectorError, ProtocolError
-from baton.kv_connector.side_channel import ControlLoop, PeerKey
-from baton.kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient, ControlServer, Wakeup
 
 T = TypeVar("T")
 

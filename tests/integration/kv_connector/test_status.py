@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import zmq
 
-from baton.kv_connector import status
+from baton.kv_connector.control import status_server as status
+from baton.kv_connector.control.status_server import CANCEL, REQUEST, OutcomeSender, StatusServer
 from baton.kv_connector.errors import ConnectorError
-from baton.kv_connector.status import CANCEL, REQUEST, OutcomeSender, StatusServer
 
 
 @pytest.fixture

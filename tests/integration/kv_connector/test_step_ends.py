@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.sync import Handover, ModelStream, make_layer_sync
 from baton.kv_connector.worker_side.caches import Caches
+from baton.kv_connector.worker_side.sync import Handover, ModelStream, make_layer_sync
 from tests.support import ranks as module
 from tests.support.plain_memory import plain_caches
 from tests.support.ranks import LAYERS, Ranks

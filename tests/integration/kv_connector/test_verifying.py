@@ -9,7 +9,7 @@ import pytest
 
 from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.metadata import DecodeStep, PrefillStep
+from baton.kv_connector.handoff.metadata import DecodeStep, PrefillStep
 from tests.support.flipping import FlippingFactory
 from tests.support.ranks import Memory, Ranks
 

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 import zmq
 
+from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient
+from baton.kv_connector.handoff.metadata import Abandoned, DecodeStep, PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.metadata import Abandoned, DecodeStep, PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.protocol import Hello, Introduce, Message, Rank, encode
-from baton.kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES, ControlClient
+from baton.kv_connector.protocol.messages import Hello, Introduce, Message, Rank, encode
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, SECRET, Ranks
 

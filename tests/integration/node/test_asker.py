@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.control.status_endpoints import FarDoor
+from baton.kv_connector.control.status_server import StatusServer
 from baton.kv_connector.errors import ConnectorError
-from baton.kv_connector.status import StatusServer
-from baton.kv_connector.status_doors import FarDoor
 from baton.node.asker import Asker
 from baton.node.connector_channel import CancelClient, SnapshotClient
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from baton.kv_connector.status import OutcomeSender
+from baton.kv_connector.control.status_server import OutcomeSender
 from baton.node.connector_channel import MAX_OUTCOMES, CancelClient, Outcomes, SnapshotClient
 from baton.node.errors import ConnectorFailedError, NoAnswerError
 

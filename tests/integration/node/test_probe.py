@@ -10,9 +10,9 @@ import zmq
 
 from baton.contracts.probe import MIB, Place, Push, Receive
 from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.control.sockets import ControlServer
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.plan import Copy, CopyPlan
-from baton.kv_connector.side_channel_sockets import ControlServer
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 from baton.node import probe
 from baton.node.probe_engines import MAX_RECEIVERS, ProbeBusyError, ProbeEngines, ProbeError
 

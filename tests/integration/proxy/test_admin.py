@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baton.proxy.node import Role
+from baton.proxy.nodes.node import Role
 from tests.integration.proxy.test_models import OTHER, two_models
 from tests.support.cluster import ADMIN_TOKEN, Cluster, cluster, until_true
 from tests.support.fake_answers import MODEL
@@ -301,7 +301,7 @@ async def test_a_name_with_several_addresses_stands_for_several_nodes(
 ) -> None:
     """They join and leave as the answer changes, and requests go on meanwhile."""
     addresses = ["127.0.0.1"]
-    monkeypatch.setattr("baton.proxy.dns.look_up", lambda *_: list(addresses))
+    monkeypatch.setattr("baton.proxy.nodes.dns.look_up", lambda *_: list(addresses))
     fabric = Fabric()
     first = FakeVllm(role, fabric)
     await first.start()

@@ -15,7 +15,9 @@ import httpx
 import openai
 import pytest
 
-from baton.proxy.access import account, doors, follow
+from baton.proxy.auth import account
+from baton.proxy.auth import api_key_auth as doors
+from baton.proxy.http_server import file_watcher as follow
 from tests.integration.proxy import test_workers
 from tests.integration.proxy.test_admission import hold, release, until_waiting
 from tests.integration.proxy.test_failover import metric

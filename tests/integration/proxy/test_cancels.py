@@ -8,11 +8,11 @@ import pytest
 
 from baton.contracts.http import MAX_CANCELLED
 from baton.contracts.kv_transfer import new_transfer_id
-from baton.proxy import cancels
-from baton.proxy.cancels import MAX_WAITING, Cancels
-from baton.proxy.metrics import Metrics
-from baton.proxy.node import Node
-from baton.proxy.upstream import Upstream
+from baton.proxy.handler import cancel_notifier as cancels
+from baton.proxy.handler.cancel_notifier import MAX_WAITING, Cancels
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.nodes.node import Node
+from baton.proxy.telemetry.metrics import Metrics
 from tests.integration.proxy.test_disconnect import ask
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm, Fault

@@ -11,17 +11,18 @@ import msgspec
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
+from baton.proxy.admin import override_store as book
+from baton.proxy.admin import worker_group as crew
+from baton.proxy.admin.override_store import BookError, OrderBook
+from baton.proxy.admin.report import Counted
+from baton.proxy.admin.worker_group import Crew
 from baton.proxy.admission.admission import Admission
-from baton.proxy.metrics import Metrics
-from baton.proxy.nodes import Members
-from baton.proxy.orders import Orders
-from baton.proxy.sight.times import Tally
-from baton.proxy.upstream import Upstream
-from baton.proxy.workers import book, crew
-from baton.proxy.workers.book import BookError, OrderBook
-from baton.proxy.workers.crew import Crew
-from baton.proxy.workers.report import Counted
-from baton.proxy.workers.seat import Seat
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.nodes.latency_histogram import Tally
+from baton.proxy.nodes.overrides import Orders
+from baton.proxy.nodes.registry import Members
+from baton.proxy.telemetry.metrics import Metrics
+from baton.proxy.workers.slot import Seat
 from tests.support.fake_vllm import SECRET
 
 NODE = "http://127.0.0.1:1"

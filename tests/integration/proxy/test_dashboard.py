@@ -135,7 +135,8 @@ async def test_a_failed_leg_and_its_retry_are_seen() -> None:
 
 async def test_nodes_are_asked_only_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quarantine and failures come with the second look; when nobody looks any more, nobody is asked any more."""
-    from baton.proxy.dashboard import asking, scene
+    from baton.proxy.dashboard import asking
+    from baton.proxy.dashboard import recorder as scene
 
     monkeypatch.setattr(asking, "ROUND_S", 0.02)
     monkeypatch.setattr(scene, "LOOK_S", 0.2)

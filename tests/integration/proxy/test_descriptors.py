@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from baton.proxy.admission.descriptors import budget
+from baton.proxy.http_server.descriptors import budget
 from tests.support.cluster import COMPLETION, until_true
 from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.ports import free_port

@@ -194,7 +194,9 @@ async def test_an_empty_budget_ends_retries_and_requests_fill_it() -> None:
 
 async def test_no_attempt_is_made_that_the_deadline_would_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client gets the failure at once, and not a time-out later."""
-    monkeypatch.setattr("baton.proxy.retries.MIN_LEFT_S", 60.0)  # whatever is left is too little for another attempt
+    monkeypatch.setattr(
+        "baton.proxy.planning.retry_policy.MIN_LEFT_S", 60.0
+    )  # whatever is left is too little for another attempt
     async with cluster(decode=2) as running:
         for node in running.decode:
             node.fault = "empty"

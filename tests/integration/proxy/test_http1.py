@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from baton.proxy.errors import Kind, UpstreamError
-from baton.proxy.http1 import pool
-from baton.proxy.http1.address import address_of
-from baton.proxy.http1.answer import HIGH_WATER_BYTES, Answer
-from baton.proxy.http1.connection import Connection
-from baton.proxy.upstream import Upstream
+from baton.proxy.http import pool
+from baton.proxy.http.address import address_of
+from baton.proxy.http.connection import Connection
+from baton.proxy.http.response import HIGH_WATER_BYTES, Answer
+from baton.proxy.http.upstream import Upstream
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"

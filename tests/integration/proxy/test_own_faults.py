@@ -21,7 +21,7 @@ async def test_nodes_stay_in_use_when_the_proxy_can_open_no_connection(
 
     async with cluster(prefill=2, decode=2, breaker_failures=2) as running:
         with monkeypatch.context() as patched:
-            patched.setattr("baton.proxy.http1.pool.Pool.connect", fails)
+            patched.setattr("baton.proxy.http.pool.Pool.connect", fails)
             failed = await asyncio.gather(*(running.complete() for _ in range(20)))
             nodes = (await running.http.get("/ready")).json()["nodes"]
             counted = await metric(running, 'baton_leg_failures_total{kind="own",role="decode"}')

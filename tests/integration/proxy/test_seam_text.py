@@ -16,11 +16,12 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 
 from baton.deploy.embedded_model import WEIGHTS
-from baton.proxy.endpoints import CHAT, COMPLETIONS
-from baton.proxy.request import ClientRequest, parse
-from baton.proxy.resume import events, follow
+from baton.proxy.request.endpoints import CHAT, COMPLETIONS
+from baton.proxy.request.parse import ClientRequest, parse
+from baton.proxy.resume import continuation as follow
+from baton.proxy.resume import events
 from baton.proxy.resume.record import TokenRecord
-from baton.proxy.resume.seam import TokenSeam
+from baton.proxy.resume.splicer import TokenSeam
 
 PROMPT = "Tell me: 你好"
 TEXTS = [

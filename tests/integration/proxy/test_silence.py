@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 from baton.proxy.errors import Kind, UpstreamError
-from baton.proxy.http1.address import address_of
-from baton.proxy.upstream import Upstream
+from baton.proxy.http.address import address_of
+from baton.proxy.http.upstream import Upstream
 from tests.integration.proxy.test_disconnect import ask
 from tests.support.cluster import COMPLETION, Cluster, cluster, until_true
 from tests.support.fake_vllm import FakeVllm

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from baton.proxy.connections import ClientProtocol
+from baton.proxy.http_server.client_protocol import ClientProtocol
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import COMPLETION, Cluster, cluster, until_true

@@ -7,8 +7,8 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.accept import BoundedServer
-from baton.proxy.connections import protocol
+from baton.proxy.http_server.acceptor import BoundedServer
+from baton.proxy.http_server.client_protocol import protocol
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 CONNECTIONS = 100  # more than are accepted in one turn of the loop

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from baton.kv_connector.handoff.incoming import Wish
-from baton.kv_connector.metadata import DecodeStep, Reserved, Watched
+from baton.kv_connector.handoff.metadata import DecodeStep, Reserved, Watched
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from tests.support.async_schedules.traffic import Computed, content
 from tests.support.async_schedules.wire import ADDRESS

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.metadata import DecodeReport
+from baton.kv_connector.handoff.metadata import DecodeReport
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from tests.support.async_schedules.group_sides import Text, output

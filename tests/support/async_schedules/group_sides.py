@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from vllm.v1.request import Request
 
-from baton.kv_connector.metadata import PrefillStep
+from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from tests.support.async_schedules.kv_manager import BLOCK_TOKENS, Layout, request
 from tests.support.ranks import SECRET

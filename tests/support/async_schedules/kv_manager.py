@@ -21,11 +21,11 @@ from vllm.v1.kv_cache_interface import (
 from vllm.v1.request import Request
 
 from baton.contracts.kv_transfer import Role, TransferParams, sign
-from baton.kv_connector.digest import RegionDigests
-from baton.kv_connector.groups import STATE, Group
-from baton.kv_connector.layout import Region
-from baton.kv_connector.windows import OF_A_STATE
+from baton.kv_connector.layout.groups import STATE, Group
+from baton.kv_connector.layout.regions import Region
+from baton.kv_connector.layout.windows import OF_A_STATE
 from baton.kv_connector.worker_side.caches import Caches
+from baton.kv_connector.worker_side.digest import RegionDigests
 from tests.support.async_schedules.wire import ADDRESS
 from tests.support.ranks import SECRET
 

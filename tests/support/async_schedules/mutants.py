@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from baton.kv_connector.metadata import Progress
-from baton.kv_connector.sync import Handover, ModelStream
+from baton.kv_connector.handoff.metadata import Progress
+from baton.kv_connector.worker_side.sync import Handover, ModelStream
 from tests.support.async_schedules.traffic import Step, Traffic
 from tests.support.async_schedules.world import Order, Plan, World
 from tests.support.ranks import LAYERS

@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.metadata import PrefillStep, Progress, StartedPrompt
 from tests.support.ranks import BLOCK_BYTES, BLOCK_TOKENS, BLOCKS
 
 TOKEN_BYTES = BLOCK_BYTES // BLOCK_TOKENS

@@ -4,8 +4,8 @@ from collections import deque
 from typing import NamedTuple
 
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.refusals import Refusals
-from baton.kv_connector.side_channel import ControlHandler, PeerKey
+from baton.kv_connector.control.loop import ControlHandler, PeerKey
+from baton.kv_connector.telemetry.refusals import Refusals
 
 ADDRESS = "tcp://127.0.0.1:1"
 

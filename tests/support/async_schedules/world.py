@@ -20,10 +20,10 @@ from unittest.mock import patch
 from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.engine.memory import MemoryFabric
-from baton.kv_connector.protocol import Rank
-from baton.kv_connector.sync import ModelStream
+from baton.kv_connector.protocol.messages import Rank
 from baton.kv_connector.worker_side import decode, prefill
-from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.sync import ModelStream
 from tests.support.async_schedules.decode_side import DecodeSide
 from tests.support.async_schedules.traffic import TOKEN_BYTES, Step, Traffic, Write, content
 from tests.support.async_schedules.wire import Wire

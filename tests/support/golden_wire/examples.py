@@ -10,7 +10,7 @@ import msgspec
 from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid, Grids, TransferParams, sign
 from baton.contracts.node_info import Fingerprint, NodeInfo, NodeLoad, RegionInfo
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.protocol import (
+from baton.kv_connector.protocol.messages import (
     Beat,
     Body,
     Commit,

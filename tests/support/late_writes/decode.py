@@ -15,8 +15,8 @@ from vllm.v1.core.block_pool import BlockPool
 
 from baton.kv_connector.engine.mooncake import MooncakeFactory, MooncakeReceiver
 from baton.kv_connector.handoff.incoming import Wish
-from baton.kv_connector.layout import Span
-from baton.kv_connector.metadata import DecodeStep, Reserved, Watched
+from baton.kv_connector.handoff.metadata import DecodeStep, Reserved, Watched
+from baton.kv_connector.layout.regions import Span
 from baton.kv_connector.scheduler_side.ledger import ReservationLedger
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from tests.support.late_writes.node import (

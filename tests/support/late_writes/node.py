@@ -10,8 +10,8 @@ from baton.contracts.configuration.schema import TransferConfig
 from baton.contracts.kv_transfer import Role
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.protocol import Rank
-from baton.kv_connector.worker_side.introduction import Introduction
+from baton.kv_connector.protocol.messages import Rank
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
 from tests.support.plain_memory import fingerprint, plain_caches
 
 SECRET = ClusterSecret(b"a secret for late writes")

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 
 from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from tests.support.late_writes.node import (
     BLOCK_TOKENS,

@@ -12,7 +12,7 @@ import pytest
 from baton.contracts.secret import read_secret
 from baton.deploy import health_command, secret_command
 from baton.deploy.cli import main
-from baton.proxy.admin_token import read_admin_token
+from baton.proxy.admin.token import read_admin_token
 from tests.support.ports import free_port
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from baton.deploy import cli
-from baton.proxy.access.key_file import digest_of, parse
+from baton.proxy.auth.key_file import digest_of, parse
 
 
 def test_a_new_key_fits_its_entry(capsys: pytest.CaptureFixture[str]) -> None:

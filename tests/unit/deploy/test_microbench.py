@@ -13,7 +13,7 @@ from baton.deploy.microbench.figures import Figure, Target, from_plain, line, nu
 from baton.deploy.microbench.planner import contiguous, in_runs
 from baton.deploy.microbench.pushes import in_turn
 from baton.deploy.microbench.rank import KvShape, PlayedTransfer
-from baton.kv_connector.plan import plan_layers
+from baton.kv_connector.layout.copy_plan import plan_layers
 from tests.unit.deploy.microbench_parts import FIGURES
 
 PARTS = "tests.unit.deploy.microbench_parts"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from baton.kv_connector.digest import RegionDigests
 from baton.kv_connector.engine.memory import MemoryReceiver
 from baton.kv_connector.handoff.fan_out import FanOut
-from baton.kv_connector.sync import ModelStream, make_layer_sync
+from baton.kv_connector.worker_side.digest import RegionDigests
+from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync
 from baton.model_runner.watchdog import Ages
 from tests.gpu import __main__ as kit
 from tests.gpu import e9_watchdog, e10_digests, rank

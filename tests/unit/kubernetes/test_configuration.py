@@ -120,7 +120,7 @@ def test_a_node_leaves_the_name_before_it_drains(overlay: str, tmp_path: Path) -
         hook_s = _container(_template(overlay, role))["lifecycle"]["preStop"]["sleep"]["seconds"]
         assert (
             hook_s >= COREDNS_CACHE_S + 2 * interval_s
-        )  # what others replace goes with the answer after (proxy/dns.py)
+        )  # what others replace goes with the answer after (proxy/nodes/dns.py)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -3,8 +3,8 @@
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.endpoints import DATA_ROUTES
-from baton.proxy.pass_through.routes import ROUTES
+from baton.proxy.passthrough.routes import ROUTES
+from baton.proxy.request.endpoints import DATA_ROUTES
 from tests.support.kubernetes.render import Object, named, render
 
 INSIDE = ("/admin/state", "/admin/nodes", "/metrics", "/ready", "/dashboard", "/docs", "/openapi.json", "/")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from baton.kv_connector.windows import OF_A_STATE
+from baton.kv_connector.layout.windows import OF_A_STATE
 from baton.kv_connector.worker_side.caches import Membership, describe
 
 

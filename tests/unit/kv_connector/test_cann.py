@@ -6,8 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from baton.kv_connector import cann
-from baton.kv_connector.sync import resolve_layer_sync
+from baton.kv_connector.vllm_compat import cann
+from baton.kv_connector.worker_side.sync import resolve_layer_sync
 
 
 @pytest.fixture

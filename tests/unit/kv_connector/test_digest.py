@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from baton.kv_connector import digest
-from baton.kv_connector.digest import RegionDigests, own_stream
 from baton.kv_connector.errors import LayoutError
-from baton.kv_connector.layout import Region
-from baton.kv_connector.verification import DIGEST_BYTES
+from baton.kv_connector.layout.regions import Region
+from baton.kv_connector.protocol.verification import DIGEST_BYTES
+from baton.kv_connector.worker_side import digest
+from baton.kv_connector.worker_side.digest import RegionDigests, own_stream
 
 LIMIT = 1 << 64
 

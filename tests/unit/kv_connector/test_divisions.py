@@ -10,8 +10,8 @@ from vllm import _custom_ops as ops
 from vllm.v1.attention.backends import cpu_attn
 from vllm.v1.kv_cache_interface import FullAttentionSpec
 
-from baton.kv_connector.divisions import cpu_sections, divisions_of, total_kv_heads
-from baton.kv_connector.layout import Division
+from baton.kv_connector.layout.regions import Division
+from baton.kv_connector.worker_side.divisions import cpu_sections, divisions_of, total_kv_heads
 
 HEADS, HEAD_SIZE, TOKENS = 2, 32, 64
 GRAIN = 16  # tokens that a kernel may keep in an order of its own

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.drafting import draft_layers, drafter_digest, objection
+from baton.kv_connector.vllm_compat.speculative import draft_layers, drafter_digest, objection
 
 TARGET = [f"model.layers.{i}.self_attn.attn" for i in range(4)]
 

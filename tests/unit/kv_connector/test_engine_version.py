@@ -8,9 +8,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.v1.request import RequestStatus
 
 from baton.contracts.kv_transfer import Role
-from baton.kv_connector import engine_version
-from baton.kv_connector.engine_version import FailedLoads, TransferResults, check_engine, restart
 from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.vllm_compat import versions as engine_version
+from baton.kv_connector.vllm_compat.versions import FailedLoads, TransferResults, check_engine, restart
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1 import offloading_connector as upstream
 
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.fenced_offloading import ALLOCATED, OffloadingConnector
+from baton.kv_connector.vllm_compat.fenced_offloading import ALLOCATED, OffloadingConnector
 
 
 class Scheduler:

@@ -9,7 +9,7 @@ import torch
 
 from baton.contracts.node_info import differences
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.fingerprint import fingerprint_of
+from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 
 
 class Layer:

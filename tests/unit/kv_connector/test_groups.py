@@ -1,6 +1,6 @@
 """Transfers that the proxy cancels by one id."""
 
-from baton.kv_connector.worker_side.groups import REMEMBERED, Groups
+from baton.kv_connector.worker_side.prompt_batches import REMEMBERED, Groups
 
 
 def test_a_group_is_cancelled_whole() -> None:

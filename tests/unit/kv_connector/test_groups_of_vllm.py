@@ -13,8 +13,16 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.groups import ONE_GROUP, STATE, Group, block_tokens_of, groups_of, have_states, refuse_beside
-from baton.kv_connector.protocol import MAX_GROUPS
+from baton.kv_connector.layout.groups import (
+    ONE_GROUP,
+    STATE,
+    Group,
+    block_tokens_of,
+    groups_of,
+    have_states,
+    refuse_beside,
+)
+from baton.kv_connector.protocol.messages import MAX_GROUPS
 
 COMMON: dict[str, Any] = {"num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
 FULL = FullAttentionSpec(block_size=16, **COMMON)

@@ -2,7 +2,7 @@
 
 import json
 
-from baton.kv_connector.histogram import Histogram
+from baton.kv_connector.telemetry.histogram import Histogram
 
 
 def test_a_value_counts_at_the_first_bound_that_is_not_below_it() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.control.status_endpoints import FarDoor, HereDoor
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.status_doors import FarDoor, HereDoor
 from baton.kv_connector.worker_side import hosts
 from baton.kv_connector.worker_side.hosts import Member, disagreement, door_of, meet, write_doors
 

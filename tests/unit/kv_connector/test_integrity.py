@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.integrity import Finding, Views, Wrong, compare
+from baton.kv_connector.scheduler_side.integrity import Finding, Views, Wrong, compare
 
 # Block 0 is the null block. 1-3 belong to request a, of which a peer writes to 2 and 3; 4 is shared by a and b; 5-7 free.
 SOUND: dict[str, Any] = {

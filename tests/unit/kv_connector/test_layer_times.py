@@ -2,10 +2,10 @@
 
 import pytest
 
-from baton.kv_connector import layer_times
+from baton.kv_connector.handoff import layer_times
+from baton.kv_connector.handoff.layer_times import LayerTimes
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import Piece
-from baton.kv_connector.layer_times import LayerTimes
 from baton.kv_connector.worker_side.timelines import Timelines
 from tests.unit.kv_connector.handoff.machines import SETTINGS as HANDOFF
 from tests.unit.kv_connector.handoff.machines import P, Pair, hello

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from baton.kv_connector.errors import LayoutError
-from baton.kv_connector.layout import Region, regions_of_tensor, storage_spans, unique_regions
+from baton.kv_connector.layout.regions import Region, regions_of_tensor, storage_spans, unique_regions
 
 
 def region(**changes: Any) -> Region:

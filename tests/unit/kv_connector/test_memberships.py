@@ -11,7 +11,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, SlidingWind
 from vllm.v1.worker.utils import add_kv_sharing_layers_to_kv_cache_groups
 
 from baton.kv_connector.errors import LayoutError
-from baton.kv_connector.windows import OF_A_STATE
+from baton.kv_connector.layout.windows import OF_A_STATE
 from baton.kv_connector.worker_side.caches import Membership, describe
 from baton.kv_connector.worker_side.memberships import memberships
 

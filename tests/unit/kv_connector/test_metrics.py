@@ -12,9 +12,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from baton.contracts.kv_transfer import Role
-from baton.kv_connector.histogram import SHARE, Histogram
 from baton.kv_connector.metrics import families
-from baton.kv_connector.refusals import Refused
+from baton.kv_connector.telemetry.histogram import SHARE, Histogram
+from baton.kv_connector.telemetry.refusals import Refused
 
 OPEN, NEW = {"peer": "a", "state": "open"}, {"peer": "b", "state": "new"}
 

@@ -8,7 +8,7 @@ import pytest
 from baton.kv_connector.engine.mooncake_sender import MooncakeSender
 from baton.kv_connector.engine.spans import Spans
 from baton.kv_connector.errors import EngineError
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 
 COPIES = [Copy(1_000 + i, 5_000 + i, 1) for i in range(10)]
 

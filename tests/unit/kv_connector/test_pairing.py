@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 
 from baton.kv_connector.errors import LayoutError
-from baton.kv_connector.layout import Region, Sections
-from baton.kv_connector.pairing import Side, pair, shares_of
-from baton.kv_connector.plan import plan_units
-from baton.kv_connector.protocol import Rank
-from baton.kv_connector.tp_mapping import heads_of
+from baton.kv_connector.layout.copy_plan import plan_units
+from baton.kv_connector.layout.pairing import Side, pair, shares_of
+from baton.kv_connector.layout.regions import Region, Sections
+from baton.kv_connector.layout.tp_mapping import heads_of
+from baton.kv_connector.protocol.messages import Rank
 
 TRANSPOSED: Sections = ((3, 1), (1, 3))  # as a CPU kernel packs it: a row per dimension of K, a row per token of V
 IN_ORDER: Sections = ((1, 6),)

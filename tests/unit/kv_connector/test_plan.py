@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from baton.kv_connector import plan
 from baton.kv_connector.errors import BlockOutOfRange, LayoutError
-from baton.kv_connector.layout import Region
-from baton.kv_connector.plan import Copy, CopyPlan, plan_copies, plan_layers
+from baton.kv_connector.layout import copy_plan as plan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan, plan_copies, plan_layers
+from baton.kv_connector.layout.regions import Region
 
 BLOCK_BYTES = 64
 

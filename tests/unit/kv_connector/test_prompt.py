@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from baton.kv_connector.adapter import Adapters
-from baton.kv_connector.prompt import prompt_hash
+from baton.kv_connector.scheduler_side.prompt import prompt_hash
+from baton.kv_connector.vllm_compat.lora import Adapters
 from tests.unit.kv_connector.scheduler_fakes import FakeRequest
 
 IMAGE = SimpleNamespace(identifier="image-1", mm_position=SimpleNamespace(offset=3, length=5))

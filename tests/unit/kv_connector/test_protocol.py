@@ -5,8 +5,9 @@ import pytest
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from baton.contracts.node_info import Fingerprint, RegionInfo
+from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES
 from baton.kv_connector.errors import ProtocolError, VersionError
-from baton.kv_connector.protocol import (
+from baton.kv_connector.protocol.messages import (
     MAX_BLOCKS,
     MAX_OPEN,
     MAX_REASON_CHARS,
@@ -27,7 +28,6 @@ from baton.kv_connector.protocol import (
     decode,
     encode,
 )
-from baton.kv_connector.side_channel_sockets import MAX_PAYLOAD_BYTES
 
 FINGERPRINT = Fingerprint(
     weights="w",

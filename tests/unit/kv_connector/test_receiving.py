@@ -8,8 +8,8 @@ import pytest
 
 from baton.kv_connector.engine.mooncake import MooncakeReceiver
 from baton.kv_connector.errors import EngineError
-from baton.kv_connector.worker_side import receiving
-from baton.kv_connector.worker_side.receiving import ReceivingEngines
+from baton.kv_connector.worker_side import receive_engines as receiving
+from baton.kv_connector.worker_side.receive_engines import ReceivingEngines
 
 PATIENCE_S = 10.0
 

@@ -12,8 +12,8 @@ from vllm.v1.request import Request
 
 from baton.kv_connector.handoff.outgoing import Units
 from baton.kv_connector.handoff.pushing import Coverage
-from baton.kv_connector.layout import Region
-from baton.kv_connector.plan import plan_copies
+from baton.kv_connector.layout.copy_plan import plan_copies
+from baton.kv_connector.layout.regions import Region
 
 BLOCK_TOKENS, BLOCK_BYTES = 16, 64
 PROMPTS = 300  # of 100 to 299 tokens: a pool of 13 to 14 blocks each is full with them

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from baton.kv_connector.refusals import LOG_EVERY_S, MAX_DETAIL_CHARS, Refusals, Refused
+from baton.kv_connector.telemetry.refusals import LOG_EVERY_S, MAX_DETAIL_CHARS, Refusals, Refused
 
 LOGGER = logging.getLogger("tests.refusals")
 

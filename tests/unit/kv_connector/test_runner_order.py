@@ -8,7 +8,7 @@ import pytest
 from vllm.config import CompilationConfig, CUDAGraphMode
 
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.runner_order import VOIDS_FIRST, check_graphs, check_order
+from baton.kv_connector.vllm_compat.runner_order import VOIDS_FIRST, check_graphs, check_order
 
 
 def engine(*, producer: bool = True, v2: bool = True, worker: object = "workers.Theirs", **graphs: Any) -> Any:

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector import prompt
-from baton.kv_connector.adapter import Adapters
-from baton.kv_connector.metadata import DecodeReport, Ending
-from baton.kv_connector.prompt import ADAPTER_CHANGED
-from baton.kv_connector.scheduler_side import decode
+from baton.kv_connector.handoff.metadata import DecodeReport, Ending
+from baton.kv_connector.scheduler_side import decode, prompt
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED
+from baton.kv_connector.vllm_compat.lora import Adapters
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, PEER, SECRET, FakePool, config, request, step_output
 
 POOL_BLOCKS = 33  # 32 and the null block

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.groups import Group
-from baton.kv_connector.metadata import DecodeReport, Progress
+from baton.kv_connector.handoff.metadata import DecodeReport, Progress
+from baton.kv_connector.layout.groups import Group
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output

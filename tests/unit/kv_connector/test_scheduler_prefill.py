@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from baton.kv_connector.adapter import Adapter, Adapters
-from baton.kv_connector.metadata import Progress
-from baton.kv_connector.prompt import ADAPTER_CHANGED
+from baton.kv_connector.handoff.metadata import Progress
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED
+from baton.kv_connector.vllm_compat.lora import Adapter, Adapters
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, FakeRequest, request, step_output
 
 

@@ -8,11 +8,11 @@ import pytest
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request
 
-from baton.kv_connector.groups import STATE, Group
-from baton.kv_connector.metadata import Progress
-from baton.kv_connector.prompt import prompt_hash
+from baton.kv_connector.handoff.metadata import Progress
+from baton.kv_connector.layout.groups import STATE, Group
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.scheduler_side.prompt import prompt_hash
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request
 from tests.unit.kv_connector.test_scheduler_groups import step
 

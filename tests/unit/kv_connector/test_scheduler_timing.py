@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.metadata import DecodeReport, Ending
+from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
-from baton.kv_connector.timings import REMEMBERED_TRANSFERS
+from baton.kv_connector.telemetry.timings import REMEMBERED_TRANSFERS
 
 PREFILL = {"reserved": -0.5, "scheduled": 0.0, "last_layer": 2.0, "commit": 2.25}
 

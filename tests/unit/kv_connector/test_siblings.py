@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.kv_connector.scheduler_side.siblings import Siblings
+from baton.kv_connector.scheduler_side.shared_prompts import Siblings
 
 
 def family(*, can_share: bool = True) -> Siblings:

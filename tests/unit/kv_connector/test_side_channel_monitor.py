@@ -2,7 +2,7 @@
 
 import zmq
 
-from baton.kv_connector.side_channel_monitor import HANDSHAKE_S, Event, Handshakes
+from baton.kv_connector.control.monitor import HANDSHAKE_S, Event, Handshakes
 
 LATER = HANDSHAKE_S + 1.0
 

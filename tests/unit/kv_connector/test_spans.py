@@ -7,7 +7,7 @@ import pytest
 from baton.kv_connector.engine import spans as module
 from baton.kv_connector.engine.spans import Spans
 from baton.kv_connector.errors import EngineError
-from baton.kv_connector.plan import Copy, CopyPlan
+from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 
 SPANS = [(1_000, 100), (2_000, 50), (1_100, 10)]  # the first and the last touch, and are two all the same
 

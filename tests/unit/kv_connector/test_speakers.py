@@ -1,6 +1,6 @@
 """One connection, one process."""
 
-from baton.kv_connector.worker_side.speakers import Speakers
+from baton.kv_connector.worker_side.connection_owners import Speakers
 
 
 def test_a_connection_speaks_for_the_first_process_that_it_spoke_for() -> None:

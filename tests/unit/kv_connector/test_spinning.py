@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from baton.kv_connector import spinning
+from baton.kv_connector.vllm_compat import busy_wait as spinning
 
 
 def test_a_reader_sleeps_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:

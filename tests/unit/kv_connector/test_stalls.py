@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.metadata import DecodeReport
+from baton.kv_connector.handoff.metadata import DecodeReport
 from baton.kv_connector.scheduler_side import decode
 from baton.kv_connector.scheduler_side.decode import NOT_STARTED, DecodeScheduler
 from baton.kv_connector.scheduler_side.stalls import Stalls

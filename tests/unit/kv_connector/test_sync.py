@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.metadata import Progress
-from baton.kv_connector.sync import (
+from baton.kv_connector.handoff.metadata import Progress
+from baton.kv_connector.worker_side.sync import (
     EventSync,
     ForwardSync,
     Handover,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.kv_connector.timings import (
+from baton.kv_connector.telemetry.timings import (
     LEAST_TO_HIDE_S,
     commit_to_first_step_s,
     counted_from,

@@ -5,7 +5,16 @@ from itertools import product
 import pytest
 
 from baton.contracts.kv_transfer import Grid
-from baton.kv_connector.tp_mapping import fits, flow_id, heads_between, heads_of, named, readers, sources, transfer_of
+from baton.kv_connector.layout.tp_mapping import (
+    fits,
+    flow_id,
+    heads_between,
+    heads_of,
+    named,
+    readers,
+    sources,
+    transfer_of,
+)
 
 SIZES = range(1, 17)
 

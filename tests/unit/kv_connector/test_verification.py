@@ -5,7 +5,7 @@ import secrets
 import pytest
 
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.verification import Sampling, differences, mismatch
+from baton.kv_connector.protocol.verification import Sampling, differences, mismatch
 
 
 def test_full_and_off_are_all_and_none() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from baton.kv_connector.sync import recorder
 from baton.kv_connector.worker_side import digesting, waiter
 from baton.kv_connector.worker_side.digesting import DigestThread, Part
-from baton.kv_connector.worker_side.make import _entry_of
+from baton.kv_connector.worker_side.sync import recorder
 from baton.kv_connector.worker_side.waiter import FAILED, STOP_S, DeviceWaiter
+from baton.kv_connector.worker_side.worker_factory import _entry_of
 from tests.support.late_device import LateDevice, LateEvent, LateTorch
 from tests.support.virtual_host import VirtualHost
 

@@ -12,8 +12,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from vllm.v1.engine import core as engine_core
 
+from baton.kv_connector.control.wake import ENGINE_CORE, IdleSleep, Waker, wake_path
 from baton.kv_connector.errors import ConnectorError
-from baton.kv_connector.wake import ENGINE_CORE, IdleSleep, Waker, wake_path
 
 LONG_S = 0.009  # near the longest sleep that can be ended
 NEVER_S = 5.0
@@ -116,7 +116,7 @@ def test_a_skipped_sleep_does_not_wait(pause: IdleSleep, waker: Waker, slept: li
 def test_a_long_sleep_is_vllms_own(pause: IdleSleep, waker: Waker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the pause between two steps is replaced."""
     asked: list[float] = []
-    monkeypatch.setattr("baton.kv_connector.wake.time", SimpleNamespace(sleep=asked.append))
+    monkeypatch.setattr("baton.kv_connector.control.wake.time", SimpleNamespace(sleep=asked.append))
     waker.wake()
 
     pause.sleep(3.0)

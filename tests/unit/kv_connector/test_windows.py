@@ -8,8 +8,8 @@ from vllm.v1.core.block_pool import BlockPool
 from vllm.v1.core.single_type_kv_cache_manager import SlidingWindowManager
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 
-from baton.kv_connector.groups import STATE, Group
-from baton.kv_connector.windows import EVERYTHING, OF_A_STATE, first_read_block
+from baton.kv_connector.layout.groups import STATE, Group
+from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block
 
 BLOCK = 4
 CASES = [(tokens, window) for window in (2, 3, 4, 5, 7, 8, 9, 13) for tokens in range(2, 30)]

@@ -7,7 +7,7 @@ import pytest
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION, verify
 from baton.contracts.node_info import NodeInfo
-from baton.kv_connector.protocol import Body, Message, decode
+from baton.kv_connector.protocol.messages import Body, Message, decode
 from tests.support.golden_wire.examples import BODIES, NODE, PARAMS, SECRET, Wire, file_of
 
 RAISE = "raise PROTOCOL_VERSION and run `python -m tests.support.golden_wire`"

@@ -13,7 +13,7 @@ from vllm.v1.worker.gpu import model_runner as v2
 from vllm.v1.worker.gpu.kv_connector import ActiveKVConnector
 from vllm.v1.worker.gpu.model_runner import GPUModelRunner
 
-from baton.kv_connector.runner_order import VOIDS_FIRST
+from baton.kv_connector.vllm_compat.runner_order import VOIDS_FIRST
 from baton.model_runner.choose import WorkerRefusedError
 from baton.model_runner.voids_first import VoidsFirst, refuse_v2
 

@@ -9,7 +9,7 @@ import pytest
 from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
 from baton.contracts.kv_transfer import PROTOCOL_VERSION, Role
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.refusals import Refusals
+from baton.kv_connector.telemetry.refusals import Refusals
 from baton.node.api import EngineFacts, NodeApi, engine_facts, merge
 from baton.node.asgi import Scope
 from baton.node.bearer import BearerGate

@@ -132,7 +132,7 @@ def test_a_decode_nodes_offloading_has_the_fence() -> None:
 
     assert child == OFFLOADING | {
         "kv_role": "kv_both",
-        "kv_connector_module_path": "baton.kv_connector.fenced_offloading",
+        "kv_connector_module_path": "baton.kv_connector.vllm_compat.fenced_offloading",
     }
 
 

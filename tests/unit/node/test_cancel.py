@@ -6,7 +6,7 @@ import pytest
 
 from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.refusals import Refusals
+from baton.kv_connector.telemetry.refusals import Refusals
 from baton.node.asgi import Message
 from baton.node.bearer import BearerGate
 from baton.node.cancel import MAX_BODY_BYTES, CancelApi

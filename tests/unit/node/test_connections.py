@@ -8,7 +8,7 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from baton.kv_connector.refusals import Refused
+from baton.kv_connector.telemetry.refusals import Refused
 from baton.node.connections import MAX_HEAD_BYTES, Crowd, NodeProtocol, note_proof
 from tests.support.fake_transport import Transport
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 from prometheus_client import CollectorRegistry, generate_latest
 
 from baton.contracts.kv_transfer import Role
-from baton.kv_connector.refusals import Refusals, Refused
+from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.node.connector_channel import SnapshotClient, Snapshots
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NodeError
 from baton.node.metrics import ConnectorMetrics

@@ -8,7 +8,7 @@ import pytest
 from baton.contracts.http import PROBE_PATH
 from baton.contracts.probe import MAX_IDLE_S, MIB, SIZE_BYTES, Place, Pushed, Receiving
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.refusals import Refusals
+from baton.kv_connector.telemetry.refusals import Refusals
 from baton.node import probe
 from baton.node.bearer import BearerGate
 from baton.node.probe import MAX_BODY_BYTES, ProbeApi

@@ -5,9 +5,9 @@ from typing import Any, Literal
 import msgspec
 
 from baton.contracts.node_info import Fingerprint, NodeInfo
-from baton.proxy.endpoints import COMPLETIONS
-from baton.proxy.node import Node
-from baton.proxy.request import ClientRequest, parse
+from baton.proxy.nodes.node import Node
+from baton.proxy.request.endpoints import COMPLETIONS
+from baton.proxy.request.parse import ClientRequest, parse
 
 MODEL = "m"
 FLOAT32 = Fingerprint(

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.about import settings
+from baton.proxy.admin.about import settings
 
 
 def test_settings_are_shown_without_secrets() -> None:

@@ -11,11 +11,11 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy import accept
-from baton.proxy.accept import Acceptor
-from baton.proxy.access.tls import Tls, TlsFiles
-from baton.proxy.admission import descriptors
-from baton.proxy.connections import ClientProtocol, protocol
+from baton.proxy.http_server import acceptor as accept
+from baton.proxy.http_server import descriptors
+from baton.proxy.http_server.acceptor import Acceptor
+from baton.proxy.http_server.client_protocol import ClientProtocol, protocol
+from baton.proxy.http_server.tls import Tls, TlsFiles
 from tests.support.certificates import Authority
 from tests.support.cluster import until_true
 

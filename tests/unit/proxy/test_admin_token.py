@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.proxy.admin_token import AdminToken, AdminTokenError, read_admin_token
+from baton.proxy.admin.token import AdminToken, AdminTokenError, read_admin_token
 
 TOKEN = "0123456789abcdef"
 

@@ -3,11 +3,11 @@
 import pytest
 
 from baton.contracts.node_info import Adapter
-from baton.proxy import bases
 from baton.proxy.errors import BadRequestError, UnknownModelError
-from baton.proxy.node import Node, State
-from baton.proxy.pass_through.choose import nodes_for
-from baton.proxy.readiness import models
+from baton.proxy.nodes import base_models as bases
+from baton.proxy.nodes.node import Node, State
+from baton.proxy.nodes.readiness import models
+from baton.proxy.passthrough.choose import nodes_for
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.test_plan import planner
 

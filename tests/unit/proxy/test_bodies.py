@@ -2,8 +2,8 @@ from typing import Any
 
 import msgspec
 
-from baton.proxy.bodies import decode_body, prefill_body
-from baton.proxy.fields import split
+from baton.proxy.request.fields import split
+from baton.proxy.request.leg_bodies import decode_body, prefill_body
 
 PARAMS = {"baton": {"id": "x"}}
 PROMPT_FIELDS: dict[str, Any] = {

@@ -1,6 +1,12 @@
 import pytest
 
-from baton.proxy.breaker import MAX_OPEN_FACTOR, MIN_OUTCOMES, Breaker, BreakerSettings, BreakerState
+from baton.proxy.nodes.circuit_breaker import (
+    MAX_OPEN_FACTOR,
+    MIN_OUTCOMES,
+    Breaker,
+    BreakerSettings,
+    BreakerState,
+)
 
 SETTINGS = BreakerSettings(failures=3, failure_share=0.5, window_s=10.0, open_s=2.0)
 

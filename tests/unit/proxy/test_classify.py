@@ -3,9 +3,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.proxy import classify
-from baton.proxy.classify import has_several_prompts, reason_for_local
-from baton.proxy.fields import split
+from baton.proxy.request import eligibility as classify
+from baton.proxy.request.eligibility import has_several_prompts, reason_for_local
+from baton.proxy.request.fields import split
 
 
 def reason(**body: Any) -> str | None:

@@ -9,8 +9,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.http_server import waiting_at
-from baton.proxy import connections
-from baton.proxy.connections import ClientProtocol, protocol, writer_of
+from baton.proxy.http_server import client_protocol as connections
+from baton.proxy.http_server.client_protocol import ClientProtocol, protocol, writer_of
 from tests.support.fake_transport import Transport
 
 REQUEST = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"

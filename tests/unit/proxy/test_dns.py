@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from baton.proxy.dns import DnsSource, look_up
-from baton.proxy.sources import SourceError
+from baton.proxy.nodes.discovery import SourceError
+from baton.proxy.nodes.dns import DnsSource, look_up
 from tests.support.cluster import until_true
 
 INTERVAL_S = 0.02

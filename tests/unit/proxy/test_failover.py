@@ -8,16 +8,16 @@ from typing import Any, cast
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
-from baton.proxy import line
 from baton.proxy.errors import Kind, NoRoomError
-from baton.proxy.failover import Failover
-from baton.proxy.metrics import Metrics
-from baton.proxy.node import Node, State
-from baton.proxy.outcome import Opened, PrefillFailed
-from baton.proxy.plans import Alone, Plan
-from baton.proxy.request import ClientRequest
-from baton.proxy.retries import Retries
-from baton.proxy.retry_budget import RetryBudget
+from baton.proxy.handler.failover import Failover
+from baton.proxy.nodes.node import Node, State
+from baton.proxy.planning import local_prefill_queue as line
+from baton.proxy.planning.outcome import Opened, PrefillFailed
+from baton.proxy.planning.plans import Alone, Plan
+from baton.proxy.planning.retry_budget import RetryBudget
+from baton.proxy.planning.retry_policy import Retries
+from baton.proxy.request.parse import ClientRequest
+from baton.proxy.telemetry.metrics import Metrics
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.test_plan import planner
 

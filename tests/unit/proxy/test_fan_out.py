@@ -3,8 +3,8 @@ from typing import Any, cast
 
 import pytest
 
-from baton.proxy.fan_out import fan_out
-from baton.proxy.upstream import Upstream
+from baton.proxy.admin.broadcast import fan_out
+from baton.proxy.http.upstream import Upstream
 from tests.unit.proxy.members import node
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from baton.proxy import headers
+from baton.proxy.http import headers
 
 
 def test_internal_and_connection_headers_are_not_forwarded() -> None:

@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from baton.proxy.joined_head import HeadJoiner
-from baton.proxy.stalled import ReadWatch
+from baton.proxy.http_server.joined_head import HeadJoiner
+from baton.proxy.http_server.stall_watchdog import ReadWatch
 
 
 class Transport:

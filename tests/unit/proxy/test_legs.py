@@ -5,10 +5,17 @@ from typing import Any, cast
 
 import pytest
 
-from baton.proxy import legs
 from baton.proxy.errors import Kind
-from baton.proxy.legs import first_to_count
-from baton.proxy.outcome import DecodeOutcome, Opened, PrefillDone, PrefillFailed, PrefillOutcome, PrefillRefused
+from baton.proxy.handler import legs
+from baton.proxy.handler.legs import first_to_count
+from baton.proxy.planning.outcome import (
+    DecodeOutcome,
+    Opened,
+    PrefillDone,
+    PrefillFailed,
+    PrefillOutcome,
+    PrefillRefused,
+)
 
 OPENED = Opened(cast("Any", None), b"first")
 FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from baton.proxy import line
 from baton.proxy.errors import NoRoomError
-from baton.proxy.line import Line
+from baton.proxy.planning import local_prefill_queue as line
+from baton.proxy.planning.local_prefill_queue import Line
 
 
 class Room:

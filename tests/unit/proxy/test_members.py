@@ -10,10 +10,10 @@ import pytest
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import Kind, UpstreamError
-from baton.proxy.node import Node, State
-from baton.proxy.nodes import Members
-from baton.proxy.sources import SourceError
-from baton.proxy.upstream import Upstream
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.nodes.discovery import SourceError
+from baton.proxy.nodes.node import Node, State
+from baton.proxy.nodes.registry import Members
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import info
 

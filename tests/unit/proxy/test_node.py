@@ -3,9 +3,9 @@ from typing import Any, Literal
 import pytest
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
-from baton.proxy.breaker import Breaker, BreakerSettings
-from baton.proxy.node import LONGEST_SILENCE_S, Node, State, unpairable_because
-from baton.proxy.readiness import models, readiness
+from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings
+from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State, unpairable_because
+from baton.proxy.nodes.readiness import models, readiness
 from tests.unit.proxy.members import BFLOAT16, info, node
 
 OURS, NEXT = str(PROTOCOL_VERSION), str(PROTOCOL_VERSION + 1)

@@ -6,9 +6,9 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.proxy.errors import Kind, UpstreamError
-from baton.proxy.node import Node
-from baton.proxy.node_series import FRESH_S, NodeSeries, Page, merge
-from baton.proxy.upstream import Upstream
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.nodes.node import Node
+from baton.proxy.telemetry.node_series import FRESH_S, NodeSeries, Page, merge
 
 TEXT = """# HELP python_info Python
 # TYPE python_info gauge

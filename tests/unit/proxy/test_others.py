@@ -3,8 +3,8 @@
 import random
 
 from baton.contracts.node_info import NodeLoad
-from baton.proxy.node import SEQUENCE_BYTES, Node, State
-from baton.proxy.others import GAIN, Others
+from baton.proxy.nodes.external_load import GAIN, Others
+from baton.proxy.nodes.node import SEQUENCE_BYTES, Node, State
 from tests.unit.proxy.members import info, node
 
 

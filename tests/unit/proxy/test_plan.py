@@ -5,8 +5,6 @@ import pytest
 
 from baton.contracts.http import LOCAL, RECOMPUTED
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
-from baton.proxy import classify, plan, reasons
-from baton.proxy.endpoints import COMPLETIONS
 from baton.proxy.errors import (
     BadGatewayError,
     BadRequestError,
@@ -16,13 +14,17 @@ from baton.proxy.errors import (
     UnavailableError,
     UnknownModelError,
 )
-from baton.proxy.node import LONGEST_SILENCE_S, Node, State
-from baton.proxy.outcome import DecodeFailed, PrefillFailed, PrefillRefused
-from baton.proxy.plan import Planner
-from baton.proxy.plans import Alone, Pair
-from baton.proxy.request import parse
-from baton.proxy.retries import History
-from baton.proxy.routing.conditional import Conditional
+from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
+from baton.proxy.planning import planner as plan
+from baton.proxy.planning import reasons
+from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
+from baton.proxy.planning.planner import Planner
+from baton.proxy.planning.plans import Alone, Pair
+from baton.proxy.planning.retry_policy import History
+from baton.proxy.request import eligibility as classify
+from baton.proxy.request.endpoints import COMPLETIONS
+from baton.proxy.request.parse import parse
+from baton.proxy.routing.local_prefill_policy import Conditional
 from baton.proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
 from baton.proxy.routing.prefixes import CHUNK_BYTES
 from baton.proxy.routing.router import Router

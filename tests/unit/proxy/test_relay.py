@@ -5,10 +5,10 @@ from typing import Any, cast
 
 import pytest
 
-from baton.proxy.client import Client
 from baton.proxy.errors import Kind, StreamBrokenError
-from baton.proxy.outcome import Opened
-from baton.proxy.relay import relay
+from baton.proxy.planning.outcome import Opened
+from baton.proxy.response.client_response import Client
+from baton.proxy.response.stream_relay import relay
 from baton.proxy.resume.stream import Stream
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.proxy.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
-from baton.proxy.request import ClientRequest, parse, read_body
+from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from baton.proxy.request.parse import ClientRequest, parse, read_body
 
 
 def parsed(body: bytes, endpoint: str = COMPLETIONS) -> ClientRequest:

@@ -3,8 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.proxy.endpoints import CHAT, COMPLETIONS
-from baton.proxy.request import ClientRequest, parse
+from baton.proxy.request.endpoints import CHAT, COMPLETIONS
+from baton.proxy.request.parse import ClientRequest, parse
 from baton.proxy.resume.rules import SENTENCES, Never, Way, judge, limit
 
 GREEDY = {"temperature": 0, "max_tokens": 9, "stream": True}

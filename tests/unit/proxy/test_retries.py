@@ -1,7 +1,7 @@
 import pytest
 
-from baton.proxy.retries import MIN_LEFT_S, Denied, History, Retries
-from baton.proxy.retry_budget import FLOOR_PER_S, RetryBudget
+from baton.proxy.planning.retry_budget import FLOOR_PER_S, RetryBudget
+from baton.proxy.planning.retry_policy import MIN_LEFT_S, Denied, History, Retries
 from tests.unit.proxy.members import node
 
 

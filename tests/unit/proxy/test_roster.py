@@ -1,4 +1,4 @@
-from baton.proxy.roster import Roster
+from baton.proxy.nodes.roster import Roster
 
 
 def test_sources_add_up() -> None:

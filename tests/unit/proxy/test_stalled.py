@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from baton.proxy.stalled import ReadWatch
+from baton.proxy.http_server.stall_watchdog import ReadWatch
 
 TIMEOUT_S = 0.05
 

@@ -7,11 +7,11 @@ import pytest
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
-from baton.proxy import watch
 from baton.proxy.errors import Kind, UpstreamError
-from baton.proxy.node import LONGEST_SILENCE_S, Node, State
-from baton.proxy.upstream import Upstream
-from baton.proxy.watch import Prober, Watch
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.nodes import health_probe as watch
+from baton.proxy.nodes.health_probe import Prober, Watch
+from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import info
 

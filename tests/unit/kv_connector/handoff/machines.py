@@ -8,7 +8,7 @@ from baton.kv_connector.handoff.incoming import Resolved, Wish
 from baton.kv_connector.handoff.outgoing import Prompt, Push
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.settings import HandoffSettings
-from baton.kv_connector.protocol import Body, Hello, Message, Rank
+from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank
 
 P, D = 11, 21  # incarnations
 PEER = "tcp://p:1"

@@ -5,7 +5,7 @@ import pytest
 from baton.kv_connector.handoff.consumer import MAX_DECLINED
 from baton.kv_connector.handoff.incoming import Phase
 from baton.kv_connector.handoff.session import SessionState
-from baton.kv_connector.protocol import (
+from baton.kv_connector.protocol.messages import (
     Beat,
     Body,
     Commit,

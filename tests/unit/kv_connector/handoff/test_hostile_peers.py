@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from baton.contracts.node_info import RegionInfo
-from baton.kv_connector.handoff import claims, consumer
-from baton.kv_connector.handoff.claims import Claims
+from baton.kv_connector.handoff import consumer
+from baton.kv_connector.handoff import peer_quotas as claims
 from baton.kv_connector.handoff.outgoing import Complaint, Prompt
-from baton.kv_connector.protocol import (
+from baton.kv_connector.handoff.peer_quotas import Claims
+from baton.kv_connector.protocol.messages import (
     Beat,
     Body,
     Commit,
@@ -23,7 +24,7 @@ from baton.kv_connector.protocol import (
     Revoke,
     Started,
 )
-from baton.kv_connector.refusals import Refused
+from baton.kv_connector.telemetry.refusals import Refused
 from tests.unit.kv_connector.handoff.machines import HASH, PEER, SETTINGS, D, P, Pair, hello
 
 E = 31  # incarnation of a decode rank that is up to no good

@@ -7,7 +7,7 @@ import pytest
 from baton.kv_connector.handoff.incoming import Wish
 from baton.kv_connector.handoff.outgoing import Complaint, Prompt
 from baton.kv_connector.handoff.producer import CANCELLED
-from baton.kv_connector.protocol import (
+from baton.kv_connector.protocol.messages import (
     Beat,
     Commit,
     Fail,

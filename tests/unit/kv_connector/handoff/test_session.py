@@ -3,7 +3,7 @@
 from itertools import count
 
 from baton.kv_connector.handoff.session import Session, SessionState
-from baton.kv_connector.protocol import Beat, Body, Introduce, Message, Refuse
+from baton.kv_connector.protocol.messages import Beat, Body, Introduce, Message, Refuse
 from tests.unit.kv_connector.handoff.machines import D, P, hello
 
 BEAT = Beat(open=[])

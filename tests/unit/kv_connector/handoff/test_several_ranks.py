@@ -11,7 +11,7 @@ from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.gather import Flow, Gather
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import Terms
-from baton.kv_connector.protocol import Fail, Message, Reserve, Revoke
+from baton.kv_connector.protocol.messages import Fail, Message, Reserve, Revoke
 from tests.unit.kv_connector.handoff.machines import HASH, PROMPT, SETTINGS, WISH, hello, make_consumer, make_producer
 
 FLOWS = [Flow("t/0-0", "tcp://p:0"), Flow("t/1-0", "tcp://p:1")]

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from baton.kv_connector.handoff.tombstones import Tombstones
-from baton.kv_connector.protocol import Commit, Fail
+from baton.kv_connector.protocol.messages import Commit, Fail
 
 COMMIT = Commit(transfer_id="t", epoch=1, tokens=40, prompt_hash=b"")
 D = 21

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from baton.proxy.access.account import Account
-from baton.proxy.access.counts import Counts
-from baton.proxy.access.errors import Denial, InvalidKeyError, KeyLimitError, ModelNotAllowedError
-from baton.proxy.access.key_file import Key
+from baton.proxy.auth.account import Account
+from baton.proxy.auth.counts import Counts
+from baton.proxy.auth.errors import Denial, InvalidKeyError, KeyLimitError, ModelNotAllowedError
+from baton.proxy.auth.key_file import Key
 
 KEY = Key(name="a", digests=(b"",))
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from baton.proxy.access.counts import counts_of
-from baton.proxy.workers.seat import Seat
+from baton.proxy.auth.counts import counts_of
+from baton.proxy.workers.slot import Seat
 
 
 def seat(directory: Path, number: int) -> Seat:

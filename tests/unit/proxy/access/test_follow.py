@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.proxy.access.follow import Follower
+from baton.proxy.http_server.file_watcher import Follower
 from tests.support.cluster import until_true
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from baton.proxy.access.heads import MAX_TARGET_BYTES, HeadLimits, as_bytes
+from baton.proxy.http_server.head_limits import MAX_TARGET_BYTES, HeadLimits, as_bytes
 
 LIMITS = HeadLimits(max_bytes=1000, max_headers=3)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from baton.proxy.access import key_file
-from baton.proxy.access.key_file import KeyFileError, digest_of, parse
+from baton.proxy.auth import key_file
+from baton.proxy.auth.key_file import KeyFileError, digest_of, parse
 
 PLAIN = "a-key-in-plain-text"
 DIGEST = sha256(b"another key").hexdigest()

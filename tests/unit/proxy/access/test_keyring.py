@@ -2,10 +2,10 @@
 
 import pytest
 
-from baton.proxy.access.counts import counts_of
-from baton.proxy.access.errors import Denial, InvalidKeyError
-from baton.proxy.access.key_file import Key, digest_of
-from baton.proxy.access.keyring import Changes, Keyring, without_credentials
+from baton.proxy.auth.counts import counts_of
+from baton.proxy.auth.errors import Denial, InvalidKeyError
+from baton.proxy.auth.key_file import Key, digest_of
+from baton.proxy.auth.keyring import Changes, Keyring, without_credentials
 
 Headers = list[tuple[bytes, bytes]]
 

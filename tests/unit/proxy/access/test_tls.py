@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.access.tls import Tls, TlsError, TlsFiles, context_of, files_of
+from baton.proxy.http_server.tls import Tls, TlsError, TlsFiles, context_of, files_of
 from tests.support.certificates import Authority
 from tests.support.cluster import until_true
 

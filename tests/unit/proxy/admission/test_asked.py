@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.proxy.admission.asked import priority_of, tenant_of, timeout_s_of
+from baton.proxy.admission.request_terms import priority_of, tenant_of, timeout_s_of
 from baton.proxy.errors import BadRequestError
-from baton.proxy.fields import split
+from baton.proxy.request.fields import split
 
 
 def fields(**values: Any) -> dict[str, msgspec.Raw]:

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from baton.proxy.admission.claims import Claims
 from baton.proxy.errors import NoDescriptorsError
+from baton.proxy.http_server.connection_budget import Claims
 
 
 def claims(most: int) -> tuple[Claims, list[None]]:

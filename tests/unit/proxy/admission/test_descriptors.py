@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.proxy.admission.descriptors import budget
+from baton.proxy.http_server.descriptors import budget
 
 
 @pytest.mark.parametrize("limit", [256, 1024, 4096, 1 << 20])

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from baton.proxy.admission.gate import Gate, Ticket
+from baton.proxy.admission.concurrency_limiter import Gate, Ticket
 from baton.proxy.errors import OverloadedError, ProxyError, Refusal, TooManyRequestsError
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from baton.proxy.admin_models import NodeView
-from baton.proxy.dashboard.glimpse import Glimpse, NodeShown, for_anybody, joined
+from baton.proxy.dashboard.snapshot import Glimpse, NodeShown, for_anybody, joined
+from baton.proxy.nodes.views import NodeView
 
 
 def node(url: str, requests: int, state: str = "ready") -> NodeShown:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.admission.claims import Claims
-from baton.proxy.client import Client
-from baton.proxy.dashboard import scene
-from baton.proxy.dashboard.scene import Scene
+from baton.proxy.dashboard import recorder as scene
+from baton.proxy.dashboard.recorder import Scene
 from baton.proxy.dashboard.watched import MAX_LEGS, WatchedClient
-from baton.proxy.metrics import Metrics
-from baton.proxy.sight.exchange import Sight
-from baton.proxy.sight.traces import Leg, Trace
-from baton.proxy.sight.tracing import Tracing
+from baton.proxy.http_server.connection_budget import Claims
+from baton.proxy.response.client_response import Client
+from baton.proxy.telemetry.metrics import Metrics
+from baton.proxy.telemetry.request_telemetry import Sight
+from baton.proxy.tracing.traces import Leg, Trace
+from baton.proxy.tracing.tracing import Tracing
 
 
 class Writer:

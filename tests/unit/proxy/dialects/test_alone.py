@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
-from baton.proxy.dialects.alone import BACKGROUND, PREVIOUS, TOOLS, TRUNCATION, previous_of, reason_alone
-from baton.proxy.endpoints import CHAT, RESPONSES
-from baton.proxy.reasons import LABELS
-from baton.proxy.request import ClientRequest, parse
+from baton.proxy.planning.reasons import LABELS
+from baton.proxy.request.endpoints import CHAT, RESPONSES
+from baton.proxy.request.parse import ClientRequest, parse
+from baton.proxy.request.single_node import BACKGROUND, PREVIOUS, TOOLS, TRUNCATION, previous_of, reason_alone
 
 
 def asked(**fields: Any) -> ClientRequest:

@@ -1,6 +1,6 @@
 import pytest
 
-from baton.proxy.dialects.ending import Ending
+from baton.proxy.resume.ending import Ending
 
 STREAM = b'event: message_start\ndata: {"a":1}\n\nevent: message_stop\ndata: {"type":"message_stop"}\n\n'
 

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from baton.contracts.kv_transfer import FIELD
-from baton.proxy.dialects.prefill import prefill_leg
-from baton.proxy.endpoints import CHAT, MESSAGES, RESPONSES
-from baton.proxy.request import parse
+from baton.proxy.request.endpoints import CHAT, MESSAGES, RESPONSES
+from baton.proxy.request.parse import parse
+from baton.proxy.request.prefill_leg import prefill_leg
 
 PARAMS = {"baton": {"v": 1}}
 

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
-from baton.proxy.dialects.shapes import shape_of
-from baton.proxy.endpoints import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES
 from baton.proxy.errors import BadGatewayError, BadRequestError, NodeAnsweredError, OverloadedError, Refusal
+from baton.proxy.request.endpoints import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES
+from baton.proxy.request.error_format import shape_of
 
 
 def test_a_chats_error_is_openais() -> None:

@@ -1,6 +1,6 @@
 from typing import Any
 
-from baton.proxy.document.merge import merged
+from baton.proxy.openapi.merge import merged
 
 OURS: dict[str, Any] = {
     "info": {"title": "Baton"},

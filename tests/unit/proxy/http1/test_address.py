@@ -1,8 +1,8 @@
 import pytest
 
-from baton.proxy.http1.address import is_base_url
-from baton.proxy.nodes import configured_sources
-from baton.proxy.sources import SourceError
+from baton.proxy.http.address import is_base_url
+from baton.proxy.nodes.discovery import SourceError
+from baton.proxy.nodes.registry import configured_sources
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 import pytest
 
 from baton.proxy.errors import UnavailableError
-from baton.proxy.node import State
-from baton.proxy.pass_through.choose import NotServedError, nodes_for
+from baton.proxy.nodes.node import State
+from baton.proxy.passthrough.choose import NotServedError, nodes_for
 from tests.unit.proxy.members import node
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from baton.proxy.endpoints import DATA_ROUTES
-from baton.proxy.pass_through.routes import ROUTES, route_of
+from baton.proxy.passthrough.routes import ROUTES, route_of
+from baton.proxy.request.endpoints import DATA_ROUTES
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from baton.contracts.node_info import NodeLoad
-from baton.proxy.node import Node
+from baton.proxy.nodes.node import Node
 from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.policies import Policy, Work
 from tests.unit.proxy.members import info

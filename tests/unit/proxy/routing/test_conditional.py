@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from baton.proxy.routing.conditional import Conditional, Verdict
+from baton.proxy.routing.local_prefill_policy import Conditional, Verdict
 
 
 @dataclass

@@ -4,7 +4,7 @@ import random
 import sys
 from collections import defaultdict
 
-from baton.proxy.routing.index import PrefixIndex, depth_of, each
+from baton.proxy.routing.prefix_index import PrefixIndex, depth_of, each
 
 
 def chain(rng: random.Random) -> list[int]:

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from baton.proxy.sight import access_log
-from baton.proxy.sight.access_log import AccessLog, Entry, Which
+from baton.proxy.telemetry import access_log
+from baton.proxy.telemetry.access_log import AccessLog, Entry, Which
 
 ENTRY = Entry(
     time_s=0.5,

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from baton.proxy.sight.background import Background
+from baton.proxy.tracing.background import Background
 
 WAIT_S = 30.0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baton.proxy.sight.log_format import JsonFormat, TextFormat
+from baton.proxy.telemetry.log_format import JsonFormat, TextFormat
 
 
 def record(message: str, *args: object, **fields: Any) -> logging.LogRecord:

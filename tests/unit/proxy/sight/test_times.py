@@ -2,9 +2,9 @@ from itertools import pairwise
 
 import msgspec
 
-from baton.proxy.member_metrics import times
-from baton.proxy.metrics import render
-from baton.proxy.sight.times import GAP_BOUNDS_S, LEG_BOUNDS_S, NodeTimes, Tally, tallied, tally
+from baton.proxy.admin.node_metrics import times
+from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, LEG_BOUNDS_S, NodeTimes, Tally, tallied, tally
+from baton.proxy.telemetry.metrics import render
 
 OF = 'role="decode",url="http://d"'
 GAPS = "baton_inter_token_latency_seconds"

@@ -1,6 +1,6 @@
 import pytest
 
-from baton.proxy.sight.traceparent import Parent, line, parent_of, state_of
+from baton.proxy.tracing.traceparent import Parent, line, parent_of, state_of
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.sight.traceparent import parent_of
-from baton.proxy.sight.traces import UNTRACED, Trace
-from baton.proxy.sight.tracing import Tracing, TracingError, tracing_of
+from baton.proxy.tracing.traceparent import parent_of
+from baton.proxy.tracing.traces import UNTRACED, Trace
+from baton.proxy.tracing.tracing import Tracing, TracingError, tracing_of
 
 ENDPOINT = "http://127.0.0.1:9"
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

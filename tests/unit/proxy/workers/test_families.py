@@ -1,8 +1,8 @@
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from baton.proxy.metrics import render
-from baton.proxy.workers.families import Family, added_up, families, lasting, metrics
+from baton.proxy.admin.metric_families import Family, added_up, families, lasting, metrics
+from baton.proxy.telemetry.metrics import render
 
 
 def worker(requests: int, in_flight: int, seconds: float) -> list[Family]:

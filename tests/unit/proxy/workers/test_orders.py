@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from baton.proxy.node import Role
-from baton.proxy.orders import Orders
-from baton.proxy.workers import book
-from baton.proxy.workers.book import BookError, OrderBook
+from baton.proxy.admin import override_store as book
+from baton.proxy.admin.override_store import BookError, OrderBook
+from baton.proxy.nodes.node import Role
+from baton.proxy.nodes.overrides import Orders
 from tests.unit.proxy.test_members import members
 
 ROLE: Role = "decode"

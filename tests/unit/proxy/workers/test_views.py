@@ -2,9 +2,9 @@ import itertools
 
 import pytest
 
-from baton.proxy.admin_models import LeavingView, NodeView
-from baton.proxy.node import State
-from baton.proxy.workers.views import joined, leaving, view
+from baton.proxy.admin.node_views import joined, leaving, view
+from baton.proxy.nodes.node import State
+from baton.proxy.nodes.views import LeavingView, NodeView
 from tests.unit.proxy.members import node
 
 

@@ -1,0 +1,166 @@
+"""The KV cache groups of an engine, read from its own configuration: never from a model's name.
+
+Layers of one group share a block table. Groups draw their blocks from one pool, and layers of different groups may lie
+in the same memory. `windows.py` says what a window means for a prompt's blocks.
+
+The layers of a recurrent group (Mamba, GDN) keep a *state* each, in the one block that the group's table has. It stands for
+the last of the tokens computed, so it has its place where a window's last block would be.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MambaSpec, MLAAttentionSpec, SlidingWindowSpec
+
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.layout.windows import EVERYTHING, OF_A_STATE, first_read_block
+from baton.kv_connector.protocol.messages import MAX_GROUPS
+from baton.kv_connector.vllm_compat.versions import KNOWS_FAILED_RECEIVES
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+
+_WITHOUT = "start with --disable-hybrid-kv-cache-manager, which keeps every layer's KV in full"
+_KEEPS_ALL = (FullAttentionSpec, MLAAttentionSpec)  # no subclasses: they may free blocks by rules of their own
+
+
+class Group(NamedTuple):
+    """Layers with one block table."""
+
+    window: int = EVERYTHING  # tokens that a token reads, itself included
+    is_state: bool = False  # its table has one block, whatever the prompt's length
+
+    def most_read_blocks(self, block_tokens: int) -> float:
+        """Return how many blocks of a prompt may still be read, at most."""
+        if self.is_state:
+            return 1
+        return inf if self.window == EVERYTHING else -(-self.window // block_tokens) + 1
+
+    def place_of_first(self, tokens: int, block_tokens: int) -> int:
+        """Return the place, in a prompt of so many tokens, of the first block of the group's table."""
+        return first_read_block(tokens, self.window, block_tokens) if self.is_state else 0
+
+
+ONE_GROUP: Sequence[Group] = (Group(),)
+STATE = Group(OF_A_STATE, is_state=True)
+
+
+def have_windows(groups: Sequence[Group]) -> bool:
+    """Whether vLLM may free blocks of a prompt that is still in use."""
+    return any(group.window != EVERYTHING for group in groups)
+
+
+def have_states(groups: Sequence[Group]) -> bool:
+    """Whether some layers keep a state, which is that of the last token computed and of no other."""
+    return any(group.is_state for group in groups)
+
+
+def refuse_beside(groups: Sequence[Group]) -> None:
+    """Check what another KV connector beside ours has been tried with.
+
+    Raises:
+        ConfigError: not with these groups.
+    """
+    if have_states(groups):
+        raise ConfigError(
+            "another KV connector beside Baton's has not been tried with recurrent layers (Mamba, GDN): leave out `beside`"
+        )
+    if len(groups) > 1 or have_windows(groups):
+        raise ConfigError(
+            "another KV connector beside Baton's has not been tried with a sliding window or several KV cache groups: "
+            f"leave out `beside`, or {_WITHOUT}"
+        )
+
+
+def block_tokens_of(vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig") -> int:
+    """Return the tokens of a scheduler block, the same in the scheduler's process as in a worker's.
+
+    Beside recurrent layers that is a block of the other layers: vLLM's own number is the smallest of all groups' in one of
+    its processes, and a state's block is as long as a request may be. Without other layers it is just that.
+    """
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    states = [spec.block_size for spec in specs if _keeps_states(spec)]
+    others = [spec.block_size for spec in specs if not _keeps_states(spec)]
+    return int(min(others or states)) if states else int(vllm_config.cache_config.block_size)
+
+
+def groups_of(
+    kv_cache_config: "KVCacheConfig", block_tokens: int, *, can_fail: bool = KNOWS_FAILED_RECEIVES
+) -> tuple[Group, ...]:
+    """Read the groups.
+
+    Args:
+        kv_cache_config: The engine's.
+        block_tokens: Tokens of a scheduler block.
+        can_fail: Whether this vLLM can be told which requests' receives failed.
+
+    Raises:
+        ConfigError: one of them cannot be handed off; the message says why.
+    """
+    found = kv_cache_config.kv_cache_groups
+    groups = tuple(STATE if _keeps_states(group.kv_cache_spec) else Group(_window_of(group)) for group in found)
+    if len(groups) > MAX_GROUPS:
+        raise ConfigError(f"{len(groups)} KV cache groups: a hand-off has at most {MAX_GROUPS}")
+    sizes = sorted(
+        {spec.kv_cache_spec.block_size for group, spec in zip(groups, found, strict=True) if not group.is_state}
+    )
+    if len(groups) > 1 and sizes and sizes != [block_tokens]:
+        raise ConfigError(
+            f"KV cache groups with blocks of different numbers of tokens ({', '.join(map(str, sizes))}; the scheduler's "
+            f"have {block_tokens}) are not covered yet: {_WITHOUT}"
+        )
+    if not can_fail and (len(groups) > 1 or have_windows(groups)):
+        raise ConfigError(
+            "a KV cache with a sliding window or several groups needs vLLM 0.30 or newer, and so do recurrent layers: an "
+            "older one cannot be told which requests' KV did not arrive"
+        )
+    return groups
+
+
+def _layers(spec: Any) -> Sequence[Any]:
+    of_layers = getattr(spec, "kv_cache_specs", None)  # of layers that differ in size only
+    return list(of_layers.values()) if of_layers else [spec]
+
+
+def _keeps_states(spec: Any) -> bool:
+    """Whether the layers of a group keep states.
+
+    Raises:
+        ConfigError: they do, but of more than the last token computed.
+    """
+    kinds = {type(layer) is MambaSpec for layer in _layers(spec)}
+    if kinds != {True}:
+        return False
+    if any(layer.mamba_cache_mode != "none" for layer in _layers(spec)):
+        raise ConfigError(
+            "recurrent layers (Mamba, GDN) are handed off without vLLM's prefix cache only, which would keep states of "
+            "several tokens: start both nodes with --no-enable-prefix-caching"
+        )
+    return True
+
+
+def _window_of(group: "KVCacheGroupSpec") -> int:
+    windows = {_window_of_layer(spec) for spec in _layers(group.kv_cache_spec)}
+    if len(windows) > 1:
+        raise ConfigError(
+            f"a KV cache group with windows of {', '.join(map(str, sorted(windows)))} tokens is not covered yet"
+        )
+    return windows.pop()
+
+
+def _window_of_layer(spec: Any) -> int:
+    if type(spec) in _KEEPS_ALL:
+        return EVERYTHING
+    if type(spec) is not SlidingWindowSpec or _retains_more(spec):
+        raise ConfigError(
+            f"a KV cache of kind {type(spec).__name__}, which keeps its blocks by rules of its own, is not covered yet: "
+            f"if other layers attend to everything, {_WITHOUT}"
+        )
+    return int(spec.sliding_window)
+
+
+def _retains_more(spec: object) -> bool:
+    """Whether blocks are kept beyond the window; older versions of vLLM cannot."""
+    return bool(getattr(spec, "extra_retained_tokens", 0))

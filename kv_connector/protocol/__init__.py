@@ -1,0 +1,1 @@
+"""Messages of the control channel, and their verification. No I/O."""

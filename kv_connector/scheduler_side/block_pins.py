@@ -1,0 +1,57 @@
+"""P's block tables in groups with a window, and P's own references on what such a group would have vLLM free too early.
+
+When a prompt has been computed, vLLM frees the blocks that no *later* token reads, before it asks whether they are still
+needed. A decode node computes the prompt's last token once more, and may need one block more. So a prompt's blocks from
+there on are *pinned* from its last chunk until its request's blocks are let go (I2).
+"""
+
+from collections.abc import Sequence
+
+from baton.kv_connector.layout.groups import Group
+from baton.kv_connector.layout.windows import EVERYTHING, first_read_block
+from baton.kv_connector.scheduler_side.ledger import ReservationLedger
+
+NULL = 0  # the id of vLLM's placeholder
+
+
+class BlockTables:
+    """Of all prompts under way. Groups without a window are none of its concern: their blocks stay."""
+
+    def __init__(self, groups: Sequence[Group], block_tokens: int) -> None:
+        self._groups = groups
+        self._windows = {number: g.window for number, g in enumerate(groups) if g.window != EVERYTHING}
+        self._block_tokens = block_tokens
+        self._tables: dict[str, dict[int, list[int]]] = {}  # request → group → block ids, as they were given
+        self.pins = ReservationLedger()
+
+    def place(self, request_id: str, tokens: int, new_blocks: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Return a prompt's new blocks, by group, as they follow on its earlier ones; a state's has a place of its own."""
+        begins = request_id not in self._tables
+        places = [group.place_of_first(tokens, self._block_tokens) if begins else 0 for group in self._groups]
+        return [[NULL] * place + [*blocks] for place, blocks in zip(places, new_blocks, strict=False)]
+
+    def extend(self, request_id: str, tokens: int, new_blocks: Sequence[Sequence[int]]) -> bool:
+        """A prompt of so many tokens got more blocks, by group. Returns whether those that D may read are all there."""
+        if not self._windows or not new_blocks:
+            return True
+        tables = self._tables.setdefault(request_id, {number: [] for number in self._windows})
+        for number, table in tables.items():
+            table.extend(new_blocks[number])
+        return all(NULL not in read for read in self._read(request_id, tokens))
+
+    def pin(self, request_id: str, tokens: int) -> None:
+        """The last chunk is scheduled: from now on the blocks that D may read are ours too."""
+        if request_id in self._tables:
+            blocks = self.pins.pool.blocks
+            self.pins.take(request_id, [blocks[block] for read in self._read(request_id, tokens) for block in read])
+
+    def forget(self, request_id: str) -> None:
+        """The prompt's blocks are let go, or have been taken away."""
+        if self._tables.pop(request_id, None) is not None:
+            self.pins.release(request_id)
+
+    def _read(self, request_id: str, tokens: int) -> list[list[int]]:
+        return [
+            table[first_read_block(tokens, self._windows[number], self._block_tokens) :]
+            for number, table in self._tables[request_id].items()
+        ]

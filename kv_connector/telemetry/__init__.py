@@ -1,0 +1,1 @@
+"""Histograms, timings and refusals, counted by the connector and shown by the node."""

@@ -1,0 +1,1 @@
+"""What depends on vLLM's version, platform and configuration: versions, attention backends, LoRA, speculative decoding, fingerprints."""

@@ -1,0 +1,97 @@
+"""What must be the same on two nodes for KV bytes to mean the same thing, read from vLLM's configuration."""
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from baton.contracts.node_info import Fingerprint
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.vllm_compat import backends
+from baton.kv_connector.vllm_compat.speculative import draft_layers
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+_ROPE_KEYS = ("rope_parameters", "rope_scaling", "rope_theta", "rope_local_base_freq", "partial_rotary_factor")
+
+
+def fingerprint_of(
+    vllm_config: "VllmConfig", weights: str, attention: str | None = None, *, block_tokens: int = 0
+) -> Fingerprint:
+    """Describe this node's KV.
+
+    Args:
+        vllm_config: The engine's configuration.
+        weights: Digest of the configuration and weight files, or the hub revision.
+        attention: Name of the attention backend with its instruction set; by default those of the loaded layers.
+        block_tokens: Tokens of a scheduler block; by default vLLM's own number.
+
+    Raises:
+        ConfigError: this process has loaded no attention layer.
+    """
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    return Fingerprint(
+        weights=weights,
+        dtype=_name(model.dtype),
+        kv_cache_dtype=_kv_cache_dtype(vllm_config),
+        quantization=str(model.quantization or "none"),
+        rope=rope_digest(model.hf_config),
+        attention=attention_of(vllm_config) if attention is None else attention,
+        block_size_tokens=block_tokens or int(cache.block_size),
+    )
+
+
+def rope_digest(hf_config: Any) -> str:
+    """Digest the settings of the rotary embedding, those of the text part of a multimodal model included.
+
+    A cached key has been rotated already: two nodes that rotate differently must not exchange it.
+    """
+    text_config = getattr(hf_config, "text_config", None)
+    parts = [hf_config] if text_config is None else [hf_config, text_config]
+    found = [{key: _plain(getattr(part, key, None)) for key in _ROPE_KEYS} for part in parts]
+    text = json.dumps(found, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def attention_of(vllm_config: "VllmConfig") -> str:
+    """Name the attention backends of this worker's layers, with the order in which they keep a block.
+
+    CPU kernels pack K and V as their instruction set likes it, so an AMX node cannot read the blocks of an AVX node.
+    Elsewhere heads or tokens come first, as backends prefer and connectors ask; both are equally long. Of a recurrent layer
+    the shapes and types of its states are named, which have their dimensions in one order or the other.
+
+    Raises:
+        ConfigError: no layer has told vLLM of itself, as in a process without a model.
+    """
+    layers = dict(vllm_config.compilation_config.static_forward_context)
+    for name in draft_layers(vllm_config, tuple(layers)):
+        del layers[name]  # a peer may do without the drafter, or have another
+    names = {_backend_of(layer, vllm_config) for layer in layers.values() if backends.name_of(layer)}
+    if not names:
+        raise ConfigError("this process has no attention layers, so its KV cannot be described")
+    return "+".join(sorted(names))
+
+
+def _backend_of(layer: Any, vllm_config: "VllmConfig") -> str:
+    name = backends.name_of(layer)
+    if name == backends.CPU:
+        return f"{name}/{backends.cpu_isa(layer, vllm_config)}"
+    if backends.keeps_state(layer):
+        states = zip(layer.get_state_shape(), layer.get_state_dtype(), strict=True)
+        return "/".join([name, *("x".join(map(str, shape)) + f":{_name(dtype)}" for shape, dtype in states)])
+    layout = getattr(vllm_config.cache_config, "kv_cache_layout", None) or ""  # such as "LBHNC"; older vLLMs: none
+    return "/".join(filter(None, (name, layout.replace("L", "").replace("B", ""))))
+
+
+def _kv_cache_dtype(vllm_config: "VllmConfig") -> str:
+    """The KV cache's dtype, with vLLM's `auto` resolved to the model's, so that the two are equal to a peer."""
+    dtype = str(vllm_config.cache_config.cache_dtype)
+    return _name(vllm_config.model_config.dtype) if dtype == "auto" else dtype
+
+
+def _name(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _plain(value: Any) -> Any:
+    return value.to_dict() if hasattr(value, "to_dict") else value

@@ -1,0 +1,265 @@
+"""Decides when a layer may be read (`layer_sync`).
+
+The model thread hands layers to the sender together with what the sender has to wait for. A policy is chosen once.
+All of them obey I1: ready is a point on the model stream that the device has passed, never a token counter.
+
+           what is handed over        who waits for the device
+    event    each layer               the sender, for an event recorded behind the layer's KV
+    stream   each layer               the model thread, in the hook before the next layer's attention; the sender never
+    forward  all layers, after the    the sender, for an event recorded behind the pass
+             forward pass
+
+Layers without hooks are handed over at the end of the step, and every layer once per step. Layers that are too small
+to be worth a push of their own are handed over several at once. On a device without streams, such as a CPU, the kernel
+has returned when the hook runs, and there is nothing to wait for.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from baton.kv_connector.errors import ConfigError
+from baton.kv_connector.handoff.outgoing import Progress
+from baton.kv_connector.vllm_compat import cann
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Awaitable(Protocol):
+    """Something on the device that will have completed."""
+
+    def synchronize(self) -> None:
+        """Block until it has."""
+        ...
+
+
+class Handover(NamedTuple):
+    """Layers of one step that are written once `done` has completed."""
+
+    prompts: Sequence[Progress]
+    layers: Sequence[int]
+    done: Awaitable | None  # None: already complete
+
+
+Hand = Callable[[Handover], None]
+Record = Callable[[], Awaitable | None]  # records an event behind everything issued so far
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStream:
+    """The stream that the model thread issues to, and what is known of the device behind it."""
+
+    device_type: str  # as torch says it: "cuda", "npu", "cpu"
+    record: Record
+    synchronize: Callable[[], None]  # blocks until everything issued so far has completed
+    attention_writes_kv: bool = True  # False: a layer's KV is issued before its attention
+
+    def __call__(self) -> Awaitable | None:
+        """Record an event: whoever needs no more than a `Record` may take a stream for one."""
+        return self.record()
+
+    @classmethod
+    def of(cls, record: Record) -> "ModelStream":
+        """Return `record` if it is a stream, else a stream that is synchronised by waiting for an event."""
+        if isinstance(record, ModelStream):
+            return record
+
+        def synchronize() -> None:
+            event = record()
+            if event is not None:
+                event.synchronize()
+
+        return cls(device_type="cpu", record=record, synchronize=synchronize)
+
+
+class LayerSync(Protocol):
+    """Decides at which hook which layers are handed over."""
+
+    def begin_step(self, prompts: Sequence[Progress], at_once: int = 1) -> None:
+        """A forward pass over these prompts begins; empty: nothing to push. `at_once`: layers to hand over together."""
+        ...
+
+    def attention_begins(self, layer: int) -> None:
+        """Everything before the layer's attention has been issued to the device."""
+        ...
+
+    def layer_written(self, layer: int) -> None:
+        """The layer's attention, and with it its KV, has been issued to the device."""
+        ...
+
+    def end_step(self) -> None:
+        """The forward pass has been issued: hand over what no hook covered."""
+        ...
+
+
+class ForwardSync:
+    """One hand-over per forward pass (the whole-prompt baseline)."""
+
+    def __init__(self, layers: int, hand: Hand, stream: ModelStream) -> None:
+        self._layers = range(layers)
+        self._hand = hand
+        self._record = stream.record
+        self._prompts: Sequence[Progress] = ()
+
+    def begin_step(self, prompts: Sequence[Progress], at_once: int = 1) -> None:  # noqa: ARG002  # all are
+        """See `LayerSync.begin_step`."""
+        self._prompts = prompts
+
+    def attention_begins(self, layer: int) -> None:
+        """Nothing: the whole pass is handed over at once."""
+
+    def layer_written(self, layer: int) -> None:
+        """Nothing: the whole pass is handed over at once."""
+
+    def end_step(self) -> None:
+        """See `LayerSync.end_step`."""
+        if self._prompts:
+            self._hand(Handover(self._prompts, self._layers, self._record()))
+        self._prompts = ()
+
+
+class _ByLayer:
+    """Hands over each layer as soon as its KV has been issued, at the earliest hook that says so.
+
+    That is the hook before the layer's attention, unless the backend leaves the writing of KV to the attention (trap
+    19: most of vLLM's do not; it gains a layer).
+    """
+
+    def __init__(self, layers: int, hand: Hand, stream: ModelStream) -> None:
+        self._layers = layers
+        self._hand = hand
+        self._stream = stream
+        self._prompts: Sequence[Progress] = ()
+        self._at_once = 1
+        self._open: set[int] = set()  # layers of this step whose KV has not been issued, as far as we know
+        self._issued: list[int] = []  # issued, perhaps not written yet, not handed over
+
+    def begin_step(self, prompts: Sequence[Progress], at_once: int = 1) -> None:
+        """See `LayerSync.begin_step`."""
+        self._prompts, self._at_once = prompts, at_once
+        self._open = set(range(self._layers)) if prompts else set()
+        self._issued = []
+
+    def end_step(self) -> None:
+        """Hand over what is left: the last layers, and those without hooks."""
+        self._issued += sorted(self._open)
+        self._hand_over(1)
+        self._prompts, self._open = (), set()
+
+    def _issue(self, layer: int) -> None:
+        """Take the layer, once: a second hook is that of a layer which only reads shared KV."""
+        if layer in self._open:
+            self._open.remove(layer)
+            self._issued.append(layer)
+
+    def _hand_over(self, at_least: int) -> None:
+        if len(self._issued) >= at_least:
+            self._hand(Handover(self._prompts, tuple(self._issued), self._ready()))
+            self._issued = []
+
+    def _ready(self) -> Awaitable | None:
+        """What tells that everything issued so far has been written; None: it has."""
+        raise NotImplementedError
+
+
+class EventSync(_ByLayer):
+    """An event behind the layers; the sender waits for it, the model thread never does."""
+
+    def attention_begins(self, layer: int) -> None:
+        """The layer's KV has been issued, unless its attention is what writes it."""
+        if not self._stream.attention_writes_kv:
+            self._issue(layer)
+            self._hand_over(self._at_once)
+
+    def layer_written(self, layer: int) -> None:
+        """The layer's KV has been issued in any case."""
+        self._issue(layer)
+        self._hand_over(self._at_once)
+
+    def _ready(self) -> Awaitable | None:
+        return self._stream.record()
+
+
+class StreamSync(_ByLayer):
+    """The model thread waits for its stream before an attention, so that what it hands over is complete.
+
+    That is the layer itself or, where the attention writes the KV, the layer before. The last layer is waited for at
+    the end of the step.
+    """
+
+    def attention_begins(self, layer: int) -> None:
+        """Wait for the stream and hand over what has been issued to it."""
+        if not self._stream.attention_writes_kv:
+            self._issue(layer)
+        self._hand_over(self._at_once)
+
+    def layer_written(self, layer: int) -> None:
+        """Remember the layer; the next hook waits for it."""
+        self._issue(layer)
+
+    def _ready(self) -> Awaitable | None:
+        self._stream.synchronize()
+        return None
+
+
+POLICIES: dict[str, type[ForwardSync] | type[EventSync] | type[StreamSync]] = {
+    "event": EventSync,
+    "stream": StreamSync,
+    "forward": ForwardSync,
+}
+
+
+def resolve_layer_sync(name: str, device_type: str) -> str:
+    """Return the policy that `name` stands for: `auto` is `event`, but `stream` on an NPU whose events may hang.
+
+    Raises:
+        ConfigError: there is no such policy.
+    """
+    if name == "auto":
+        return "stream" if device_type == "npu" and not cann.events_complete(cann.version()) else "event"
+    if name not in POLICIES:
+        raise ConfigError(f"layer_sync={name!r} is none of {', '.join(('auto', *POLICIES))}")
+    return name
+
+
+def make_layer_sync(name: str, layers: int, hand: Hand, stream: ModelStream) -> LayerSync:
+    """Return the policy called `name`; raises `ConfigError` if there is none."""
+    return POLICIES[resolve_layer_sync(name, stream.device_type)](layers, hand, stream)
+
+
+def attention_writes_kv(backends: Iterable[object]) -> bool:
+    """Whether some of vLLM's attention backend classes write the KV cache in their attention op, not before it.
+
+    One that does not say is taken to do so, and so is the absence of any: both only hand a layer over later.
+    """
+    includes = [getattr(backend, "forward_includes_kv_cache_update", True) for backend in backends]
+    return any(includes) or not includes
+
+
+def recorder(device: "torch.device", *, attention_writes_kv: bool = True) -> ModelStream:
+    """Return the model thread's current stream on `device`, whichever that is when it is asked."""
+    if device.type == "cpu":
+        return ModelStream(
+            device_type="cpu",
+            record=lambda: None,
+            synchronize=lambda: None,
+            attention_writes_kv=attention_writes_kv,
+        )
+    import torch
+
+    module = torch.get_device_module(device)
+
+    def record() -> Awaitable:
+        event: Awaitable = module.Event(
+            blocking=True
+        )  # a waiter sleeps; on CUDA `torch.Event` would spin (vLLM #47081)
+        module.current_stream(device).record_event(event)
+        return event
+
+    return ModelStream(
+        device_type=device.type,
+        record=record,
+        synchronize=lambda: module.current_stream(device).synchronize(),
+        attention_writes_kv=attention_writes_kv,
+    )

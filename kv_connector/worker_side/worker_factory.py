@@ -1,0 +1,140 @@
+"""Puts a worker together from what vLLM knows."""
+
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from baton.contracts.kv_transfer import Role
+from baton.contracts.node_info import to_plain
+from baton.kv_connector.config import ConnectorConfig
+from baton.kv_connector.engine.mooncake_environment import check_transport
+from baton.kv_connector.layout.groups import block_tokens_of
+from baton.kv_connector.protocol.messages import Rank
+from baton.kv_connector.vllm_compat.backends import keeps_state
+from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
+from baton.kv_connector.vllm_compat.speculative import draft_layers, drafter_digest
+from baton.kv_connector.worker_side.caches import describe, tensors_of
+from baton.kv_connector.worker_side.decode import DecodeWorker
+from baton.kv_connector.worker_side.digest import RegionDigests
+from baton.kv_connector.worker_side.divisions import divisions_of, total_kv_heads
+from baton.kv_connector.worker_side.landing import default_stream
+from baton.kv_connector.worker_side.memberships import memberships
+from baton.kv_connector.worker_side.prefill import PrefillWorker
+from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.sync import attention_writes_kv, recorder, resolve_layer_sync
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from baton.kv_connector.worker_side.caches import KVCache
+
+Worker = PrefillWorker | DecodeWorker
+
+
+class Made(NamedTuple):
+    """A worker that has not been started."""
+
+    worker: Worker
+    rank: int  # its number in its engine's grid
+    control_address: str  # empty on a decode node
+    snapshot: Callable[[], dict[str, Any]]
+
+
+def make_worker(
+    vllm_config: "VllmConfig",
+    config: ConnectorConfig,
+    kv_cache_config: "KVCacheConfig",
+    kv_caches: "Mapping[str, KVCache]",
+) -> Made:
+    """Make the worker of this rank.
+
+    Args:
+        vllm_config: The engine's configuration.
+        config: Ours.
+        kv_cache_config: The layers' kinds of cache, and the size of the pool.
+        kv_caches: vLLM's layer name → KV tensor or tensors.
+
+    Raises:
+        LayoutError, ConfigError, EngineError: this node cannot hand off KV; the message says why.
+    """
+    from baton.kv_connector.engine.mooncake import MooncakeFactory
+    from baton.kv_connector.engine.port_memory import PortMemory, shared_path
+
+    assert vllm_config.kv_transfer_config is not None  # we are the connector
+    num_blocks, block_tokens = kv_cache_config.num_blocks, block_tokens_of(vllm_config, kv_cache_config)
+    caches = describe(
+        kv_caches,
+        num_blocks=num_blocks,
+        block_tokens=block_tokens,
+        divisions=divisions_of(vllm_config, kv_cache_config, kv_caches),
+        groups=memberships(vllm_config, kv_cache_config, kv_caches),
+        drafter=drafter_digest(vllm_config),
+        draft_layers=draft_layers(vllm_config, kv_caches),
+    )
+    tensors = [tensor for kv_cache in kv_caches.values() for tensor in tensors_of(kv_cache)]
+    device = tensors[0].device
+    check_transport(config.transfer.protocol, device.type)
+    fingerprint = fingerprint_of(vllm_config, config.weights, block_tokens=block_tokens)
+    incarnation = secrets.randbits(63) | 1  # never 0
+    role: Role = "prefill" if vllm_config.kv_transfer_config.is_kv_producer else "decode"
+    introduction = Introduction(
+        f"{role} node {config.advertise_host}",
+        role,
+        rank_of(vllm_config),
+        fingerprint,
+        caches,
+        total_kv_heads(vllm_config),
+    )
+    enter_device = _entry_of(device)
+    make = PrefillWorker if role == "prefill" else partial(DecodeWorker, device=default_stream(device))
+    worker = make(
+        config=config,
+        secret=config.secret(),
+        introduction=introduction,
+        engines=MooncakeFactory(
+            host=config.data_host,
+            protocol=config.transfer.protocol,
+            max_in_flight=config.transfer.in_flight_max_descriptors,
+            ports=PortMemory(shared_path()),
+            enter_device=enter_device,
+        ),
+        incarnation=incarnation,
+        record=recorder(device, attention_writes_kv=attention_writes_kv(_attention_backends(vllm_config, kv_caches))),
+        digests=RegionDigests(tensors, caches.regions),
+        enter_device=enter_device,
+    )
+    described = {
+        "incarnation": f"{incarnation:016x}",
+        "fingerprint": to_plain(fingerprint),
+        "regions": [to_plain(region.to_info()) for region in caches.regions],
+        "num_blocks": num_blocks,
+        "layer_sync": resolve_layer_sync(config.transfer.layer_sync, device.type),
+    }
+    address = worker.address if isinstance(worker, PrefillWorker) else ""
+    return Made(worker, introduction.index, address, lambda: described | worker.snapshot())
+
+
+def rank_of(vllm_config: "VllmConfig") -> Rank:
+    """Return this worker's place in its engine's grid."""
+    parallel = vllm_config.parallel_config
+    tp_size, pp_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
+    pp, tp = divmod(parallel.rank % (tp_size * pp_size), tp_size)
+    return Rank(tp=tp, tp_size=tp_size, pp=pp, pp_size=pp_size)
+
+
+def _entry_of(device: "torch.device") -> Callable[[], None]:
+    """Return what makes a device current in the thread that calls it: a new thread's is the first one, or none."""
+    if device.type == "cpu":
+        return lambda: None
+    import torch
+
+    return partial(torch.get_device_module(device).set_device, device)
+
+
+def _attention_backends(vllm_config: "VllmConfig", names: Iterable[str]) -> Iterator[type]:
+    """Yield the attention backend of each layer that vLLM has built and calls hooks for."""
+    layers = vllm_config.compilation_config.static_forward_context
+    return (layers[name].get_attn_backend() for name in names if not keeps_state(layers[name]))

@@ -1,0 +1,77 @@
+"""What one worker sees of a member, and what several workers see of it together. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from baton.proxy.nodes.circuit_breaker import BreakerState
+from baton.proxy.nodes.node import Node, State
+from baton.proxy.nodes.views import LeavingView, NodeView
+
+# The worst that any worker sees counts. One that has just started knows least: what it does not know is no trouble.
+_SEVERITY: Final = {
+    state: rank
+    for rank, state in enumerate(
+        (State.UNKNOWN, State.READY, State.SILENT, State.DRAINING, State.ISOLATED, State.UNREADY, State.DOWN)
+    )
+}
+_BREAKER_SEVERITY: Final = {
+    state: rank for rank, state in enumerate((BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN))
+}
+
+
+def view(node: Node) -> NodeView:
+    """Return what this worker sees."""
+    return NodeView(
+        url=node.url,
+        role=node.role,
+        slot=node.slot,
+        state=node.state,
+        reason=node.reason,
+        breaker=node.breaker.state,
+        breaker_openings=node.breaker.openings,
+        draining=node.draining,
+        incarnation=node.incarnation,
+        models=node.info.served_models if node.info else [],
+        requests=node.requests,
+        prompt_bytes=node.prompt_bytes,
+        own_prompt_bytes=node.own_prompt_bytes,
+        other_requests=round(node.others.requests),
+    )
+
+
+def joined(workers: Iterable[Sequence[NodeView]]) -> list[NodeView]:
+    """Return each member once: the worst that is seen of it, and the sums of what is in flight."""
+    by_name: dict[tuple[str, str], list[NodeView]] = {}
+    for seen in workers:
+        for each in seen:
+            by_name.setdefault((each.role, each.url), []).append(each)
+    return [_one(views) for views in by_name.values()]
+
+
+def leaving(workers: Iterable[Sequence[LeavingView]]) -> list[LeavingView]:
+    """Return each node that is on its way out once, with all its requests."""
+    found: dict[tuple[str, str], LeavingView] = {}
+    for seen in workers:
+        for each in seen:
+            known = found.get((each.role, each.url))
+            requests = each.requests + (known.requests if known else 0)
+            found[each.role, each.url] = (known or each).model_copy(update={"requests": requests})
+    return list(found.values())
+
+
+def _one(views: Sequence[NodeView]) -> NodeView:
+    worst = max(views, key=lambda each: _SEVERITY[State(each.state)])
+    own = sum(each.requests for each in views)
+    return worst.model_copy(
+        update={
+            "slot": views[0].slot,
+            "breaker": max((each.breaker for each in views), key=lambda state: _BREAKER_SEVERITY[BreakerState(state)]),
+            "breaker_openings": sum(each.breaker_openings for each in views),
+            "draining": any(each.draining for each in views),
+            "requests": own,
+            "prompt_bytes": sum(each.prompt_bytes for each in views),
+            "own_prompt_bytes": sum(each.own_prompt_bytes for each in views),
+            # What others have, seen from one worker, is in part what the other workers have.
+            "other_requests": max(0, max(each.requests + each.other_requests for each in views) - own),
+        }
+    )

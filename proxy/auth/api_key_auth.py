@@ -1,0 +1,64 @@
+"""What the keys' file is to the proxy: guards before its applications, and the keys followed while it runs."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from starlette.types import ASGIApp, Scope
+
+from baton.proxy.auth import key_file
+from baton.proxy.auth.counts import counts_of
+from baton.proxy.auth.key_file import Key
+from baton.proxy.auth.keyring import Keyring
+from baton.proxy.auth.metrics import AccessMetrics
+from baton.proxy.auth.middleware import Guard, ReadingGuard
+from baton.proxy.http_server.connection_budget import Claims
+from baton.proxy.http_server.file_watcher import Follower
+from baton.proxy.telemetry.request_telemetry import Sight
+from baton.proxy.workers.slot import Seat
+
+logger = logging.getLogger(__name__)
+
+MOST_NAMED: Final = 20  # in one log line
+
+
+class Doors:
+    """All doors of one proxy that asks for keys."""
+
+    def __init__(self, path: Path, sight: Sight, claims: Claims, seat: Seat | None) -> None:
+        """Raises `KeyFileError`: the file cannot be used."""
+        self._sight = sight
+        self._claims = claims
+        self._counted = AccessMetrics(sight.metrics.registry)
+        self._keyring = Keyring(counts_of(seat))
+        self._follower = Follower(
+            "the file of API keys",
+            [path],
+            read=partial(key_file.read, path),
+            take=self._take,
+            failed=self._counted.file_is_broken,
+        )
+
+    def start(self) -> None:
+        """Follow the file from now on."""
+        self._follower.start()
+
+    async def stop(self) -> None:
+        """Follow it no more; idempotent."""
+        await self._follower.stop()
+
+    def guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> Guard:
+        """Return a guard before an application that serves requests."""
+        return Guard(app, label, self._keyring, self._counted, sight=self._sight, claims=self._claims)
+
+    def reading_guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> ReadingGuard:
+        """Return a guard before one that only tells something."""
+        return ReadingGuard(app, label, self._keyring, self._counted, sight=self._sight, claims=self._claims)
+
+    def _take(self, keys: tuple[Key, ...]) -> None:
+        changes = self._keyring.adopt(keys)
+        if any(changes):
+            names = {what: found[:MOST_NAMED] for what, found in changes._asdict().items()}
+            logger.warning("API keys read", extra={"keys": len(self._keyring), **names})

@@ -1,0 +1,43 @@
+"""What is counted by key. A name is a label only if it is in the file; what strangers show never is."""
+
+from functools import cache
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from baton.proxy.auth.errors import Denial
+
+NOBODY: Final = ""  # the name where no key was recognised
+
+
+class AccessMetrics:
+    """The series of one proxy that asks for keys."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "baton_key_requests", "Requests that an API key let in, by its name", ("key",), registry=registry
+        )
+        self._refusals = Counter(
+            "baton_access_refusals",
+            "Requests refused for their API key, by its name (empty: none was recognised) and reason",
+            ("key", "reason"),
+            registry=registry,
+        )
+        self._broken = Gauge(
+            "baton_api_keys_file_broken",
+            "Workers that go on with former API keys because the file cannot be used",
+            registry=registry,
+        )
+        self._requests_of = cache(self._requests.labels)  # finding a series costs more than counting
+
+    def let_in(self, name: str) -> None:
+        """Count a request."""
+        self._requests_of(name).inc()
+
+    def refused(self, name: str, denial: Denial) -> None:
+        """Count a refusal."""
+        self._refusals.labels(name or NOBODY, denial).inc()
+
+    def file_is_broken(self, is_broken: bool) -> None:
+        """Say whether the file can be used."""
+        self._broken.set(is_broken)

@@ -1,0 +1,79 @@
+"""The guard before the routes that need an API key: it lets in, or answers; what is behind it never sees the key."""
+
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from baton.proxy.auth.errors import AccessError
+from baton.proxy.auth.key_owner import KeyOwner
+from baton.proxy.auth.keyring import Keyring, without_credentials
+from baton.proxy.auth.metrics import AccessMetrics
+from baton.proxy.http.headers import request_id_of
+from baton.proxy.http_server.client_protocol import writer_of
+from baton.proxy.http_server.connection_budget import Claims
+from baton.proxy.request.caller import CALLER
+from baton.proxy.request.error_format import shape_of
+from baton.proxy.request.parse import discard_body, is_reset_unless_read
+from baton.proxy.response.client_response import Client
+from baton.proxy.telemetry.request_telemetry import Sight
+
+
+class Guard:
+    """Before one application."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        label: Callable[[Scope], str],
+        keyring: Keyring,
+        counted: AccessMetrics,
+        *,
+        sight: Sight,
+        claims: Claims,
+    ) -> None:
+        """`label` names a request's endpoint, for `sight`; nothing is claimed here."""
+        self._app = app
+        self._label = label
+        self._keyring = keyring
+        self._counted = counted
+        self._sight = sight
+        self._claims = claims
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request whose key allows it."""
+        try:
+            account = self._keyring.account_of(scope["headers"])
+            account.enter()
+        except AccessError as exc:
+            await self._refuse(exc, scope, receive, send)
+            return
+        try:
+            self._counted.let_in(account.name)
+            scope["headers"] = without_credentials(scope["headers"])
+            scope[CALLER] = KeyOwner(account, self._counted)
+            await self._app(scope, receive, send)
+        finally:
+            account.leave()
+
+    async def _refuse(self, error: AccessError, scope: Scope, receive: Receive, send: Send) -> None:
+        self._counted.refused(error.name, error.denial)
+        request_id, claim = request_id_of(scope["headers"]), self._claims.claim()
+        client = Client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]))
+        with self._sight.exchange(self._label(scope), scope, client):
+            if is_reset_unless_read(scope):
+                await discard_body(receive)
+            await client.fail(error)
+
+
+class ReadingGuard(Guard):
+    """Before what costs nothing: a key is needed, and its limits do not count."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request with a key."""
+        try:
+            account = self._keyring.account_of(scope["headers"])
+        except AccessError as exc:
+            await self._refuse(exc, scope, receive, send)
+            return
+        scope[CALLER] = KeyOwner(account, self._counted)
+        await self._app(scope, receive, send)

@@ -1,0 +1,71 @@
+"""The requests of this process, watched for as long as somebody looks and forgotten then."""
+
+import asyncio
+from collections import deque
+from itertools import count
+from typing import Any, Final
+
+from baton.proxy.dashboard.watched import WatchedClient
+from baton.proxy.response.client_response import Client
+from baton.proxy.telemetry.request_telemetry import Sight
+
+LOOK_S: Final = 10.0  # whoever looks asks again well within that
+MOST_WATCHED: Final = 512  # requests at once; further ones are served unwatched
+MOST_SHOWN: Final = 64  # of those under way; the newest
+MOST_ENDED: Final = 96
+
+
+class Scene:
+    """Watches while it is looked at."""
+
+    def __init__(self, sight: Sight) -> None:
+        self._sight = sight
+        self._numbers = count(1)
+        self._live: dict[int, WatchedClient] = {}
+        self._ended: deque[dict[str, Any]] = deque(maxlen=MOST_ENDED)
+        self._over: asyncio.TimerHandle | None = None
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody looks."""
+        return self._over is not None
+
+    def look(self) -> None:
+        """Watch every request that comes from now on, until nobody has looked for a while."""
+        if self._over is not None:
+            self._over.cancel()
+        else:
+            self._watch()
+        self._over = asyncio.get_running_loop().call_later(LOOK_S, self.stop)
+
+    def stop(self) -> None:
+        """Watch no more and forget everything; idempotent."""
+        if self._over is not None:
+            self._over.cancel()
+            self._over = None
+        self._sight.client = Client
+        self._live.clear()
+        self._ended.clear()
+
+    def shown(self) -> dict[str, Any]:
+        """Return what is to be seen."""
+        live = list(self._live.values())
+        return {
+            "live": [client.shown() for client in live[-MOST_SHOWN:]],
+            "live_total": len(live),
+            "recent": list(self._ended),
+        }
+
+    def _watch(self) -> None:
+        self._sight.client = self._client
+
+    def _client(self, *args: Any, **more: Any) -> Client:
+        if len(self._live) >= MOST_WATCHED:
+            return Client(*args, **more)
+        client = WatchedClient(*args, **more, number=next(self._numbers), ended=self._note_end)
+        self._live[client.number] = client
+        return client
+
+    def _note_end(self, client: WatchedClient) -> None:
+        if self._live.pop(client.number, None) is not None:  # else nobody has looked meanwhile
+            self._ended.append(client.shown())

@@ -1,0 +1,204 @@
+"""What one worker has to show, and what all of them show together. The joining is pure.
+
+Two views: *anybody's* holds what `/ready` and `/metrics` say as well; an *operator's* has the rest, single requests among it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from baton.proxy.admin import node_views as views
+from baton.proxy.admission.admission import Admission
+from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, NodeTimes, Times
+from baton.proxy.nodes.node import Node
+from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.views import LeavingView, NodeView
+
+TTFT: Final = "baton_time_to_first_token_seconds"
+COUNTERS: Final = {  # name in the feed → series, and which of its labels stay apart
+    "requests": ("baton_requests_total", ("path", "status")),
+    "leg_failures": ("baton_leg_failures_total", ("role", "kind")),
+    "retries": ("baton_retries_total", ("next",)),
+    "resumed": ("baton_streams_resumed_total", ()),
+    "broken": ("baton_streams_broken_total", ()),
+    "refusals": ("baton_refusals_total", ("reason",)),
+}
+_FOR_ANYBODY: Final = (
+    "url",
+    "role",
+    "slot",
+    "state",
+    "reason",
+    "breaker",
+    "breaker_openings",
+    "models",
+    "requests",
+    "other_requests",
+    "first",
+    "gaps",
+)
+
+Counts = dict[str, float]  # labels, joined by a blank → value
+
+
+class NodeShown(msgspec.Struct, frozen=True, kw_only=True):
+    """One node as one worker sees it: its view, and what is not in there."""
+
+    view: dict[str, Any]
+    first: tuple[int, float]  # P: whole answers, D: first bytes of streams; how many, and the sum of their times (s)
+    gaps: tuple[int, float]  # between chunks: likewise
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    ranks: str = ""
+
+
+class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker shows."""
+
+    worker: int
+    nodes: list[NodeShown]
+    leaving: list[dict[str, Any]]
+    inside: int
+    waiting: int
+    in_flight: int
+    counters: dict[str, Counts]
+    ttft: Counts  # upper bound → how many so far (cumulative), and `sum`
+    gaps: list[int]  # in all streams, by `GAP_BOUNDS_S`
+    gaps_sum_s: float
+    requests: dict[str, Any] | None = None  # None: they are not watched
+
+
+def glimpse(
+    worker: int,
+    members: Members,
+    admission: Admission,
+    registry: CollectorRegistry,
+    requests: dict[str, Any] | None,
+) -> Glimpse:
+    """Return what this worker has to show."""
+    series = registry.restricted_registry([name for name, _ in COUNTERS.values()] + [f"{TTFT}_bucket", f"{TTFT}_sum"])
+    counters: dict[str, Counts] = {name: {} for name in COUNTERS}
+    ttft: Counts = {}
+    by_series = {series_name: (counters[name], labels) for name, (series_name, labels) in COUNTERS.items()}
+    for family in series.collect():
+        for sample in family.samples:
+            if sample.name in by_series:
+                into, labels = by_series[sample.name]
+                _add(into, " ".join(sample.labels[label] for label in labels), sample.value)
+            elif sample.name == f"{TTFT}_bucket":
+                _add(ttft, sample.labels["le"], sample.value)
+            elif sample.name == f"{TTFT}_sum":
+                _add(ttft, "sum", sample.value)
+    gaps = [node.times.gaps for node in members.decode]
+    state = admission.state()
+    return Glimpse(
+        worker=worker,
+        nodes=[_node(node) for node in members.all()],
+        leaving=members.state()["leaving"],
+        inside=state["inside"],
+        waiting=state["waiting"],
+        in_flight=admission.claims.requests,
+        counters=counters,
+        ttft=ttft,
+        gaps=[sum(column) for column in zip(*(each.counts for each in gaps), strict=True)],
+        gaps_sum_s=sum(each.sum_s for each in gaps),
+        requests=requests,
+    )
+
+
+def joined(glimpses: Sequence[Glimpse], workers: int) -> dict[str, Any]:
+    """Return what all workers that answered show together, for operators."""
+    more: dict[tuple[str, str], list[NodeShown]] = {}
+    for each in glimpses:
+        for node in each.nodes:
+            more.setdefault((node.view["role"], node.view["url"]), []).append(node)
+    nodes = views.joined([NodeView.model_validate(node.view) for node in each.nodes] for each in glimpses)
+    leaving = views.leaving([LeavingView.model_validate(node) for node in each.leaving] for each in glimpses)
+    watched = [each.requests for each in glimpses if each.requests is not None]
+    return {
+        "workers": {"answering": len(glimpses), "of": workers},
+        "nodes": [{**view.model_dump(mode="json"), **_sums(more[view.role, view.url])} for view in nodes],
+        "leaving": [each.model_dump(mode="json") for each in leaving],
+        "inside": sum(each.inside for each in glimpses),
+        "waiting": sum(each.waiting for each in glimpses),
+        "in_flight": sum(each.in_flight for each in glimpses),
+        "counters": {name: _added(each.counters.get(name, {}) for each in glimpses) for name in COUNTERS},
+        "ttft": _added(each.ttft for each in glimpses),
+        "gaps": [sum(column) for column in zip(*(each.gaps for each in glimpses if each.gaps), strict=True)],
+        "gaps_sum_s": sum(each.gaps_sum_s for each in glimpses),
+        "gap_bounds_s": list(GAP_BOUNDS_S),
+        "requests": {
+            "live": sorted((one for each in watched for one in each["live"]), key=_by_arrival),
+            "live_total": sum(each["live_total"] for each in watched),
+            "recent": sorted((one for each in watched for one in each["recent"]), key=_by_arrival),
+        },
+    }
+
+
+def for_anybody(body: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what only operators see."""
+    nodes = [{name: node[name] for name in _FOR_ANYBODY} for node in body["nodes"]]
+    return {**body, "nodes": nodes, "leaving": [], "requests": None}
+
+
+def _by_arrival(request: dict[str, Any]) -> float:
+    return float(request["at"])
+
+
+def _node(node: Node) -> NodeShown:
+    load = node.info.load if node.info else None
+    times: NodeTimes = node.times
+    first = times.answered if node.role == "prefill" else times.first_bytes
+    return NodeShown(
+        view=views.view(node).model_dump(mode="json"),
+        first=_total(first),
+        gaps=_total(times.gaps),
+        running=load.running if load else None,
+        waiting=load.waiting if load else None,
+        kv_usage=load.kv_usage if load else None,
+        ranks=_ranks(node),
+    )
+
+
+def _ranks(node: Node) -> str:
+    """Say how a node is divided; "" if it is not."""
+    info = node.info
+    if info is None:
+        return ""
+    sizes = {
+        "TP": info.tensor_parallel_size,
+        "PP": info.pipeline_parallel_size,
+        "DP": info.data_parallel_size,
+    }
+    return " ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+
+
+def _total(times: Times) -> tuple[int, float]:
+    return sum(times.counts), round(times.sum_s, 6)
+
+
+def _sums(seen: Sequence[NodeShown]) -> dict[str, Any]:
+    latest = seen[0]
+    return {
+        "first": [sum(each.first[0] for each in seen), sum(each.first[1] for each in seen)],
+        "gaps": [sum(each.gaps[0] for each in seen), sum(each.gaps[1] for each in seen)],
+        "running": latest.running,
+        "waiting": latest.waiting,
+        "kv_usage": latest.kv_usage,
+        "ranks": latest.ranks,
+    }
+
+
+def _add(into: Counts, key: str, value: float) -> None:
+    into[key] = into.get(key, 0.0) + value
+
+
+def _added(all_counts: Any) -> Counts:
+    found: Counts = {}
+    for counts in all_counts:
+        for key, value in counts.items():
+            _add(found, key, value)
+    return found

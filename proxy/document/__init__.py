@@ -1,1 +1,0 @@
-"""Our OpenAPI document: our own routes, and the engine's as a node describes them. Nothing here is on a request's way."""

@@ -1,0 +1,263 @@
+"""One attempt at a request: the legs of one plan, from their start until both are settled.
+
+An attempt that the client does not see to its end (it left, the deadline passed, another plan follows) closes every
+connection at once: that is how a vLLM server learns to stop. It may have learned too late, or never have read the
+request; so the prefill node is told as well (`cancels.py`), unless the decode node has answered with the prompt's KV.
+"""
+
+import asyncio
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.kv_transfer import TransferParams, sign
+from baton.contracts.secret import ClusterSecret
+from baton.proxy.errors import Kind, StreamBrokenError
+from baton.proxy.handler.cancel_notifier import Cancels
+from baton.proxy.handler.legs import Call, first_to_count, open_decode, run_prefill
+from baton.proxy.http.headers import line
+from baton.proxy.http.upstream import Sent, Upstream
+from baton.proxy.nodes.node import Node
+from baton.proxy.nodes.registry import Members
+from baton.proxy.planning.outcome import (
+    DecodeFailed,
+    DecodeOutcome,
+    Opened,
+    PrefillDone,
+    PrefillFailed,
+    PrefillOutcome,
+    PrefillRefused,
+)
+from baton.proxy.planning.plans import Alone, Pair, Plan
+from baton.proxy.request.eligibility import has_several_prompts
+from baton.proxy.request.leg_bodies import decode_body
+from baton.proxy.request.parse import ClientRequest
+from baton.proxy.request.prefill_leg import prefill_leg
+from baton.proxy.telemetry.metrics import Metrics
+from baton.proxy.tracing.traces import Leg
+
+CUT: Final = "cut"  # the problem of a leg that nobody wanted any more, in its span
+# How long a prefill leg may outlive its request, so that a good answer on its way is not turned into an abort.
+PREFILL_GRACE_S: Final = 1.0
+
+Outcome = DecodeOutcome | PrefillFailed | PrefillRefused
+
+
+class Attempts:
+    """Runs plans."""
+
+    def __init__(
+        self,
+        config: BatonConfig,
+        secret: ClusterSecret,
+        *,
+        upstream: Upstream,
+        members: Members,
+        metrics: Metrics,
+        cancels: Cancels,
+    ) -> None:
+        self._prefill_timeout_s = config.transfer.transfer_timeout_s
+        self._secret = secret
+        self._upstream = upstream
+        self._members = members
+        self._metrics = metrics
+        self._cancels = cancels
+        self._outliving: set[asyncio.Task[PrefillOutcome]] = set()
+
+    async def stop(self) -> None:
+        """End the prefill legs that outlived their requests."""
+        for task in self._outliving:
+            task.cancel()
+        await asyncio.gather(*self._outliving, return_exceptions=True)
+
+    def run(self, plan: Plan, request: ClientRequest) -> "Attempt":
+        """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block."""
+        return Attempt(self, plan, request)
+
+    async def decode(self, call: Call) -> DecodeOutcome:
+        """Run a decode leg until it could be relayed."""
+        sent = call.send(self._upstream)
+        try:
+            outcome = await open_decode(sent)
+        except BaseException:
+            call.leg.end(CUT)
+            raise
+        if isinstance(outcome, DecodeFailed):
+            self.note("decode", call.node, outcome.kind)
+            call.leg.end(outcome.kind)
+            return outcome
+        self._members.succeeded(call.node)
+        if not isinstance(outcome, Opened):
+            call.leg.end("refused")
+        elif outcome.answer.is_stream:
+            call.leg.event("first bytes")
+            call.node.times.first_bytes.observe(perf_counter() - sent.at_s)
+        return outcome
+
+    def send(self, call: Call) -> Sent:
+        """Send a leg, before anything else is done."""
+        return call.send(self._upstream)
+
+    async def prefill(self, call: Call, sent: Sent) -> PrefillOutcome:
+        """Run a prefill leg that was sent to its end."""
+        try:
+            outcome = await run_prefill(sent, timeout_s=self._prefill_timeout_s)
+        except BaseException:
+            call.leg.end(CUT)
+            raise
+        if not isinstance(outcome, PrefillDone):
+            self.note("prefill", call.node, outcome.kind)
+            call.leg.end(outcome.kind)
+            return outcome
+        self._members.succeeded(call.node)
+        call.leg.end()
+        call.node.times.answered.observe(outcome.answered_s - sent.at_s)
+        return outcome
+
+    def note(self, role: str, node: Node, kind: Kind) -> None:
+        """Count a failure of a node's."""
+        self._metrics.leg_failed(role, kind)
+        self._members.report(node, kind)
+
+    def unwanted(self, plan: Pair) -> None:
+        """Tell the prefill node that nobody will come for the prompt."""
+        self._cancels.add(plan.prefill, plan.transfer_id)
+
+    def outlive(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
+        """Let a prefill leg end by itself, for a moment."""
+        self._outliving.add(prefill)
+        prefill.add_done_callback(self._outliving.discard)
+        asyncio.get_running_loop().call_later(PREFILL_GRACE_S, prefill.cancel)
+
+    def decode_call(self, plan: Pair, request: ClientRequest) -> Call:
+        """Return the decode leg of a pair."""
+        several = has_several_prompts(request.fields)
+        params = TransferParams(
+            transfer_id=plan.transfer_id, role="decode", peer=plan.control_address, several=several, grids=plan.grids
+        )
+        return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
+
+    def prefill_call(self, plan: Pair, request: ClientRequest) -> Call:
+        """Return the prefill leg of a pair."""
+        several = has_several_prompts(request.fields)
+        params = TransferParams(
+            transfer_id=plan.transfer_id, role="prefill", peer="", several=several, grids=plan.grids
+        )
+        body = prefill_leg(request, sign(params, self._secret))
+        # The decode node was told this rank's address.
+        rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
+        return _call(plan.prefill, request, body, id_suffix="-prefill", more_headers=rank)
+
+
+class Attempt:
+    """One plan at work, for the length of a block."""
+
+    __slots__ = (
+        "_began_s",
+        "_end",
+        "_legs",
+        "_outcome",
+        "_plan",
+        "_prefill",
+        "_request",
+        "_sent",
+        "_shared",
+        "_taken",
+    )
+
+    def __init__(self, shared: Attempts, plan: Plan, request: ClientRequest) -> None:
+        self._shared = shared
+        self._plan = plan
+        self._request = request
+        self._outcome: Outcome | None = None
+        self._taken = False  # the decode node has answered with the prompt's KV
+        self._sent: Sent | None = None  # to the prefill node
+        self._prefill: asyncio.Task[PrefillOutcome] | None = None
+        self._end: Callable[..., None] | None = None
+        self._legs: list[Leg] = []  # the decode node's first
+        self._began_s = 0.0
+
+    async def __aenter__(self) -> Outcome:
+        """Run the legs until an outcome counts."""
+        self._end = self._plan.decode.begin(self._request.prompt_bytes)
+        self._began_s = perf_counter()
+        try:
+            plan = self._plan
+            self._outcome = await (self._alone(plan) if isinstance(plan, Alone) else self._pair(plan))
+        except BaseException:
+            self._shut(answered=False)
+            raise
+        return self._outcome
+
+    async def __aexit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
+        """End the legs."""
+        if isinstance(exc, StreamBrokenError):
+            self._shared.note("decode", self._plan.decode, exc.how)
+            self._end_leg(exc.how)
+        answered = exc is None and isinstance(self._outcome, Opened)
+        if answered:
+            self._plan.decode.times.ended.observe(perf_counter() - self._began_s)
+            self._end_leg()
+        self._shut(answered=answered)
+
+    async def _alone(self, plan: Alone) -> Outcome:
+        with plan.decode.computing(plan.own_bytes):  # until its first bytes
+            call = _call(plan.decode, self._request, decode_body(self._request.fields, None))
+            self._legs = [call.leg]
+            return await self._shared.decode(call)
+
+    async def _pair(self, plan: Pair) -> Outcome:
+        shared, request = self._shared, self._request
+        prefill = shared.prefill_call(plan, request)
+        self._sent = shared.send(prefill)  # everything else waits for it
+        self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent))
+        # Counted at once: the next choice sees it.
+        self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
+        decode = shared.decode_call(plan, request)
+        self._legs = [decode.leg, prefill.leg]
+        outcome = await first_to_count(shared.decode(decode), self._prefill)
+        self._taken = isinstance(outcome, Opened) and not outcome.recomputed
+        if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
+            plan.decode.times.handover.observe(self._since_prefill_s(self._prefill))
+        return outcome
+
+    def _since_prefill_s(self, prefill: asyncio.Task[PrefillOutcome]) -> float:
+        """Return how long ago the prefill node answered; 0 if it has not yet."""
+        if not prefill.done() or prefill.cancelled() or prefill.exception() is not None:
+            return 0.0
+        outcome = prefill.result()
+        return perf_counter() - outcome.answered_s if isinstance(outcome, PrefillDone) else 0.0
+
+    def _end_leg(self, problem: str = "", *, prefill_too: bool = False) -> None:
+        """Note the decode leg's end; a leg that has ended stays as it did."""
+        for leg in self._legs if prefill_too else self._legs[:1]:
+            leg.end(problem)
+
+    def _shut(self, *, answered: bool) -> None:
+        """Close what is open; `answered`: to the end."""
+        self._end_leg(CUT, prefill_too=not answered)
+        if self._outcome is not None:
+            _close(self._outcome)
+        if self._prefill is not None and self._sent is not None and not self._prefill.done():
+            if answered:
+                self._shared.outlive(self._prefill)
+            else:
+                self._prefill.cancel()
+                self._sent.close()  # it may not have begun
+        if isinstance(self._plan, Pair) and not self._taken:
+            self._shared.unwanted(self._plan)
+        if self._end is not None:
+            self._end()
+
+
+def _call(node: Node, request: ClientRequest, body: bytes, *, id_suffix: str = "", more_headers: bytes = b"") -> Call:
+    leg = request.trace.leg(node.role, node.url)
+    own = line("x-request-id", request.request_id + id_suffix)
+    headers = b"".join((request.forwarded, own, more_headers, leg.line))
+    return Call(node=node, endpoint=request.endpoint, headers=headers, body=body, leg=leg)
+
+
+def _close(outcome: Outcome) -> None:
+    if isinstance(outcome, Opened):
+        outcome.answer.close()

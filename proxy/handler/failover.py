@@ -1,0 +1,151 @@
+"""From a request to an opened answer, over as many attempts as it takes and may take.
+
+Nothing that is read here has reached the client: a failure costs time and nothing else. What follows a failure is the
+planner's choice (`plan.py`), whether another node may be asked is `retries.py`'s.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+from baton.contracts.http import RECOMPUTED
+from baton.proxy.errors import NoRoomError, ProxyError
+from baton.proxy.handler.attempt import Attempts
+from baton.proxy.nodes.node import Node, Role
+from baton.proxy.planning.local_prefill_queue import Line
+from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened, PrefillFailed
+from baton.proxy.planning.planner import Failure, Planner
+from baton.proxy.planning.plans import Pair, Plan
+from baton.proxy.planning.retry_policy import MIN_LEFT_S, Denied, History, Retries
+from baton.proxy.request.parse import ClientRequest
+from baton.proxy.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+
+class Failover:
+    """What all requests share: planner, attempts, and the budget of retries."""
+
+    def __init__(self, planner: Planner, attempts: Attempts, retries: Retries, metrics: Metrics) -> None:
+        self.planner = planner
+        self.attempts = attempts
+        self.retries = retries
+        self.metrics = metrics
+        self.line = Line()
+
+    def course(self, deadline: asyncio.Timeout) -> "Course":
+        """Begin with a request that arrived."""
+        self.retries.arrived()
+        return Course(self, deadline)
+
+
+class Course:
+    """One request's way through its attempts."""
+
+    def __init__(self, shared: Failover, deadline: asyncio.Timeout) -> None:
+        self._shared = shared
+        self._deadline = deadline
+        self._history = History()
+        self._plan: Plan | None = None  # the last one that was tried
+
+    @asynccontextmanager
+    async def answer(self, request: ClientRequest, chosen: Callable[[Plan], None]) -> AsyncIterator[Opened]:
+        """Try nodes until one answers; the answer stays open for the block.
+
+        Args:
+            request: what is asked.
+            chosen: called with each plan before it is tried.
+
+        Raises:
+            ProxyError: no node could answer, or one refused.
+        """
+        keep = self._plan if isinstance(self._plan, Pair) else None
+        first = partial(self._shared.planner.first, request, self._history, keep)
+        if self._plan is None:
+            plan = first(others_wait=self._shared.line.is_waiting(request.model))
+        else:
+            plan = await self._stand_in_line(first, request)
+        while True:
+            self._plan = plan
+            chosen(plan)
+            self._shared.metrics.decided(plan)
+            async with self._shared.attempts.run(plan, request) as outcome:
+                if isinstance(outcome, Opened):
+                    yield outcome
+                    return
+            if isinstance(outcome, DecodeRefused):
+                raise outcome.answered
+            plan = await self._after(plan, outcome, request)
+
+    def broke(self) -> None:
+        """Note that an opened answer broke."""
+        assert self._plan is not None
+        self._history = self._history.without(self._plan.decode)
+
+    def may_go_on(self) -> bool:
+        """Ask for one more leg of an answer that broke, and pay for it."""
+        denied = self._pay()
+        if denied is not None:
+            self._shared.metrics.denied("decode", denied)
+        return denied is None
+
+    async def _stand_in_line(self, make: Callable[[], Plan], request: ClientRequest) -> Plan:
+        """Make a plan for a request that was accepted; it waits while there is none that spares the decode nodes."""
+        try:
+            return make()
+        except NoRoomError:
+            logger.info("prompt waits for a decode node", extra={"request_id": request.request_id})
+            return await self._shared.line.wait(make, request.model, self._left_s() - MIN_LEFT_S)
+
+    async def _after(self, failed: Plan, failure: Failure, request: ClientRequest) -> Plan:
+        metrics = self._shared.metrics
+        leg, node = _culprit(failed, failure)
+        self._history = self._history.after(node, failure.kind)
+        denied = self._pay()
+
+        def make() -> Plan:
+            nonlocal denied
+            if denied is Denied.BUDGET:  # looked at again: there may be retries to be had by now
+                denied = self._pay()
+            return self._shared.planner.after(failed, failure, request, self._history, may_retry=denied is None)
+
+        plan: Plan | None = None
+        try:
+            plan = await self._stand_in_line(make, request)
+        except ProxyError:
+            metrics.denied(leg, denied or Denied.NO_NODE)
+            raise
+        finally:
+            if denied is None and (plan is None or plan.path == RECOMPUTED):
+                self._shared.retries.give_back()
+        if plan.path == RECOMPUTED:
+            metrics.retried(leg, "recompute")
+            if isinstance(failure, PrefillFailed):
+                metrics.denied(leg, denied or Denied.NO_NODE)
+        else:
+            metrics.retried(leg, "another_node")
+        fields = {"request_id": request.request_id, "url": node.url, "kind": str(failure.kind), "path": plan.path}
+        logger.info("attempt failed", extra=fields)
+        request.trace.event("retry", leg=leg, kind=fields["kind"], path=plan.path)
+        return plan
+
+    def _pay(self) -> Denied | None:
+        """Pay for one more attempt before it is known whether it must wait: others may ask meanwhile."""
+        denied = self._shared.retries.denied(self._history, self._left_s())
+        if denied is None:
+            self._shared.retries.spend()
+        return denied
+
+    def _left_s(self) -> float:
+        when_s = self._deadline.when()
+        assert when_s is not None
+        return when_s - asyncio.get_running_loop().time()
+
+
+def _culprit(failed: Plan, failure: Failure) -> tuple[Role, Node]:
+    if isinstance(failure, DecodeFailed):
+        return "decode", failed.decode
+    assert isinstance(failed, Pair)  # a node alone has no prefill leg
+    return "prefill", failed.prefill

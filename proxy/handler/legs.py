@@ -1,0 +1,184 @@
+"""The two legs of a request: how each is run, and which outcome counts first.
+
+While the decode node waits for KV, the prefill leg is the only one that can tell that none will come. So the legs are
+raced: the decode node's first bytes settle the matter whatever the prefill leg does later; a prefill leg that failed
+before ends the decode leg, which would wait in vain.
+"""
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final
+
+import msgspec
+
+from baton.proxy.errors import Kind, NodeAnsweredError, UpstreamError
+from baton.proxy.http.response import Answer
+from baton.proxy.http.upstream import Sent, Upstream
+from baton.proxy.nodes.node import Node
+from baton.proxy.planning.outcome import (
+    DecodeFailed,
+    DecodeOutcome,
+    DecodeRefused,
+    Opened,
+    PrefillDone,
+    PrefillFailed,
+    PrefillOutcome,
+    PrefillRefused,
+)
+from baton.proxy.resume.events import ERROR
+from baton.proxy.tracing.traces import Leg
+
+# A decode node that will refuse too has the same request before it and says so at once.
+REFUSAL_GRACE_S: Final = 1.0
+_BUSY: Final = frozenset((408, 429))
+_ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request to one node."""
+
+    node: Node
+    endpoint: str
+    headers: bytes  # as lines
+    body: bytes
+    leg: Leg
+
+    def send(self, upstream: Upstream) -> Sent:
+        """Send it."""
+        return upstream.send(self.node.url, self.endpoint, self.headers, self.body)
+
+
+async def open_decode(sent: Sent) -> DecodeOutcome:
+    """Wait for the first bytes of a decode leg that could be relayed."""
+    answer: Answer | None = None
+    outcome: DecodeOutcome | None = None
+    try:
+        answer = await sent.answer()
+        streams = answer.is_stream and answer.status == 200
+        outcome = _judge(answer, await (answer.read_event() if streams else answer.read_all()))
+    except UpstreamError as exc:
+        outcome = DecodeFailed(exc.kind, str(exc))
+    finally:
+        if answer is not None and not isinstance(outcome, Opened):
+            answer.close()
+    return outcome
+
+
+async def run_prefill(sent: Sent, *, timeout_s: float) -> PrefillOutcome:
+    """Wait for the end of a prefill leg."""
+    answer: Answer | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            answer = await sent.answer()
+            body = await answer.read_all()
+    except UpstreamError as exc:
+        return PrefillFailed(exc.kind, str(exc))
+    except TimeoutError:
+        return PrefillFailed(Kind.TIMEOUT, "it did not answer in time")
+    finally:
+        if answer is not None:
+            answer.close()
+    if answer.status == 200:
+        return PrefillDone(perf_counter())
+    if answer.status in _BUSY:
+        return PrefillFailed(Kind.BUSY, f"it answered {answer.status}")
+    if 400 <= answer.status < 500:
+        return PrefillRefused(_answered(answer, body))
+    return PrefillFailed(Kind.STATUS, f"it answered {answer.status}")
+
+
+async def first_to_count(
+    decode: Awaitable[DecodeOutcome], prefill: asyncio.Task[PrefillOutcome]
+) -> DecodeOutcome | PrefillFailed | PrefillRefused:
+    """Run the decode leg, in the caller's own task, unless the prefill leg ends in a way that makes waiting pointless."""
+    with _WhileHopeful(prefill):
+        return await decode
+    outcome = prefill.result()
+    assert not isinstance(outcome, PrefillDone)
+    return outcome
+
+
+class _WhileHopeful:
+    """Runs a block until the prefill leg has failed; it is cancelled then, as by `asyncio.timeout`, and left."""
+
+    __slots__ = ("_cancelling", "_is_pointless", "_prefill", "_task", "_timer")
+
+    def __init__(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._prefill = prefill
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_pointless = False
+
+    def __enter__(self) -> None:
+        """Begin to look at it."""
+        self._prefill.add_done_callback(self._look)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        """End here what is ours."""
+        self._prefill.remove_done_callback(self._look)
+        if self._timer is not None:
+            self._timer.cancel()
+        return self._is_pointless and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
+
+    def _look(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
+        fault = not prefill.cancelled() and prefill.exception() is not None  # ours; `result` will raise it
+        if fault or prefill.cancelled() or isinstance(prefill.result(), PrefillFailed):
+            self._give_up()
+        elif isinstance(prefill.result(), PrefillRefused):
+            self._timer = asyncio.get_running_loop().call_later(REFUSAL_GRACE_S, self._give_up)
+
+    def _give_up(self) -> None:
+        self._is_pointless = True
+        self._task.cancel()
+
+
+def _judge(answer: Answer, first: bytes) -> DecodeOutcome:
+    if answer.status == 200:
+        if not first:
+            return DecodeFailed(Kind.EMPTY, "its answer has no body")
+        return _judge_event(first) or Opened(answer, first)
+    if answer.status in _BUSY:
+        return DecodeFailed(Kind.BUSY, f"it answered {answer.status}", _answered(answer, first))
+    if 400 <= answer.status < 500:
+        return DecodeRefused(_answered(answer, first))
+    answered = _answered(answer, first) if answer.status >= 500 and _is_openai_error(first) else None
+    return DecodeFailed(Kind.STATUS, f"it answered {answer.status}", answered)
+
+
+def _judge_event(first: bytes) -> DecodeFailed | None:
+    """Find the error of an engine that failed before its first token: vLLM tells it inside of a stream with status 200.
+
+    An error that is the client's own is an answer, and stays where vLLM put it.
+    """
+    if not first.startswith(ERROR):
+        return None
+    body = first.removeprefix(b"data: ").partition(b"\n")[0]
+    if not _is_openai_error(body):
+        return None
+    status = msgspec.json.decode(body)["error"].get("code")
+    if not isinstance(status, int) or not 500 <= status < 600:
+        return None
+    answered = NodeAnsweredError(status, body, [(b"content-type", b"application/json")])
+    return DecodeFailed(Kind.STATUS, f"its stream began with an error {status}", answered)
+
+
+def _answered(answer: Answer, body: bytes) -> NodeAnsweredError:
+    """Return a node's own error, its body replaced if it is not in OpenAI's shape."""
+    kept = [(name, value) for name, value in answer.headers if name in _ERROR_HEADERS]
+    if _is_openai_error(body):
+        return NodeAnsweredError(answer.status, body, kept)
+    return NodeAnsweredError(answer.status, headers=[pair for pair in kept if pair[0] != b"content-type"])
+
+
+def _is_openai_error(body: bytes) -> bool:
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return isinstance(decoded, dict) and isinstance(decoded.get("error"), dict)

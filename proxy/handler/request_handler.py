@@ -1,0 +1,116 @@
+"""The main path: one request, from the client's bytes to the last byte of its answer.
+
+Read the body once; wait for a place (`admission/`); choose nodes; send both legs at once; relay the decode node's
+bytes. Until the first byte went out any failure leads to another plan (`failover.py`); after it the stream is resumed
+where that is exact (`answering.py`).
+Every wait is bounded by the request's deadline.
+"""
+
+import asyncio
+import logging
+from time import perf_counter
+
+from starlette.types import Receive, Scope, Send
+
+from baton.contracts.configuration.schema import BatonConfig
+from baton.proxy.admission.admission import Admission
+from baton.proxy.errors import (
+    BodyTooLargeError,
+    ClientGoneError,
+    DeadlineError,
+    NoDescriptorsError,
+    ProxyError,
+    RetryLaterError,
+    UnavailableError,
+)
+from baton.proxy.handler.failover import Failover
+from baton.proxy.handler.resumption import answer
+from baton.proxy.http.headers import request_id_of
+from baton.proxy.http_server.cancel_on_disconnect import WhileConnected
+from baton.proxy.http_server.client_protocol import writer_of
+from baton.proxy.http_server.stall_watchdog import STALLED
+from baton.proxy.request.caller import check_model
+from baton.proxy.request.error_format import shape_of
+from baton.proxy.request.parse import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
+from baton.proxy.response.client_response import Client
+from baton.proxy.resume.typed_stream import stream_of
+from baton.proxy.telemetry.request_telemetry import Sight
+
+logger = logging.getLogger(__name__)
+
+
+class Orchestrator:
+    """Serves the data routes, as a plain ASGI application."""
+
+    def __init__(self, config: BatonConfig, admission: Admission, failover: Failover, sight: Sight) -> None:
+        self._max_body_bytes = config.proxy.max_body_bytes
+        self._resume = config.proxy.resume
+        self._admission = admission
+        self._failover = failover
+        self._metrics = sight.metrics
+        self._sight = sight
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, whatever happens."""
+        route, request_id = self.label(scope), request_id_of(scope["headers"])
+        claim = self._admission.claims.claim()
+        trace = self._sight.tracing.begin(scope["headers"], scope["method"], route, request_id)
+        client = self._sight.client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]), trace=trace)
+        with self._sight.exchange(route, scope, client):
+            try:
+                with claim:
+                    await self._answer(scope, receive, client)
+            except ClientGoneError:
+                self._gone(scope, client)
+            except NoDescriptorsError as exc:
+                self._metrics.refused(exc.reason)
+                await discard_body(receive)
+                await client.fail(exc)
+            except RetryLaterError as exc:
+                self._metrics.refused(exc.reason)
+                await client.fail(exc)
+            except BodyTooLargeError as exc:
+                if is_reset_unless_read(scope):
+                    await discard_body(receive)
+                await client.fail(exc)
+            except ProxyError as exc:
+                await client.fail(exc)
+            except Exception:
+                logger.exception("request failed", extra={"request_id": client.request_id})
+                await client.fail(ProxyError("the proxy failed; its log has the details"))
+            except asyncio.CancelledError:
+                await client.fail(UnavailableError("the proxy is stopping"))
+                raise
+
+    async def _answer(self, scope: Scope, receive: Receive, client: Client) -> None:
+        timeout_s = self._admission.timeout_s(scope["headers"])
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+                await self.answer_until(deadline, scope, receive, client)
+        except TimeoutError as exc:
+            raise DeadlineError(f"the request did not end within {timeout_s:g} s") from exc
+
+    def label(self, scope: Scope) -> str:
+        """Return the endpoint, for metrics."""
+        return str(scope["path"])
+
+    async def answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
+        """Answer one request before its deadline."""
+        body = await read_body(scope, receive, self._max_body_bytes)
+        request = parse(scope["path"], client.request_id, scope["headers"], body, client.trace)
+        check_model(scope, request.model)
+        asked_s = perf_counter()
+        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope, deadline):
+            client.let_in(asked_s)
+            await self.serve(request, deadline, client)
+
+    async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: Client) -> None:
+        """Serve a request that was let in."""
+        await answer(stream_of(request, self._resume), self._failover.course(deadline), client, self._metrics)
+
+    def _gone(self, scope: Scope, client: Client) -> None:
+        client.left = True
+        if STALLED in scope:
+            self._metrics.client_dropped()
+        else:
+            logger.debug("client left", extra={"request_id": client.request_id})

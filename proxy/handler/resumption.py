@@ -1,0 +1,64 @@
+"""One request's answer, from the first leg to the client's last byte, resumed on other nodes where that is exact."""
+
+import logging
+
+from baton.proxy.errors import BadGatewayError, ProxyError, StreamBrokenError
+from baton.proxy.handler.failover import Course
+from baton.proxy.response.client_response import Client
+from baton.proxy.response.stream_relay import relay
+from baton.proxy.resume.continuation import CannotFollowError
+from baton.proxy.resume.rules import SENTENCES, Never
+from baton.proxy.resume.stream import Stream
+from baton.proxy.telemetry.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+
+async def answer(stream: Stream, course: Course, client: Client, metrics: Metrics) -> None:
+    """Serve an answer.
+
+    Raises:
+        ProxyError: it ends with this error, before its head or in the middle of a stream.
+    """
+    broken: StreamBrokenError | None = None
+    while True:
+        try:
+            async with course.answer(stream.asked, client.take) as opened:
+                return await relay(opened, client, stream)
+        except StreamBrokenError as exc:
+            broken = exc
+        except CannotFollowError as exc:
+            assert broken is not None
+            raise _ends(broken, exc.reason, metrics) from exc
+        except ProxyError as exc:
+            if broken is None:
+                raise
+            raise _ends(broken, Never.NO_NODE, metrics) from exc
+        if await _go_on(stream, course, client, metrics, broken):
+            return None
+
+
+async def _go_on(stream: Stream, course: Course, client: Client, metrics: Metrics, broken: StreamBrokenError) -> bool:
+    """Prepare the next leg; return whether none is needed, the answer being complete."""
+    course.broke()
+    try:
+        missing = stream.go_on()
+    except CannotFollowError as exc:
+        raise _ends(broken, exc.reason, metrics) from exc
+    if missing is not None:
+        await client.relay(missing)
+        client.end()
+        metrics.resumed("closed")
+        return True
+    if not course.may_go_on():
+        raise _ends(broken, Never.RETRY_DENIED, metrics)
+    await client.claim.both_again()
+    metrics.resumed(stream.way)
+    client.trace.event("resume", kind=str(broken.how), way=str(stream.way))
+    logger.info("stream resumed", extra={"request_id": client.request_id, "kind": str(broken.how), "way": stream.way})
+    return False
+
+
+def _ends(broken: StreamBrokenError, reason: Never, metrics: Metrics) -> BadGatewayError:
+    metrics.not_resumed(reason)
+    return BadGatewayError(f"{broken.message}; the stream cannot be resumed: {SENTENCES[reason]}")

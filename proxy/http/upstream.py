@@ -1,0 +1,137 @@
+"""The client of the nodes: requests go out on kept connections, and every failure becomes an `UpstreamError`.
+
+A kept connection that the node had closed meanwhile (a restart, an idle time-out) is no failure: a request that received
+nothing is sent once more, on a new connection.
+"""
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import Final
+
+from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.http.address import Address, address_of
+from baton.proxy.http.connection import Connection, UnusedError
+from baton.proxy.http.pool import Pool
+from baton.proxy.http.response import Answer
+
+_OWN: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS))
+
+
+class Upstream:
+    """Connections to all nodes."""
+
+    def __init__(self, *, connect_timeout_s: float) -> None:
+        self._connect_timeout_s = connect_timeout_s
+        self._pool = Pool()
+
+    async def stop(self) -> None:
+        """Close everything; open answers break."""
+        self._pool.close()
+
+    def send(self, base_url: str, target: str, headers: bytes, body: bytes) -> "Sent":
+        """Send a request: at once, if there is a connection to the node.
+
+        Args:
+            base_url: of the node.
+            target: path and query.
+            headers: complete lines; length and host are added.
+            body: is sent as it is.
+        """
+        address = address_of(base_url)
+        length = b"content-length: %d\r\n" % len(body)
+        return Sent(self, address, b"".join((_line("POST", address, target), headers, length, b"\r\n", body)))
+
+    async def post(self, base_url: str, target: str, headers: bytes, body: bytes) -> Answer:
+        """Send a request, as `send` does, and wait for the head of its answer.
+
+        Raises:
+            UpstreamError: no head arrived.
+        """
+        return await self.send(base_url, target, headers, body).answer()
+
+    @asynccontextmanager
+    async def get(self, base_url: str, target: str, headers: bytes = b"", *, timeout_s: float) -> AsyncIterator[Answer]:
+        """Ask a node something small.
+
+        Raises:
+            UpstreamError: no head arrived in time, or what is read in the block breaks.
+        """
+        address = address_of(base_url)
+        answer: Answer | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                request = b"".join((_line("GET", address, target), headers, b"\r\n"))
+                answer = await Sent(self, address, request).answer()
+                yield answer
+        except TimeoutError as exc:
+            raise UpstreamError(Kind.TIMEOUT, "it did not answer in time") from exc
+        finally:
+            if answer is not None:
+                answer.close()
+
+    def kept(self, address: Address) -> Connection | None:
+        """Return an idle connection, if there is one."""
+        return self._pool.take(address)
+
+    async def connect(self, address: Address) -> Connection:
+        """Make a connection.
+
+        Raises:
+            UpstreamError: there is none to be had.
+        """
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                return await self._pool.connect(address)
+        except TimeoutError as exc:
+            raise UpstreamError(Kind.TIMEOUT, "it cannot be reached in time") from exc
+        except OSError as exc:
+            if exc.errno in _OWN:
+                raise UpstreamError(Kind.OWN, "the proxy has too many connections") from exc
+            raise UpstreamError(Kind.CONNECT, "it cannot be reached") from exc
+
+
+class Sent:
+    """A request on its way: written already, if a connection was kept. `close()` it unless its answer is waited for."""
+
+    __slots__ = ("_address", "_connection", "_head", "_request", "_upstream", "at_s")
+
+    def __init__(self, upstream: Upstream, address: Address, request: bytes) -> None:
+        self._upstream = upstream
+        self._address = address
+        self._request = request
+        self._head: asyncio.Future[Answer] | None = None
+        self.at_s = perf_counter()
+        self._connection = upstream.kept(address)
+        if self._connection is not None:
+            self._head = self._connection.send(request)
+
+    async def answer(self) -> Answer:
+        """Wait for the head of its answer.
+
+        Raises:
+            UpstreamError: none arrived.
+        """
+        if self._head is not None:
+            try:
+                return await self._head
+            except asyncio.CancelledError:
+                self.close()
+                raise
+            except UnusedError:
+                pass
+        try:
+            return await (await self._upstream.connect(self._address)).ask(self._request)
+        except UnusedError as exc:
+            raise UpstreamError(Kind.DISCONNECT, "its connection ended before its answer did") from exc
+
+    def close(self) -> None:
+        """Give it up; nothing if its answer has been read."""
+        if self._connection is not None and self._head is not None:
+            self._connection.forget(self._head)
+
+
+def _line(method: str, address: Address, target: str) -> bytes:
+    return f"{method} {address.prefix}{target} HTTP/1.1\r\nhost: {address.authority}\r\n".encode("ascii")

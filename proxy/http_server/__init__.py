@@ -1,0 +1,1 @@
+"""Connections of clients: accepting, time-outs of idle, half-sent and unread ones, limits of descriptors and connections, TLS."""

@@ -1,0 +1,262 @@
+"""One member: what was probed of it, how requests ended on it, what is in flight on it, whether it may be used. No I/O."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Literal, NamedTuple
+
+from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid
+from baton.contracts.node_info import Fingerprint, NodeInfo, NodeLoad, compatible, differences
+from baton.proxy.nodes.circuit_breaker import Breaker
+from baton.proxy.nodes.external_load import Others
+from baton.proxy.nodes.latency_histogram import NodeTimes
+
+Role = Literal["prefill", "decode"]
+
+# A node that cannot be heard of at all counts as down then; `/ready` counts on one whose engine is silent no longer.
+LONGEST_SILENCE_S: Final = 30.0
+SEQUENCE_BYTES: Final = 16_384  # of prompt: what a sequence costs a decode node beside the room that its prompt takes
+
+
+class State(StrEnum):
+    """What is known of a node; READY nodes get work, and SILENT ones where no node of their role is READY."""
+
+    UNKNOWN = "unknown"  # never answered a probe yet
+    READY = "ready"
+    SILENT = "silent"  # does not answer for the moment, or its engine does not; nothing says that its process is gone
+    UNREADY = "unready"  # answers, but may not be used: starting, wrong role, no control address
+    DRAINING = "draining"  # ends what it has and takes no more: it is stopping, or an operator asked for it
+    ISOLATED = "isolated"  # answers probes, but too many requests failed on it: see `breaker.py`
+    DOWN = "down"  # its process is gone: it refuses connections, breaks them or says so itself; or silent for long
+
+
+TAKES_WORK: Final = frozenset((State.READY, State.SILENT))
+OUR_PROTOCOL: Final = str(PROTOCOL_VERSION)
+
+
+class Pairing(NamedTuple):
+    """What two nodes must have in common for KV to go from one to the other."""
+
+    fingerprint: Fingerprint
+    protocol: str
+
+    def fits(self, other: "Pairing") -> bool:
+        """Whether a node of the one and a node of the other may exchange KV."""
+        return self.protocol == other.protocol and compatible(self.fingerprint, other.fingerprint)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Node:
+    """A member. Probes and outcomes write it, choices read it."""
+
+    url: str
+    role: Role
+    slot: int = 0  # no other member has this number, nor any former one that still has requests in flight
+    breaker: Breaker = field(default_factory=Breaker)
+    draining: bool = False  # an operator wants it to end what it has and take no more
+    probed: State = State.UNKNOWN
+    probed_reason: str = "not probed yet"  # why that is not READY
+    clock: Callable[[], float] = time.monotonic
+    silent_since_s: float = 0.0  # on that clock, if it is SILENT
+    unheard_since_s: float | None = None  # likewise: nothing has come from it since, not even from its API
+    info: NodeInfo | None = None  # the last description that it gave
+    base_names: frozenset[str] = frozenset()  # names of its base model, by that description
+    adapter_names: frozenset[str] = frozenset()  # names of that base model's adapters
+    pairing: Pairing | None = None  # of that description; None: it takes part in no transfer
+    requests: int = 0  # in flight through this proxy
+    prompt_bytes: int = 0  # of those requests
+    others: Others = field(default_factory=Others)  # what it has from others, as of the last probe
+    times: NodeTimes = field(default_factory=NodeTimes)
+    own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
+    load: float = (
+        0.0  # work that it has, in bytes of prompt; written where it changes, as a choice reads it of all nodes
+    )
+
+    @property
+    def state(self) -> State:
+        """Whether it may get work, all things considered."""
+        if self.probed is not State.READY and self.probed is not State.SILENT:
+            return self.probed
+        if self.draining:
+            return State.DRAINING
+        return self.probed if self.breaker.admits else State.ISOLATED
+
+    @property
+    def reason(self) -> str:
+        """Why it is not READY; "" if it is."""
+        match self.state:
+            case State.READY:
+                return ""
+            case State.ISOLATED:
+                return self.breaker.reason
+            case State.DRAINING if self.draining:
+                return "an operator drains it"
+            case _:
+                return self.probed_reason
+
+    @property
+    def silent_s(self) -> float:
+        """How long it has been silent; 0 if it is not."""
+        return self.clock() - self.silent_since_s if self.probed is State.SILENT else 0.0
+
+    @property
+    def unheard_s(self) -> float:
+        """How long nothing has come from it; 0 if its last probe was answered."""
+        return 0.0 if self.unheard_since_s is None else self.clock() - self.unheard_since_s
+
+    @property
+    def own(self) -> NodeLoad:
+        """What it has through this proxy."""
+        return NodeLoad(requests=self.requests, prompt_bytes=self.prompt_bytes)
+
+    @property
+    def fingerprint(self) -> Fingerprint | None:
+        """What KV it makes or takes, as far as it said."""
+        return self.info.fingerprint if self.info else None
+
+    @property
+    def grid(self) -> Grid:
+        """The ranks of each of its engines, as far as it said."""
+        return Grid(self.info.tensor_parallel_size, self.info.pipeline_parallel_size) if self.info else Grid()
+
+    @property
+    def incarnation(self) -> str:
+        """Which start of its process this is, as far as it said."""
+        return self.info.incarnation if self.info else ""
+
+    def serves(self, model: str) -> bool:
+        """Return whether it said that it serves this model; "" is whichever it has."""
+        return self.info is not None and (not model or model in self.info.served_models)
+
+    def describe(self, info: NodeInfo, own: NodeLoad | None = None) -> None:
+        """Take over a probe's answer, and what it had through this proxy when that was made (now, if not given)."""
+        if self.incarnation != info.incarnation:
+            self.others.forget()
+        self.info = info
+        self.unheard_since_s = None
+        self.base_names, self.adapter_names = names_of(info)
+        self.pairing = pairing_of(info)
+        self.others.learn(info.load, own or self.own)
+        self._weigh()
+        if reason := unusable_because(self.role, info):
+            self._become(State.DRAINING if info.state == "draining" else State.UNREADY, reason)
+        elif info.state == "silent":
+            self._become(State.SILENT, "its engine does not answer")
+        else:
+            self._become(State.READY, "")
+
+    def lose(self, state: State, reason: str) -> None:
+        """Take it out of use, or with SILENT out of first choice, until a probe succeeds."""
+        if state is State.SILENT and self.unheard_since_s is None:
+            self.unheard_since_s = self.clock()
+        self._become(state, reason)
+        self.forget_others()
+
+    def forget_others(self) -> None:
+        """What others have there is not known any more."""
+        self.others.forget()
+        self._weigh()
+
+    def begin(self, prompt_bytes: int) -> Callable[..., None]:
+        """Count one request as in flight until what is returned has been called, with whatever arguments."""
+        trial = self.breaker.begin()
+        self.requests += 1
+        self.prompt_bytes += prompt_bytes
+        self._weigh()
+
+        def end(*_: Any) -> None:
+            self.requests -= 1
+            self.prompt_bytes -= prompt_bytes
+            self._weigh()
+            self.breaker.end(trial)
+
+        return end
+
+    @contextmanager
+    def carrying(self, prompt_bytes: int) -> Iterator[None]:
+        """Count one request as in flight during the block."""
+        end = self.begin(prompt_bytes)
+        try:
+            yield
+        finally:
+            end()
+
+    @contextmanager
+    def computing(self, prompt_bytes: int) -> Iterator[None]:
+        """Count a prompt that a decode node computes itself during the block."""
+        self.own_prompt_bytes += prompt_bytes
+        try:
+            yield
+        finally:
+            self.own_prompt_bytes -= prompt_bytes
+
+    def _become(self, state: State, reason: str) -> None:
+        if state is State.SILENT and self.probed is not State.SILENT:
+            self.silent_since_s = self.clock()
+        self.probed, self.probed_reason = state, reason
+
+    def _weigh(self) -> None:
+        """A decode node works for every sequence as well."""
+        requests = self.requests + self.others.requests if self.role == "decode" else 0.0
+        self.load = self.prompt_bytes + self.others.prompt_bytes + requests * SEQUENCE_BYTES
+
+
+def usable(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that answer; where none does, those that are silent: waiting may help, a refusal cannot."""
+    return answering([node for node in nodes if node.state in TAKES_WORK])
+
+
+def answering(nodes: list[Node]) -> list[Node]:
+    """The same of nodes that take work."""
+    return [node for node in nodes if node.probed is State.READY] or nodes
+
+
+def unusable_because(role: Role, info: NodeInfo) -> str | None:
+    """Say why a node that answers may not be used; None if it may."""
+    if info.role != role:
+        return f"it is configured as a {role} node but says that it is a {info.role} node"
+    if info.state not in ("ready", "silent"):
+        return f"it is {info.state}"
+    if role == "prefill" and not info.control_addresses:
+        return "it announces no control address"
+    return None
+
+
+def names_of(info: NodeInfo) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of a node's base model and those of its adapters.
+
+    Of a node that does not say, the first name is taken for the base model's, and the others for adapters'.
+    """
+    served = frozenset(info.served_models)
+    if info.adapters is None:
+        return frozenset(info.served_models[:1]), served - frozenset(info.served_models[:1])
+    adapters = frozenset(adapter.name for adapter in info.adapters)
+    return served - adapters, adapters
+
+
+def protocol_of(info: NodeInfo) -> str:
+    """Which version of the protocol a node speaks; one that does not say is taken to speak ours, and its peers check."""
+    return info.versions.get("protocol", OUR_PROTOCOL)
+
+
+def pairing_of(info: NodeInfo) -> Pairing | None:
+    """What a peer of this node must have as well; None if it takes no part in transfers that this proxy arranges.
+
+    A node of another protocol would refuse the parameters that this proxy signs.
+    """
+    protocol = protocol_of(info)
+    return Pairing(info.fingerprint, protocol) if info.fingerprint is not None and protocol == OUR_PROTOCOL else None
+
+
+def unpairable_because(prefill: Node, decode: Node) -> str | None:
+    """Say why no KV may go from one node to the other; None if it may."""
+    if prefill.info is None or decode.info is None or prefill.fingerprint is None or decode.fingerprint is None:
+        return "a node has not announced its fingerprint"
+    mine, theirs = protocol_of(prefill.info), protocol_of(decode.info)
+    if mine != theirs:
+        return f"the prefill node speaks protocol {mine}, the decode node {theirs}"
+    if mine != OUR_PROTOCOL:
+        return f"both speak protocol {mine}, this proxy {OUR_PROTOCOL}"
+    return "; ".join(differences(prefill.fingerprint, decode.fingerprint)) or None

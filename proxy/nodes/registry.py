@@ -1,0 +1,310 @@
+"""The members: whatever the sources name, probed all the time, judged by how requests end on them.
+
+Membership changes at run time. A node that leaves gets no more work and is probed no more; requests that it carries go
+on, and its slot is free again when the last of them has ended.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import count
+from typing import Any, Final, Protocol
+
+from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.secret import ClusterSecret
+from baton.proxy.errors import Kind
+from baton.proxy.http.address import is_base_url
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings, BreakerState
+from baton.proxy.nodes.discovery import AdminSource, Source, SourceError, StaticSource
+from baton.proxy.nodes.dns import SCHEME, DnsSource
+from baton.proxy.nodes.health_probe import Prober, Watch
+from baton.proxy.nodes.node import Node, Role, State
+from baton.proxy.nodes.overrides import Orders
+from baton.proxy.nodes.roster import Roster
+
+logger = logging.getLogger(__name__)
+
+ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
+# What says that the node itself is gone, as against one request that it did not like.
+_GONE: Final = frozenset((Kind.CONNECT, Kind.DISCONNECT))
+_NO_FAULT: Final = frozenset((Kind.REFUSED, Kind.BUSY))  # the client's, or the hour's; the node works
+
+
+class Listener(Protocol):
+    """Follows who is a member. Called at once, so it must not wait or raise."""
+
+    def joined(self, node: Node) -> None:
+        """A node is a member from now on."""
+        ...
+
+    def left(self, node: Node) -> None:
+        """It is none any more; requests that it carries go on."""
+        ...
+
+    def restarted(self, node: Node) -> None:
+        """There is another process behind its address, which knows nothing of what the former one had."""
+        ...
+
+
+class Members:
+    """All nodes. `prefill` and `decode` are lists that change in place, so whoever holds one sees every change."""
+
+    def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
+        self.prefill: list[Node] = []
+        self.decode: list[Node] = []
+        self._admin: dict[Role, AdminSource] = {role: AdminSource() for role in ROLES}
+        self._needs_prefill = config.when_no_prefill == "refuse"
+        self._breaker_settings = BreakerSettings(
+            failures=config.breaker_failures,
+            failure_share=config.breaker_failure_share,
+            window_s=config.breaker_window_s,
+            open_s=config.breaker_open_s,
+        )
+        self._prober = Prober(config, secret, upstream)
+        self._sources: dict[Role, list[Source]] = {
+            "prefill": [*configured_sources(config.prefill, config.dns_interval_s), self._admin["prefill"]],
+            "decode": [*configured_sources(config.decode, config.dns_interval_s), self._admin["decode"]],
+        }
+        self._rosters: dict[Role, Roster] = {role: Roster() for role in ROLES}
+        self._watches: dict[Node, Watch] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+        self._leavers: list[Node] = []  # no members, but they may still carry requests
+        self._listeners: list[Listener] = []
+        self._drained: dict[Role, set[str]] = {role: set() for role in ROLES}
+        self._by_order = False
+        # Told of removals and drains that have come to their end: their node has left, or no source names it any more.
+        self.on_forgotten: Callable[[Orders], None] = lambda _: None
+
+    def all(self) -> list[Node]:
+        """Return every member."""
+        return [*self.prefill, *self.decode]
+
+    def of(self, role: Role) -> list[Node]:
+        """Return the members of one role."""
+        return self.prefill if role == "prefill" else self.decode
+
+    def find(self, url: str) -> list[Node]:
+        """Return the members with this base URL; two if both roles are configured with it."""
+        return [node for node in self.all() if node.url == url]
+
+    def listen(self, listener: Listener) -> None:
+        """Tell somebody of every member that there is and every change from now on."""
+        self._listeners.append(listener)
+        for node in self.all():
+            listener.joined(node)
+
+    async def start(self) -> None:
+        """Ask the sources and begin probing; returns without waiting for an answer."""
+        for role, sources in self._sources.items():
+            for source in sources:
+                await source.start(partial(self._take, role, source.name))
+
+    async def probed(self, timeout_s: float) -> None:
+        """Wait until every member has been probed once, or the time is up."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while any(node.probed is State.UNKNOWN for node in self.all()):  # noqa: ASYNC110  # at a start only
+                    await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        """Stop probing and asking."""
+        for sources in self._sources.values():
+            for source in sources:
+                await source.stop()
+        for watch in self._watches.values():
+            await watch.stop()
+        await asyncio.gather(*self._stopping)
+
+    # --- outcomes of requests ---
+
+    def report(self, node: Node, kind: Kind) -> None:
+        """Learn that a leg failed on a node, and probe it now.
+
+        One that seems gone is used no more until a probe succeeds, one that did not answer only where no other does.
+        """
+        if kind is Kind.OWN:
+            return
+        if kind in _NO_FAULT:
+            self.succeeded(node)  # it has judged the request
+            return
+        if kind in _GONE and node.probed is State.READY:
+            node.lose(State.DOWN, f"a request failed on it: {kind}")
+            logger.warning("node lost", extra={"url": node.url, "role": node.role, "kind": str(kind)})
+        elif kind is Kind.TIMEOUT and node.probed is State.READY:
+            node.lose(State.SILENT, "a request on it had no answer in time")
+            logger.warning("node silent", extra={"url": node.url, "role": node.role})
+        if node.probed is not State.DRAINING:
+            node.breaker.failed(str(kind), may_open=self._is_dispensable(node))
+        if node in self._watches:
+            self._watches[node].wake()
+
+    def succeeded(self, node: Node) -> None:
+        """Learn that a node answered a leg as it should."""
+        node.breaker.succeeded()
+
+    def probe_now(self) -> None:
+        """Probe every node at once, since it may have changed."""
+        for watch in self._watches.values():
+            watch.wake()
+
+    async def refresh(self) -> None:
+        """Probe every node and wait for the answers; the probing that goes on by itself is not held up."""
+        await asyncio.gather(*(self._prober.probe(node) for node in self.all()))
+
+    # --- operators ---
+
+    def add(self, role: Role, url: str) -> Node:
+        """Make a node a member; one that is already is taken back into use if it was drained."""
+        with self._order():
+            self._rosters[role].restore(url)
+            self._reconcile(role)
+            if not any(node.url == url for node in self.of(role)):
+                self._admin[role].add(url)
+        node = next(node for node in self.of(role) if node.url == url)
+        self.drain(node, draining=False)
+        return node
+
+    def remove(self, node: Node) -> None:
+        """Make a node leave, and keep it out for as long as a source goes on naming it."""
+        with self._order():
+            self._admin[node.role].discard(node.url)
+            self._rosters[node.role].remove(node.url)
+            self._reconcile(node.role)
+
+    def drain(self, node: Node, *, draining: bool = True) -> None:
+        """Give a node no more work, or give it work again. What it carries goes on."""
+        (self._drained[node.role].add if draining else self._drained[node.role].discard)(node.url)
+        if node.draining is not draining:
+            node.draining = draining
+            logger.info(
+                "node drains" if draining else "node drains no more", extra={"url": node.url, "role": node.role}
+            )
+
+    def orders(self, version: int = 0) -> Orders:
+        """Return what operators have ordered and still holds."""
+        return Orders(
+            version=version,
+            added={role: self._admin[role].urls for role in ROLES},
+            removed={role: tuple(self._rosters[role].removed) for role in ROLES},
+            drained={role: tuple(sorted(self._drained[role])) for role in ROLES},
+        )
+
+    def adopt(self, orders: Orders) -> None:
+        """Do what operators have told another worker."""
+        with self._order():
+            for role in ROLES:
+                self._admin[role].replace(orders.added.get(role, ()))
+                self._rosters[role].keep_out(orders.removed.get(role, ()))
+                self._reconcile(role)
+                self._drained[role] = set(orders.drained.get(role, ()))
+                for node in self.of(role):
+                    self.drain(node, draining=node.url in self._drained[role])
+
+    def state(self) -> dict[str, Any]:
+        """Return the sources, and the former members that still carry requests, for `/admin/state`."""
+        return {
+            "sources": [
+                {"role": role, **source.describe()} for role, sources in self._sources.items() for source in sources
+            ],
+            "removed": [{"role": role, "url": url} for role in ROLES for url in self._rosters[role].removed],
+            "leaving": [
+                {"role": node.role, "url": node.url, "slot": node.slot, "requests": node.requests}
+                for node in self._busy_leavers()
+            ],
+        }
+
+    # --- membership ---
+
+    def _take(self, role: Role, source: str, urls: tuple[str, ...]) -> None:
+        before = self.orders()
+        self._rosters[role].name(source, urls)
+        self._reconcile(role)
+        if not self._by_order and not before.same_as(after := self.orders()):
+            self.on_forgotten(before.lost_in(after))
+
+    @contextmanager
+    def _order(self) -> Iterator[None]:
+        """What changes in the block was ordered, and is not forgotten."""
+        self._by_order, before = True, self._by_order
+        try:
+            yield
+        finally:
+            self._by_order = before
+
+    def _reconcile(self, role: Role) -> None:
+        """Let nodes join and leave until the members are those on the roster."""
+        wanted = self._rosters[role].wanted()
+        for node in [node for node in self.of(role) if node.url not in wanted]:
+            self._leave(node)
+        present = {node.url for node in self.of(role)}
+        for url in wanted:
+            if url not in present:
+                self._join(role, url)
+
+    def _join(self, role: Role, url: str) -> None:
+        node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN)
+        node.draining = url in self._drained[role]
+        node.breaker = Breaker(self._breaker_settings, on_change=partial(_log_breaker, node))
+        self.of(role).append(node)
+        watch = self._watches[node] = Watch(node, self._prober, self._restarted)
+        watch.start()
+        logger.info("node joined", extra={"url": url, "role": role, "slot": node.slot})
+        for listener in self._listeners:
+            listener.joined(node)
+
+    def _leave(self, node: Node) -> None:
+        self.of(node.role).remove(node)
+        self._drained[node.role].discard(node.url)
+        self._leavers = [*self._busy_leavers(), node]
+        task = asyncio.create_task(self._watches.pop(node).stop())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
+        logger.info("node left", extra={"url": node.url, "role": node.role, "requests": node.requests})
+        for listener in self._listeners:
+            listener.left(node)
+
+    def _restarted(self, node: Node) -> None:
+        node.breaker.reset()
+        for listener in self._listeners:
+            listener.restarted(node)
+
+    def _free_slot(self) -> int:
+        taken = {node.slot for node in (*self.all(), *self._busy_leavers())}
+        return next(slot for slot in count() if slot not in taken)
+
+    def _busy_leavers(self) -> list[Node]:
+        return [node for node in self._leavers if node.requests]
+
+    def _is_dispensable(self, node: Node) -> bool:
+        """Whether requests can still be served as configured without this node.
+
+        An attempt on a bad node is better than a refusal, so the last node that everybody needs stays in use.
+        """
+        if node.role == "prefill" and not self._needs_prefill:
+            return True
+        models = set(node.info.served_models if node.info else ())
+        others = (other for other in self.of(node.role) if other is not node and other.state is State.READY)
+        return any(other.info and not models.isdisjoint(other.info.served_models) for other in others)
+
+
+def configured_sources(urls: Sequence[str], dns_interval_s: float) -> Iterator[Source]:
+    """Return the sources that a role's list in the configuration stands for.
+
+    Raises:
+        SourceError: an entry cannot be understood.
+    """
+    names = [url for url in urls if url.startswith(f"{SCHEME}:")]
+    for url in urls:
+        if url not in names and not is_base_url(url, may_have_path=True):
+            raise SourceError(f"{url!r} is not the URL of a node, such as http://10.0.0.1:8100")
+    yield StaticSource(url for url in urls if url not in names)
+    for name in dict.fromkeys(names):
+        yield DnsSource(name, interval_s=dns_interval_s)
+
+
+def _log_breaker(node: Node, state: BreakerState, reason: str) -> None:
+    fields = {"url": node.url, "role": node.role, "breaker": str(state), "reason": reason}
+    logger.log(logging.WARNING if state is BreakerState.OPEN else logging.INFO, "breaker changed state", extra=fields)

@@ -1,0 +1,132 @@
+"""Serves the passed routes: one node is asked, another if that fails before it answered anything."""
+
+import asyncio
+import string
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, Final
+from urllib.parse import parse_qs, quote
+
+import msgspec
+from starlette.types import Receive, Scope
+
+from baton.contracts.http import LOCAL
+from baton.proxy.errors import BadGatewayError, Kind, UpstreamError
+from baton.proxy.handler.request_handler import Orchestrator
+from baton.proxy.http import headers
+from baton.proxy.http.upstream import Upstream
+from baton.proxy.http_server.cancel_on_disconnect import WhileConnected
+from baton.proxy.http_server.client_protocol import writer_of
+from baton.proxy.nodes.node import Node
+from baton.proxy.nodes.registry import Members
+from baton.proxy.passthrough.choose import nodes_for
+from baton.proxy.passthrough.relaying import Passed, asked, relay_stream, relay_whole
+from baton.proxy.passthrough.response_owner import holder_of
+from baton.proxy.passthrough.routes import Route, route_of
+from baton.proxy.request.caller import check_model
+from baton.proxy.request.fields import split
+from baton.proxy.request.parse import ClientRequest, read_body
+from baton.proxy.response.client_response import Client
+
+REASON: Final = "one node serves this route"
+_TRIES: Final = 2
+
+
+class PassThrough(Orchestrator):
+    """The same boundary and the same admission as the data routes have."""
+
+    def __init__(
+        self, *shared: Any, members: Members, upstream: Upstream, failed: Callable[[Node, Kind], None]
+    ) -> None:
+        """`shared` are the arguments of an `Orchestrator`; `failed` is told of nodes that do not answer."""
+        super().__init__(*shared)
+        self._members = members
+        self._upstream = upstream
+        self._failed = failed
+
+    def label(self, scope: Scope) -> str:
+        """Return the route, for metrics: as nodes name it, so that ids do not become series."""
+        route = route_of(scope["method"], scope["path"])
+        return route.template if route else ""
+
+    async def answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
+        """Pass one request on."""
+        route = route_of(scope["method"], scope["path"])
+        assert route is not None  # whoever dispatches has looked
+        body = await read_body(scope, receive, self._max_body_bytes)
+        request = _understood(scope, client, body)
+        if not route.response_id:  # such a request names no model, and computes nothing
+            check_model(scope, request.model)
+        asked_s = perf_counter()
+        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope, deadline):
+            client.let_in(asked_s)
+            passed = _passed(scope, request, body)
+            nodes = await self._nodes(route, request, passed)
+            client.path, client.reason = LOCAL, REASON
+            await self._try_each(nodes, passed, request, client, deadline)
+
+    async def _nodes(self, route: Route, request: ClientRequest, passed: Passed) -> Sequence[Node]:
+        if route.response_id:
+            return [await holder_of(self._upstream, self._members.decode, route.response_id, passed.headers)]
+        return nodes_for(route.template, request.model, self._members.decode, self._members.prefill)[:_TRIES]
+
+    async def _try_each(
+        self, nodes: Sequence[Node], passed: Passed, request: ClientRequest, client: Client, deadline: asyncio.Timeout
+    ) -> None:
+        problem = ""
+        for node in nodes:
+            is_last = node is nodes[-1]
+            left_s = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
+            client.asks(*((node, None) if node.role == "decode" else (None, node)))
+            leg = request.trace.leg(node.role, node.url)
+            traced = replace(passed, headers=passed.headers + leg.line)
+            try:
+                with node.carrying(request.prompt_bytes):
+                    async with asked(self._upstream, node, traced, left_s) as answer:
+                        if answer.is_stream and answer.status == 200:
+                            return await relay_stream(answer, client)
+                        whole = await answer.read_all()
+                        if answer.status < 500 or is_last:
+                            return await relay_whole(answer, whole, client)
+            except UpstreamError as exc:
+                self._failed(node, exc.kind)
+                problem = str(exc)
+                leg.end(exc.kind)
+            finally:
+                leg.end()
+        raise BadGatewayError(f"the node failed: {problem}")
+
+
+def _understood(scope: Scope, client: Client, body: bytes) -> ClientRequest:
+    """Return as much of a request as admission and the choice of a node want; a body that is no JSON is the node's to judge."""
+    try:
+        fields = split(body) if body else {}
+        named = parse_qs(scope["query_string"].decode("latin-1")).get("model", [""])[0]  # where there is no body
+        model = msgspec.json.decode(fields["model"], type=str) if "model" in fields else named
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        fields, model = {}, ""
+    return ClientRequest(
+        endpoint=scope["path"],
+        request_id=client.request_id,
+        headers=scope["headers"],
+        forwarded=headers.to_forward(scope["headers"], client.trace.line),
+        fields=fields,
+        model=model,
+        prompt=memoryview(body),
+        trace=client.trace,
+    )
+
+
+def _passed(scope: Scope, request: ClientRequest, body: bytes) -> Passed:
+    """Return what a node is asked: the client's own path, query, kind of body and body."""
+    kind = headers.find(scope["headers"], b"content-type")
+    lines = [b"content-type: %b\r\n" % kind] if kind is not None else []
+    lines += [request.forwarded.partition(b"\r\n")[2], headers.line("x-request-id", request.request_id)]
+    path, query = quote(scope["path"]), quote(scope["query_string"], safe=string.punctuation)
+    return Passed(
+        method=scope["method"],
+        path_and_query=f"{path}?{query}" if query else path,
+        headers=b"".join(lines),
+        body=body,
+    )

@@ -1,0 +1,57 @@
+"""Which decode node computes a prompt itself, where no prefill node does. No I/O.
+
+None is given more than `proxy.max_own_prompt_bytes`, so that decode nodes go on making tokens when the prefill nodes are
+gone. A request that can be computed nowhere else in any case (`classify.py`) is not refused for that.
+"""
+
+from collections.abc import Sequence
+
+from baton.contracts.http import LOCAL, RECOMPUTED
+from baton.proxy.errors import NoRoomError
+from baton.proxy.nodes.node import Node
+from baton.proxy.planning.outcome import PrefillFailed, PrefillRefused
+from baton.proxy.planning.plans import Alone
+from baton.proxy.planning.reasons import LABELS
+from baton.proxy.routing.local_prefill_policy import Conditional
+from baton.proxy.routing.policies import Work
+from baton.proxy.routing.router import Router
+
+
+class OwnPrompts:
+    """Makes plans of one node."""
+
+    def __init__(self, router: Router, conditional: Conditional) -> None:
+        self._router = router
+        self._conditional = conditional
+
+    def first(self, work: Work, decode: Sequence[Node], reason: str, *, nowhere_else: bool = False) -> Alone:
+        """Choose a node, of at least one.
+
+        Raises:
+            NoRoomError: all have as much to compute as they may.
+        """
+        if not (free := self._with_room(work, decode)):
+            if not nowhere_else:
+                raise NoRoomError
+            free = list(decode)
+        node, new_bytes = self._router.choice(work, free)
+        return Alone(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
+
+    def after(
+        self, work: Work, first: Sequence[Node], others: Sequence[Node], failure: PrefillFailed | PrefillRefused
+    ) -> Alone:
+        """Choose a node after a prefill leg failed: of the `first` ones (who was to take the KV), if one has room.
+
+        Raises:
+            NoRoomError: all have as much to compute as they may.
+        """
+        free = self._with_room(work, first) or self._with_room(work, others)
+        if not free:
+            raise NoRoomError
+        node = self._router.choose(work, free)
+        # The router believes that the first node has what it was promised; it has nothing.
+        size_bytes = work.prompt_bytes
+        return Alone(decode=node, path=RECOMPUTED, reason=failure.reason, label=failure.label, own_bytes=size_bytes)
+
+    def _with_room(self, work: Work, nodes: Sequence[Node]) -> list[Node]:
+        return [node for node in nodes if self._conditional.may_compute(work.prompt_bytes, node)]

@@ -1,0 +1,247 @@
+"""How a request will be served: first choice, and what to do after a failure. No I/O; it draws ids and reads the clock.
+
+The order of refusals is the order in which a person would ask: is any decode node there, does one serve the model,
+may the prompt be computed elsewhere, is a prefill node there, do the two understand each other's KV.
+"""
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from baton.contracts.http import LOCAL
+from baton.contracts.kv_transfer import new_transfer_id
+from baton.contracts.node_info import compatible
+from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError
+from baton.proxy.http.headers import find
+from baton.proxy.nodes.base_models import check_is_one, unknown_model
+from baton.proxy.nodes.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, answering, usable
+from baton.proxy.planning.local_prefill import OwnPrompts
+from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
+from baton.proxy.planning.plans import Alone, Pair, Plan
+from baton.proxy.planning.reasons import (
+    LABELS,
+    NO_PREFILL_CONFIGURED,
+    NO_PREFILL_MATCHES,
+    NO_PREFILL_READY,
+    NO_PREFILL_SPEAKS,
+    SHORT,
+)
+from baton.proxy.planning.retry_policy import History
+from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, reason_for_local
+from baton.proxy.request.endpoints import COMPLETIONS
+from baton.proxy.request.fields import is_set
+from baton.proxy.request.parse import ClientRequest
+from baton.proxy.request.single_node import reason_alone
+from baton.proxy.routing.local_prefill_policy import Conditional, Verdict
+from baton.proxy.routing.policies import Work
+from baton.proxy.routing.prefixes import prefixes
+from baton.proxy.routing.router import Router
+
+NOTHING_YET: Final = History()
+Failure = DecodeFailed | PrefillFailed | PrefillRefused
+
+
+class Planner:
+    """Makes plans from the members' present state."""
+
+    def __init__(
+        self,
+        prefill: Sequence[Node],
+        decode: Sequence[Node],
+        *,
+        prefill_router: Router,
+        decode_router: Router,
+        conditional: Conditional,
+        when_no_prefill: Literal["decode_local", "refuse"],
+        key_header: str = "",
+        prefill_patience_s: float = math.inf,
+    ) -> None:
+        """`prefill_patience_s`: how long a prefill node may be silent before decode nodes compute prompts in its place."""
+        self._prefill = prefill
+        self._decode = decode
+        self._prefill_router = prefill_router
+        self._decode_router = decode_router
+        self._conditional = conditional
+        self._own = OwnPrompts(decode_router, conditional)
+        self._key_header = key_header
+        self._refuses = when_no_prefill == "refuse"
+        self._prefill_patience_s = math.inf if self._refuses else prefill_patience_s
+        self._turn = 0
+
+    def first(
+        self,
+        request: ClientRequest,
+        history: History = NOTHING_YET,
+        keep: Pair | None = None,
+        *,
+        others_wait: bool = False,
+    ) -> Plan:
+        """Choose nodes for a request, none of those that it already failed on.
+
+        Args:
+            request: what is asked.
+            history: of the request.
+            keep: an earlier plan whose prefill node has the prompt in its prefix cache by now.
+            others_wait: whether accepted requests wait for a decode node that computes their prompts.
+
+        Raises:
+            NoRoomError: no prefill node can take it, and the decode nodes compute as much as they may, or others wait.
+            ProxyError: nobody can take it, or nobody serves the model.
+        """
+        work = self._work(request)
+        decode = self._usable_decode(request.model, history)
+        if not decode:
+            raise UnavailableError("no decode node is ready for this model")
+        reason = reason_for_local(request.fields) or reason_alone(request)
+        if reason is not None:
+            # Of other APIs the answer's form depends on parsers, which a prefill node may not have been given.
+            if request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields):
+                prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
+                if matching := _that_fit(prefill, decode):
+                    node = self._prefill_router.choose(work, matching)
+                    return Alone(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
+            return self._own.first(work, decode, reason, nowhere_else=True)
+        prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
+        matching = _that_fit(decode, prefill)
+        if not matching:
+            try:
+                return self._without_prefill(work, prefill, decode, others_wait=others_wait)
+            except NoRoomError:  # late is better than refused
+                prefill = self._usable_prefill(request.model, history, LONGEST_SILENCE_S)
+                matching = _that_fit(decode, prefill)
+                if not matching:
+                    raise
+        taker, new_bytes = self._decode_router.choice(work, matching)
+        verdict = self._conditional.judge(new_bytes, taker)
+        if verdict is Verdict.LOCAL:
+            return Alone(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
+        return self._pair(work, prefill, taker, keep, label=verdict)
+
+    def after(
+        self, failed: Plan, failure: Failure, request: ClientRequest, history: History, *, may_retry: bool
+    ) -> Plan:
+        """Choose again after a failure before the first byte, keeping the half that is healthy.
+
+        Args:
+            failed: the plan that failed.
+            failure: how.
+            request: what is asked.
+            history: of the request, this failure included.
+            may_retry: whether another node may be asked. A decode node may compute a prompt itself in any case.
+
+        Raises:
+            NoRoomError: no decode node may be given another prompt to compute, for now.
+            ProxyError: the request ends here.
+        """
+        if isinstance(failure, DecodeFailed):
+            return self._after_decode(failed, failure, request, history, may_retry=may_retry)
+        work = self._work(request)
+        others = self._other_decode(request.model, history, failed.decode)
+        takers = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
+        if may_retry and isinstance(failure, PrefillFailed):
+            makers = self._usable_prefill(request.model, history, self._prefill_patience_s)
+            if matching := _that_fit(takers, makers):
+                taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
+                return self._pair(work, makers, taker)
+        if self._refuses:
+            raise failure.error()
+        return self._own.after(work, takers, others, failure)
+
+    def _after_decode(
+        self, failed: Plan, failure: DecodeFailed, request: ClientRequest, history: History, *, may_retry: bool
+    ) -> Plan:
+        if not may_retry:
+            raise failure.error()
+        try:
+            return self.first(request, history, failed if isinstance(failed, Pair) else None)
+        except NoRoomError:
+            raise
+        except ProxyError as exc:
+            raise failure.error() from exc
+
+    def _work(self, request: ClientRequest) -> Work:
+        self._turn += 1
+        reads_prompts = self._prefill_router.reads_prompts or self._decode_router.reads_prompts
+        return Work(
+            prompt_bytes=request.prompt_bytes,
+            turn=self._turn,
+            prefixes=prefixes(request.prompt, request.model) if reads_prompts else (),
+            key=key_of(request, self._key_header),
+            draw=random.random(),  # noqa: S311  # no secret
+            now_s=time.monotonic(),
+        )
+
+    def _usable_prefill(self, model: str, history: History, patience_s: float) -> list[Node]:
+        return usable(
+            node
+            for node in self._prefill
+            if node.serves(model) and node not in history.lost_prefill and node.silent_s < patience_s
+        )
+
+    def _usable_decode(self, model: str, history: History) -> list[Node]:
+        ready = [node for node in self._decode if node.state in TAKES_WORK]
+        if not ready:
+            raise UnavailableError("no decode node is ready")
+        check_is_one(self._decode, model)
+        if not any(node.serves(model) for node in self._decode):
+            raise unknown_model(model, self._decode)
+        return answering([node for node in ready if node.serves(model) and node not in history.lost_decode])
+
+    def _other_decode(self, model: str, history: History, taker: Node) -> list[Node]:
+        return usable(
+            node
+            for node in self._decode
+            if node.serves(model) and node is not taker and node not in history.lost_decode
+        )
+
+    def _is_kept(self, taker: Node, others: Sequence[Node]) -> bool:
+        """Whether a decode node that a request was to go to still takes work; its breaker does not matter."""
+        if taker.draining or taker not in self._decode:
+            return False
+        is_best = not any(other.probed is State.READY for other in others)
+        return taker.probed is State.READY or (taker.probed is State.SILENT and is_best)
+
+    def _without_prefill(
+        self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], *, others_wait: bool
+    ) -> Alone:
+        reason = self._no_prefill_because(prefill, decode)
+        if self._refuses:
+            raise UnavailableError(reason)
+        if others_wait:
+            raise NoRoomError
+        return self._own.first(work, decode, reason)
+
+    def _no_prefill_because(self, prefill: Sequence[Node], decode: Sequence[Node]) -> str:
+        if not prefill:
+            return NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
+        made = {node.fingerprint for node in prefill} - {None}
+        used = {node.fingerprint for node in decode} - {None}
+        alike = any(compatible(maker, taker) for maker in made for taker in used if maker and taker)
+        return NO_PREFILL_SPEAKS if alike else NO_PREFILL_MATCHES
+
+    def _pair(
+        self, work: Work, prefill: Sequence[Node], taker: Node, keep: Pair | None = None, label: str = ""
+    ) -> Pair:
+        makers = _that_fit(prefill, [taker])
+        if keep is not None and keep.prefill in makers and keep.rank < keep.ranks:
+            return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label)
+        maker = self._prefill_router.choose(work, makers)
+        assert maker.info is not None
+        rank = work.turn % len(maker.info.control_addresses)
+        return Pair(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label)
+
+
+def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
+    """Return the nodes that may exchange KV with one of the others."""
+    theirs = {node.pairing for node in others} - {None}
+    fits = {mine: any(mine.fits(other) for other in theirs if other) for mine in {n.pairing for n in nodes} if mine}
+    return [node for node in nodes if node.pairing and fits[node.pairing]]
+
+
+def key_of(request: ClientRequest, header: str) -> str:
+    """Return what `consistent_hash` keeps together: that header's value, else the body's `user`; empty if neither is."""
+    if header and (value := find(request.headers, header.encode())):
+        return value.decode("latin-1")
+    return bytes(request.fields["user"]).decode(errors="replace") if is_set(request.fields, "user") else ""

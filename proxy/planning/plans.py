@@ -1,0 +1,54 @@
+"""The two kinds of plan."""
+
+from dataclasses import dataclass
+
+from baton.contracts.http import DISAGGREGATED
+from baton.contracts.kv_transfer import Grids
+from baton.proxy.nodes.node import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alone:
+    """One node computes the prompt and decodes."""
+
+    decode: Node  # a prefill node, where nearly all of the work is the prompt
+    path: str  # LOCAL or RECOMPUTED
+    reason: str  # for the response header
+    label: str = ""  # the same for `baton_decisions_total`
+    own_bytes: int = 0  # of the prompt, that the node is not believed to have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """One node computes the prompt, the other decodes."""
+
+    decode: Node
+    prefill: Node
+    rank: int  # data-parallel rank of the prefill node
+    transfer_id: str
+    path: str = DISAGGREGATED
+    reason: str = ""
+    label: str = ""  # for `baton_decisions_total`, if it might have been otherwise
+
+    @property
+    def ranks(self) -> int:
+        """How many data-parallel ranks the prefill node has."""
+        return len(self._control_addresses)
+
+    @property
+    def grids(self) -> Grids:
+        """The ranks of the two engines, as far as the nodes have said."""
+        return Grids(self.prefill.grid, self.decode.grid)
+
+    @property
+    def control_address(self) -> str:
+        """Where the decode node finds the ranks of the prefill engine."""
+        return self._control_addresses[self.rank]
+
+    @property
+    def _control_addresses(self) -> list[str]:
+        assert self.prefill.info is not None
+        return self.prefill.info.control_addresses
+
+
+Plan = Alone | Pair

@@ -1,0 +1,30 @@
+"""Why a decode node computes a prompt: sentences for the response header, and their labels in `baton_decisions_total`."""
+
+from typing import Final
+
+from baton.proxy.request import eligibility as classify
+from baton.proxy.request import single_node as alone
+
+NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
+NO_PREFILL_READY: Final = "no prefill node is ready"
+NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode node can use"
+NO_PREFILL_SPEAKS: Final = "no ready prefill node speaks the same protocol version as a ready decode node and the proxy"
+SHORT: Final = "little of the prompt is new to the decode node"
+
+LABELS: Final = {
+    classify.BEST_OF: "best_of",
+    classify.BEAM_SEARCH: "beam_search",
+    classify.PROMPT_LOGPROBS: "prompt_logprobs",
+    classify.NO_PROMPT: "no_prompt",
+    classify.EMBEDDINGS: "embeddings",
+    classify.MEDIA: "media",
+    alone.BACKGROUND: "background",
+    alone.TOOLS: "built_in_tools",
+    alone.TRUNCATION: "truncation",
+    alone.PREVIOUS: "previous_response",
+    NO_PREFILL_CONFIGURED: "no_prefill_configured",
+    NO_PREFILL_READY: "no_prefill_ready",
+    NO_PREFILL_MATCHES: "no_prefill_matches",
+    NO_PREFILL_SPEAKS: "no_prefill_speaks",
+    SHORT: "short",
+}

@@ -1,0 +1,82 @@
+"""Whether a request may be tried once more, and what it has been through so far. Pure but for the budget's clock.
+
+Only work that is asked of another node is a retry. A decode node that computes a prompt itself, because its prefill
+node failed, does what nobody has done yet: that needs no permission.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from baton.proxy.errors import Kind
+from baton.proxy.nodes.node import Node
+from baton.proxy.planning.retry_budget import RetryBudget
+
+MIN_LEFT_S: Final = 0.25  # of the request's time: with less, an attempt would only be cut
+
+
+class Denied(StrEnum):
+    """Why there is no further attempt; the values are labels of `baton_retries_denied_total`."""
+
+    ATTEMPTS = "attempts"  # the request had as many as it may have
+    DEADLINE = "deadline"  # too little of its time is left
+    BUDGET = "budget"  # all requests together had as many as they may have
+    NO_NODE = "no_node"  # nobody else can take it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """What one request has been through: attempts that ended, and the nodes that failed on it."""
+
+    attempts: int = 0
+    lost_prefill: tuple[Node, ...] = ()
+    lost_decode: tuple[Node, ...] = ()
+
+    def after(self, node: Node, kind: Kind) -> "History":
+        """Return the history after one more attempt; a decode node that did not answer may be asked again."""
+        if kind is Kind.TIMEOUT and node.role == "decode":
+            return replace(self, attempts=self.attempts + 1)
+        return self.without(node)
+
+    def without(self, node: Node) -> "History":
+        """Return the history after one more attempt, which failed on a node."""
+        prefill = (node,) if node.role == "prefill" else ()
+        decode = (node,) if node.role == "decode" else ()
+        return History(
+            attempts=self.attempts + 1,
+            lost_prefill=self.lost_prefill + prefill,
+            lost_decode=self.lost_decode + decode,
+        )
+
+
+class Retries:
+    """Grants further attempts."""
+
+    def __init__(self, budget: RetryBudget, *, max_attempts: int) -> None:
+        self._budget = budget
+        self._max_attempts = max_attempts
+
+    def arrived(self) -> None:
+        """Count a request."""
+        self._budget.earn()
+
+    def denied(self, history: History, left_s: float) -> Denied | None:
+        """Say why a request may not be tried on another node; None if it may.
+
+        Args:
+            history: of the request.
+            left_s: what is left of the time that it may take.
+        """
+        if history.attempts >= self._max_attempts:
+            return Denied.ATTEMPTS
+        if left_s < MIN_LEFT_S:
+            return Denied.DEADLINE
+        return None if self._budget.left else Denied.BUDGET
+
+    def spend(self) -> None:
+        """Pay for an attempt that was granted."""
+        self._budget.spend()
+
+    def give_back(self) -> None:
+        """Take back a payment for an attempt that is not made."""
+        self._budget.give_back()

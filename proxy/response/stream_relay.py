@@ -1,0 +1,100 @@
+"""The decode node's answer on its way to the client: its bytes, untouched, or through what remembers and joins them."""
+
+from typing import Final
+
+from baton.contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
+from baton.proxy.errors import Kind, StreamBrokenError, UpstreamError
+from baton.proxy.http import headers
+from baton.proxy.http.response import Answer
+from baton.proxy.planning.outcome import Opened
+from baton.proxy.response.client_response import Client
+from baton.proxy.resume.stream import Stream
+
+# The last event of every stream of the OpenAI API; a stream without it was cut, however clean its end looks.
+END_OF_STREAM: Final = b"data: [DONE]"
+_TAIL_BYTES: Final = len(END_OF_STREAM) + 4
+_RECOMPUTED_BY_NODE: Final = "the decode node computed the prompt itself"
+
+
+async def relay(opened: Opened, client: Client, stream: Stream) -> None:
+    """Send an answer to the client, or go on with one that it has part of; the caller closes the node's.
+
+    Raises:
+        StreamBrokenError: the decode node's stream broke; the client has part of it.
+        CannotFollowError: the answer is not the one that the client has part of.
+    """
+    answer = opened.answer
+    passing = stream.passing if answer.is_stream else None
+    first = opened.first if passing is None else passing.take(opened.first)
+    if client.status:
+        await client.relay(first)
+    else:
+        _note_recompute(opened, client)
+        head = headers.to_relay(answer.headers)
+        if not answer.is_stream:
+            head.append((b"content-length", b"%d" % len(first)))
+        whole = answer.is_stream and _is_whole(opened, stream)
+        await client.start(answer.status, head, first, streams=answer.is_stream, ends=whole)
+        if whole:
+            return
+    if answer.is_stream:
+        await (_relay_rest(answer, first, client) if passing is None else _pass_rest(answer, stream, client))
+        client.end()
+
+
+def _is_whole(opened: Opened, stream: Stream) -> bool:
+    """Whether nothing will follow the first bytes, which have passed: a short stream's come together with its end."""
+    if not opened.answer.is_over or stream.broken is not None:
+        return False
+    return stream.ended if stream.passing is not None else opened.first.rstrip().endswith(END_OF_STREAM)
+
+
+async def _relay_rest(answer: Answer, first: bytes, client: Client) -> None:
+    tail, broken, write = first, None, client.write
+
+    def take(chunk: bytes) -> bool:
+        nonlocal tail
+        tail = chunk if len(chunk) >= _TAIL_BYTES else (tail + chunk)[-_TAIL_BYTES:]
+        return write(chunk)
+
+    try:
+        await answer.pour(take, client.drained)
+    except UpstreamError as exc:
+        broken = exc
+    if not tail.rstrip().endswith(END_OF_STREAM):
+        raise _early_end(broken) from broken
+
+
+async def _pass_rest(answer: Answer, stream: Stream, client: Client) -> None:
+    assert stream.passing is not None
+    if stream.broken is not None:  # the first bytes held it
+        raise stream.broken
+    passed, broken, write = stream.passing.take, None, client.write
+
+    def take(chunk: bytes) -> bool:
+        may_go_on = write(passed(chunk))
+        if stream.broken is not None:
+            raise stream.broken
+        return may_go_on
+
+    try:
+        await answer.pour(take, client.drained)
+    except UpstreamError as exc:
+        broken = exc
+    if not stream.ended:
+        raise _early_end(broken) from broken
+
+
+def _early_end(broken: UpstreamError | None) -> StreamBrokenError:
+    """Name the end of a stream whose last event has not come; one that breaks after it is complete."""
+    if broken is None:
+        return StreamBrokenError(Kind.DISCONNECT, "its stream ended before its last event")
+    return StreamBrokenError(broken.kind, str(broken))
+
+
+def _note_recompute(opened: Opened, client: Client) -> None:
+    """Believe a decode node that says that it had to compute a prompt whose KV should have come."""
+    if client.path == DISAGGREGATED and opened.recomputed:
+        reason = headers.find(opened.answer.headers, REASON_HEADER.encode()) or b""
+        client.path = RECOMPUTED
+        client.reason = reason.decode("latin-1") or _RECOMPUTED_BY_NODE

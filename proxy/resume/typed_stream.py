@@ -1,0 +1,33 @@
+"""An answer of messages or responses, as the main path wants it: relayed as it comes, known to be complete, never resumed."""
+
+from typing import Final
+
+from baton.proxy.request.endpoints import MESSAGES, RESPONSES
+from baton.proxy.request.parse import ClientRequest
+from baton.proxy.resume.ending import Ending
+from baton.proxy.resume.rules import Never
+from baton.proxy.resume.stream import Mode, Stream
+
+_LAST: Final = {
+    MESSAGES: (b"message_stop", b"error"),
+    RESPONSES: (b"response.completed", b"response.incomplete", b"response.failed", b"error"),
+}
+
+
+class TypedStream(Stream):
+    """One answer."""
+
+    def __init__(self, request: ClientRequest) -> None:
+        super().__init__(request, "off")
+        self.way = Never.ENDPOINT
+        self.passing = self._ending = Ending(_LAST[request.endpoint])
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer's last event has passed."""
+        return self._ending.complete
+
+
+def stream_of(request: ClientRequest, mode: Mode) -> Stream:
+    """Return what a request's answer passes through."""
+    return TypedStream(request) if request.endpoint in _LAST else Stream(request, mode)

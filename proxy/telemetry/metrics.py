@@ -1,0 +1,197 @@
+"""What the proxy counts, in Prometheus' terms. Every instance has a registry of its own."""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from baton.proxy.admission.concurrency_limiter import Gate
+from baton.proxy.errors import Kind, Refusal
+from baton.proxy.nodes.node import Role
+from baton.proxy.planning.plans import Plan
+from baton.proxy.planning.retry_policy import Denied
+from baton.proxy.response.client_response import Client
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+CLIENT_LEFT: Final = "client_left"  # the status of a request whose client left before the response's head
+_WAIT_BUCKETS_S: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_TTFT_BUCKETS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_DURATION_BUCKETS_S: Final = (0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class Metrics:
+    """All series of one proxy."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "baton_requests",
+            "Requests ended, by how the answer was made (empty: before that was decided) and by status",
+            ("endpoint", "path", "status"),
+            registry=self._registry,
+        )
+        self._first_byte = Histogram(
+            "baton_time_to_first_token_seconds",
+            "From a streaming request's arrival to the first bytes of its answer",
+            ("path",),
+            buckets=_TTFT_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._durations = Histogram(
+            "baton_request_seconds",
+            "From a request's arrival to its end",
+            ("path",),
+            buckets=_DURATION_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._in_flight = Gauge("baton_requests_in_flight", "Requests being served", registry=self._registry)
+        self._broken = Counter(
+            "baton_streams_broken", "Streams that ended with an error event", registry=self._registry
+        )
+        self._leg_failures = Counter(
+            "baton_leg_failures", "Failed legs, by role and kind", ("role", "kind"), registry=self._registry
+        )
+        self._retries = Counter(
+            "baton_retries",
+            "Attempts that followed a failed one of the same request, by the leg that failed and what was done",
+            ("leg", "next"),
+            registry=self._registry,
+        )
+        self._denied = Counter(
+            "baton_retries_denied",
+            "Failed attempts that were not followed by one on another node, by the leg that failed",
+            ("leg", "reason"),
+            registry=self._registry,
+        )
+        self._resumed = Counter(
+            "baton_streams_resumed", "Streams that broke and went on, leg by leg", ("way",), registry=self._registry
+        )
+        self._not_resumed = Counter(
+            "baton_streams_not_resumed",
+            "Streams that broke and did not go on, by reason",
+            ("reason",),
+            registry=self._registry,
+        )
+        self._cancels = Counter(
+            "baton_transfer_cancels",
+            "Transfers that nobody wants any more, by whether the prefill node could be told",
+            ("result",),
+            registry=self._registry,
+        )
+
+        self._refusals = Counter(
+            "baton_refusals", "Requests told to come again, by reason", ("reason",), registry=self._registry
+        )
+        self._dropped = Counter(
+            "baton_clients_dropped", "Clients cut off because they read nothing", registry=self._registry
+        )
+        self._waits = Histogram(
+            "baton_admission_wait_seconds",
+            "How long requests waited until they were let in",
+            buckets=_WAIT_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._decisions = Counter(
+            "baton_decisions",
+            "Plans, by how the prompt was to be computed and why",
+            ("path", "reason"),
+            registry=self._registry,
+        )
+        # What every request counts: finding a series by its labels costs more than counting.
+        self._requests_of = cache(self._requests.labels)
+        self._first_byte_of = cache(self._first_byte.labels)
+        self._duration_of = cache(self._durations.labels)
+        self._decisions_of = cache(self._decisions.labels)
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        """Where others add series of their own."""
+        return self._registry
+
+    def watch_gate(self, gate: Gate) -> None:
+        """Show how many requests are inside and how many wait."""
+        inside = Gauge("baton_admission_inside", "Requests that were let in", registry=self._registry)
+        waiting = Gauge("baton_admission_waiting", "Requests that wait to be let in", registry=self._registry)
+        inside.set_function(lambda: gate.inside)
+        waiting.set_function(lambda: gate.waiting)
+
+    def refused(self, reason: Refusal) -> None:
+        """Count a request that shall come again."""
+        self._refusals.labels(reason).inc()
+
+    def client_dropped(self) -> None:
+        """Count a client that did not read."""
+        self._dropped.inc()
+
+    def waited(self, wait_s: float) -> None:
+        """Note how long a request waited until it was let in."""
+        self._waits.observe(wait_s)
+
+    def decided(self, plan: Plan) -> None:
+        """Count a plan."""
+        self._decisions_of(plan.path, plan.label).inc()
+
+    def leg_failed(self, role: str, kind: Kind) -> None:
+        """Count a failed leg."""
+        self._leg_failures.labels(role, kind).inc()
+
+    def retried(self, leg: Role, following: Literal["another_node", "recompute"]) -> None:
+        """Count a further attempt."""
+        self._retries.labels(leg, following).inc()
+
+    def denied(self, leg: Role, reason: Denied) -> None:
+        """Count a failure that no other node was asked to make good."""
+        self._denied.labels(leg, reason).inc()
+
+    def resumed(self, way: str) -> None:
+        """Count a stream that goes on after it broke."""
+        self._resumed.labels(way).inc()
+
+    def not_resumed(self, reason: str) -> None:
+        """Count a stream that broke for good."""
+        self._not_resumed.labels(reason).inc()
+
+    def cancelled(self, result: Literal["told", "lost"], transfers: int) -> None:
+        """Count transfers whose prefill node was told that nobody wants them, or could not be."""
+        self._cancels.labels(result).inc(transfers)
+
+    def began(self) -> None:
+        """Count a request as in flight."""
+        self._in_flight.inc()
+
+    def ended(self, endpoint: str, client: Client, duration_s: float) -> None:
+        """Count a request that is in flight no more."""
+        self._in_flight.dec()
+        status = str(int(client.status)) if client.status else CLIENT_LEFT
+        self._requests_of(endpoint, client.path, status).inc()
+        self._duration_of(client.path).observe(duration_s)
+        if client.ttft_s is not None:
+            self._first_byte_of(client.path).observe(client.ttft_s)
+        if client.broken:
+            self._broken.inc()
+
+    def collect(self) -> list[Metric]:
+        """Return all series that this process has counted."""
+        return list(self._registry.collect())
+
+    def render(self) -> bytes:
+        """Return them as text."""
+        return render(self.collect())
+
+
+def render(metrics: Iterable[Metric]) -> bytes:
+    """Return series in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(_Collected(list(metrics)))
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        return self._metrics

@@ -1,0 +1,1 @@
+"""OpenTelemetry traces of requests: W3C trace context, sampling, export."""
