@@ -1,7 +1,7 @@
 """What can go wrong in the proxy, each with the answer that the client gets for it.
 
 `ProxyError` and its children end a request: they know their HTTP status and their body in OpenAI's shape.
-`UpstreamError` is what `upstream.py` makes of every failure of a node's HTTP connection; it names no address, since
+`UpstreamError` is what `http/upstream.py` makes of every failure of a node's HTTP connection; it names no address, since
 its text may reach a client.
 """
 

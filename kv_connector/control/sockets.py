@@ -21,7 +21,7 @@ from baton.kv_connector.control.monitor import HANDSHAKE_S, Handshakes, Monitor
 from baton.kv_connector.errors import ConfigError, ConnectorError
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 
-MAX_PAYLOAD_BYTES = 2 * 1024 * 1024  # the longest lists that `protocol.py` allows take less than 1.4 MiB
+MAX_PAYLOAD_BYTES = 2 * 1024 * 1024  # the longest lists that `protocol/messages.py` allows take less than 1.4 MiB
 
 _MAX_FRAME_BYTES = 2 * MAX_PAYLOAD_BYTES  # libzmq hangs up on larger ones before it has read them
 _SEND_HIGH_WATER = 1024  # messages per peer

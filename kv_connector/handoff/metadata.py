@@ -1,6 +1,6 @@
 """What the scheduler side tells the workers in each step, and what they report back.
 
-These travel between vLLM's own processes by pickle; nothing here crosses to a peer (that is `protocol.py`).
+These travel between vLLM's own processes by pickle; nothing here crosses to a peer (that is `protocol/messages.py`).
 """
 
 from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ blocks of other sizes is a row of *sections*, each with something of every token
 
     [head 0: K of tokens 0, 1, … | V of tokens 0, 1, …][head 1: …]…
 
-It imports neither torch, vLLM nor Mooncake. Read `Region` first, then `plan.py`, which pairs two of them.
+It imports neither torch, vLLM nor Mooncake. Read `Region` first, then `copy_plan.py`, which pairs two of them.
 """
 
 from collections.abc import Collection, Iterable, Sequence

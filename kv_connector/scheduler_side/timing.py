@@ -1,7 +1,7 @@
 """When each request of a decode node reached which milestone: the scheduler's own, the workers' and P's.
 
 D's milestones are instants on this machine's monotonic clock, which the scheduler and its workers share. P's came with
-COMMIT as distances from its own `scheduled` and are kept apart (`timings.py`).
+COMMIT as distances from its own `scheduled` and are kept apart (`telemetry/timings.py`).
 """
 
 from collections import deque

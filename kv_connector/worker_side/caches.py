@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Membership(NamedTuple):
-    """The KV cache group of a layer, by number, and its window (`windows.py`)."""
+    """The KV cache group of a layer, by number, and its window (`layout/windows.py`)."""
 
     group: int = 0
     window: int = EVERYTHING

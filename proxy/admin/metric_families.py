@@ -1,7 +1,7 @@
 """Series of several workers, added up. Pure.
 
 Counters and histograms add up over all workers that there ever were; gauges over those that answer. A gauge that is no
-sum, such as a node's state, is not made here but from the workers' views (`views.py`).
+sum, such as a node's state, is not made here but from the workers' views (`node_views.py`).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -25,7 +25,7 @@ from baton.proxy.admin.worker_group import Crew
 from baton.proxy.errors import BadRequestError, ProxyError
 from baton.proxy.http.address import is_base_url
 from baton.proxy.http.upstream import Upstream
-from baton.proxy.nodes import base_models as bases
+from baton.proxy.nodes import base_models
 from baton.proxy.nodes.node import Node, Role
 from baton.proxy.nodes.registry import Members
 from baton.proxy.nodes.views import (
@@ -163,7 +163,7 @@ def _add_fan_out_routes(router: APIRouter, members: Members, crew: Crew, upstrea
         404: {"description": "No node serves that base model"},
         502: {"description": "Some node did not do it; the error names it, `nodes` has all answers"},
     }
-    by_base = {"type": "object", "properties": {bases.FIELD: {"type": "string"}}, "additionalProperties": True}
+    by_base = {"type": "object", "properties": {base_models.FIELD: {"type": "string"}}, "additionalProperties": True}
     lora = {"requestBody": {"required": True, "content": {"application/json": {"schema": by_base}}}}
 
     @router.post("/v1/load_lora_adapter", response_model=FanOutResult, responses=responses, openapi_extra=lora)
@@ -172,7 +172,7 @@ def _add_fan_out_routes(router: APIRouter, members: Members, crew: Crew, upstrea
 
         The body is as vLLM takes it, with `base_model_name` where several base models are served.
         """
-        choose = partial(_chosen, members, bases.nodes_to_load)
+        choose = partial(_chosen, members, base_models.nodes_to_load)
         return await send_to_nodes(request, "/v1/load_lora_adapter", choose)
 
     @router.post("/v1/unload_lora_adapter", response_model=FanOutResult, responses=responses, openapi_extra=lora)
@@ -181,7 +181,7 @@ def _add_fan_out_routes(router: APIRouter, members: Members, crew: Crew, upstrea
 
         The body is as vLLM takes it, with `base_model_name` where several base models have an adapter of that name.
         """
-        choose = partial(_chosen, members, bases.nodes_to_unload)
+        choose = partial(_chosen, members, base_models.nodes_to_unload)
         return await send_to_nodes(request, "/v1/unload_lora_adapter", choose)
 
     @router.post("/reset_prefix_cache", response_model=FanOutResult, responses=responses)
@@ -190,7 +190,7 @@ def _add_fan_out_routes(router: APIRouter, members: Members, crew: Crew, upstrea
 
         def choose(_: bytes) -> Sequence[Node]:
             return (
-                bases.nodes_of(members.all(), base_model_name)
+                base_models.nodes_of(members.all(), base_model_name)
                 if base_model_name
                 else [node for node in members.all() if node.info]
             )

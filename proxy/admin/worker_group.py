@@ -14,8 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from baton.proxy.admin import node_metrics as member_metrics
-from baton.proxy.admin import node_views as views
+from baton.proxy.admin import node_metrics, node_views
 from baton.proxy.admin.metric_families import Family, added_up, families, lasting, metrics
 from baton.proxy.admin.override_store import BookError, OrderBook
 from baton.proxy.admin.report import Counted, Report
@@ -89,16 +88,16 @@ class Crew:
     async def metrics(self) -> bytes:
         """Return the series of all workers in Prometheus' text format."""
         reports = await self._reports()
-        nodes = views.joined(report.views() for report in reports)
+        nodes = node_views.joined(report.views() for report in reports)
         summed = _of_members(added_up(report.counted.families for report in reports), nodes)
         names = {(node.role, node.url) for node in nodes}
         times = tallied(report.counted.times for report in reports)
-        timed = member_metrics.times(each for each in times if (each.role, each.url) in names)
-        return render([*metrics(summed), *timed, *member_metrics.states(nodes)])
+        timed = node_metrics.times(each for each in times if (each.role, each.url) in names)
+        return render([*metrics(summed), *timed, *node_metrics.states(nodes)])
 
     async def nodes(self) -> list[NodeView]:
         """Return the members as all workers see them together."""
-        return views.joined(report.views() for report in await self._reports())
+        return node_views.joined(report.views() for report in await self._reports())
 
     async def state(self) -> dict[str, Any]:
         """Return everything about membership and admission, for `/admin/state`."""
@@ -107,8 +106,8 @@ class Crew:
             **self._members.state(),
             "uptime_s": max(report.uptime_s for report in reports),
             "workers": [report.worker_view() for report in reports],
-            "nodes": views.joined(report.views() for report in reports),
-            "leaving": views.leaving(report.leavers() for report in reports),
+            "nodes": node_views.joined(report.views() for report in reports),
+            "leaving": node_views.leaving(report.leavers() for report in reports),
         }
 
     async def change(self, act: Callable[[], T]) -> T:
@@ -189,7 +188,7 @@ class Crew:
             worker=self._seat.number if self._seat else 0,
             pid=os.getpid(),
             counted=found,
-            nodes=[views.view(node).model_dump(mode="json") for node in self._members.all()],
+            nodes=[node_views.view(node).model_dump(mode="json") for node in self._members.all()],
             leaving=self._members.state()["leaving"],
             admission=self._admission.state(),
             uptime_s=time.monotonic() - self._made_s,
@@ -244,7 +243,7 @@ class Crew:
 
     def _count(self) -> Counted:
         nodes = self._members.all()
-        own = [*self._counted.collect(), member_metrics.openings([views.view(node) for node in nodes])]
+        own = [*self._counted.collect(), node_metrics.openings([node_views.view(node) for node in nodes])]
         if self._seat is not None:
             own += _crew_metrics(self._seat)
         times = tallied((self._carried.times, (tally(node.role, node.url, node.times) for node in nodes)))
@@ -289,7 +288,7 @@ def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Fami
             each.kind,
             [line for line in each.samples if (line.labels["role"], line.labels["url"]) in names],
         )
-        if each.name == member_metrics.OPENINGS
+        if each.name == node_metrics.OPENINGS
         else each
         for each in found
     ]

@@ -1,1 +1,1 @@
-"""Who may begin, and who waits, when there are more requests than the nodes can take. Start with `gate.py`."""
+"""Who may begin, and who waits, when there are more requests than the nodes can take. Start with `concurrency_limiter.py`."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from baton.proxy.admin import node_views as views
+from baton.proxy.admin import node_views
 from baton.proxy.admission.admission import Admission
 from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, NodeTimes, Times
 from baton.proxy.nodes.node import Node
@@ -115,8 +115,8 @@ def joined(glimpses: Sequence[Glimpse], workers: int) -> dict[str, Any]:
     for each in glimpses:
         for node in each.nodes:
             more.setdefault((node.view["role"], node.view["url"]), []).append(node)
-    nodes = views.joined([NodeView.model_validate(node.view) for node in each.nodes] for each in glimpses)
-    leaving = views.leaving([LeavingView.model_validate(node) for node in each.leaving] for each in glimpses)
+    nodes = node_views.joined([NodeView.model_validate(node.view) for node in each.nodes] for each in glimpses)
+    leaving = node_views.leaving([LeavingView.model_validate(node) for node in each.leaving] for each in glimpses)
     watched = [each.requests for each in glimpses if each.requests is not None]
     return {
         "workers": {"answering": len(glimpses), "of": workers},
@@ -153,7 +153,7 @@ def _node(node: Node) -> NodeShown:
     times: NodeTimes = node.times
     first = times.answered if node.role == "prefill" else times.first_bytes
     return NodeShown(
-        view=views.view(node).model_dump(mode="json"),
+        view=node_views.view(node).model_dump(mode="json"),
         first=_total(first),
         gaps=_total(times.gaps),
         running=load.running if load else None,

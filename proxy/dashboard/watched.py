@@ -1,6 +1,6 @@
 """A request that is being watched: it is traced by what notes its legs, and its client counts chunks.
 
-The main path tells a request's trace of everything that matters (`sight/traces.py`). So a watched request has a trace that
+The main path tells a request's trace of everything that matters (`tracing/traces.py`). So a watched request has a trace that
 notes it, around the one that it would have had; all others are served as if there were no dashboard.
 """
 

@@ -2,7 +2,7 @@
 
 An attempt that the client does not see to its end (it left, the deadline passed, another plan follows) closes every
 connection at once: that is how a vLLM server learns to stop. It may have learned too late, or never have read the
-request; so the prefill node is told as well (`cancels.py`), unless the decode node has answered with the prompt's KV.
+request; so the prefill node is told as well (`cancel_notifier.py`), unless the decode node has answered with the prompt's KV.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Read the body once; wait for a place (`admission/`); choose nodes; send both legs at once; relay the decode node's
 bytes. Until the first byte went out any failure leads to another plan (`failover.py`); after it the stream is resumed
-where that is exact (`answering.py`).
+where that is exact (`resumption.py`).
 Every wait is bounded by the request's deadline.
 """
 

@@ -2,8 +2,7 @@
 
 from typing import Final
 
-from baton.proxy.request import eligibility as classify
-from baton.proxy.request import single_node as alone
+from baton.proxy.request import eligibility, single_node
 
 NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
 NO_PREFILL_READY: Final = "no prefill node is ready"
@@ -12,16 +11,16 @@ NO_PREFILL_SPEAKS: Final = "no ready prefill node speaks the same protocol versi
 SHORT: Final = "little of the prompt is new to the decode node"
 
 LABELS: Final = {
-    classify.BEST_OF: "best_of",
-    classify.BEAM_SEARCH: "beam_search",
-    classify.PROMPT_LOGPROBS: "prompt_logprobs",
-    classify.NO_PROMPT: "no_prompt",
-    classify.EMBEDDINGS: "embeddings",
-    classify.MEDIA: "media",
-    alone.BACKGROUND: "background",
-    alone.TOOLS: "built_in_tools",
-    alone.TRUNCATION: "truncation",
-    alone.PREVIOUS: "previous_response",
+    eligibility.BEST_OF: "best_of",
+    eligibility.BEAM_SEARCH: "beam_search",
+    eligibility.PROMPT_LOGPROBS: "prompt_logprobs",
+    eligibility.NO_PROMPT: "no_prompt",
+    eligibility.EMBEDDINGS: "embeddings",
+    eligibility.MEDIA: "media",
+    single_node.BACKGROUND: "background",
+    single_node.TOOLS: "built_in_tools",
+    single_node.TRUNCATION: "truncation",
+    single_node.PREVIOUS: "previous_response",
     NO_PREFILL_CONFIGURED: "no_prefill_configured",
     NO_PREFILL_READY: "no_prefill_ready",
     NO_PREFILL_MATCHES: "no_prefill_matches",

@@ -1,4 +1,4 @@
-"""The prefill leg of each API: the same prompt, one token, no stream. Pure; `bodies.py` has that of chat and completions.
+"""The prefill leg of each API: the same prompt, one token, no stream. Pure; `leg_bodies.py` has that of chat and completions.
 
 What shapes the prompt stays: messages, instructions, tools, what the client says of thinking, template arguments, salt.
 """

@@ -1,4 +1,4 @@
-"""Which requests of `/v1/responses` one decode node serves alone, and why. Pure; `classify.py` judges the other routes."""
+"""Which requests of `/v1/responses` one decode node serves alone, and why. Pure; `eligibility.py` judges the other routes."""
 
 from typing import Any, Final
 

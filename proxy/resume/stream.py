@@ -9,7 +9,7 @@ from baton.proxy.errors import StreamBrokenError
 from baton.proxy.request.endpoints import CHAT
 from baton.proxy.request.fields import is_on
 from baton.proxy.request.parse import ClientRequest
-from baton.proxy.resume import continuation as follow
+from baton.proxy.resume import continuation
 from baton.proxy.resume.continuation import CannotFollowError
 from baton.proxy.resume.record import Record, ReplayRecord, TokenRecord
 from baton.proxy.resume.rules import Never, Way, judge
@@ -63,15 +63,15 @@ class Stream:
         if isinstance(self.way, Never):
             raise CannotFollowError(self.way)
         assert self._record is not None
-        missing = follow.closing(self._request, self._record)
+        missing = continuation.closing(self._request, self._record)
         if missing is not None:
             return missing
         self._legs += 1
         if isinstance(self._record, TokenRecord):
-            following = follow.from_token_ids(self._request, self._record, self._legs)
+            following = continuation.from_token_ids(self._request, self._record, self._legs)
             self.passing = TokenSeam(following, self._record, chat=self._request.endpoint == CHAT)
         else:
-            following = follow.from_the_start(self._request, self._record, self._legs)
+            following = continuation.from_the_start(self._request, self._record, self._legs)
             self.passing = ReplaySeam(following, self._record)
         self.asked = following.request
         return None

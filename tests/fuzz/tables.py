@@ -7,11 +7,10 @@ from collections.abc import Sized
 from itertools import chain
 from typing import NamedTuple
 
-from baton.kv_connector.handoff import consumer
-from baton.kv_connector.handoff import peer_quotas as claims
+from baton.kv_connector.handoff import consumer, peer_quotas
 from tests.support.ranks import Ranks
 
-PENDING = 2_000 + 4 * claims.BEAT_BUDGET  # answers that wait to be sent: some, and those to a few long beats
+PENDING = 2_000 + 4 * peer_quotas.BEAT_BUDGET  # answers that wait to be sent: some, and those to a few long beats
 
 
 class Table(NamedTuple):
@@ -33,12 +32,12 @@ def _prefill(ranks: Ranks, requests: int) -> list[Table]:
     machine, loop, sender = worker._producer, worker._loop, worker._sender
     held = machine._claims
     outputs: tuple[Sized, ...] = (machine.outbox, machine.ended, machine.to_digest, machine.complaints)
-    ranks_known = claims.MAX_PEERS + requests  # those whose last pushes have not ended, too
+    ranks_known = peer_quotas.MAX_PEERS + requests  # those whose last pushes have not ended, too
     rows: list[tuple[str, Sized | int, int]] = [
-        ("P sessions", machine.sessions, claims.MAX_PEERS),
-        ("P routes", machine._routes, claims.MAX_PEERS),
-        ("P introductions", machine._hellos, claims.MAX_PEERS),
-        ("P transfers", machine.transfers, claims.MAX_UNSTARTED + requests),
+        ("P sessions", machine.sessions, peer_quotas.MAX_PEERS),
+        ("P routes", machine._routes, peer_quotas.MAX_PEERS),
+        ("P introductions", machine._hellos, peer_quotas.MAX_PEERS),
+        ("P transfers", machine.transfers, peer_quotas.MAX_UNSTARTED + requests),
         ("P requests", machine._ids, requests),
         ("P pushable", machine._pushable, requests),
         ("P tombstones", machine.tombstones, machine.tombstones._capacity),
@@ -46,10 +45,10 @@ def _prefill(ranks: Ranks, requests: int) -> list[Table]:
         ("P claims: transfers", held.transfers, ranks_known),
         ("P claims: blocks", held.blocks, ranks_known),
         ("P claims: places", held.places, ranks_known),
-        ("P claims: engines", held.owners, claims.MAX_PEERS * claims.MAX_ENGINES_EACH),
-        ("P most transfers of one rank", max(held.transfers.values(), default=0), claims.MAX_TRANSFERS_EACH),
-        ("P most blocks of one rank", max(held.blocks.values(), default=0), claims.MAX_BLOCKS_EACH),
-        ("P most places of one rank", max(held.places.values(), default=0), claims.MAX_PLACES_EACH),
+        ("P claims: engines", held.owners, peer_quotas.MAX_PEERS * peer_quotas.MAX_ENGINES_EACH),
+        ("P most transfers of one rank", max(held.transfers.values(), default=0), peer_quotas.MAX_TRANSFERS_EACH),
+        ("P most blocks of one rank", max(held.blocks.values(), default=0), peer_quotas.MAX_BLOCKS_EACH),
+        ("P most places of one rank", max(held.places.values(), default=0), peer_quotas.MAX_PLACES_EACH),
         ("P connections", worker._speakers, worker._speakers._capacity),
         ("P outputs", sum(map(len, outputs)), 0),
         ("P released", machine.released, requests),

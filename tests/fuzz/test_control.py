@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.kv_connector.handoff import peer_quotas as claims
+from baton.kv_connector.handoff import peer_quotas
 from tests.fuzz.control import Outcome, run
 from tests.fuzz.world import World
 
@@ -16,10 +16,10 @@ GROWTH_BYTES = 64 * 1024 * 1024  # this process has much else in it; the long ru
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Honest and hostile ranks, with little room."""
-    monkeypatch.setattr(claims, "MAX_TRANSFERS_EACH", 64)
-    monkeypatch.setattr(claims, "MAX_UNSTARTED", 128)
-    monkeypatch.setattr(claims, "MAX_PEERS", 64)
-    monkeypatch.setattr(claims, "BEAT_BUDGET", 32)
+    monkeypatch.setattr(peer_quotas, "MAX_TRANSFERS_EACH", 64)
+    monkeypatch.setattr(peer_quotas, "MAX_UNSTARTED", 128)
+    monkeypatch.setattr(peer_quotas, "MAX_PEERS", 64)
+    monkeypatch.setattr(peer_quotas, "BEAT_BUDGET", 32)
     world = World(tmp_path, seed=4, tombstones=512, connections=32)
     yield world
     world.stop()

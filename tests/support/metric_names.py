@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from baton.kv_connector.metrics import DECODE_OUTCOMES, PREFILL_OUTCOMES, VERIFIED, families
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.node.metrics import ConnectorMetrics
-from baton.proxy.admin import node_metrics as member_metrics
+from baton.proxy.admin import node_metrics
 from baton.proxy.admin.worker_group import _crew_metrics
 from baton.proxy.auth.metrics import AccessMetrics
 from baton.proxy.errors import Refusal
@@ -49,9 +49,9 @@ def series() -> dict[str, frozenset[str]]:
     node = ConnectorMetrics("decode", None, Refusals(logging.getLogger(__name__)), CollectorRegistry())  # type: ignore[arg-type]  # not asked
     found = [
         *metrics.registry._collector_to_names,
-        *member_metrics.states(()),
-        member_metrics.openings(()),
-        *member_metrics.times(()),
+        *node_metrics.states(()),
+        node_metrics.openings(()),
+        *node_metrics.times(()),
         *_crew_metrics(SimpleNamespace(starts=1)),  # type: ignore[arg-type]
         *families("prefill", {}, {}),
         *node.describe(),

@@ -23,6 +23,51 @@ MAY_IMPORT: dict[str, set[str]] = {
     "deploy/embedded_model": {"torch"},
     "deploy/microbench": {"contracts", "deploy", "kv_connector", "torch"},
 }
+# In a room whose parts are many, in order: a folder, or a file beside them, imports itself and what stands before it.
+FLOORS: dict[str, list[str]] = {
+    "proxy": [
+        "errors",
+        "http",
+        "nodes",
+        "tracing",
+        "request",
+        "http_server",
+        "routing",
+        "planning",
+        "admission",
+        "resume",
+        "response",
+        "telemetry",
+        "handler",
+        "workers",
+        "admin",
+        "auth",
+        "passthrough",
+        "openapi",
+        "dashboard",
+        "app",
+        "server",
+        "__main__",
+    ],
+    "kv_connector": [
+        "errors",
+        "telemetry",
+        "control",
+        "vllm_compat",
+        "protocol",
+        "layout",
+        "handoff",
+        "engine",
+        "config",
+        "worker_side",
+        "scheduler_side",
+        "metrics",
+        "trace",
+        "supported",
+        "connector",
+    ],
+}
+MOST_ENTRIES = 25  # of a folder that a reader sees first
 GUARDED = {room.partition("/")[0] for room in MAY_IMPORT} | {"vllm", "torch", "torch_npu", "mooncake"}
 
 
@@ -56,6 +101,30 @@ def test_imports_point_one_way(room: str) -> None:
     ]
 
     assert wrong == []
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_the_folders_of_a_room_import_one_way(room: str) -> None:
+    """So that each can be read with what stands before it in the list, and no two need each other."""
+    floors = FLOORS[room]
+    wrong = []
+    for file in (ROOT / room).rglob("*.py"):
+        own = file.relative_to(ROOT / room).parts[0].removesuffix(".py")
+        for line, name in imports_of(ast.parse(file.read_text())):
+            other = name.removeprefix(f"baton.{room}.").partition(".")[0]
+            if name.startswith(f"baton.{room}.") and floors.index(other) > floors.index(own):
+                wrong.append(f"{file.relative_to(ROOT)}:{line} imports {name}")
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", FLOORS)
+def test_a_room_is_seen_at_a_glance(room: str) -> None:
+    """Every part has its place in the list, and there are few."""
+    entries = {path.name for path in (ROOT / room).iterdir()} - {"__pycache__"}
+
+    assert {entry.removesuffix(".py") for entry in entries} == {*FLOORS[room], "__init__"}
+    assert len(entries) <= MOST_ENTRIES
 
 
 def test_every_import_of_ours_is_by_the_one_name() -> None:

@@ -21,7 +21,7 @@ CUT_S = 7.5
 TALKER = f"""
 import sys, time
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.side_channel import ControlLoop
+from baton.kv_connector.control.loop import ControlLoop
 
 class Talker:
     def on_payload(self, peer, payload):

@@ -8,8 +8,7 @@ import pytest
 
 from baton.kv_connector.handoff import producer, pushing
 from baton.kv_connector.layout import groups
-from baton.kv_connector.scheduler_side import block_pins as pins
-from baton.kv_connector.scheduler_side import decode, prefill
+from baton.kv_connector.scheduler_side import block_pins, decode, prefill
 from tests.support.async_schedules.group_world import LAYOUTS, GroupWorld, plan_of
 from tests.support.async_schedules.world import Order
 
@@ -42,7 +41,7 @@ def to_be_seen(name: str) -> set[str]:
 
 def without_pins(patch: pytest.MonkeyPatch) -> None:
     """P trusts vLLM to keep a finished prompt's blocks (I2)."""
-    patch.setattr(pins.BlockTables, "pin", lambda *_: None)
+    patch.setattr(block_pins.BlockTables, "pin", lambda *_: None)
 
 
 def with_the_whole_prompt(patch: pytest.MonkeyPatch) -> None:

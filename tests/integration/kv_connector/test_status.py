@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from baton.kv_connector.control import status_server as status
+from baton.kv_connector.control import status_server
 from baton.kv_connector.control.status_server import CANCEL, REQUEST, OutcomeSender, StatusServer
 from baton.kv_connector.errors import ConnectorError
 
@@ -101,7 +101,7 @@ def test_stop_does_not_wait_for_ever(
     context: zmq.Context[zmq.Socket[bytes]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A snapshot that hangs (somebody keeps a lock) must not keep the engine from ending."""
-    monkeypatch.setattr(status, "_STOP_S", 0.05)
+    monkeypatch.setattr(status_server, "_STOP_S", 0.05)
     asked, may_end, ended = threading.Event(), threading.Event(), threading.Event()
 
     def snapshot() -> dict[str, Any]:

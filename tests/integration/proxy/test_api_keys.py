@@ -15,9 +15,8 @@ import httpx
 import openai
 import pytest
 
-from baton.proxy.auth import account
-from baton.proxy.auth import api_key_auth as doors
-from baton.proxy.http_server import file_watcher as follow
+from baton.proxy.auth import account, api_key_auth
+from baton.proxy.http_server import file_watcher
 from tests.integration.proxy import test_workers
 from tests.integration.proxy.test_admission import hold, release, until_waiting
 from tests.integration.proxy.test_failover import metric
@@ -225,8 +224,8 @@ async def test_a_new_file_counts_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Keys come and go; what was counted of a key that stays is kept; a broken file keeps the old keys, loudly."""
-    monkeypatch.setattr(follow.Follower.__init__, "__kwdefaults__", {"failed": lambda _: None, "look_s": 0.02})
-    caplog.set_level(logging.INFO, doors.logger.name)
+    monkeypatch.setattr(file_watcher.Follower.__init__, "__kwdefaults__", {"failed": lambda _: None, "look_s": 0.02})
+    caplog.set_level(logging.INFO, api_key_auth.logger.name)
     async with keyed(tmp_path) as running:
         path = tmp_path / "keys"
         spent = [(await ask(running, "slow")).status_code for _ in range(3)]

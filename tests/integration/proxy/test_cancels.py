@@ -8,7 +8,7 @@ import pytest
 
 from baton.contracts.http import MAX_CANCELLED
 from baton.contracts.kv_transfer import new_transfer_id
-from baton.proxy.handler import cancel_notifier as cancels
+from baton.proxy.handler import cancel_notifier
 from baton.proxy.handler.cancel_notifier import MAX_WAITING, Cancels
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import Node
@@ -153,7 +153,7 @@ async def telling(
     monkeypatch: pytest.MonkeyPatch, patience_s: float = 60.0
 ) -> AsyncIterator[tuple[Cancels, FakeVllm, Node, Metrics]]:
     """The cancels of a proxy, and one prefill node."""
-    monkeypatch.setattr(cancels, "PAUSES_S", (0.01, 0.05))
+    monkeypatch.setattr(cancel_notifier, "PAUSES_S", (0.01, 0.05))
     fake = FakeVllm("prefill", Fabric())
     await fake.start()
     upstream, metrics = Upstream(connect_timeout_s=1.0), Metrics()
@@ -221,7 +221,7 @@ async def test_a_node_that_is_silent_is_told_again_and_again(monkeypatch: pytest
 
 async def test_a_node_that_hangs_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call is given up, not the cancel."""
-    monkeypatch.setattr(cancels, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(cancel_notifier, "TIMEOUT_S", 0.1)
     async with telling(monkeypatch) as (made, fake, node, metrics):
         fake.cancels_may_end.clear()
         made.add(node, ids(1)[0])
@@ -253,7 +253,7 @@ async def test_a_node_that_is_gone_is_not_waited_for(monkeypatch: pytest.MonkeyP
 
 async def test_stopping_says_what_is_left_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """A proxy that is stopped ends its requests, and their transfers with them; a silent node does not keep it."""
-    monkeypatch.setattr(cancels, "TIMEOUT_S", 0.2)
+    monkeypatch.setattr(cancel_notifier, "TIMEOUT_S", 0.2)
     async with telling(monkeypatch) as (made, fake, node, _):
         made.add(node, ids(1)[0])
         await made.stop()

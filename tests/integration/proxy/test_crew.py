@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.admin import override_store as book
-from baton.proxy.admin import worker_group as crew
+from baton.proxy.admin import override_store, worker_group
 from baton.proxy.admin.override_store import BookError, OrderBook
 from baton.proxy.admin.report import Counted
 from baton.proxy.admin.worker_group import Crew
@@ -64,7 +63,7 @@ async def test_times_that_a_former_worker_left_go_with_their_node(tmp_path: Path
 
 async def test_a_worker_that_cannot_read_the_orders_lives_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Too many open files, for a while: it goes on telling that it is well, and reads them later."""
-    monkeypatch.setattr(crew, "TICK_S", 0.01)
+    monkeypatch.setattr(worker_group, "TICK_S", 0.01)
     ear, pulse = os.pipe()
     os.set_blocking(ear, False)
     read, fails = Path.read_bytes, True
@@ -101,7 +100,7 @@ async def test_an_order_that_cannot_be_written_down_is_not_followed(
 
     async with worker(tmp_path) as (made, members):
         await made.change(lambda: members.add("decode", NODE))
-        monkeypatch.setattr(book, "replace_file", full)
+        monkeypatch.setattr(override_store, "replace_file", full)
         with pytest.raises(BookError, match="No space left"):
             await made.change(lambda: members.add("decode", NODE + "1"))
         with pytest.raises(BookError, match="No space left"):

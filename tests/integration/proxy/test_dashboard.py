@@ -135,11 +135,10 @@ async def test_a_failed_leg_and_its_retry_are_seen() -> None:
 
 async def test_nodes_are_asked_only_while_somebody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quarantine and failures come with the second look; when nobody looks any more, nobody is asked any more."""
-    from baton.proxy.dashboard import asking
-    from baton.proxy.dashboard import recorder as scene
+    from baton.proxy.dashboard import asking, recorder
 
     monkeypatch.setattr(asking, "ROUND_S", 0.02)
-    monkeypatch.setattr(scene, "LOOK_S", 0.2)
+    monkeypatch.setattr(recorder, "LOOK_S", 0.2)
     async with cluster() as running:
         node = running.decode[0]
         tell_transfers(node, quarantined=7)

@@ -18,8 +18,7 @@ from vllm.v1.engine.detokenizer import FastIncrementalDetokenizer
 from baton.deploy.embedded_model import WEIGHTS
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.parse import ClientRequest, parse
-from baton.proxy.resume import continuation as follow
-from baton.proxy.resume import events
+from baton.proxy.resume import continuation, events
 from baton.proxy.resume.record import TokenRecord
 from baton.proxy.resume.splicer import TokenSeam
 
@@ -107,10 +106,10 @@ def resumed(tokenizer: Tokenizer, request: ClientRequest, answer: list[int], str
     chat, tells = request.endpoint == CHAT, "return_token_ids" in request.fields
     record = TokenRecord(chat=chat, hides=not tells)
     got = b"".join(map(record.take, stream[:cut]))
-    missing = follow.closing(request, record)
+    missing = continuation.closing(request, record)
     if missing is not None:
         return got + missing
-    following = follow.from_token_ids(request, record, 2)
+    following = continuation.from_token_ids(request, record, 2)
     seam = TokenSeam(following, record, chat=chat)
     prompt = msgspec.json.decode(following.request.fields["prompt"])
     rest = [[token] for token in answer[following.given_tokens :]]

@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from baton.contracts.node_info import RegionInfo
-from baton.kv_connector.handoff import consumer
-from baton.kv_connector.handoff import peer_quotas as claims
+from baton.kv_connector.handoff import consumer, peer_quotas
 from baton.kv_connector.handoff.outgoing import Complaint, Prompt
 from baton.kv_connector.handoff.peer_quotas import Claims
 from baton.kv_connector.protocol.messages import (
@@ -157,7 +156,7 @@ def test_an_engine_may_be_anybodys_when_its_owner_is_gone(scene: Scene) -> None:
 
 def test_open_transfers_are_bounded_for_each_rank(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have so many and no more, and again as many when they have ended."""
-    monkeypatch.setattr(claims, "MAX_TRANSFERS_EACH", 5)
+    monkeypatch.setattr(peer_quotas, "MAX_TRANSFERS_EACH", 5)
     for name in range(20):
         scene.says(reservation(f"u{name}"))
     assert len(scene.pair.p.transfers) == 6
@@ -172,7 +171,7 @@ def test_open_transfers_are_bounded_for_each_rank(scene: Scene, monkeypatch: pyt
 
 def test_transfers_without_a_prompt_are_bounded_over_all_ranks(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts that start here always find a place."""
-    monkeypatch.setattr(claims, "MAX_UNSTARTED", 3)
+    monkeypatch.setattr(peer_quotas, "MAX_UNSTARTED", 3)
     for number in range(10):
         scene.says(Beat(open=[OpenEpoch(f"u{i}", 0) for i in range(number)]))
     assert len(scene.pair.p.transfers) == 3
@@ -187,7 +186,7 @@ def test_transfers_without_a_prompt_are_bounded_over_all_ranks(scene: Scene, mon
 
 def test_reserved_blocks_are_bounded_for_each_rank(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of ids is what a reservation costs; what has ended counts no more."""
-    monkeypatch.setattr(claims, "MAX_BLOCKS_EACH", 10)
+    monkeypatch.setattr(peer_quotas, "MAX_BLOCKS_EACH", 10)
     for name in range(10):
         scene.says(reservation(f"u{name}"))
     assert scene.pair.p._claims.blocks[E] == 9
@@ -203,8 +202,8 @@ def test_reserved_blocks_are_bounded_for_each_rank(scene: Scene, monkeypatch: py
 
 def test_places_without_a_block_count_for_themselves(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layer with a window wants a few blocks of a long list: the rest are no blocks, and bounded all the same."""
-    monkeypatch.setattr(claims, "MAX_BLOCKS_EACH", 10)
-    monkeypatch.setattr(claims, "MAX_PLACES_EACH", 100)
+    monkeypatch.setattr(peer_quotas, "MAX_BLOCKS_EACH", 10)
+    monkeypatch.setattr(peer_quotas, "MAX_PLACES_EACH", 100)
     for name in range(9):
         assert scene.says(reservation(f"u{name}", blocks=[[0] * 10 + [1]])) == []
     assert (scene.pair.p._claims.blocks[E], scene.pair.p._claims.places[E]) == (9, 99)
@@ -222,7 +221,7 @@ def test_places_without_a_block_count_for_themselves(scene: Scene, monkeypatch: 
 
 def test_processes_that_introduce_themselves_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that P knows are served on; a newcomer gets in when one of the crowd has been silent for long enough."""
-    monkeypatch.setattr(claims, "MAX_PEERS", 4)
+    monkeypatch.setattr(peer_quotas, "MAX_PEERS", 4)
     for sender in range(100, 120):
         scene.says(greeting(), sender=sender)
     assert len(scene.pair.p.sessions) == len(scene.pair.p._routes) == len(scene.pair.p._hellos) == 4
@@ -332,7 +331,7 @@ def test_a_second_request_with_a_transfer_id_in_use_is_counted(scene: Scene) -> 
 
 def test_engines_that_a_rank_has_named_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that fences often names many, one after the other: the newest stay its own."""
-    monkeypatch.setattr(claims, "MAX_ENGINES_EACH", 3)
+    monkeypatch.setattr(peer_quotas, "MAX_ENGINES_EACH", 3)
     held = Claims()
     for number in range(10):
         held.reserve(D, reservation(engine=f"e{number}"))
@@ -396,7 +395,7 @@ def test_a_complaint_is_heard_once(scene: Scene) -> None:
 
 def test_one_beat_makes_a_prefill_rank_do_a_bounded_amount(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Begin, answer or end: the rest waits for the next beats, and others do not wait for it."""
-    monkeypatch.setattr(claims, "BEAT_BUDGET", 3)
+    monkeypatch.setattr(peer_quotas, "BEAT_BUDGET", 3)
     listed = Beat(open=[OpenEpoch(f"u{number}", 0) for number in range(8)])
     grown = [len(scene.says(listed)) and len(scene.pair.p.transfers) - 1 for _ in range(4)]
     assert grown == [3, 6, 8, 8]
@@ -411,7 +410,7 @@ def test_one_beat_makes_a_prefill_rank_do_a_bounded_amount(scene: Scene, monkeyp
 
 def test_a_prompt_that_nobody_wants_any_more_is_let_go_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds blocks: the bound of a beat is not for it (I5)."""
-    monkeypatch.setattr(claims, "BEAT_BUDGET", 2)
+    monkeypatch.setattr(peer_quotas, "BEAT_BUDGET", 2)
     names = [f"u{number}" for number in range(6)]
     for name in names:
         scene.pair.p.start(name, f"r-{name}", Prompt(16, 1, b""), 0.0)

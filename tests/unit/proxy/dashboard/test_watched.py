@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.dashboard import recorder as scene
+from baton.proxy.dashboard import recorder
 from baton.proxy.dashboard.recorder import Scene
 from baton.proxy.dashboard.watched import MAX_LEGS, WatchedClient
 from baton.proxy.http_server.connection_budget import Claims
@@ -85,7 +85,7 @@ async def test_nobody_looks_and_nothing_is_noted() -> None:
 
 async def test_a_look_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that is closed says nothing; a request that ends then is kept by nobody."""
-    monkeypatch.setattr(scene, "LOOK_S", 0.01)
+    monkeypatch.setattr(recorder, "LOOK_S", 0.01)
     async with watching() as (sight, made):
         late = client(sight)
         while made.is_watched:  # noqa: ASYNC110  # nobody is told of its end
@@ -142,7 +142,7 @@ async def test_a_trace_hears_what_it_would_have_heard() -> None:
 async def test_what_is_watched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many requests at once, so many shown, so many remembered; so many legs of each."""
     for name, most in {"MOST_WATCHED": 5, "MOST_SHOWN": 3}.items():
-        monkeypatch.setattr(scene, name, most)
+        monkeypatch.setattr(recorder, name, most)
     async with watching() as (sight, made):
         clients = [client(sight, f"r{number}") for number in range(7)]
         for _ in range(20):
@@ -157,7 +157,7 @@ async def test_what_is_watched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     assert (len(shown["live"]), shown["live_total"]) == (3, 5)
     assert [request["id"] for request in shown["live"]] == ["r2", "r3", "r4"]
     assert len(shown["live"][2]["legs"]) == MAX_LEGS
-    assert (len(after["recent"]), after["recent"][-1]["id"]) == (scene.MOST_ENDED, "s199")
+    assert (len(after["recent"]), after["recent"][-1]["id"]) == (recorder.MOST_ENDED, "s199")
 
 
 async def test_no_text_of_a_request_is_shown() -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.proxy.request import eligibility as classify
+from baton.proxy.request import eligibility
 from baton.proxy.request.eligibility import has_several_prompts, reason_for_local
 from baton.proxy.request.fields import split
 
@@ -38,20 +38,20 @@ def test_any_number_of_prompts_and_answers_is_disaggregated(body: dict[str, Any]
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ({"prompt": "a", "best_of": 2}, classify.BEST_OF),
-        ({"prompt": "a", "use_beam_search": True}, classify.BEAM_SEARCH),
-        ({"prompt": "a", "use_beam_search": "yes"}, classify.BEAM_SEARCH),
-        ({"prompt": "a", "prompt_logprobs": 0}, classify.PROMPT_LOGPROBS),
-        ({"prompt": "a", "echo": True, "logprobs": 1}, classify.PROMPT_LOGPROBS),
-        ({"messages": [], "echo": True}, classify.PROMPT_LOGPROBS),
-        ({"prompt_embeds": "AAAA"}, classify.EMBEDDINGS),
-        ({"prompt": []}, classify.NO_PROMPT),
-        ({"messages": [{"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, classify.MEDIA),
-        ({"messages": [{"content": [{"image_url": {"url": "x"}}]}]}, classify.MEDIA),
-        ({"messages": [{"content": [{"type": "image", "source": {}}]}]}, classify.MEDIA),
-        ({"messages": [{"content": [{"type": "input_audio", "input_audio": {}}]}]}, classify.MEDIA),
-        ({"input": [{"content": [{"type": "input_image", "image_url": "x"}]}]}, classify.MEDIA),
-        ({"input": [{"content": [{"type": "input_file", "file_id": "x"}]}]}, classify.MEDIA),
+        ({"prompt": "a", "best_of": 2}, eligibility.BEST_OF),
+        ({"prompt": "a", "use_beam_search": True}, eligibility.BEAM_SEARCH),
+        ({"prompt": "a", "use_beam_search": "yes"}, eligibility.BEAM_SEARCH),
+        ({"prompt": "a", "prompt_logprobs": 0}, eligibility.PROMPT_LOGPROBS),
+        ({"prompt": "a", "echo": True, "logprobs": 1}, eligibility.PROMPT_LOGPROBS),
+        ({"messages": [], "echo": True}, eligibility.PROMPT_LOGPROBS),
+        ({"prompt_embeds": "AAAA"}, eligibility.EMBEDDINGS),
+        ({"prompt": []}, eligibility.NO_PROMPT),
+        ({"messages": [{"content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, eligibility.MEDIA),
+        ({"messages": [{"content": [{"image_url": {"url": "x"}}]}]}, eligibility.MEDIA),
+        ({"messages": [{"content": [{"type": "image", "source": {}}]}]}, eligibility.MEDIA),
+        ({"messages": [{"content": [{"type": "input_audio", "input_audio": {}}]}]}, eligibility.MEDIA),
+        ({"input": [{"content": [{"type": "input_image", "image_url": "x"}]}]}, eligibility.MEDIA),
+        ({"input": [{"content": [{"type": "input_file", "file_id": "x"}]}]}, eligibility.MEDIA),
     ],
 )
 def test_what_the_protocol_does_not_cover_stays_on_the_decode_node(body: dict[str, Any], expected: str) -> None:

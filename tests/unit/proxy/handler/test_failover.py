@@ -11,7 +11,7 @@ from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
 from baton.proxy.errors import Kind, NoRoomError
 from baton.proxy.handler.failover import Failover
 from baton.proxy.nodes.node import Node, State
-from baton.proxy.planning import local_prefill_queue as line
+from baton.proxy.planning import local_prefill_queue
 from baton.proxy.planning.outcome import Opened, PrefillFailed
 from baton.proxy.planning.plans import Alone, Plan
 from baton.proxy.planning.retry_budget import RetryBudget
@@ -19,7 +19,7 @@ from baton.proxy.planning.retry_policy import Retries
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.telemetry.metrics import Metrics
 from tests.unit.proxy.members import node, request
-from tests.unit.proxy.test_plan import planner
+from tests.unit.proxy.planning.test_planner import planner
 
 ANSWER = Opened(cast("Any", None), b"ok")
 FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
@@ -48,7 +48,7 @@ class Legs:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "LOOK_S", 0.001)
+    monkeypatch.setattr(local_prefill_queue, "LOOK_S", 0.001)
 
 
 def make(legs: Legs, prefill: list[Node], decode: list[Node], *, retries: int = 9) -> Failover:

@@ -9,7 +9,7 @@ from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import Kind, UpstreamError
 from baton.proxy.http.upstream import Upstream
-from baton.proxy.nodes import health_probe as watch
+from baton.proxy.nodes import health_probe
 from baton.proxy.nodes.health_probe import Prober, Watch
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
 from tests.support.cluster import until_true
@@ -31,7 +31,7 @@ class BusyNode:
 
 async def test_what_was_heard_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where probes are rare, and until the next one; the node stays in use."""
-    monkeypatch.setattr(watch, "STALE_S", 0.05)
+    monkeypatch.setattr(health_probe, "STALE_S", 0.05)
     probed, prober = Node(url="http://n", role="decode"), BusyNode()
     watching = Watch(probed, cast("Prober", prober), lambda _: None)
     watching.start()
@@ -50,7 +50,7 @@ async def test_what_was_heard_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(("before", "after"), [((3, 10), (1, 20)), ((1, 20), (3, 10))])
 def test_what_comes_or_goes_during_a_probe_is_ours(before: tuple[int, int], after: tuple[int, int]) -> None:
     """The node may or may not have counted it."""
-    own = watch._most(*(NodeLoad(requests=each[0], prompt_bytes=each[1]) for each in (before, after)))
+    own = health_probe._most(*(NodeLoad(requests=each[0], prompt_bytes=each[1]) for each in (before, after)))
 
     assert own == NodeLoad(requests=3, prompt_bytes=20)
 

@@ -47,7 +47,7 @@ def test_a_message_is_asked_for_one_token() -> None:
 
 @pytest.mark.parametrize("path", [CHAT])
 def test_a_chat_is_asked_as_before(path: str) -> None:
-    """`bodies.py` makes it."""
+    """`request/leg_bodies.py` makes it."""
     made = leg(path, {"model": "m", "messages": [], "max_tokens": 9})
 
     assert (made["max_tokens"], made["n"], made[FIELD]) == (1, 1, PARAMS)

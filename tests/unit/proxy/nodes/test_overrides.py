@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from baton.proxy.admin import override_store as book
+from baton.proxy.admin import override_store
 from baton.proxy.admin.override_store import BookError, OrderBook
 from baton.proxy.nodes.node import Role
 from baton.proxy.nodes.overrides import Orders
-from tests.unit.proxy.test_members import members
+from tests.unit.proxy.nodes.test_registry import members
 
 ROLE: Role = "decode"
 ALL = ("http://d", "http://e", "http://f")
@@ -90,7 +90,7 @@ async def test_a_book_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 async def test_a_lock_that_is_never_let_go_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its holder may have been stopped."""
-    monkeypatch.setattr(book, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(override_store, "LOCK_TIMEOUT_S", 0.05)
     held, wanted = (OrderBook(tmp_path / "orders.json") for _ in range(2))
     async with held.locked():
         with pytest.raises(BookError, match="another worker holds"):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from baton.kv_connector.errors import BlockOutOfRange, LayoutError
-from baton.kv_connector.layout import copy_plan as plan
+from baton.kv_connector.layout import copy_plan
 from baton.kv_connector.layout.copy_plan import Copy, CopyPlan, plan_copies, plan_layers
 from baton.kv_connector.layout.regions import Region
 
@@ -33,7 +33,7 @@ def bytes_moved(copies: Iterable[Copy]) -> list[tuple[int, int]]:
 @pytest.fixture(params=["few", "many"])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Run the test with the code for short block tables and with that for long ones."""
-    monkeypatch.setattr(plan, "_FEW", 1 << 30 if request.param == "few" else 0)
+    monkeypatch.setattr(copy_plan, "_FEW", 1 << 30 if request.param == "few" else 0)
     return str(request.param)
 
 

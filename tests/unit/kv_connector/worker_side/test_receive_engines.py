@@ -8,7 +8,7 @@ import pytest
 
 from baton.kv_connector.engine.mooncake import MooncakeReceiver
 from baton.kv_connector.errors import EngineError
-from baton.kv_connector.worker_side import receive_engines as receiving
+from baton.kv_connector.worker_side import receive_engines
 from baton.kv_connector.worker_side.receive_engines import ReceivingEngines
 
 PATIENCE_S = 10.0
@@ -57,7 +57,7 @@ def running(
     factory: Factory, added: Callable[[int, str], None], fenced: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ReceivingEngines]:
     """The thread, retrying at once."""
-    monkeypatch.setattr(receiving, "RETRY_S", 0.01)
+    monkeypatch.setattr(receive_engines, "RETRY_S", 0.01)
     engines = ReceivingEngines(factory, [], added=added, fenced=fenced)  # type: ignore[arg-type]  # no sender is made
     engines.start()
     try:

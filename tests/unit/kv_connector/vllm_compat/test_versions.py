@@ -9,14 +9,14 @@ from vllm.v1.request import RequestStatus
 
 from baton.contracts.kv_transfer import Role
 from baton.kv_connector.errors import ConfigError
-from baton.kv_connector.vllm_compat import versions as engine_version
+from baton.kv_connector.vllm_compat import versions
 from baton.kv_connector.vllm_compat.versions import FailedLoads, TransferResults, check_engine, restart
 
 
 @pytest.fixture
 def _old(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if vLLM were older than 0.30."""
-    monkeypatch.setattr(engine_version, "KNOWS_FAILED_RECEIVES", False)
+    monkeypatch.setattr(versions, "KNOWS_FAILED_RECEIVES", False)
 
 
 def without(*hooks: str) -> Any:

@@ -4,12 +4,12 @@ import pytest
 
 from baton.contracts.node_info import Adapter
 from baton.proxy.errors import BadRequestError, UnknownModelError
-from baton.proxy.nodes import base_models as bases
+from baton.proxy.nodes import base_models
 from baton.proxy.nodes.node import Node, State
 from baton.proxy.nodes.readiness import models
 from baton.proxy.passthrough.choose import nodes_for
 from tests.unit.proxy.members import node, request
-from tests.unit.proxy.test_plan import planner
+from tests.unit.proxy.planning.test_planner import planner
 
 
 def serving(base: str, *adapters: str, also: tuple[str, ...] = (), role: str = "decode") -> Node:
@@ -27,23 +27,23 @@ def test_nodes_with_a_name_in_common_serve_one_base_model() -> None:
     """In whatever order they name it, and however they are linked; an adapter is no name of it."""
     nodes = [serving("a", also=("x",)), serving("x", also=("b",)), serving("c", "b-adapter"), serving("b")]
 
-    assert sorted(map(sorted, bases.bases(nodes))) == [["a", "b", "x"], ["c"]]
+    assert sorted(map(sorted, base_models.bases(nodes))) == [["a", "b", "x"], ["c"]]
 
 
 def test_an_adapter_is_loaded_on_the_nodes_of_its_base_model() -> None:
     """Without a name on those of the only one; where several are served, only with a name."""
-    assert bases.nodes_to_load([ONE, OTHER, UNKNOWN], "new", "other") == [OTHER]
-    assert bases.nodes_to_load([ONE, ONE, UNKNOWN], "new", "") == [ONE, ONE]
+    assert base_models.nodes_to_load([ONE, OTHER, UNKNOWN], "new", "other") == [OTHER]
+    assert base_models.nodes_to_load([ONE, ONE, UNKNOWN], "new", "") == [ONE, ONE]
     with pytest.raises(BadRequestError, match="'one', 'other'") as raised:
-        bases.nodes_to_load([ONE, OTHER], "new", "")
+        base_models.nodes_to_load([ONE, OTHER], "new", "")
     assert raised.value.param == "base_model_name"
     with pytest.raises(UnknownModelError, match="'poet'"):
-        bases.nodes_to_load([ONE, OTHER], "new", "poet")
+        base_models.nodes_to_load([ONE, OTHER], "new", "poet")
 
 
 def test_an_unknown_model_is_refused_in_vllms_words() -> None:
     """With the names of all base models; paths are left out, as vLLM does."""
-    found = bases.unknown_model("other?", [ONE, OTHER, UNKNOWN, serving("/home/me/weights")])
+    found = base_models.unknown_model("other?", [ONE, OTHER, UNKNOWN, serving("/home/me/weights")])
 
     assert str(found) == "The model `other?` does not exist. Valid aliases: one, other, <path>"
     assert (found.kind, found.param) == ("NotFoundError", "model")
@@ -53,7 +53,7 @@ def test_an_unknown_model_is_refused_in_vllms_words() -> None:
 def test_a_name_of_another_base_model_is_not_given_to_an_adapter(name: str) -> None:
     """Requests could not be told apart."""
     with pytest.raises(BadRequestError, match="'one'"):
-        bases.nodes_to_load([ONE, OTHER], name, "other")
+        base_models.nodes_to_load([ONE, OTHER], name, "other")
 
 
 def test_an_adapter_is_unloaded_where_it_is() -> None:
@@ -61,11 +61,11 @@ def test_an_adapter_is_unloaded_where_it_is() -> None:
     bare = serving("one")
     both = [ONE, bare, serving("other", "poet")]
 
-    assert bases.nodes_to_unload([ONE, bare, OTHER], "poet", "") == [ONE, bare]
-    assert bases.nodes_to_unload(both, "poet", "other") == both[2:]
+    assert base_models.nodes_to_unload([ONE, bare, OTHER], "poet", "") == [ONE, bare]
+    assert base_models.nodes_to_unload(both, "poet", "other") == both[2:]
     for nodes, adapter in ((both, "poet"), ([ONE, OTHER], "unheard of")):
         with pytest.raises(BadRequestError):
-            bases.nodes_to_unload(nodes, adapter, "")
+            base_models.nodes_to_unload(nodes, adapter, "")
 
 
 def test_a_name_that_two_base_models_have_is_refused_on_every_route() -> None:

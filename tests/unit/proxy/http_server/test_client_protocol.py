@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.http_server import waiting_at
-from baton.proxy.http_server import client_protocol as connections
+from baton.proxy.http_server import client_protocol
 from baton.proxy.http_server.client_protocol import ClientProtocol, protocol, writer_of
 from tests.support.fake_transport import Transport
 
@@ -115,7 +115,7 @@ async def test_a_stopping_proxy_lets_every_connection_ask_once_more(
     made: ClientProtocol, app: App, transport: Transport, monkeypatch: pytest.MonkeyPatch, *, asks: bool
 ) -> None:
     """A request may be on its way; it is answered and the connection is closed, as is one that asks nothing."""
-    monkeypatch.setattr(connections, "LAST_REQUEST_S", 0.05)
+    monkeypatch.setattr(client_protocol, "LAST_REQUEST_S", 0.05)
     made.shutdown()
     closed_at_once = transport.closing
     if asks:

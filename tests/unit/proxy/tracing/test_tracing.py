@@ -109,7 +109,7 @@ def test_without_the_packages_the_sentence_says_what_to_install() -> None:
 import sys
 sys.modules["opentelemetry"] = None
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.sight.tracing import TracingError, tracing_of
+from baton.proxy.tracing.tracing import TracingError, tracing_of
 try:
     tracing_of(ProxyConfig(otlp_endpoint="{ENDPOINT}"))
 except TracingError as exc:

@@ -15,13 +15,12 @@ from baton.proxy.errors import (
     UnknownModelError,
 )
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
-from baton.proxy.planning import planner as plan
 from baton.proxy.planning import reasons
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
-from baton.proxy.planning.planner import Planner
+from baton.proxy.planning.planner import Planner, key_of
 from baton.proxy.planning.plans import Alone, Pair
 from baton.proxy.planning.retry_policy import History
-from baton.proxy.request import eligibility as classify
+from baton.proxy.request import eligibility
 from baton.proxy.request.endpoints import COMPLETIONS
 from baton.proxy.request.parse import parse
 from baton.proxy.routing.local_prefill_policy import Conditional
@@ -79,7 +78,7 @@ def test_a_prompt_that_is_only_scored_is_served_by_a_prefill_node(limit: str, mo
     again = made.after(chosen, D_FAILED, asked, History().after(maker, Kind.CONNECT), may_retry=True)
 
     assert isinstance(chosen, Alone)
-    assert (chosen.decode, chosen.path, chosen.reason) == (maker, LOCAL, classify.PROMPT_LOGPROBS)
+    assert (chosen.decode, chosen.path, chosen.reason) == (maker, LOCAL, eligibility.PROMPT_LOGPROBS)
     assert again.decode is taker
 
 
@@ -118,7 +117,7 @@ def test_an_uncovered_request_is_local_with_its_reason() -> None:
     chosen = planner([node("prefill")], [node("decode")]).first(request({"prompt_logprobs": 1}))
 
     assert isinstance(chosen, Alone)
-    assert (chosen.path, chosen.reason) == (LOCAL, classify.PROMPT_LOGPROBS)
+    assert (chosen.path, chosen.reason) == (LOCAL, eligibility.PROMPT_LOGPROBS)
 
 
 @pytest.mark.parametrize(
@@ -400,7 +399,7 @@ def test_a_prompt_that_is_little_or_mostly_known_is_computed_where_it_is_decoded
 
 def test_every_reason_has_a_label() -> None:
     """The labels of a series are few, and known."""
-    sentences = {value for name, value in vars(classify).items() if name.isupper() and isinstance(value, str)}
+    sentences = {value for name, value in vars(eligibility).items() if name.isupper() and isinstance(value, str)}
 
     assert sentences <= set(reasons.LABELS)
     assert len(set(reasons.LABELS.values())) == len(reasons.LABELS)
@@ -466,7 +465,7 @@ def test_a_session_is_named_by_a_header_or_by_its_user(
     """What `consistent_hash` keeps on one node."""
     asked = parse(COMPLETIONS, "id", headers, msgspec.json.encode({"model": "m", "prompt": "x", **body}))
 
-    assert plan.key_of(asked, "x-session-id") == key
+    assert key_of(asked, "x-session-id") == key
 
 
 def test_a_request_without_a_model_goes_where_one_model_is_served() -> None:
