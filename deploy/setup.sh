@@ -69,7 +69,9 @@ install_torch() {
 
 install_packages() {
     say "installing the pinned packages; the first time this takes a few minutes"
-    pip_install -r requirements/cpu.txt -r requirements/dev.txt
+    # torch is installed already, perhaps not in the build that cpu.txt names
+    pip_install -r requirements/proxy.txt -r <(grep -v -e '^torch==' -e '^-r ' requirements/cpu.txt) \
+        -r requirements/cpu-transitive.txt -r requirements/dev.txt
     pip_install --no-build-isolation --editable .
     # shellcheck disable=SC2086
     "$VENV/bin/python" -m pip uninstall -qq --yes $UNWANTED 2>/dev/null # an older .venv may have them
