@@ -22,18 +22,18 @@ from baton.contracts.secret import ClusterSecret
 from baton.proxy.admin import about
 from baton.proxy.admin.routes import admin_router
 from baton.proxy.admin.token import AdminToken
-from baton.proxy.admin.worker_group import Crew
+from baton.proxy.admin.worker_group import WorkerGroup
 from baton.proxy.admission.admission import Admission
-from baton.proxy.auth.api_key_auth import Doors
+from baton.proxy.auth.api_key_auth import ApiKeyAuth
 from baton.proxy.dashboard.dashboard import Dashboard
 from baton.proxy.dashboard.routes import dashboard_router
-from baton.proxy.handler.attempt import Attempts
-from baton.proxy.handler.cancel_notifier import Cancels
+from baton.proxy.handler.attempt import AttemptRunner
+from baton.proxy.handler.cancel_notifier import CancelNotifier
 from baton.proxy.handler.failover import Failover
-from baton.proxy.handler.request_handler import Orchestrator
+from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes import readiness
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.openapi.routes import EngineDocument, add_document
 from baton.proxy.openapi.static_routes import ANSWERS, describe_data_routes
 from baton.proxy.passthrough.conversations import Conversations
@@ -41,17 +41,17 @@ from baton.proxy.passthrough.routes import route_of
 from baton.proxy.passthrough.serve import PassThrough
 from baton.proxy.planning.planner import Planner
 from baton.proxy.planning.retry_budget import RetryBudget
-from baton.proxy.planning.retry_policy import Retries
+from baton.proxy.planning.retry_policy import RetryPolicy
 from baton.proxy.request.caller import caller_of
 from baton.proxy.request.endpoints import DATA_ROUTES, RESPONSES
-from baton.proxy.routing.local_prefill_policy import Conditional
+from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import POLICIES
 from baton.proxy.routing.router import Router
 from baton.proxy.telemetry import metrics
 from baton.proxy.telemetry.node_series import NodeSeries
-from baton.proxy.telemetry.request_telemetry import Sight
+from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 from baton.proxy.tracing.tracing import tracing_of
-from baton.proxy.workers.slot import Seat
+from baton.proxy.workers.slot import WorkerSlot
 
 MODELS: Final = "/v1/models"
 WELCOME: Final = "this is Baton: the base URL of its OpenAI API is /v1 (see /v1/models), its documentation /docs, its dashboard /dashboard"
@@ -62,7 +62,12 @@ class FrontDoor:
     """Sends data requests one way and the rest the other."""
 
     def __init__(
-        self, data: Orchestrator, responses: Orchestrator, passed: Orchestrator, api: ASGIApp, doors: Doors | None
+        self,
+        data: RequestHandler,
+        responses: RequestHandler,
+        passed: RequestHandler,
+        api: ASGIApp,
+        doors: ApiKeyAuth | None,
     ) -> None:
         """With `doors` all but health, metrics and documents need an API key; the admin API has a token of its own."""
         data_routes, passed_routes = (self._guarded(each, doors) for each in (data, passed))
@@ -84,12 +89,12 @@ class FrontDoor:
         await app(scope, receive, send)
 
     @staticmethod
-    def _guarded(app: Orchestrator, doors: Doors | None) -> ASGIApp:
+    def _guarded(app: RequestHandler, doors: ApiKeyAuth | None) -> ASGIApp:
         return doors.guard(app, app.label) if doors else app
 
 
 def create_app(
-    config: BatonConfig, secret: ClusterSecret, admin_token: AdminToken | None = None, seat: Seat | None = None
+    config: BatonConfig, secret: ClusterSecret, admin_token: AdminToken | None = None, seat: WorkerSlot | None = None
 ) -> FrontDoor:
     """Wire the proxy; its life begins and ends with ASGI's lifespan.
 
@@ -105,20 +110,20 @@ def create_app(
         TracingError: it wants traces, and they cannot be had like that.
     """
     upstream = Upstream(connect_timeout_s=config.proxy.connect_timeout_s)
-    members = Members(config.proxy, secret, upstream)
+    members = NodeRegistry(config.proxy, secret, upstream)
     counted = metrics.Metrics()
-    sight = Sight(config.proxy, counted, tracing_of(config.proxy))
+    sight = RequestTelemetry(config.proxy, counted, tracing_of(config.proxy))
     admission = Admission(
         config.proxy, members=lambda: len(members.prefill) + len(members.decode), waited=counted.waited
     )
     counted.watch_gate(admission.gate)
     keys_file = config.proxy.api_keys_file
-    doors = Doors(keys_file, sight, admission.claims, seat) if keys_file is not None else None
+    doors = ApiKeyAuth(keys_file, sight, admission.claims, seat) if keys_file is not None else None
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
-    crew = Crew(members, counted, admission, seat, retries_left=lambda: budget.left)
+    crew = WorkerGroup(members, counted, admission, seat, retries_left=lambda: budget.left)
     dashboard = Dashboard(crew, members, admission, sight=sight, secret=secret, upstream=upstream)
-    cancels = Cancels(secret, upstream, counted, patience_s=config.transfer.orphan_timeout_s)
-    attempts = Attempts(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
+    cancels = CancelNotifier(secret, upstream, counted, patience_s=config.transfer.orphan_timeout_s)
+    attempts = AttemptRunner(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
     planner = Planner(
         members.prefill,
         members.decode,
@@ -160,10 +165,10 @@ def create_app(
     api.include_router(dashboard_router(dashboard, admin_token))
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(RequestValidationError, _invalid)
-    failover = Failover(planner, attempts, Retries(budget, max_attempts=config.proxy.max_attempts), counted)
+    failover = Failover(planner, attempts, RetryPolicy(budget, max_attempts=config.proxy.max_attempts), counted)
     shared = (config, admission, failover, sight)
     return FrontDoor(
-        Orchestrator(*shared),
+        RequestHandler(*shared),
         Conversations(*shared, members=members, upstream=upstream, attempts=attempts),
         PassThrough(*shared, members=members, upstream=upstream, failed=members.report),
         api,
@@ -171,19 +176,23 @@ def create_app(
     )
 
 
-def _router(policy: str, members: Members) -> Router:
+def _router(policy: str, members: NodeRegistry) -> Router:
     router = Router(POLICIES[policy]())
     members.listen(router)
     return router
 
 
-def _conditional(config: ProxyConfig, members: Members) -> Conditional:
-    conditional = Conditional(local_below_bytes=config.local_below_bytes, max_own_bytes=config.max_own_prompt_bytes)
+def _conditional(config: ProxyConfig, members: NodeRegistry) -> LocalPrefillPolicy:
+    conditional = LocalPrefillPolicy(
+        local_below_bytes=config.local_below_bytes, max_own_bytes=config.max_own_prompt_bytes
+    )
     members.listen(conditional)
     return conditional
 
 
-def _add_routes(api: FastAPI, members: Members, crew: Crew, series: NodeSeries | None, *, needs_prefill: bool) -> None:
+def _add_routes(
+    api: FastAPI, members: NodeRegistry, crew: WorkerGroup, series: NodeSeries | None, *, needs_prefill: bool
+) -> None:
     @api.head("/health", include_in_schema=False)
     @api.get("/health", response_class=Response)
     async def health() -> Response:

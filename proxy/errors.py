@@ -132,7 +132,7 @@ class ClientGoneError(Exception):
     """The client closed its connection; nobody is left to answer."""
 
 
-class Kind(StrEnum):
+class FailureKind(StrEnum):
     """How a leg failed; the values are labels of `baton_leg_failures_total`."""
 
     CONNECT = "connect"  # no connection: refused, unreachable, no name
@@ -149,7 +149,7 @@ class Kind(StrEnum):
 class UpstreamError(Exception):
     """A node's connection failed."""
 
-    def __init__(self, kind: Kind, message: str) -> None:
+    def __init__(self, kind: FailureKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
 
@@ -157,7 +157,7 @@ class UpstreamError(Exception):
 class StreamBrokenError(BadGatewayError):
     """A decode node's stream broke; the client has part of it."""
 
-    def __init__(self, how: "Kind", message: str) -> None:
+    def __init__(self, how: "FailureKind", message: str) -> None:
         super().__init__(f"the decode node failed while it was answering: {message}")
         self.how = how
 

@@ -26,7 +26,7 @@ from baton.proxy.nodes.discovery import SourceError
 from baton.proxy.telemetry.log_format import configure
 from baton.proxy.tracing.tracing import TracingError
 from baton.proxy.workers.listen import listen_on
-from baton.proxy.workers.slot import Seat
+from baton.proxy.workers.slot import WorkerSlot
 from baton.proxy.workers.supervisor import Serve, Supervisor
 
 KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first
@@ -50,7 +50,7 @@ def run(config: BatonConfig) -> None:
         _serve(config, app, _listen(config)[0])
         return
 
-    def serve(seat: Seat, sockets: Sequence[socket.socket]) -> None:
+    def serve(seat: WorkerSlot, sockets: Sequence[socket.socket]) -> None:
         _serve(config, create_app(config, secret, token, seat), list(sockets))
 
     signal.signal(signal.SIGTERM, _exit)  # until the supervisor takes it, and after: the directory is removed

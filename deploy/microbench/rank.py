@@ -26,7 +26,7 @@ from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Reserve, encode
 from baton.kv_connector.worker_side.caches import Caches
 from baton.kv_connector.worker_side.prefill import PrefillWorker
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 
 BLOCK_TOKENS: Final = 16
 PATIENCE_S: Final = 30.0
@@ -129,7 +129,7 @@ class PrefillRank:
                 transfer=TransferConfig(**patient | transfer),
             ),
             secret=ClusterSecret(os.urandom(32)),
-            introduction=Introduction("P", "prefill", Rank(), _FINGERPRINT, caches),
+            introduction=RankDescriptor("P", "prefill", Rank(), _FINGERPRINT, caches),
             engines=engines,
             incarnation=_PREFILL,
             record=lambda: None,  # as on a CPU: what has been issued is complete

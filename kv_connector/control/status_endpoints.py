@@ -1,6 +1,6 @@
 """Where a status server listens.
 
-`HereDoor`: a socket in the node's folder. `FarDoor`: a port, for a rank on another host than the node's API. Whoever
+`IpcEndpoint`: a socket in the node's folder. `TcpEndpoint`: a port, for a rank on another host than the node's API. Whoever
 dials it must hold the cluster secret. Its address is written next to where the socket would be; `hosts.py` carries
 such files to the node's first host.
 """
@@ -42,7 +42,7 @@ class Door(Protocol):
         ...
 
 
-class HereDoor:
+class IpcEndpoint:
     """A socket that this user alone may use."""
 
     look_again_ms: int | None = None
@@ -67,7 +67,7 @@ class HereDoor:
         return False
 
 
-class FarDoor:
+class TcpEndpoint:
     """A port of its own choice, on one address of this host; its file takes the place of the socket at `path`."""
 
     look_again_ms: int | None = 1_000

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import zmq
 
 from baton.kv_connector.control.sockets import Wakeup
-from baton.kv_connector.control.status_endpoints import Door, HereDoor, Socket, refuse_long
+from baton.kv_connector.control.status_endpoints import Door, IpcEndpoint, Socket, refuse_long
 from baton.kv_connector.errors import ConnectorError
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class StatusServer:
             door: Where to listen, if not at `path`.
         """
         self._path = path
-        self._door = door or HereDoor(path)
+        self._door = door or IpcEndpoint(path)
         self._snapshot = snapshot
         self._cancel = cancel
         self._timeline = timeline

@@ -16,7 +16,7 @@ from baton.kv_connector.errors import EngineError
 MAX_REMEMBERED: Final = 1024  # a fence gives a receiver a new name; the oldest are asked again
 
 
-class Greetings:
+class PeerReachability:
     """Which targets have answered."""
 
     def __init__(self, ask: Callable[[str, int], object]) -> None:

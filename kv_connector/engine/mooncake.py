@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from baton.kv_connector.engine.greeting import Greetings
+from baton.kv_connector.engine.greeting import PeerReachability
 from baton.kv_connector.engine.mooncake_environment import port_range, prepare_environment
 from baton.kv_connector.engine.mooncake_listener import Announcement, ask, shorten_accept
 from baton.kv_connector.engine.mooncake_sender import MooncakeSender
@@ -115,7 +115,7 @@ class MooncakeFactory:
             self._register(engine, spans),
             max_in_flight=self._max_in_flight,
             push_timeout_s=self._push_timeout_s,
-            answered=Greetings(ask).answered,
+            answered=PeerReachability(ask).answered,
         )
         self._made.append(sender)
         return sender

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from itertools import count
 
 from baton.kv_connector.handoff.fencing import FenceDomains
-from baton.kv_connector.handoff.incoming import Incoming, Phase, Resolved, Wish
+from baton.kv_connector.handoff.incoming import BlockReservation, ConsumerTransfer, Phase, Resolved
 from baton.kv_connector.handoff.session import Session, SessionState
 from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.protocol.messages import (
@@ -67,7 +67,7 @@ class Consumer:
         self.incarnation = incarnation
         self.sessions: dict[str, Session] = {}
         self.hellos: dict[str, Hello] = {}  # of the peers that were accepted
-        self.transfers: dict[str, Incoming] = {}
+        self.transfers: dict[str, ConsumerTransfer] = {}
         self.domains = FenceDomains(domains)
         self.outbox: list[tuple[str, Message]] = []
         self.resolved: list[Resolved] = []
@@ -75,7 +75,7 @@ class Consumer:
         self.started: list[str] = []  # transfer ids
         self.fences: list[str] = []
         self.forgotten: list[str] = []
-        self.to_verify: list[Incoming] = []
+        self.to_verify: list[ConsumerTransfer] = []
         self._settings = settings
         self._hello = hello
         self._judge = judge
@@ -101,7 +101,7 @@ class Consumer:
             self.resolved.append(Resolved(request_id, transfer_id, False, False, "too many transfers are open", None))
             return
         self._forget_declined(peer, transfer_id)
-        self.transfers[transfer_id] = Incoming(transfer_id, request_id, peer, now, shards)
+        self.transfers[transfer_id] = ConsumerTransfer(transfer_id, request_id, peer, now, shards)
         self._ids[request_id] = transfer_id
         session = self._dial(peer, now)
         if session.state is SessionState.REFUSED:
@@ -116,7 +116,7 @@ class Consumer:
             self._send_beat(peer)
         self._unannounced.clear()
 
-    def prepare(self, request_id: str, epoch: int, wish: Wish, now: float) -> None:
+    def prepare(self, request_id: str, epoch: int, wish: BlockReservation, now: float) -> None:
         """Blocks are allocated. RESERVE goes out once `zeroed` was called and the session is open."""
         transfer = self._by_request(request_id)
         if transfer is None:
@@ -141,7 +141,7 @@ class Consumer:
             self._resolve(transfer, reason)
             self._revoke(transfer, now)
 
-    def verified(self, transfer: Incoming, problem: str = "", *, mismatch: bool = False) -> bool:
+    def verified(self, transfer: ConsumerTransfer, problem: str = "", *, mismatch: bool = False) -> bool:
         """The digests have been compared: there is no problem, or the KV must not be used. P hears of a mismatch.
 
         Returns:
@@ -299,7 +299,7 @@ class Consumer:
 
     # --- inside: transfers ---------------------------------------------------------------------------------------
 
-    def _reserve(self, transfer: Incoming) -> None:
+    def _reserve(self, transfer: ConsumerTransfer) -> None:
         session = self.sessions.get(transfer.peer)
         if transfer.phase is not Phase.PREPARED or not transfer.zeroed or session is None:
             return
@@ -308,7 +308,7 @@ class Consumer:
             transfer.phase, transfer.engine = Phase.RESERVED, engine
             self._send_reserve(transfer)
 
-    def _send_reserve(self, transfer: Incoming) -> None:
+    def _send_reserve(self, transfer: ConsumerTransfer) -> None:
         wish = transfer.wish
         assert wish is not None  # set by prepare()
         self._send(
@@ -351,7 +351,7 @@ class Consumer:
             self._resolve(transfer, body.reason)
             self._close(transfer)
 
-    def _committed(self, transfer: Incoming, body: Commit) -> None:
+    def _committed(self, transfer: ConsumerTransfer, body: Commit) -> None:
         """Nothing more will be written. The KV may be used if it is this prompt's (I4, I7)."""
         wish = transfer.wish
         assert wish is not None  # RESERVED or REVOKING
@@ -367,7 +367,7 @@ class Consumer:
             self._resolve(transfer, "", commit=body)
         self._close(transfer)
 
-    def _check_transfer(self, transfer: Incoming, now: float) -> None:
+    def _check_transfer(self, transfer: ConsumerTransfer, now: float) -> None:
         waited = now - transfer.since
         if transfer.phase is Phase.REVOKING:
             if now - transfer.revoked_at > self._settings.peer_timeout_s:
@@ -377,7 +377,7 @@ class Consumer:
             self._resolve(transfer, f"{what} within {self._settings.transfer_timeout_s:g} s")
             self._revoke(transfer, now)
 
-    def _revoke(self, transfer: Incoming, now: float) -> None:
+    def _revoke(self, transfer: ConsumerTransfer, now: float) -> None:
         if transfer.phase <= Phase.PREPARED:
             self._decline(transfer)
             self._close(transfer)
@@ -387,7 +387,7 @@ class Consumer:
             transfer.phase, transfer.revoked_at = Phase.REVOKING, now
             self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch))
 
-    def _decline(self, transfer: Incoming) -> None:
+    def _decline(self, transfer: ConsumerTransfer) -> None:
         """Nothing was reserved, so the blocks wait for no answer; but P keeps the prompt until it hears of it."""
         session = self.sessions.get(transfer.peer)
         if session is None or session.state is SessionState.REFUSED:
@@ -403,7 +403,7 @@ class Consumer:
         if not declined:
             self._declined.pop(peer, None)
 
-    def _taint(self, transfer: Incoming, now: float) -> None:
+    def _taint(self, transfer: ConsumerTransfer, now: float) -> None:
         transfer.phase = Phase.DIRTY
         self.domains.retire(transfer.engine, now)
 
@@ -416,31 +416,31 @@ class Consumer:
                 self.domains.fencing.add(engine)
                 self.fences.append(engine)
 
-    def _resolve(self, transfer: Incoming, reason: str, commit: Commit | None = None) -> None:
+    def _resolve(self, transfer: ConsumerTransfer, reason: str, commit: Commit | None = None) -> None:
         if not transfer.resolved:
             transfer.resolved = True
             reserved = transfer.phase >= Phase.PREPARED
             ok = commit is not None and not reason
             self.resolved.append(Resolved(transfer.request_id, transfer.transfer_id, ok, reserved, reason, commit))
 
-    def _close(self, transfer: Incoming) -> None:
+    def _close(self, transfer: ConsumerTransfer) -> None:
         del self.transfers[transfer.transfer_id]
         self._ids.pop(transfer.request_id, None)
         if transfer.phase >= Phase.PREPARED:
             self.closed.append(transfer.request_id)
 
-    def _of(self, peer: str) -> list[Incoming]:
+    def _of(self, peer: str) -> list[ConsumerTransfer]:
         return [t for t in self.transfers.values() if t.peer == peer]
 
-    def _by_request(self, request_id: str) -> Incoming | None:
+    def _by_request(self, request_id: str) -> ConsumerTransfer | None:
         return self.transfers.get(self._ids.get(request_id, ""))
 
-    def _send(self, transfer: Incoming, body: Body) -> None:
+    def _send(self, transfer: ConsumerTransfer, body: Body) -> None:
         session = self.sessions.get(transfer.peer)
         if session is not None and session.state is SessionState.OPEN:
             self.outbox.append((transfer.peer, session.stamp(body)))
 
 
-def _on_wire(transfer: Incoming) -> int:
+def _on_wire(transfer: ConsumerTransfer) -> int:
     """The epoch as P may know it: 0 until RESERVE was sent."""
     return transfer.epoch if transfer.phase >= Phase.RESERVED else 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from baton.kv_connector.handoff.consumer import Consumer
-from baton.kv_connector.handoff.incoming import Resolved, Wish
+from baton.kv_connector.handoff.incoming import BlockReservation, Resolved
 from baton.kv_connector.layout.tp_mapping import transfer_of
 from baton.kv_connector.protocol.messages import Commit
 
@@ -61,7 +61,7 @@ class Gather:
             self._request_of[part] = request_id
             self._consumer.watch(flow_id, part, peer, now, len(flows))
 
-    def prepare(self, request_id: str, epoch: int, wish: Wish, now: float) -> None:
+    def prepare(self, request_id: str, epoch: int, wish: BlockReservation, now: float) -> None:
         """Blocks are allocated."""
         gathering = self._requests.get(request_id)
         if gathering is None:

@@ -18,7 +18,7 @@ class Phase(IntEnum):
     VERIFYING = 5  # committed, so nobody writes any more; not used before its digests have been compared
 
 
-class Wish(NamedTuple):
+class BlockReservation(NamedTuple):
     """What the scheduler reserved for one request."""
 
     tokens: int  # prompt length
@@ -39,7 +39,7 @@ class Resolved(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Incoming:
+class ConsumerTransfer:
     """One transfer on D."""
 
     transfer_id: str
@@ -49,7 +49,7 @@ class Incoming:
     shards: int = 1  # P ranks that this request's part comes from, each in a transfer of its own
     phase: Phase = Phase.WATCHING
     epoch: int = 0
-    wish: Wish | None = None
+    wish: BlockReservation | None = None
     zeroed: bool = False
     started: bool = False  # P has said that it computes the prompt
     engine: str = ""

@@ -14,7 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from baton.contracts.kv_transfer import SINGLE, Grids
-from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.outgoing import Progress, Prompt
 
 __all__ = [
@@ -82,7 +82,7 @@ class Reserved(NamedTuple):
 
     request_id: str
     epoch: int
-    wish: Wish
+    wish: BlockReservation
 
 
 @dataclass

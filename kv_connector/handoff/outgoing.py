@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from baton.kv_connector.handoff.layer_times import LayerTimes
-from baton.kv_connector.handoff.pushing import NOTHING, ONLY, Coverage, Membership, Piece, Terms
+from baton.kv_connector.handoff.pushing import NOTHING, ONLY, Coverage, GroupPair, Piece, TransferLayout
 from baton.kv_connector.protocol.messages import Reserve
 
 
@@ -29,12 +29,12 @@ class Progress(NamedTuple):
 class Push(NamedTuple):
     """One push call that the sender may make: it has been counted as under way."""
 
-    transfer: "Outgoing"
+    transfer: "ProducerTransfer"
     epoch: int
     pieces: tuple[Piece, ...]
 
 
-class Complaint(NamedTuple):
+class MismatchReport(NamedTuple):
     """A decode rank found other KV than we had committed."""
 
     transfer_id: str
@@ -43,7 +43,7 @@ class Complaint(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Outgoing:
+class ProducerTransfer:
     """One transfer on P."""
 
     transfer_id: str
@@ -56,7 +56,7 @@ class Outgoing:
     source_blocks: list[list[int]] = field(default_factory=list)  # our block ids, in prompt order, by KV cache group
     ready: list[int] = field(default_factory=list)  # blocks of the prompt written, per layer
     coverage: Coverage | None = None  # exists once both prompt and reservation do
-    terms: Terms = NOTHING  # likewise
+    terms: TransferLayout = NOTHING  # likewise
     in_flight: int = 0  # push calls
     ending: str = ""  # why it drains; empty: it does not
     digests: bytes = b""  # of the source blocks; empty: not computed
@@ -71,7 +71,7 @@ class Outgoing:
         """The reserved epoch; 0 while nothing is reserved."""
         return self.reservation.epoch if self.reservation else 0
 
-    def pushed_blocks(self, block_tokens: int, group: Membership = ONLY) -> list[int]:
+    def pushed_blocks(self, block_tokens: int, group: GroupPair = ONLY) -> list[int]:
         """Our ids of the blocks that the reservation asks for in a group, in prompt order.
 
         Blocks of the same size on both sides. The last may not exist yet: then it is not asked for.
@@ -82,15 +82,15 @@ class Outgoing:
         ours = self.source_blocks[group.ours][first : first + len(wanted)]
         return [block for block, theirs in zip(ours, wanted, strict=False) if theirs]
 
-    def units(self, unit_tokens: int, group: Membership = ONLY) -> "Units":
+    def units(self, unit_tokens: int, group: GroupPair = ONLY) -> "UnitMapping":
         """Where the units that the reservation asks for in a group lie, on either side."""
         assert self.reservation is not None
         ours, theirs = self.terms.block_units, self.terms.their_block_units
         first = self.reservation.first_token // unit_tokens
-        return Units(self.source_blocks[group.ours], self.reservation.blocks[group.theirs], first, ours, theirs)
+        return UnitMapping(self.source_blocks[group.ours], self.reservation.blocks[group.theirs], first, ours, theirs)
 
 
-class Units(NamedTuple):
+class UnitMapping(NamedTuple):
     """The units of one transfer, counted from the first that D wants."""
 
     source_blocks: list[int]  # of the whole prompt

@@ -22,7 +22,7 @@ MAX_ENGINES_EACH = 64  # names that a rank has given to its engines, one after t
 BEAT_BUDGET = 1_024  # transfers that one beat may begin, end or have answered: others wait for us meanwhile
 
 
-class Claims:
+class PeerQuotas:
     """Who has how much."""
 
     def __init__(self) -> None:

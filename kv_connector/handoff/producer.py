@@ -18,9 +18,9 @@ from functools import partial
 from itertools import count
 
 from baton.kv_connector.handoff.layer_times import LayerTimes
-from baton.kv_connector.handoff.outgoing import Complaint, Outgoing, Prompt, Push
-from baton.kv_connector.handoff.peer_quotas import Budget, Claims
-from baton.kv_connector.handoff.pushing import Coverage, Membership, Terms
+from baton.kv_connector.handoff.outgoing import MismatchReport, ProducerTransfer, Prompt, Push
+from baton.kv_connector.handoff.peer_quotas import Budget, PeerQuotas
+from baton.kv_connector.handoff.pushing import Coverage, GroupPair, TransferLayout
 from baton.kv_connector.handoff.session import Session, SessionState
 from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.handoff.tombstones import Tombstones
@@ -53,8 +53,8 @@ def verify_none(transfer_id: str) -> bool:  # noqa: ARG001  # the shape of a cho
     return False
 
 
-def _all_of_them(layers: int, _: object) -> Terms:
-    return Terms(range(layers), regions=range(layers))
+def _all_of_them(layers: int, _: object) -> TransferLayout:
+    return TransferLayout(range(layers), regions=range(layers))
 
 
 class Producer:
@@ -69,7 +69,7 @@ class Producer:
         settings: HandoffSettings,
         hello: Callable[[], Hello],
         judge: Callable[[Hello], str],
-        terms: Callable[[Hello], Terms] | None = None,
+        terms: Callable[[Hello], TransferLayout] | None = None,
         verify: Callable[[str], bool] = verify_none,
         refused: Callable[[Refused], None] = uncounted,
         times_layers: bool = False,
@@ -91,17 +91,17 @@ class Producer:
         """
         self.incarnation = incarnation
         self.sessions: dict[int, Session] = {}
-        self.transfers: dict[str, Outgoing] = {}
+        self.transfers: dict[str, ProducerTransfer] = {}
         self.tombstones = Tombstones()
         self.outbox: list[tuple[Route, Message]] = []
         self.released: list[str] = []
-        self.ended: list[tuple[Outgoing, Commit | Fail]] = []
-        self.to_digest: list[Outgoing] = []
-        self.complaints: list[Complaint] = []
+        self.ended: list[tuple[ProducerTransfer, Commit | Fail]] = []
+        self.to_digest: list[ProducerTransfer] = []
+        self.complaints: list[MismatchReport] = []
         self._sequence = count(1)
         self._routes: dict[int, Route] = {}
         self._hellos: dict[int, Hello] = {}
-        self._terms_of: dict[int, Terms] = {}  # of open sessions
+        self._terms_of: dict[int, TransferLayout] = {}  # of open sessions
         self._layers = layers
         self._block_tokens = block_tokens
         self._terms = terms or partial(_all_of_them, layers)
@@ -111,9 +111,9 @@ class Producer:
         self._verify = verify
         self._count = refused
         self._times_layers = times_layers
-        self._claims = Claims()
+        self._claims = PeerQuotas()
         self._ids: dict[str, str] = {}  # request id → transfer id, while live
-        self._pushable: dict[str, Outgoing] = {}  # in the order in which they got something to push
+        self._pushable: dict[str, ProducerTransfer] = {}  # in the order in which they got something to push
 
     # --- what the scheduler and the model thread say -------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Producer:
         transfer.coverage.acknowledge(push.pieces)
         self._settle(transfer, now)
 
-    def digested(self, transfer: Outgoing, digests: bytes, now: float) -> None:
+    def digested(self, transfer: ProducerTransfer, digests: bytes, now: float) -> None:
         """The digests of a complete transfer's source blocks; empty if they cannot be had.
 
         The blocks may have been taken away while they were read (I2): the epoch is void then, and the digests are
@@ -347,7 +347,7 @@ class Producer:
         committed = self.tombstones.answer(decode, body.transfer_id, body.epoch)
         if isinstance(committed, Commit) and committed.digests:
             self.tombstones.bury(decode, _clean(body.transfer_id, body.epoch, "it arrived otherwise than it was sent"))
-            self.complaints.append(Complaint(body.transfer_id, decode, body.mismatch))
+            self.complaints.append(MismatchReport(body.transfer_id, decode, body.mismatch))
         else:
             self._count(Refused.UNEXPECTED)
 
@@ -387,7 +387,7 @@ class Producer:
         owner = transfer.decode if transfer else None
         return self._claims.objection(decode, owner, unstarted=len(self.transfers) - len(self._ids))
 
-    def _own(self, decode: int, transfer_id: str, now: float) -> Outgoing:
+    def _own(self, decode: int, transfer_id: str, now: float) -> ProducerTransfer:
         """Make a decode rank the one that a transfer is for; nobody else is."""
         transfer = self._find_or_create(transfer_id, now)
         if not transfer.decode:
@@ -395,7 +395,7 @@ class Producer:
             self._claims.own(decode)
         return transfer
 
-    def _pair(self, transfer: Outgoing, now: float) -> None:
+    def _pair(self, transfer: ProducerTransfer, now: float) -> None:
         """Both sides are known: check that they mean the same prompt (I7), then pushing may begin."""
         prompt, wish = transfer.prompt, transfer.reservation
         if prompt is None or wish is None or transfer.ending:
@@ -424,7 +424,7 @@ class Producer:
             if transfer.coverage.complete:  # nothing to push, nothing to wait for
                 self._settle(transfer, now)
 
-    def _spans(self, prompt: Prompt, wish: Reserve, terms: Terms, blocks: int) -> dict[int, range] | None:
+    def _spans(self, prompt: Prompt, wish: Reserve, terms: TransferLayout, blocks: int) -> dict[int, range] | None:
         """Return which units each layer has to push, counted from the first wanted; `None` if that cannot be done.
 
         In each group D names so many `blocks`, 0 for those that it does not want: they come before and after the rest.
@@ -432,7 +432,7 @@ class Producer:
         """
         if not wish.blocks or any(len(group) != blocks for group in wish.blocks):
             return None
-        spans: dict[Membership, range] = {}
+        spans: dict[GroupPair, range] = {}
         for group in {terms.group_of(layer) for layer in terms.layers}:
             if group.theirs >= len(wish.blocks):
                 return None
@@ -444,20 +444,20 @@ class Producer:
             spans[group] = range(wanted.start * terms.their_block_units, wanted.stop * terms.their_block_units)
         return {layer: spans[terms.group_of(layer)] for layer in terms.layers}
 
-    def _may_push(self, transfer: Outgoing) -> bool:
+    def _may_push(self, transfer: ProducerTransfer) -> bool:
         """A push may begin only for an epoch that is reserved, not ending, and of a session that is alive."""
         return transfer.coverage is not None and not transfer.ending and transfer.decode in self.sessions
 
-    def _note_pushable(self, transfer: Outgoing) -> None:
+    def _note_pushable(self, transfer: ProducerTransfer) -> None:
         if transfer.coverage is not None and transfer.coverage.pending:
             self._pushable.setdefault(transfer.transfer_id, transfer)
 
-    def _end(self, transfer: Outgoing, reason: str, now: float) -> None:
+    def _end(self, transfer: ProducerTransfer, reason: str, now: float) -> None:
         """Begin no further push; fail once those under way have ended."""
         transfer.ending = transfer.ending or reason
         self._settle(transfer, now)
 
-    def _settle(self, transfer: Outgoing, now: float) -> None:
+    def _settle(self, transfer: ProducerTransfer, now: float) -> None:
         if transfer.ending:
             if transfer.in_flight == 0:
                 self._fail(transfer, transfer.ending, dirty=False, now=now)
@@ -467,10 +467,10 @@ class Producer:
             else:
                 self.to_digest.append(transfer)
 
-    def _is_verified(self, transfer: Outgoing) -> bool:
+    def _is_verified(self, transfer: ProducerTransfer) -> bool:
         return bool(transfer.terms.layers) and transfer.terms.whole and self._verify(transfer.transfer_id)
 
-    def _commit(self, transfer: Outgoing, now: float) -> None:
+    def _commit(self, transfer: ProducerTransfer, now: float) -> None:
         assert transfer.prompt is not None
         transfer.marks["commit"] = now
         prompt = transfer.prompt
@@ -490,12 +490,12 @@ class Producer:
             ),
         )
 
-    def _fail(self, transfer: Outgoing, reason: str, *, dirty: bool, now: float) -> None:
+    def _fail(self, transfer: ProducerTransfer, reason: str, *, dirty: bool, now: float) -> None:
         transfer.marks["failed"] = now
         fail = Fail(transfer_id=transfer.transfer_id, epoch=transfer.epoch, dirty=dirty, reason=reason)
         self._close(transfer, fail)
 
-    def _close(self, transfer: Outgoing, outcome: Commit | Fail) -> None:
+    def _close(self, transfer: ProducerTransfer, outcome: Commit | Fail) -> None:
         del self.transfers[transfer.transfer_id]
         self._pushable.pop(transfer.transfer_id, None)
         self._ids.pop(transfer.request_id, None)
@@ -516,15 +516,15 @@ class Producer:
             if transfer.decode == decode:
                 self._end(transfer, reason, now)
 
-    def _find_or_create(self, transfer_id: str, now: float) -> Outgoing:
+    def _find_or_create(self, transfer_id: str, now: float) -> ProducerTransfer:
         transfer = self.transfers.get(transfer_id)
         if transfer is None:
-            transfer = Outgoing(transfer_id, now, self._layers, ready=[0] * self._layers)
+            transfer = ProducerTransfer(transfer_id, now, self._layers, ready=[0] * self._layers)
             transfer.layer_times = LayerTimes() if self._times_layers else None
             self.transfers[transfer_id] = transfer
         return transfer
 
-    def _by_request(self, request_id: str) -> Outgoing | None:
+    def _by_request(self, request_id: str) -> ProducerTransfer | None:
         return self.transfers.get(self._ids.get(request_id, ""))
 
     def _send(self, decode: int, body: Body) -> None:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from baton.kv_connector.layout.windows import EVERYTHING
 
 
-class Membership(NamedTuple):
+class GroupPair(NamedTuple):
     """The KV cache group of a layer, by its number on either side, and its window."""
 
     ours: int = 0
@@ -29,11 +29,11 @@ class Membership(NamedTuple):
     window: int = EVERYTHING
 
 
-ONLY = Membership()
-ONE_GROUP: Mapping[int, Membership] = {}  # nobody writes to it; the explorer pickles it
+ONLY = GroupPair()
+ONE_GROUP: Mapping[int, GroupPair] = {}  # nobody writes to it; the explorer pickles it
 
 
-class Terms(NamedTuple):
+class TransferLayout(NamedTuple):
     """What two ranks found when they introduced themselves to each other."""
 
     layers: Sequence[int]  # of P's, that D's rank has too; may be none
@@ -42,14 +42,14 @@ class Terms(NamedTuple):
     shares: int = 0  # see `Commit.shares`
     whole: bool = True  # whole blocks travel, to blocks of the same size: digests of them can be compared
     regions: Sequence[int] = ()  # P's, by number, of which something travels
-    groups: Mapping[int, Membership] = ONE_GROUP  # by layer; one that is not named is in the first
+    groups: Mapping[int, GroupPair] = ONE_GROUP  # by layer; one that is not named is in the first
 
-    def group_of(self, layer: int) -> Membership:
+    def group_of(self, layer: int) -> GroupPair:
         """Return the KV cache group of one of the layers."""
         return self.groups.get(layer, ONLY)
 
 
-NOTHING = Terms(())
+NOTHING = TransferLayout(())
 
 
 class Piece(NamedTuple):

@@ -32,7 +32,7 @@ class Side(NamedTuple):
     block_tokens: int  # of a scheduler block
 
 
-class Strip(NamedTuple):
+class ByteRange(NamedTuple):
     """One run of bytes of a unit: its place in the block on either side, and its length, in bytes."""
 
     src: int
@@ -48,7 +48,7 @@ class RegionPair:
     dst: Region
     heads: int  # that travel
     # Per unit of the larger block; unit i of a prompt is the one at i modulo their number.
-    strips: tuple[tuple[Strip, ...], ...]
+    strips: tuple[tuple[ByteRange, ...], ...]
 
     @property
     def copies(self) -> int:
@@ -59,7 +59,7 @@ class RegionPair:
     def whole(self) -> bool:
         """Whether a unit is a whole block on both sides, so that blocks in a row are one run of bytes."""
         size = self.src.block_bytes
-        return size == self.dst.block_bytes and self.strips == ((Strip(0, 0, size),),)
+        return size == self.dst.block_bytes and self.strips == ((ByteRange(0, 0, size),),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ def _pair(src: Region, dst: Region, source: Side, target: Side) -> RegionPair | 
     if source.block_tokens == target.block_tokens and ours.kernel_tokens == others.kernel_tokens:
         if ours.slab_bytes != others.slab_bytes:
             raise LayoutError(_differ(src, "B for the tokens of a kernel block", ours.slab_bytes, others.slab_bytes))
-        strips: tuple[tuple[Strip, ...], ...] = (_joined(_aligned(heads, src.kernel_blocks, ours, others)),)
+        strips: tuple[tuple[ByteRange, ...], ...] = (_joined(_aligned(heads, src.kernel_blocks, ours, others)),)
     else:
         strips = _resized(heads, src, dst, source, target)
     return RegionPair(src=src, dst=dst, heads=len(heads), strips=strips)
@@ -233,17 +233,17 @@ def _slabs(region: Region, side: Side) -> _Slabs:
     return _Slabs(side.block_tokens // region.kernel_blocks, kernel_bytes, kernel_bytes // region.heads, first)
 
 
-def _aligned(heads: range, kernel_blocks: int, src: _Slabs, dst: _Slabs) -> Iterator[Strip]:
+def _aligned(heads: range, kernel_blocks: int, src: _Slabs, dst: _Slabs) -> Iterator[ByteRange]:
     """Blocks of the same size: each kernel block's heads in one piece."""
     for kernel in range(kernel_blocks):
-        yield Strip(
+        yield ByteRange(
             kernel * src.kernel_bytes + (heads.start - src.first_head) * src.slab_bytes,
             kernel * dst.kernel_bytes + (heads.start - dst.first_head) * dst.slab_bytes,
             len(heads) * src.slab_bytes,
         )
 
 
-def _resized(heads: range, src: Region, dst: Region, source: Side, target: Side) -> tuple[tuple[Strip, ...], ...]:
+def _resized(heads: range, src: Region, dst: Region, source: Side, target: Side) -> tuple[tuple[ByteRange, ...], ...]:
     """Blocks of different sizes: each section of each head in pieces of the smaller kernel block."""
     ours, others = _slabs(src, source), _slabs(dst, target)
     grain, larger = sorted((ours.kernel_tokens, others.kernel_tokens))
@@ -270,16 +270,16 @@ def _resized(heads: range, src: Region, dst: Region, source: Side, target: Side)
 @lru_cache(maxsize=64)  # the same for all layers
 def _strips(
     heads: range, sections: Sections, src: _Slabs, dst: _Slabs, block_tokens: tuple[int, int]
-) -> tuple[tuple[Strip, ...], ...]:
+) -> tuple[tuple[ByteRange, ...], ...]:
     grain = min(src.kernel_tokens, dst.kernel_tokens)
     unit, larger_block = sorted(block_tokens)
 
-    def strips(phase: int) -> Iterator[Strip]:
+    def strips(phase: int) -> Iterator[ByteRange]:
         src_token, dst_token = (phase * unit % tokens for tokens in block_tokens)
         for head in heads:
             for before, size in _each(sections):
                 for token in range(0, unit, grain):
-                    yield Strip(
+                    yield ByteRange(
                         src.place(head, before, size, src_token + token),
                         dst.place(head, before, size, dst_token + token),
                         grain * size,
@@ -297,13 +297,13 @@ def _each(sections: Sections) -> Iterator[tuple[int, int]]:
             before += size
 
 
-def _joined(strips: Iterator[Strip]) -> tuple[Strip, ...]:
+def _joined(strips: Iterator[ByteRange]) -> tuple[ByteRange, ...]:
     """Join strips that follow each other on both sides."""
-    joined: list[Strip] = []
+    joined: list[ByteRange] = []
     for strip in strips:
-        last = joined[-1] if joined else Strip(-1, -1, 0)
+        last = joined[-1] if joined else ByteRange(-1, -1, 0)
         if (last.src + last.length, last.dst + last.length) == (strip.src, strip.dst):
-            joined[-1] = Strip(last.src, last.dst, last.length + strip.length)
+            joined[-1] = ByteRange(last.src, last.dst, last.length + strip.length)
         else:
             joined.append(strip)
     return tuple(joined)

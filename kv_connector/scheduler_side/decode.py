@@ -15,14 +15,14 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.status_server import OutcomeSender
 from baton.kv_connector.control.wake import IdleSleep, wake_path
-from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_windows
 from baton.kv_connector.scheduler_side.cached_token_usage import bill
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from baton.kv_connector.scheduler_side.ledger import ReservationLedger
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
-from baton.kv_connector.scheduler_side.shared_prompts import Siblings
+from baton.kv_connector.scheduler_side.shared_prompts import SharedPrompts
 from baton.kv_connector.scheduler_side.stalls import Stalls
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
 from baton.kv_connector.scheduler_side.tracked import State, Tracked
@@ -69,7 +69,7 @@ class DecodeScheduler:
         self._refusals = Refusals(logger)
         self._requests: dict[str, Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
-        self._siblings = Siblings(can_share=has_prefix_cache)
+        self._siblings = SharedPrompts(can_share=has_prefix_cache)
         self._stalls = Stalls(STALLED_S)
         self._ledger = ReservationLedger(grid.ranks)
         self.integrity = IntegrityCheck(self._ledger.reservations)
@@ -164,7 +164,7 @@ class DecodeScheduler:
         reserved = [[block for block in table[first:stop] if not block.is_null] for table in tables]
         wanted = [_by_place(table[first:stop], stop - first) for table in tables]
         self._ledger.take(request.request_id, [block for group in reserved for block in group])
-        wish = Wish(prompt_tokens, first_token, wanted, tracked.prompt_hash)
+        wish = BlockReservation(prompt_tokens, first_token, wanted, tracked.prompt_hash)
         for group in wanted:
             self.integrity.history.note("reserved for the peer of", request.request_id, filter(None, group))
         self._step.reserved.append(Reserved(request.request_id, next(self._epochs), wish))

@@ -6,7 +6,7 @@ prefix cache, received or computed, and then find it there. Without a prefix cac
 """
 
 
-class Siblings:
+class SharedPrompts:
     """Who waits for whom, by request id."""
 
     def __init__(self, *, can_share: bool) -> None:

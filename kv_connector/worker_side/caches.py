@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     KVCache = torch.Tensor | tuple[torch.Tensor, ...] | list[torch.Tensor]
 
 
-class Membership(NamedTuple):
+class LayerGroup(NamedTuple):
     """The KV cache group of a layer, by number, and its window (`layout/windows.py`)."""
 
     group: int = 0
     window: int = EVERYTHING
 
 
-ONLY = Membership()
+ONLY = LayerGroup()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def describe(
     num_blocks: int,
     block_tokens: int,
     divisions: Mapping[str, Division] = MappingProxyType({}),
-    groups: Mapping[str, Membership] = MappingProxyType({}),
+    groups: Mapping[str, LayerGroup] = MappingProxyType({}),
     drafter: str = "",
     draft_layers: Collection[str] = (),
 ) -> Caches:

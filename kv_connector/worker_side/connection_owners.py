@@ -10,7 +10,7 @@ from collections.abc import Hashable
 CAPACITY = 4_096
 
 
-class Speakers:
+class ConnectionOwners:
     """The connections heard last, and for whom each of them speaks."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:

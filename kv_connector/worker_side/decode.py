@@ -14,7 +14,7 @@ from baton.kv_connector.engine.base import EngineFactory
 from baton.kv_connector.errors import ProtocolError
 from baton.kv_connector.handoff.consumer import CANCELLED, Consumer
 from baton.kv_connector.handoff.gather import Gather
-from baton.kv_connector.handoff.incoming import Incoming, Resolved
+from baton.kv_connector.handoff.incoming import ConsumerTransfer, Resolved
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Ending
 from baton.kv_connector.layout.pairing import shares_of
 from baton.kv_connector.layout.tp_mapping import transfer_of
@@ -26,7 +26,7 @@ from baton.kv_connector.worker_side.digest import BlockDigests
 from baton.kv_connector.worker_side.digesting import DigestThread, Part, blocks_of
 from baton.kv_connector.worker_side.drain import drain
 from baton.kv_connector.worker_side.landing import Arrived, Landing
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.receive_engines import ReceivingEngines
 from baton.kv_connector.worker_side.sync import Awaitable, Record
 from baton.kv_connector.worker_side.waiter import DeviceWaiter
@@ -44,7 +44,7 @@ class DecodeWorker:
         *,
         config: ConnectorConfig,
         secret: ClusterSecret,
-        introduction: Introduction,
+        introduction: RankDescriptor,
         engines: EngineFactory,
         incarnation: int,
         record: Record,
@@ -67,7 +67,9 @@ class DecodeWorker:
             refused=self._refusals.count,
         )
         self._gather = Gather(self._consumer, shares_of(caches.regions))
-        self._digests: DigestThread[tuple[Incoming, list[Part]]] = DigestThread(digests, self._compared, enter_device)
+        self._digests: DigestThread[tuple[ConsumerTransfer, list[Part]]] = DigestThread(
+            digests, self._compared, enter_device
+        )
         self._engines = ReceivingEngines(engines, list(caches.spans), added=self._engine_added, fenced=self._fenced)
         self._zeroing: DeviceWaiter[list[str]] = DeviceWaiter(
             "baton-zeroed",
@@ -288,7 +290,7 @@ class DecodeWorker:
             self._flush()
         logger.error("%d requests' blocks stay out of the pool: %s", len(arrived.closed), reason)
 
-    def _committed(self, transfer: Incoming) -> list[Part]:
+    def _committed(self, transfer: ConsumerTransfer) -> list[Part]:
         """Return what of our KV a transfer that is to be verified wrote."""
         assert transfer.wish is not None  # it was reserved
         self._committed_s[transfer_of(transfer.transfer_id)] = time.monotonic()
@@ -312,7 +314,7 @@ class DecodeWorker:
             if reason:
                 self._failed.add(resolved.request_id)
 
-    def _compared(self, arrived: tuple[Incoming, list[Part]], digests: bytes) -> None:
+    def _compared(self, arrived: tuple[ConsumerTransfer, list[Part]], digests: bytes) -> None:
         """The digests of what arrived are there (their own thread): compare them with those of what P read."""
         transfer, compared = arrived
         commit = transfer.commit

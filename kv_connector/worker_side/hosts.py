@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from baton.contracts.node_info import to_plain
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.control.status_endpoints import FAR_SUFFIX, Door, FarDoor, HereDoor
+from baton.kv_connector.control.status_endpoints import FAR_SUFFIX, Door, IpcEndpoint, TcpEndpoint
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.vllm_compat.fingerprint import fingerprint_of
 
@@ -33,8 +33,8 @@ class Member(NamedTuple):
 def door_of(vllm_config: "VllmConfig", config: ConnectorConfig, path: Path) -> Door:
     """Return where a status server of this rank listens."""
     if _host(vllm_config) == 0:
-        return HereDoor(path)
-    return FarDoor(path, config.data_host, config.secret())
+        return IpcEndpoint(path)
+    return TcpEndpoint(path, config.data_host, config.secret())
 
 
 def meet(vllm_config: "VllmConfig", config: ConnectorConfig) -> None:

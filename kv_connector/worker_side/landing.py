@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from baton.kv_connector.handoff.incoming import Incoming, Resolved
+from baton.kv_connector.handoff.incoming import ConsumerTransfer, Resolved
 from baton.kv_connector.worker_side.digesting import Part
 from baton.kv_connector.worker_side.sync import Awaitable
 from baton.kv_connector.worker_side.waiter import FAILED, DeviceWaiter
@@ -30,7 +30,7 @@ DEVICE_FAILED = "the decode node's device failed before it had what was received
 class Arrived(NamedTuple):
     """What the state machine has concluded from acknowledgements and fences."""
 
-    to_verify: list[tuple[Incoming, list[Part]]]  # with what is to be digested
+    to_verify: list[tuple[ConsumerTransfer, list[Part]]]  # with what is to be digested
     resolved: list[Resolved]  # with their KV
     closed: list[str]  # requests whose blocks may be given back
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.groups import block_tokens_of, groups_of, have_windows
-from baton.kv_connector.worker_side.caches import Membership
+from baton.kv_connector.worker_side.caches import LayerGroup
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def memberships(
     vllm_config: "VllmConfig", kv_cache_config: "KVCacheConfig", names: Iterable[str]
-) -> dict[str, Membership]:
+) -> dict[str, LayerGroup]:
     """Return vLLM's layer name → its KV cache group.
 
     Args:
@@ -31,7 +31,7 @@ def memberships(
     """
     groups = groups_of(kv_cache_config, block_tokens_of(vllm_config, kv_cache_config))
     found = {
-        name: Membership(number, group.window)
+        name: LayerGroup(number, group.window)
         for number, (group, spec) in enumerate(zip(groups, kv_cache_config.kv_cache_groups, strict=True))
         for name in spec.layer_names
     }

@@ -16,18 +16,18 @@ from baton.kv_connector.engine.base import EngineFactory
 from baton.kv_connector.errors import ProtocolError
 from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
-from baton.kv_connector.handoff.outgoing import Complaint, Outgoing
+from baton.kv_connector.handoff.outgoing import MismatchReport, ProducerTransfer
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.layout.tp_mapping import named, transfer_of
 from baton.kv_connector.protocol.messages import decode, encode
 from baton.kv_connector.protocol.verification import Sampling
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
-from baton.kv_connector.worker_side.connection_owners import Speakers
+from baton.kv_connector.worker_side.connection_owners import ConnectionOwners
 from baton.kv_connector.worker_side.digest import BlockDigests
 from baton.kv_connector.worker_side.digesting import DigestThread, blocks_of
 from baton.kv_connector.worker_side.drain import drain
-from baton.kv_connector.worker_side.prompt_batches import Groups
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.prompt_batches import PromptBatches
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sender import Sender
 from baton.kv_connector.worker_side.sync import ModelStream, Record, make_layer_sync
 from baton.kv_connector.worker_side.timelines import Timelines
@@ -47,7 +47,7 @@ class PrefillWorker:
         *,
         config: ConnectorConfig,
         secret: ClusterSecret,
-        introduction: Introduction,
+        introduction: RankDescriptor,
         engines: EngineFactory,
         incarnation: int,
         record: Record,
@@ -59,8 +59,8 @@ class PrefillWorker:
         self._engines = engines
         self._lock = threading.Lock()
         self._refusals = Refusals(logger)
-        self._speakers = Speakers()
-        self._groups = Groups()
+        self._speakers = ConnectionOwners()
+        self._groups = PromptBatches()
         self._producer = Producer(
             incarnation=incarnation,
             layers=caches.num_layers,
@@ -86,7 +86,7 @@ class PrefillWorker:
             enter_device=enter_device,
             patience_s=config.transfer.transfer_timeout_s,
         )
-        self._digests: DigestThread[Outgoing] = DigestThread(digests, self._digested, enter_device)
+        self._digests: DigestThread[ProducerTransfer] = DigestThread(digests, self._digested, enter_device)
         self._read_from: deque[tuple[str, list[int]]] = deque(maxlen=256)  # verified transfers and their source blocks
         stream = ModelStream.of(record)
         self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, stream)
@@ -256,7 +256,7 @@ class PrefillWorker:
         if self._fan_out.is_open(transfer_id) and self._groups.start(group, transfer_id):
             self._fan_out.cancel(transfer_id, now)
 
-    def _describe(self, transfer: Outgoing, now: float) -> dict[str, Any]:
+    def _describe(self, transfer: ProducerTransfer, now: float) -> dict[str, Any]:
         coverage = transfer.coverage
         size = self._introduction.caches.layer_block_bytes / transfer.terms.block_units
         return named(transfer.transfer_id) | {
@@ -285,13 +285,13 @@ class PrefillWorker:
             self._accounts.add(transfer, outcome, self._describe(transfer, ended_at(transfer)))
             self._timelines.add(transfer)
 
-    def _digested(self, transfer: Outgoing, digests: bytes) -> None:
+    def _digested(self, transfer: ProducerTransfer, digests: bytes) -> None:
         """The digests of a transfer's source blocks are there (their own thread)."""
         with self._lock:
             self._producer.digested(transfer, digests, time.monotonic())
             self._flush()
 
-    def _hear(self, complaint: Complaint) -> None:
+    def _hear(self, complaint: MismatchReport) -> None:
         transfer_id, peer, mismatch = complaint
         blocks = dict(self._read_from).get(transfer_id, [])
         self._accounts.add_mismatch(transfer_id, mismatch)

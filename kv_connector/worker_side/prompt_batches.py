@@ -8,7 +8,7 @@ from collections import OrderedDict
 REMEMBERED = 4_096  # cancelled ids, since a prompt may start after nobody wants it any more
 
 
-class Groups:
+class PromptBatches:
     """Which transfers belong together. A transfer without a group is none of its concern."""
 
     def __init__(self) -> None:

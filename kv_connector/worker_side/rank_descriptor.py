@@ -7,9 +7,9 @@ from baton.contracts.kv_transfer import Grid, Grids, Role
 from baton.contracts.node_info import Fingerprint, differences
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.handoff.gather import Flow
-from baton.kv_connector.handoff.incoming import Wish
-from baton.kv_connector.handoff.outgoing import Outgoing
-from baton.kv_connector.handoff.pushing import Membership, Terms
+from baton.kv_connector.handoff.incoming import BlockReservation
+from baton.kv_connector.handoff.outgoing import ProducerTransfer
+from baton.kv_connector.handoff.pushing import GroupPair, TransferLayout
 from baton.kv_connector.layout.pairing import Pairing, Side, pair
 from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.layout.tp_mapping import flow_id, readers, sources
@@ -19,7 +19,7 @@ from baton.kv_connector.worker_side.digesting import Part, parts_of
 
 
 @dataclass(frozen=True, slots=True)
-class Introduction:
+class RankDescriptor:
     """One worker's `Hello`."""
 
     node: str
@@ -85,11 +85,11 @@ class Introduction:
             for source in sources(self.kv_heads, prefill, decode, self.index)
         ]
 
-    def terms(self, theirs: Hello) -> Terms:
+    def terms(self, theirs: Hello) -> TransferLayout:
         """Return what a decode rank that was accepted has in common with us."""
         found = self.pairing(theirs)
         unit, names = found.unit_tokens, [region.name for region in self.caches.regions]
-        return Terms(
+        return TransferLayout(
             layers=found.layers,
             block_units=found.src_block_tokens // unit,
             their_block_units=found.dst_block_tokens // unit,
@@ -97,11 +97,11 @@ class Introduction:
             whole=found.whole,
             regions=[names.index(pair.src.name) for pair in found.of_target],
             groups={
-                pair.src.layer: Membership(pair.src.group, pair.dst.group, pair.src.window) for pair in found.regions
+                pair.src.layer: GroupPair(pair.src.group, pair.dst.group, pair.src.window) for pair in found.regions
             },
         )
 
-    def read_from(self, transfer: Outgoing) -> list[Part]:
+    def read_from(self, transfer: ProducerTransfer) -> list[Part]:
         """Return what of our KV a complete transfer's pushes have read, whole blocks."""
         regions, terms = self.caches.regions, transfer.terms
         return parts_of(
@@ -110,7 +110,7 @@ class Introduction:
             lambda group: transfer.pushed_blocks(self.caches.block_tokens, group),
         )
 
-    def written_to(self, wish: Wish, theirs: Hello) -> list[Part]:
+    def written_to(self, wish: BlockReservation, theirs: Hello) -> list[Part]:
         """Return what of our KV a prefill rank has written; regions in its order."""
         regions = self.caches.regions
         names = [region.name for region in regions]

@@ -22,10 +22,10 @@ from baton.kv_connector.engine.base import SendingEngine
 from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.outgoing import Push
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.handoff.pushing import Membership
+from baton.kv_connector.handoff.pushing import GroupPair
 from baton.kv_connector.layout.copy_plan import CopyPlan, plan_units
 from baton.kv_connector.layout.pairing import Pairing, RegionPair
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import Handover
 from baton.kv_connector.worker_side.waiter import DeviceWaiter
 
@@ -59,7 +59,7 @@ class Sender:
         *,
         producer: Producer,
         fan_out: FanOut,
-        introduction: Introduction,
+        introduction: RankDescriptor,
         lock: threading.Lock,
         engine: SendingEngine,
         max_bytes: int,
@@ -247,7 +247,7 @@ class Sender:
         """Turn pieces into copies, planning layers that share a range of units once."""
         pairing = self._pairing(push.transfer.decode)
         transfer = push.transfer
-        ranges: dict[tuple[Membership, int, int], list[RegionPair]] = {}
+        ranges: dict[tuple[GroupPair, int, int], list[RegionPair]] = {}
         for layer, start, stop in push.pieces:
             ranges.setdefault((transfer.terms.group_of(layer), start, stop), []).extend(pairing.of_layer(layer))
         return CopyPlan.joined(

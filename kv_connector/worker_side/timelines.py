@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from baton.kv_connector.handoff.layer_times import REMEMBERED, LayerTimes
-from baton.kv_connector.handoff.outgoing import Outgoing
+from baton.kv_connector.handoff.outgoing import ProducerTransfer
 from baton.kv_connector.telemetry.timings import counted_from
 
 
@@ -22,13 +22,13 @@ class Timelines:
     def __init__(self) -> None:
         self._ended: deque[_Ended] = deque(maxlen=REMEMBERED)
 
-    def add(self, transfer: Outgoing) -> None:
+    def add(self, transfer: ProducerTransfer) -> None:
         """Keep what is known of a transfer that has just ended, without its blocks."""
         if transfer.layer_times is not None and "scheduled" in transfer.marks:
             about, scheduled_s = _about(transfer, is_open=False), transfer.marks["scheduled"]
             self._ended.append(_Ended(transfer.transfer_id, about, scheduled_s, transfer.layer_times))
 
-    def of(self, transfer_id: str, is_open: Iterable[Outgoing]) -> list[dict[str, Any]]:
+    def of(self, transfer_id: str, is_open: Iterable[ProducerTransfer]) -> list[dict[str, Any]]:
         """Return each flow of a transfer: one, or one for each pair of ranks, whose ids begin with the transfer's."""
         ended = [
             {**each.about, **each.layer_times.snapshot(each.scheduled_s)}
@@ -47,7 +47,7 @@ def _belongs(flow_id: str, transfer_id: str) -> bool:
     return flow_id.partition("/")[0] == transfer_id
 
 
-def _about(transfer: Outgoing, *, is_open: bool) -> dict[str, Any]:
+def _about(transfer: ProducerTransfer, *, is_open: bool) -> dict[str, Any]:
     """What does not change any more, or not before the next time that somebody asks."""
     prompt = transfer.prompt
     return {

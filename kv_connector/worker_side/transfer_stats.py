@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from baton.kv_connector.handoff.outgoing import Outgoing
+from baton.kv_connector.handoff.outgoing import ProducerTransfer
 from baton.kv_connector.handoff.producer import DECISIONS
 from baton.kv_connector.protocol.messages import Commit, Fail
 from baton.kv_connector.telemetry.histogram import SECONDS, SHARE, Histogram
@@ -31,7 +31,7 @@ class Accounts:
         self._recent: deque[dict[str, Any]] = deque(maxlen=REMEMBERED_TRANSFERS)
         self._failures: deque[dict[str, Any]] = deque(maxlen=REMEMBERED_FAILURES)
 
-    def add(self, transfer: Outgoing, outcome: Commit | Fail, described: Mapping[str, Any]) -> None:
+    def add(self, transfer: ProducerTransfer, outcome: Commit | Fail, described: Mapping[str, Any]) -> None:
         """Take in a transfer that has just ended; `described` is what an open one shows."""
         state = _state(outcome)
         self._totals[state] += 1
@@ -69,7 +69,7 @@ class Accounts:
         self._recent.append(record)
 
 
-def ended_at(transfer: Outgoing) -> float:
+def ended_at(transfer: ProducerTransfer) -> float:
     """When the transfer ended, s."""
     return transfer.marks.get("commit", transfer.marks.get("failed", transfer.since))
 
@@ -80,7 +80,7 @@ def _state(outcome: Commit | Fail) -> str:
     return "dirty" if outcome.dirty else DECISIONS.get(outcome.reason, "failed")
 
 
-def _timed(transfer: Outgoing) -> dict[str, Any]:
+def _timed(transfer: ProducerTransfer) -> dict[str, Any]:
     """The milestones, all on this machine's monotonic clock, and what follows from them."""
     timings = counted_from("scheduled", transfer.marks)
     return {

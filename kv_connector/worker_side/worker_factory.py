@@ -21,7 +21,7 @@ from baton.kv_connector.worker_side.divisions import divisions_of, total_kv_head
 from baton.kv_connector.worker_side.landing import default_stream
 from baton.kv_connector.worker_side.memberships import memberships
 from baton.kv_connector.worker_side.prefill import PrefillWorker
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import attention_writes_kv, recorder, resolve_layer_sync
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def make_worker(
     fingerprint = fingerprint_of(vllm_config, config.weights, block_tokens=block_tokens)
     incarnation = secrets.randbits(63) | 1  # never 0
     role: Role = "prefill" if vllm_config.kv_transfer_config.is_kv_producer else "decode"
-    introduction = Introduction(
+    introduction = RankDescriptor(
         f"{role} node {config.advertise_host}",
         role,
         rank_of(vllm_config),

@@ -10,25 +10,25 @@ from typing import Final
 
 import msgspec
 
-from baton.proxy.nodes.overrides import Orders
+from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.workers.files import replace_file
 
 LOCK_TIMEOUT_S: Final = 2.0  # it is held for a millisecond, unless its holder has been stopped
 _RETRY_S: Final = 0.002
 
 
-class BookError(Exception):
+class OverrideStoreError(Exception):
     """The orders cannot be read or changed now: another worker has held the lock for too long, or the file fails."""
 
 
-class OrderBook:
+class OverrideStore:
     """One file, one lock."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = path.with_suffix(".lock")
 
-    def read(self) -> Orders:
+    def read(self) -> AdminOverrides:
         """Return what is ordered now; nothing so far if nobody has written.
 
         Raises:
@@ -36,11 +36,11 @@ class OrderBook:
         """
         with _told():
             try:
-                return msgspec.json.decode(self._path.read_bytes(), type=Orders)
+                return msgspec.json.decode(self._path.read_bytes(), type=AdminOverrides)
             except FileNotFoundError:
-                return Orders()
+                return AdminOverrides()
 
-    def write(self, orders: Orders) -> None:
+    def write(self, orders: AdminOverrides) -> None:
         """Replace it; the caller holds the lock.
 
         Raises:
@@ -70,7 +70,7 @@ class OrderBook:
                 while not _is_taken(descriptor):  # noqa: ASYNC110  # flock wakes nobody
                     await asyncio.sleep(_RETRY_S)
         except TimeoutError:
-            raise BookError(f"another worker holds {self._lock.name} for over {LOCK_TIMEOUT_S:g} s") from None
+            raise OverrideStoreError(f"another worker holds {self._lock.name} for over {LOCK_TIMEOUT_S:g} s") from None
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise BookError(f"the file of orders cannot be used: {exc.strerror}") from exc
+        raise OverrideStoreError(f"the file of orders cannot be used: {exc.strerror}") from exc
 
 
 def _is_taken(descriptor: int) -> bool:

@@ -19,15 +19,15 @@ from starlette.exceptions import HTTPException
 from baton.contracts.http import error_body
 from baton.proxy.admin.broadcast import FanOutPath, NodeAnswer, fan_out, not_asked
 from baton.proxy.admin.node_views import view
-from baton.proxy.admin.override_store import BookError
+from baton.proxy.admin.override_store import OverrideStoreError
 from baton.proxy.admin.token import AdminToken
-from baton.proxy.admin.worker_group import Crew
+from baton.proxy.admin.worker_group import WorkerGroup
 from baton.proxy.errors import BadRequestError, ProxyError
 from baton.proxy.http.address import is_base_url
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes import base_models
 from baton.proxy.nodes.node import Node, Role
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.nodes.views import (
     AdminState,
     DrainRequest,
@@ -52,7 +52,7 @@ _bearer: Final = HTTPBearer(auto_error=False, description="The token in `proxy.a
 
 
 def admin_router(
-    members: Members, crew: Crew, upstream: Upstream, token: AdminToken | None, about: dict[str, Any]
+    members: NodeRegistry, crew: WorkerGroup, upstream: Upstream, token: AdminToken | None, about: dict[str, Any]
 ) -> APIRouter:
     """Return the routes; `about` is what never changes of the state."""
     router = APIRouter(
@@ -87,7 +87,7 @@ def guarded_by(token: AdminToken | None) -> type[APIRoute]:
     return GuardedRoute
 
 
-def _add_member_routes(router: APIRouter, members: Members, crew: Crew, about: dict[str, Any]) -> None:
+def _add_member_routes(router: APIRouter, members: NodeRegistry, crew: WorkerGroup, about: dict[str, Any]) -> None:
     @router.get("/admin/nodes")
     async def nodes() -> NodeList:
         """List all members."""
@@ -118,28 +118,28 @@ def _add_member_routes(router: APIRouter, members: Members, crew: Crew, about: d
         return await _change(crew, partial(_each, members, request.url, tell))
 
 
-async def _change(crew: Crew, act: Callable[[], T]) -> T:
+async def _change(crew: WorkerGroup, act: Callable[[], T]) -> T:
     try:
         return await crew.change(act)
-    except BookError as exc:
+    except OverrideStoreError as exc:
         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
 
 
-def _add(members: Members, role: Role, url: str) -> tuple[NodeView, bool]:
+def _add(members: NodeRegistry, role: Role, url: str) -> tuple[NodeView, bool]:
     present = members.find(url)
     if present and not any(node.role == role for node in present):
         raise HTTPException(HTTPStatus.CONFLICT, f"{url} is a {present[0].role} node already")
     return view(members.add(role, url)), not present
 
 
-def _each(members: Members, url: str, act: Callable[[Node], None]) -> NodeList:
+def _each(members: NodeRegistry, url: str, act: Callable[[Node], None]) -> NodeList:
     found = _found(members, url)
     for node in found:
         act(node)
     return NodeList(nodes=[view(node) for node in found])
 
 
-def _add_fan_out_routes(router: APIRouter, members: Members, crew: Crew, upstream: Upstream) -> None:
+def _add_fan_out_routes(router: APIRouter, members: NodeRegistry, crew: WorkerGroup, upstream: Upstream) -> None:
     one_at_a_time = asyncio.Lock()
 
     async def send_to_nodes(request: Request, path: FanOutPath, choose: Callable[[bytes], Sequence[Node]]) -> Response:
@@ -198,7 +198,7 @@ def _add_fan_out_routes(router: APIRouter, members: Members, crew: Crew, upstrea
         return await send_to_nodes(request, "/reset_prefix_cache", choose)
 
 
-def _chosen(members: Members, choose: Callable[[Sequence[Node], str, str], list[Node]], body: bytes) -> list[Node]:
+def _chosen(members: NodeRegistry, choose: Callable[[Sequence[Node], str, str], list[Node]], body: bytes) -> list[Node]:
     """Return the nodes that a call about an adapter is for.
 
     Raises:
@@ -231,7 +231,7 @@ def _joined(answers: list[NodeAnswer]) -> Response:
     return JSONResponse({**error_body(message, kind="upstream_error", code=502), **content}, 502)
 
 
-def _found(members: Members, url: str) -> list[Node]:
+def _found(members: NodeRegistry, url: str) -> list[Node]:
     found = members.find(url.rstrip("/"))
     if not found:
         raise HTTPException(HTTPStatus.NOT_FOUND, f"{url} is no member")

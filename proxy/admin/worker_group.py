@@ -16,17 +16,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from baton.proxy.admin import node_metrics, node_views
 from baton.proxy.admin.metric_families import Family, added_up, families, lasting, metrics
-from baton.proxy.admin.override_store import BookError, OrderBook
+from baton.proxy.admin.override_store import OverrideStore, OverrideStoreError
 from baton.proxy.admin.report import Counted, Report
 from baton.proxy.admission.admission import Admission
 from baton.proxy.nodes.latency_histogram import tallied, tally
-from baton.proxy.nodes.overrides import Orders
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.overrides import AdminOverrides
+from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.nodes.views import NodeView
 from baton.proxy.telemetry.metrics import Metrics, render
 from baton.proxy.workers.channel import Channel, NoAnswerError, ask
 from baton.proxy.workers.files import replace_file
-from baton.proxy.workers.slot import Seat
+from baton.proxy.workers.slot import WorkerSlot
 
 logger = logging.getLogger(__name__)
 
@@ -35,15 +35,15 @@ REPORT, ADOPT, PROBE = "report", "adopt", "probe"
 T = TypeVar("T")
 
 
-class Crew:
+class WorkerGroup:
     """One worker among all."""
 
     def __init__(
         self,
-        members: Members,
+        members: NodeRegistry,
         counted: Metrics,
         admission: Admission,
-        seat: Seat | None = None,
+        seat: WorkerSlot | None = None,
         *,
         retries_left: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -54,7 +54,7 @@ class Crew:
         self._admission = admission
         self._counted = counted
         self._seat = seat
-        self._book = OrderBook(seat.orders) if seat else None
+        self._book = OverrideStore(seat.orders) if seat else None
         self._channel = Channel(seat.channel_of(seat.number), self._answer) if seat else None
         self._version = 0
         self._carried = Counted()  # counted by former workers in this seat
@@ -124,7 +124,7 @@ class Crew:
             result = act()
             try:
                 self._write_orders(self._book, self._members.orders(self._version + 1))
-            except BookError:
+            except OverrideStoreError:
                 self._members.adopt(before)
                 raise
         await self._tell(ADOPT)
@@ -207,33 +207,33 @@ class Crew:
 
     # --- what operators ordered ---
 
-    def _adopt(self, book: OrderBook) -> None:
+    def _adopt(self, book: OverrideStore) -> None:
         orders = book.read()
         if orders.version > self._version:
             self._members.adopt(orders)
             self._version = orders.version
 
-    def _catch_up(self, book: OrderBook) -> bool:
+    def _catch_up(self, book: OverrideStore) -> bool:
         """Adopt what is ordered; a file that cannot be read now is looked at again at the next tick."""
         try:
             self._adopt(book)
-        except BookError as exc:
+        except OverrideStoreError as exc:
             logger.warning("orders could not be read", extra={"reason": str(exc)})
             return False
         return True
 
-    def _write_orders(self, book: OrderBook, orders: Orders) -> None:
+    def _write_orders(self, book: OverrideStore, orders: AdminOverrides) -> None:
         if not orders.same_as(book.read()):
             book.write(orders)
             self._version = orders.version
 
-    def _forgotten(self, orders: Orders) -> None:
+    def _forgotten(self, orders: AdminOverrides) -> None:
         self._spawn(self._forget(orders))
 
-    async def _forget(self, orders: Orders) -> None:
+    async def _forget(self, orders: AdminOverrides) -> None:
         """What this worker sees come to its end has come to its end for all, also for those that start later."""
         assert self._book is not None
-        with suppress(BookError):
+        with suppress(OverrideStoreError):
             async with self._book.locked():
                 self._write_orders(self._book, self._book.read().without(orders))
                 self._members.adopt(self._book.read())
@@ -263,7 +263,7 @@ class Crew:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _report_of(seat: Seat, number: int) -> Report:
+async def _report_of(seat: WorkerSlot, number: int) -> Report:
     """Ask a worker; if it does not answer, what was counted in its seat is known all the same."""
     try:
         return msgspec.json.decode(await ask(seat.channel_of(number), REPORT), type=Report)
@@ -271,7 +271,7 @@ async def _report_of(seat: Seat, number: int) -> Report:
         return Report(worker=number, pid=None, counted=_read_counters(seat, number))
 
 
-def _read_counters(seat: Seat, number: int) -> Counted:
+def _read_counters(seat: WorkerSlot, number: int) -> Counted:
     try:
         return msgspec.json.decode(seat.counters_of(number).read_bytes(), type=Counted)
     except FileNotFoundError:
@@ -294,7 +294,7 @@ def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Fami
     ]
 
 
-def _crew_metrics(seat: Seat) -> list[Metric]:
+def _crew_metrics(seat: WorkerSlot) -> list[Metric]:
     """Return this worker's part of what there is to know of all: 1 that answers, and whether it replaced another."""
     restarts = CounterMetricFamily("baton_worker_restarts", "How often a worker that ended was started again")
     restarts.add_metric((), int(seat.starts > 1))

@@ -10,11 +10,11 @@ from typing import Any, Final
 from starlette.types import Scope
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.admission.concurrency_limiter import Gate, Ticket
+from baton.proxy.admission.concurrency_limiter import ConcurrencyLimiter, Ticket
 from baton.proxy.admission.request_terms import priority_of, tenant_of, timeout_s_of
 from baton.proxy.http.headers import RawHeaders
 from baton.proxy.http_server import descriptors
-from baton.proxy.http_server.connection_budget import Claims
+from baton.proxy.http_server.connection_budget import ConnectionBudget
 from baton.proxy.nodes.node import SEQUENCE_BYTES
 from baton.proxy.request.caller import caller_of
 from baton.proxy.request.parse import ClientRequest
@@ -41,13 +41,13 @@ class Admission:
         self._members = members
         self._clock = clock
         self._said_s = -_SILENCE_S
-        self.gate = Gate(
+        self.gate = ConcurrencyLimiter(
             max_inside=config.max_requests,
             max_waiting=config.max_waiting,
             max_waiting_per_tenant=config.max_waiting_per_tenant,
             waited=waited,
         )
-        self.claims = Claims(self._most_connections, self._say)
+        self.claims = ConnectionBudget(self._most_connections, self._say)
 
     def timeout_s(self, headers: RawHeaders) -> float:
         """Return how long a request may take.

@@ -27,7 +27,7 @@ class Ticket(NamedTuple):
     patience_s: float = math.inf  # left until its deadline
 
 
-class Gate:
+class ConcurrencyLimiter:
     """Counts those inside, and keeps the others in order."""
 
     def __init__(
@@ -55,14 +55,14 @@ class Gate:
         """How many wait."""
         return len(self._queue)
 
-    def inside_for(self, ticket: Ticket) -> "Place":
+    def inside_for(self, ticket: Ticket) -> "ConcurrencySlot":
         """Return what waits for a place, and holds it for the block of an `async with`.
 
         Raises (on entering):
             TooManyRequestsError: the tenant has as many waiting as it may.
             OverloadedError: the queue is full, or the deadline would come, or came, before the place.
         """
-        return Place(self, ticket)
+        return ConcurrencySlot(self, ticket)
 
     async def enter(self, ticket: Ticket) -> None:
         """Wait for a place; see `inside_for`."""
@@ -128,12 +128,12 @@ class Gate:
         self.inside -= 1
 
 
-class Place:
+class ConcurrencySlot:
     """A place inside, for the length of a block."""
 
     __slots__ = ("_gate", "_ticket")
 
-    def __init__(self, gate: Gate, ticket: Ticket) -> None:
+    def __init__(self, gate: ConcurrencyLimiter, ticket: Ticket) -> None:
         self._gate = gate
         self._ticket = ticket
 

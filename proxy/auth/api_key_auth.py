@@ -13,27 +13,27 @@ from baton.proxy.auth.counts import counts_of
 from baton.proxy.auth.key_file import Key
 from baton.proxy.auth.keyring import Keyring
 from baton.proxy.auth.metrics import AccessMetrics
-from baton.proxy.auth.middleware import Guard, ReadingGuard
-from baton.proxy.http_server.connection_budget import Claims
-from baton.proxy.http_server.file_watcher import Follower
-from baton.proxy.telemetry.request_telemetry import Sight
-from baton.proxy.workers.slot import Seat
+from baton.proxy.auth.middleware import AuthMiddleware, ReadingAuthMiddleware
+from baton.proxy.http_server.connection_budget import ConnectionBudget
+from baton.proxy.http_server.file_watcher import FileWatcher
+from baton.proxy.telemetry.request_telemetry import RequestTelemetry
+from baton.proxy.workers.slot import WorkerSlot
 
 logger = logging.getLogger(__name__)
 
 MOST_NAMED: Final = 20  # in one log line
 
 
-class Doors:
+class ApiKeyAuth:
     """All doors of one proxy that asks for keys."""
 
-    def __init__(self, path: Path, sight: Sight, claims: Claims, seat: Seat | None) -> None:
+    def __init__(self, path: Path, sight: RequestTelemetry, claims: ConnectionBudget, seat: WorkerSlot | None) -> None:
         """Raises `KeyFileError`: the file cannot be used."""
         self._sight = sight
         self._claims = claims
         self._counted = AccessMetrics(sight.metrics.registry)
         self._keyring = Keyring(counts_of(seat))
-        self._follower = Follower(
+        self._follower = FileWatcher(
             "the file of API keys",
             [path],
             read=partial(key_file.read, path),
@@ -49,13 +49,13 @@ class Doors:
         """Follow it no more; idempotent."""
         await self._follower.stop()
 
-    def guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> Guard:
+    def guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> AuthMiddleware:
         """Return a guard before an application that serves requests."""
-        return Guard(app, label, self._keyring, self._counted, sight=self._sight, claims=self._claims)
+        return AuthMiddleware(app, label, self._keyring, self._counted, sight=self._sight, claims=self._claims)
 
-    def reading_guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> ReadingGuard:
+    def reading_guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> ReadingAuthMiddleware:
         """Return a guard before one that only tells something."""
-        return ReadingGuard(app, label, self._keyring, self._counted, sight=self._sight, claims=self._claims)
+        return ReadingAuthMiddleware(app, label, self._keyring, self._counted, sight=self._sight, claims=self._claims)
 
     def _take(self, keys: tuple[Key, ...]) -> None:
         changes = self._keyring.adopt(keys)

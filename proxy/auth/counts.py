@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from baton.proxy.workers.slot import Seat
+from baton.proxy.workers.slot import WorkerSlot
 
 _CELL_BYTES: Final = 8
 
@@ -53,7 +53,7 @@ class Counts:
         self._cells[0] = when_s
 
 
-def counts_of(seat: Seat | None) -> Callable[[str], Counts]:
+def counts_of(seat: WorkerSlot | None) -> Callable[[str], Counts]:
     """Return what makes the counts of a key, by its name."""
     if seat is None:
         return lambda _: Counts([0.0, 0.0])

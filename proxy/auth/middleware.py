@@ -10,15 +10,15 @@ from baton.proxy.auth.keyring import Keyring, without_credentials
 from baton.proxy.auth.metrics import AccessMetrics
 from baton.proxy.http.headers import request_id_of
 from baton.proxy.http_server.client_protocol import writer_of
-from baton.proxy.http_server.connection_budget import Claims
+from baton.proxy.http_server.connection_budget import ConnectionBudget
 from baton.proxy.request.caller import CALLER
 from baton.proxy.request.error_format import shape_of
 from baton.proxy.request.parse import discard_body, is_reset_unless_read
-from baton.proxy.response.client_response import Client
-from baton.proxy.telemetry.request_telemetry import Sight
+from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
 
-class Guard:
+class AuthMiddleware:
     """Before one application."""
 
     def __init__(
@@ -28,8 +28,8 @@ class Guard:
         keyring: Keyring,
         counted: AccessMetrics,
         *,
-        sight: Sight,
-        claims: Claims,
+        sight: RequestTelemetry,
+        claims: ConnectionBudget,
     ) -> None:
         """`label` names a request's endpoint, for `sight`; nothing is claimed here."""
         self._app = app
@@ -58,14 +58,14 @@ class Guard:
     async def _refuse(self, error: AccessError, scope: Scope, receive: Receive, send: Send) -> None:
         self._counted.refused(error.name, error.denial)
         request_id, claim = request_id_of(scope["headers"]), self._claims.claim()
-        client = Client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]))
+        client = ClientResponse(send, writer_of(scope), claim, request_id, shape_of(scope["path"]))
         with self._sight.exchange(self._label(scope), scope, client):
             if is_reset_unless_read(scope):
                 await discard_body(receive)
             await client.fail(error)
 
 
-class ReadingGuard(Guard):
+class ReadingAuthMiddleware(AuthMiddleware):
     """Before what costs nothing: a key is needed, and its limits do not count."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

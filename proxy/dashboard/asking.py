@@ -15,7 +15,7 @@ from baton.proxy.errors import UpstreamError
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import Node, State
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.registry import NodeRegistry
 
 ROUND_S: Final = 1.0
 MOST_A_ROUND: Final = 24  # nodes; with more of them each is asked less often
@@ -28,7 +28,7 @@ _ASKED: Final = frozenset((State.READY, State.SILENT, State.DRAINING, State.ISOL
 class Nodes:
     """Asks nodes over the node API."""
 
-    def __init__(self, secret: ClusterSecret, upstream: Upstream, members: Members) -> None:
+    def __init__(self, secret: ClusterSecret, upstream: Upstream, members: NodeRegistry) -> None:
         self._secret = secret
         self._upstream = upstream
         self._members = members

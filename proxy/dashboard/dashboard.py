@@ -9,15 +9,15 @@ import msgspec
 
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.admin.about import running_version
-from baton.proxy.admin.worker_group import Crew
+from baton.proxy.admin.worker_group import WorkerGroup
 from baton.proxy.admission.admission import Admission
 from baton.proxy.dashboard.asking import Nodes
 from baton.proxy.dashboard.clocks import offset
-from baton.proxy.dashboard.recorder import Scene
-from baton.proxy.dashboard.snapshot import Glimpse, for_anybody, glimpse, joined
+from baton.proxy.dashboard.recorder import RequestRecorder
+from baton.proxy.dashboard.snapshot import DashboardSnapshot, for_anybody, glimpse, joined
 from baton.proxy.http.upstream import Upstream
-from baton.proxy.nodes.registry import Members
-from baton.proxy.telemetry.request_telemetry import Sight
+from baton.proxy.nodes.registry import NodeRegistry
+from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
 FRESH_S: Final = 0.5  # an answer is good for so long
 GLANCE, LOOK = "glance", "look"  # what workers are asked: without single requests, with them
@@ -29,11 +29,11 @@ class Dashboard:
 
     def __init__(
         self,
-        crew: Crew,
-        members: Members,
+        crew: WorkerGroup,
+        members: NodeRegistry,
         admission: Admission,
         *,
-        sight: Sight,
+        sight: RequestTelemetry,
         secret: ClusterSecret,
         upstream: Upstream,
     ) -> None:
@@ -41,7 +41,7 @@ class Dashboard:
         self._members = members
         self._admission = admission
         self._registry = sight.metrics.registry
-        self._scene = Scene(sight)
+        self._scene = RequestRecorder(sight)
         self._nodes = Nodes(secret, upstream, members)
         self._made: dict[bool, tuple[float, bytes]] = {}  # for operators or not: when, and what
         self._making = asyncio.Lock()
@@ -73,7 +73,7 @@ class Dashboard:
         if for_operator:
             self._nodes.start(lambda: self._scene.is_watched)
         told = await self._crew.all_tell(LOOK if for_operator else GLANCE)
-        body = joined([msgspec.json.decode(each, type=Glimpse) for each in told], self._crew.size)
+        body = joined([msgspec.json.decode(each, type=DashboardSnapshot) for each in told], self._crew.size)
         head = {
             "format": FORMAT,
             "at": round(time.time(), 3),

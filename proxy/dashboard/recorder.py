@@ -6,8 +6,8 @@ from itertools import count
 from typing import Any, Final
 
 from baton.proxy.dashboard.watched import WatchedClient
-from baton.proxy.response.client_response import Client
-from baton.proxy.telemetry.request_telemetry import Sight
+from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
 LOOK_S: Final = 10.0  # whoever looks asks again well within that
 MOST_WATCHED: Final = 512  # requests at once; further ones are served unwatched
@@ -15,10 +15,10 @@ MOST_SHOWN: Final = 64  # of those under way; the newest
 MOST_ENDED: Final = 96
 
 
-class Scene:
+class RequestRecorder:
     """Watches while it is looked at."""
 
-    def __init__(self, sight: Sight) -> None:
+    def __init__(self, sight: RequestTelemetry) -> None:
         self._sight = sight
         self._numbers = count(1)
         self._live: dict[int, WatchedClient] = {}
@@ -43,7 +43,7 @@ class Scene:
         if self._over is not None:
             self._over.cancel()
             self._over = None
-        self._sight.client = Client
+        self._sight.client = ClientResponse
         self._live.clear()
         self._ended.clear()
 
@@ -59,9 +59,9 @@ class Scene:
     def _watch(self) -> None:
         self._sight.client = self._client
 
-    def _client(self, *args: Any, **more: Any) -> Client:
+    def _client(self, *args: Any, **more: Any) -> ClientResponse:
         if len(self._live) >= MOST_WATCHED:
-            return Client(*args, **more)
+            return ClientResponse(*args, **more)
         client = WatchedClient(*args, **more, number=next(self._numbers), ended=self._note_end)
         self._live[client.number] = client
         return client

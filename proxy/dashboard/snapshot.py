@@ -11,9 +11,9 @@ from prometheus_client import CollectorRegistry
 
 from baton.proxy.admin import node_views
 from baton.proxy.admission.admission import Admission
-from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, NodeTimes, Times
+from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, LatencyHistogram, NodeTimes
 from baton.proxy.nodes.node import Node
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.nodes.views import LeavingView, NodeView
 
 TTFT: Final = "baton_time_to_first_token_seconds"
@@ -55,7 +55,7 @@ class NodeShown(msgspec.Struct, frozen=True, kw_only=True):
     ranks: str = ""
 
 
-class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
+class DashboardSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker shows."""
 
     worker: int
@@ -73,11 +73,11 @@ class Glimpse(msgspec.Struct, frozen=True, kw_only=True):
 
 def glimpse(
     worker: int,
-    members: Members,
+    members: NodeRegistry,
     admission: Admission,
     registry: CollectorRegistry,
     requests: dict[str, Any] | None,
-) -> Glimpse:
+) -> DashboardSnapshot:
     """Return what this worker has to show."""
     series = registry.restricted_registry([name for name, _ in COUNTERS.values()] + [f"{TTFT}_bucket", f"{TTFT}_sum"])
     counters: dict[str, Counts] = {name: {} for name in COUNTERS}
@@ -94,7 +94,7 @@ def glimpse(
                 _add(ttft, "sum", sample.value)
     gaps = [node.times.gaps for node in members.decode]
     state = admission.state()
-    return Glimpse(
+    return DashboardSnapshot(
         worker=worker,
         nodes=[_node(node) for node in members.all()],
         leaving=members.state()["leaving"],
@@ -109,7 +109,7 @@ def glimpse(
     )
 
 
-def joined(glimpses: Sequence[Glimpse], workers: int) -> dict[str, Any]:
+def joined(glimpses: Sequence[DashboardSnapshot], workers: int) -> dict[str, Any]:
     """Return what all workers that answered show together, for operators."""
     more: dict[tuple[str, str], list[NodeShown]] = {}
     for each in glimpses:
@@ -176,7 +176,7 @@ def _ranks(node: Node) -> str:
     return " ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
 
 
-def _total(times: Times) -> tuple[int, float]:
+def _total(times: LatencyHistogram) -> tuple[int, float]:
     return sum(times.counts), round(times.sum_s, 6)
 
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 from starlette.types import Send
 
 from baton.proxy.http_server.client_protocol import Writer
-from baton.proxy.http_server.connection_budget import Claim
-from baton.proxy.request.error_format import OPENAI, Shape
-from baton.proxy.response.client_response import Client
+from baton.proxy.http_server.connection_budget import ConnectionClaim
+from baton.proxy.request.error_format import OPENAI, ErrorFormat
+from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.tracing.traces import UNTRACED, Leg, Trace
 
 MAX_LEGS: Final = 8  # of one request; more attempts are counted alone
@@ -98,16 +98,16 @@ class WatchedTrace(Trace):
         self._ended()
 
 
-class WatchedClient(Client):
+class WatchedClient(ClientResponse):
     """One exchange that somebody may look at."""
 
     def __init__(
         self,
         send: Send,
         writer: Writer,
-        claim: Claim,
+        claim: ConnectionClaim,
         request_id: str,
-        shape: Shape = OPENAI,
+        shape: ErrorFormat = OPENAI,
         *,
         trace: Trace = UNTRACED,
         number: int,

@@ -13,13 +13,13 @@ from typing import Final
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.kv_transfer import TransferParams, sign
 from baton.contracts.secret import ClusterSecret
-from baton.proxy.errors import Kind, StreamBrokenError
-from baton.proxy.handler.cancel_notifier import Cancels
-from baton.proxy.handler.legs import Call, first_to_count, open_decode, run_prefill
+from baton.proxy.errors import FailureKind, StreamBrokenError
+from baton.proxy.handler.cancel_notifier import CancelNotifier
+from baton.proxy.handler.legs import LegRequest, first_to_count, open_decode, run_prefill
 from baton.proxy.http.headers import line
-from baton.proxy.http.upstream import Sent, Upstream
+from baton.proxy.http.upstream import PendingRequest, Upstream
 from baton.proxy.nodes.node import Node
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.planning.outcome import (
     DecodeFailed,
     DecodeOutcome,
@@ -29,7 +29,7 @@ from baton.proxy.planning.outcome import (
     PrefillOutcome,
     PrefillRefused,
 )
-from baton.proxy.planning.plans import Alone, Pair, Plan
+from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.request.eligibility import has_several_prompts
 from baton.proxy.request.leg_bodies import decode_body
 from baton.proxy.request.parse import ClientRequest
@@ -44,7 +44,7 @@ PREFILL_GRACE_S: Final = 1.0
 Outcome = DecodeOutcome | PrefillFailed | PrefillRefused
 
 
-class Attempts:
+class AttemptRunner:
     """Runs plans."""
 
     def __init__(
@@ -53,9 +53,9 @@ class Attempts:
         secret: ClusterSecret,
         *,
         upstream: Upstream,
-        members: Members,
+        members: NodeRegistry,
         metrics: Metrics,
-        cancels: Cancels,
+        cancels: CancelNotifier,
     ) -> None:
         self._prefill_timeout_s = config.transfer.transfer_timeout_s
         self._secret = secret
@@ -75,7 +75,7 @@ class Attempts:
         """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block."""
         return Attempt(self, plan, request)
 
-    async def decode(self, call: Call) -> DecodeOutcome:
+    async def decode(self, call: LegRequest) -> DecodeOutcome:
         """Run a decode leg until it could be relayed."""
         sent = call.send(self._upstream)
         try:
@@ -95,11 +95,11 @@ class Attempts:
             call.node.times.first_bytes.observe(perf_counter() - sent.at_s)
         return outcome
 
-    def send(self, call: Call) -> Sent:
+    def send(self, call: LegRequest) -> PendingRequest:
         """Send a leg, before anything else is done."""
         return call.send(self._upstream)
 
-    async def prefill(self, call: Call, sent: Sent) -> PrefillOutcome:
+    async def prefill(self, call: LegRequest, sent: PendingRequest) -> PrefillOutcome:
         """Run a prefill leg that was sent to its end."""
         try:
             outcome = await run_prefill(sent, timeout_s=self._prefill_timeout_s)
@@ -115,12 +115,12 @@ class Attempts:
         call.node.times.answered.observe(outcome.answered_s - sent.at_s)
         return outcome
 
-    def note(self, role: str, node: Node, kind: Kind) -> None:
+    def note(self, role: str, node: Node, kind: FailureKind) -> None:
         """Count a failure of a node's."""
         self._metrics.leg_failed(role, kind)
         self._members.report(node, kind)
 
-    def unwanted(self, plan: Pair) -> None:
+    def unwanted(self, plan: DisaggregatedPlan) -> None:
         """Tell the prefill node that nobody will come for the prompt."""
         self._cancels.add(plan.prefill, plan.transfer_id)
 
@@ -130,7 +130,7 @@ class Attempts:
         prefill.add_done_callback(self._outliving.discard)
         asyncio.get_running_loop().call_later(PREFILL_GRACE_S, prefill.cancel)
 
-    def decode_call(self, plan: Pair, request: ClientRequest) -> Call:
+    def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest) -> LegRequest:
         """Return the decode leg of a pair."""
         several = has_several_prompts(request.fields)
         params = TransferParams(
@@ -138,7 +138,7 @@ class Attempts:
         )
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
-    def prefill_call(self, plan: Pair, request: ClientRequest) -> Call:
+    def prefill_call(self, plan: DisaggregatedPlan, request: ClientRequest) -> LegRequest:
         """Return the prefill leg of a pair."""
         several = has_several_prompts(request.fields)
         params = TransferParams(
@@ -166,13 +166,13 @@ class Attempt:
         "_taken",
     )
 
-    def __init__(self, shared: Attempts, plan: Plan, request: ClientRequest) -> None:
+    def __init__(self, shared: AttemptRunner, plan: Plan, request: ClientRequest) -> None:
         self._shared = shared
         self._plan = plan
         self._request = request
         self._outcome: Outcome | None = None
         self._taken = False  # the decode node has answered with the prompt's KV
-        self._sent: Sent | None = None  # to the prefill node
+        self._sent: PendingRequest | None = None  # to the prefill node
         self._prefill: asyncio.Task[PrefillOutcome] | None = None
         self._end: Callable[..., None] | None = None
         self._legs: list[Leg] = []  # the decode node's first
@@ -184,7 +184,7 @@ class Attempt:
         self._began_s = perf_counter()
         try:
             plan = self._plan
-            self._outcome = await (self._alone(plan) if isinstance(plan, Alone) else self._pair(plan))
+            self._outcome = await (self._alone(plan) if isinstance(plan, LocalPlan) else self._pair(plan))
         except BaseException:
             self._shut(answered=False)
             raise
@@ -201,13 +201,13 @@ class Attempt:
             self._end_leg()
         self._shut(answered=answered)
 
-    async def _alone(self, plan: Alone) -> Outcome:
+    async def _alone(self, plan: LocalPlan) -> Outcome:
         with plan.decode.computing(plan.own_bytes):  # until its first bytes
             call = _call(plan.decode, self._request, decode_body(self._request.fields, None))
             self._legs = [call.leg]
             return await self._shared.decode(call)
 
-    async def _pair(self, plan: Pair) -> Outcome:
+    async def _pair(self, plan: DisaggregatedPlan) -> Outcome:
         shared, request = self._shared, self._request
         prefill = shared.prefill_call(plan, request)
         self._sent = shared.send(prefill)  # everything else waits for it
@@ -245,17 +245,19 @@ class Attempt:
             else:
                 self._prefill.cancel()
                 self._sent.close()  # it may not have begun
-        if isinstance(self._plan, Pair) and not self._taken:
+        if isinstance(self._plan, DisaggregatedPlan) and not self._taken:
             self._shared.unwanted(self._plan)
         if self._end is not None:
             self._end()
 
 
-def _call(node: Node, request: ClientRequest, body: bytes, *, id_suffix: str = "", more_headers: bytes = b"") -> Call:
+def _call(
+    node: Node, request: ClientRequest, body: bytes, *, id_suffix: str = "", more_headers: bytes = b""
+) -> LegRequest:
     leg = request.trace.leg(node.role, node.url)
     own = line("x-request-id", request.request_id + id_suffix)
     headers = b"".join((request.forwarded, own, more_headers, leg.line))
-    return Call(node=node, endpoint=request.endpoint, headers=headers, body=body, leg=leg)
+    return LegRequest(node=node, endpoint=request.endpoint, headers=headers, body=body, leg=leg)
 
 
 def _close(outcome: Outcome) -> None:

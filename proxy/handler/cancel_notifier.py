@@ -16,7 +16,7 @@ import msgspec
 
 from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED
 from baton.contracts.secret import ClusterSecret
-from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import Node
@@ -29,7 +29,7 @@ PAUSES_S: Final = (0.2, 2.0)  # before the next try: the first, and the longest
 MAX_WAITING: Final = 8 * MAX_CANCELLED  # ids per node; the oldest go first
 
 
-class Cancels:
+class CancelNotifier:
     """What the prefill nodes are still to be told."""
 
     def __init__(self, secret: ClusterSecret, upstream: Upstream, metrics: Metrics, *, patience_s: float) -> None:
@@ -87,7 +87,7 @@ class Cancels:
                 problem = "it did not answer in time"
             except UpstreamError as exc:
                 problem = str(exc)
-                if exc.kind is Kind.CONNECT:
+                if exc.kind is FailureKind.CONNECT:
                     return problem  # the process that held something is gone
             else:
                 if status == 200:

@@ -12,13 +12,13 @@ from functools import partial
 
 from baton.contracts.http import RECOMPUTED
 from baton.proxy.errors import NoRoomError, ProxyError
-from baton.proxy.handler.attempt import Attempts
+from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.nodes.node import Node, Role
-from baton.proxy.planning.local_prefill_queue import Line
+from baton.proxy.planning.local_prefill_queue import LocalPrefillQueue
 from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened, PrefillFailed
 from baton.proxy.planning.planner import Failure, Planner
-from baton.proxy.planning.plans import Pair, Plan
-from baton.proxy.planning.retry_policy import MIN_LEFT_S, Denied, History, Retries
+from baton.proxy.planning.plans import DisaggregatedPlan, Plan
+from baton.proxy.planning.retry_policy import MIN_LEFT_S, History, RetryDenial, RetryPolicy
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.telemetry.metrics import Metrics
 
@@ -28,20 +28,20 @@ logger = logging.getLogger(__name__)
 class Failover:
     """What all requests share: planner, attempts, and the budget of retries."""
 
-    def __init__(self, planner: Planner, attempts: Attempts, retries: Retries, metrics: Metrics) -> None:
+    def __init__(self, planner: Planner, attempts: AttemptRunner, retries: RetryPolicy, metrics: Metrics) -> None:
         self.planner = planner
         self.attempts = attempts
         self.retries = retries
         self.metrics = metrics
-        self.line = Line()
+        self.line = LocalPrefillQueue()
 
-    def course(self, deadline: asyncio.Timeout) -> "Course":
+    def course(self, deadline: asyncio.Timeout) -> "RequestAttempts":
         """Begin with a request that arrived."""
         self.retries.arrived()
-        return Course(self, deadline)
+        return RequestAttempts(self, deadline)
 
 
-class Course:
+class RequestAttempts:
     """One request's way through its attempts."""
 
     def __init__(self, shared: Failover, deadline: asyncio.Timeout) -> None:
@@ -61,7 +61,7 @@ class Course:
         Raises:
             ProxyError: no node could answer, or one refused.
         """
-        keep = self._plan if isinstance(self._plan, Pair) else None
+        keep = self._plan if isinstance(self._plan, DisaggregatedPlan) else None
         first = partial(self._shared.planner.first, request, self._history, keep)
         if self._plan is None:
             plan = first(others_wait=self._shared.line.is_waiting(request.model))
@@ -107,7 +107,7 @@ class Course:
 
         def make() -> Plan:
             nonlocal denied
-            if denied is Denied.BUDGET:  # looked at again: there may be retries to be had by now
+            if denied is RetryDenial.BUDGET:  # looked at again: there may be retries to be had by now
                 denied = self._pay()
             return self._shared.planner.after(failed, failure, request, self._history, may_retry=denied is None)
 
@@ -115,7 +115,7 @@ class Course:
         try:
             plan = await self._stand_in_line(make, request)
         except ProxyError:
-            metrics.denied(leg, denied or Denied.NO_NODE)
+            metrics.denied(leg, denied or RetryDenial.NO_NODE)
             raise
         finally:
             if denied is None and (plan is None or plan.path == RECOMPUTED):
@@ -123,7 +123,7 @@ class Course:
         if plan.path == RECOMPUTED:
             metrics.retried(leg, "recompute")
             if isinstance(failure, PrefillFailed):
-                metrics.denied(leg, denied or Denied.NO_NODE)
+                metrics.denied(leg, denied or RetryDenial.NO_NODE)
         else:
             metrics.retried(leg, "another_node")
         fields = {"request_id": request.request_id, "url": node.url, "kind": str(failure.kind), "path": plan.path}
@@ -131,7 +131,7 @@ class Course:
         request.trace.event("retry", leg=leg, kind=fields["kind"], path=plan.path)
         return plan
 
-    def _pay(self) -> Denied | None:
+    def _pay(self) -> RetryDenial | None:
         """Pay for one more attempt before it is known whether it must wait: others may ask meanwhile."""
         denied = self._shared.retries.denied(self._history, self._left_s())
         if denied is None:
@@ -147,5 +147,5 @@ class Course:
 def _culprit(failed: Plan, failure: Failure) -> tuple[Role, Node]:
     if isinstance(failure, DecodeFailed):
         return "decode", failed.decode
-    assert isinstance(failed, Pair)  # a node alone has no prefill leg
+    assert isinstance(failed, DisaggregatedPlan)  # a node alone has no prefill leg
     return "prefill", failed.prefill

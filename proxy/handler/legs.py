@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from baton.proxy.errors import Kind, NodeAnsweredError, UpstreamError
-from baton.proxy.http.response import Answer
-from baton.proxy.http.upstream import Sent, Upstream
+from baton.proxy.errors import FailureKind, NodeAnsweredError, UpstreamError
+from baton.proxy.http.response import UpstreamResponse
+from baton.proxy.http.upstream import PendingRequest, Upstream
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.outcome import (
     DecodeFailed,
@@ -37,7 +37,7 @@ _ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class LegRequest:
     """One request to one node."""
 
     node: Node
@@ -46,14 +46,14 @@ class Call:
     body: bytes
     leg: Leg
 
-    def send(self, upstream: Upstream) -> Sent:
+    def send(self, upstream: Upstream) -> PendingRequest:
         """Send it."""
         return upstream.send(self.node.url, self.endpoint, self.headers, self.body)
 
 
-async def open_decode(sent: Sent) -> DecodeOutcome:
+async def open_decode(sent: PendingRequest) -> DecodeOutcome:
     """Wait for the first bytes of a decode leg that could be relayed."""
-    answer: Answer | None = None
+    answer: UpstreamResponse | None = None
     outcome: DecodeOutcome | None = None
     try:
         answer = await sent.answer()
@@ -67,9 +67,9 @@ async def open_decode(sent: Sent) -> DecodeOutcome:
     return outcome
 
 
-async def run_prefill(sent: Sent, *, timeout_s: float) -> PrefillOutcome:
+async def run_prefill(sent: PendingRequest, *, timeout_s: float) -> PrefillOutcome:
     """Wait for the end of a prefill leg."""
-    answer: Answer | None = None
+    answer: UpstreamResponse | None = None
     try:
         async with asyncio.timeout(timeout_s):
             answer = await sent.answer()
@@ -77,17 +77,17 @@ async def run_prefill(sent: Sent, *, timeout_s: float) -> PrefillOutcome:
     except UpstreamError as exc:
         return PrefillFailed(exc.kind, str(exc))
     except TimeoutError:
-        return PrefillFailed(Kind.TIMEOUT, "it did not answer in time")
+        return PrefillFailed(FailureKind.TIMEOUT, "it did not answer in time")
     finally:
         if answer is not None:
             answer.close()
     if answer.status == 200:
         return PrefillDone(perf_counter())
     if answer.status in _BUSY:
-        return PrefillFailed(Kind.BUSY, f"it answered {answer.status}")
+        return PrefillFailed(FailureKind.BUSY, f"it answered {answer.status}")
     if 400 <= answer.status < 500:
         return PrefillRefused(_answered(answer, body))
-    return PrefillFailed(Kind.STATUS, f"it answered {answer.status}")
+    return PrefillFailed(FailureKind.STATUS, f"it answered {answer.status}")
 
 
 async def first_to_count(
@@ -138,17 +138,17 @@ class _WhileHopeful:
         self._task.cancel()
 
 
-def _judge(answer: Answer, first: bytes) -> DecodeOutcome:
+def _judge(answer: UpstreamResponse, first: bytes) -> DecodeOutcome:
     if answer.status == 200:
         if not first:
-            return DecodeFailed(Kind.EMPTY, "its answer has no body")
+            return DecodeFailed(FailureKind.EMPTY, "its answer has no body")
         return _judge_event(first) or Opened(answer, first)
     if answer.status in _BUSY:
-        return DecodeFailed(Kind.BUSY, f"it answered {answer.status}", _answered(answer, first))
+        return DecodeFailed(FailureKind.BUSY, f"it answered {answer.status}", _answered(answer, first))
     if 400 <= answer.status < 500:
         return DecodeRefused(_answered(answer, first))
     answered = _answered(answer, first) if answer.status >= 500 and _is_openai_error(first) else None
-    return DecodeFailed(Kind.STATUS, f"it answered {answer.status}", answered)
+    return DecodeFailed(FailureKind.STATUS, f"it answered {answer.status}", answered)
 
 
 def _judge_event(first: bytes) -> DecodeFailed | None:
@@ -165,10 +165,10 @@ def _judge_event(first: bytes) -> DecodeFailed | None:
     if not isinstance(status, int) or not 500 <= status < 600:
         return None
     answered = NodeAnsweredError(status, body, [(b"content-type", b"application/json")])
-    return DecodeFailed(Kind.STATUS, f"its stream began with an error {status}", answered)
+    return DecodeFailed(FailureKind.STATUS, f"its stream began with an error {status}", answered)
 
 
-def _answered(answer: Answer, body: bytes) -> NodeAnsweredError:
+def _answered(answer: UpstreamResponse, body: bytes) -> NodeAnsweredError:
     """Return a node's own error, its body replaced if it is not in OpenAI's shape."""
     kept = [(name, value) for name, value in answer.headers if name in _ERROR_HEADERS]
     if _is_openai_error(body):

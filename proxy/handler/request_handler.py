@@ -26,23 +26,23 @@ from baton.proxy.errors import (
 from baton.proxy.handler.failover import Failover
 from baton.proxy.handler.resumption import answer
 from baton.proxy.http.headers import request_id_of
-from baton.proxy.http_server.cancel_on_disconnect import WhileConnected
+from baton.proxy.http_server.cancel_on_disconnect import CancelOnDisconnect
 from baton.proxy.http_server.client_protocol import writer_of
 from baton.proxy.http_server.stall_watchdog import STALLED
 from baton.proxy.request.caller import check_model
 from baton.proxy.request.error_format import shape_of
 from baton.proxy.request.parse import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
-from baton.proxy.response.client_response import Client
+from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.resume.typed_stream import stream_of
-from baton.proxy.telemetry.request_telemetry import Sight
+from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
 logger = logging.getLogger(__name__)
 
 
-class Orchestrator:
+class RequestHandler:
     """Serves the data routes, as a plain ASGI application."""
 
-    def __init__(self, config: BatonConfig, admission: Admission, failover: Failover, sight: Sight) -> None:
+    def __init__(self, config: BatonConfig, admission: Admission, failover: Failover, sight: RequestTelemetry) -> None:
         self._max_body_bytes = config.proxy.max_body_bytes
         self._resume = config.proxy.resume
         self._admission = admission
@@ -82,7 +82,7 @@ class Orchestrator:
                 await client.fail(UnavailableError("the proxy is stopping"))
                 raise
 
-    async def _answer(self, scope: Scope, receive: Receive, client: Client) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, client: ClientResponse) -> None:
         timeout_s = self._admission.timeout_s(scope["headers"])
         try:
             async with asyncio.timeout(timeout_s) as deadline:
@@ -94,21 +94,23 @@ class Orchestrator:
         """Return the endpoint, for metrics."""
         return str(scope["path"])
 
-    async def answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
+    async def answer_until(
+        self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: ClientResponse
+    ) -> None:
         """Answer one request before its deadline."""
         body = await read_body(scope, receive, self._max_body_bytes)
         request = parse(scope["path"], client.request_id, scope["headers"], body, client.trace)
         check_model(scope, request.model)
         asked_s = perf_counter()
-        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope, deadline):
+        async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
             client.let_in(asked_s)
             await self.serve(request, deadline, client)
 
-    async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: Client) -> None:
+    async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         """Serve a request that was let in."""
         await answer(stream_of(request, self._resume), self._failover.course(deadline), client, self._metrics)
 
-    def _gone(self, scope: Scope, client: Client) -> None:
+    def _gone(self, scope: Scope, client: ClientResponse) -> None:
         client.left = True
         if STALLED in scope:
             self._metrics.client_dropped()

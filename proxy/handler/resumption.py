@@ -3,18 +3,18 @@
 import logging
 
 from baton.proxy.errors import BadGatewayError, ProxyError, StreamBrokenError
-from baton.proxy.handler.failover import Course
-from baton.proxy.response.client_response import Client
+from baton.proxy.handler.failover import RequestAttempts
+from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.stream_relay import relay
 from baton.proxy.resume.continuation import CannotFollowError
-from baton.proxy.resume.rules import SENTENCES, Never
+from baton.proxy.resume.rules import SENTENCES, NotResumableReason
 from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 
-async def answer(stream: Stream, course: Course, client: Client, metrics: Metrics) -> None:
+async def answer(stream: Stream, course: RequestAttempts, client: ClientResponse, metrics: Metrics) -> None:
     """Serve an answer.
 
     Raises:
@@ -33,12 +33,14 @@ async def answer(stream: Stream, course: Course, client: Client, metrics: Metric
         except ProxyError as exc:
             if broken is None:
                 raise
-            raise _ends(broken, Never.NO_NODE, metrics) from exc
+            raise _ends(broken, NotResumableReason.NO_NODE, metrics) from exc
         if await _go_on(stream, course, client, metrics, broken):
             return None
 
 
-async def _go_on(stream: Stream, course: Course, client: Client, metrics: Metrics, broken: StreamBrokenError) -> bool:
+async def _go_on(
+    stream: Stream, course: RequestAttempts, client: ClientResponse, metrics: Metrics, broken: StreamBrokenError
+) -> bool:
     """Prepare the next leg; return whether none is needed, the answer being complete."""
     course.broke()
     try:
@@ -51,7 +53,7 @@ async def _go_on(stream: Stream, course: Course, client: Client, metrics: Metric
         metrics.resumed("closed")
         return True
     if not course.may_go_on():
-        raise _ends(broken, Never.RETRY_DENIED, metrics)
+        raise _ends(broken, NotResumableReason.RETRY_DENIED, metrics)
     await client.claim.both_again()
     metrics.resumed(stream.way)
     client.trace.event("resume", kind=str(broken.how), way=str(stream.way))
@@ -59,6 +61,6 @@ async def _go_on(stream: Stream, course: Course, client: Client, metrics: Metric
     return False
 
 
-def _ends(broken: StreamBrokenError, reason: Never, metrics: Metrics) -> BadGatewayError:
+def _ends(broken: StreamBrokenError, reason: NotResumableReason, metrics: Metrics) -> BadGatewayError:
     metrics.not_resumed(reason)
     return BadGatewayError(f"{broken.message}; the stream cannot be resumed: {SENTENCES[reason]}")

@@ -6,8 +6,8 @@ from typing import Final, cast
 
 import httptools
 
-from baton.proxy.errors import Kind, UpstreamError
-from baton.proxy.http.response import Answer, RawHeaders
+from baton.proxy.errors import FailureKind, UpstreamError
+from baton.proxy.http.response import RawHeaders, UpstreamResponse
 
 MAX_HEAD_BYTES: Final = 1 << 16
 
@@ -25,8 +25,8 @@ class Connection(asyncio.Protocol):
         self._lost = lost
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._head: asyncio.Future[Answer] | None = None  # waited for; None from its arrival on
-        self._answer: Answer | None = None  # under way
+        self._head: asyncio.Future[UpstreamResponse] | None = None  # waited for; None from its arrival on
+        self._answer: UpstreamResponse | None = None  # under way
         self._headers: RawHeaders = []
         self._head_bytes = 0
         self._pieces: list[bytes] = []  # of the body, out of what is being parsed
@@ -35,13 +35,13 @@ class Connection(asyncio.Protocol):
         self.is_open = True
         self.idle_since_s = 0.0
 
-    def send(self, request: bytes) -> asyncio.Future[Answer]:
+    def send(self, request: bytes) -> asyncio.Future[UpstreamResponse]:
         """Send a request; what is returned gets the head of its answer.
 
         It gets an `UnusedError` if nothing of an answer came, an `UpstreamError` if what came is no HTTP, or broke off
         inside its head. `forget` it if nobody waits for it any more.
         """
-        head: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        head: asyncio.Future[UpstreamResponse] = asyncio.get_running_loop().create_future()
         if self._is_alive():
             assert self._transport is not None
             self._head = head
@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
             head.set_exception(UnusedError())
         return head
 
-    async def ask(self, request: bytes) -> Answer:
+    async def ask(self, request: bytes) -> UpstreamResponse:
         """Send a request and wait for the head of its answer; see `send` for what it raises."""
         head = self.send(request)
         try:
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
             self.forget(head)
             raise
 
-    def forget(self, head: asyncio.Future[Answer]) -> None:
+    def forget(self, head: asyncio.Future[UpstreamResponse]) -> None:
         """Close the connection under a request that nobody waits for; by its answer's end it may be another request's."""
         if head.cancelled() or not head.done():
             head.cancel()
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError:
-            self._fail(UpstreamError(Kind.PROTOCOL, "its answer is not HTTP"))
+            self._fail(UpstreamError(FailureKind.PROTOCOL, "its answer is not HTTP"))
             return
         answer = self._answer
         if answer is None:
@@ -138,7 +138,7 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 200:
             return
-        self._answer = Answer(self, status, self._headers)
+        self._answer = UpstreamResponse(self, status, self._headers)
         head, self._head = self._head, None  # another request may be sent before this one's sender has woken
         if head is not None and not head.done():
             head.set_result(self._answer)
@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol):
         """Whether no part of a request is left that its server did not wait for."""
         return self._is_alive() and self._transport is not None and not self._transport.get_write_buffer_size()
 
-    def _finish(self, answer: Answer) -> None:
+    def _finish(self, answer: UpstreamResponse) -> None:
         self._complete, self._answer = False, None
         self._headers = []
         self._head_bytes = 0
@@ -190,4 +190,4 @@ def _has_length(headers: RawHeaders) -> bool:
 
 
 def _cut() -> UpstreamError:
-    return UpstreamError(Kind.DISCONNECT, "its connection ended before its answer did")
+    return UpstreamError(FailureKind.DISCONNECT, "its connection ended before its answer did")

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import FailureKind, UpstreamError
 
 HIGH_WATER_BYTES: Final = 1 << 16  # of what nobody has read; the node is not read any further then
 END_OF_EVENT: Final = b"\n\n"
@@ -31,7 +31,7 @@ class Source(Protocol):
         ...
 
 
-class Answer:
+class UpstreamResponse:
     """A response whose head has arrived. `close()` it unless it was read to its end."""
 
     __slots__ = (
@@ -83,7 +83,7 @@ class Answer:
         while data and END_OF_EVENT not in data:
             more = await self.read_some()
             if not more:
-                raise UpstreamError(Kind.DISCONNECT, "its connection ended before its answer did")
+                raise UpstreamError(FailureKind.DISCONNECT, "its connection ended before its answer did")
             data += more
         return data
 

@@ -11,11 +11,11 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Final
 
-from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http.address import Address, address_of
 from baton.proxy.http.connection import Connection, UnusedError
 from baton.proxy.http.pool import Pool
-from baton.proxy.http.response import Answer
+from baton.proxy.http.response import UpstreamResponse
 
 _OWN: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS))
 
@@ -31,7 +31,7 @@ class Upstream:
         """Close everything; open answers break."""
         self._pool.close()
 
-    def send(self, base_url: str, target: str, headers: bytes, body: bytes) -> "Sent":
+    def send(self, base_url: str, target: str, headers: bytes, body: bytes) -> "PendingRequest":
         """Send a request: at once, if there is a connection to the node.
 
         Args:
@@ -42,9 +42,9 @@ class Upstream:
         """
         address = address_of(base_url)
         length = b"content-length: %d\r\n" % len(body)
-        return Sent(self, address, b"".join((_line("POST", address, target), headers, length, b"\r\n", body)))
+        return PendingRequest(self, address, b"".join((_line("POST", address, target), headers, length, b"\r\n", body)))
 
-    async def post(self, base_url: str, target: str, headers: bytes, body: bytes) -> Answer:
+    async def post(self, base_url: str, target: str, headers: bytes, body: bytes) -> UpstreamResponse:
         """Send a request, as `send` does, and wait for the head of its answer.
 
         Raises:
@@ -53,21 +53,23 @@ class Upstream:
         return await self.send(base_url, target, headers, body).answer()
 
     @asynccontextmanager
-    async def get(self, base_url: str, target: str, headers: bytes = b"", *, timeout_s: float) -> AsyncIterator[Answer]:
+    async def get(
+        self, base_url: str, target: str, headers: bytes = b"", *, timeout_s: float
+    ) -> AsyncIterator[UpstreamResponse]:
         """Ask a node something small.
 
         Raises:
             UpstreamError: no head arrived in time, or what is read in the block breaks.
         """
         address = address_of(base_url)
-        answer: Answer | None = None
+        answer: UpstreamResponse | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 request = b"".join((_line("GET", address, target), headers, b"\r\n"))
-                answer = await Sent(self, address, request).answer()
+                answer = await PendingRequest(self, address, request).answer()
                 yield answer
         except TimeoutError as exc:
-            raise UpstreamError(Kind.TIMEOUT, "it did not answer in time") from exc
+            raise UpstreamError(FailureKind.TIMEOUT, "it did not answer in time") from exc
         finally:
             if answer is not None:
                 answer.close()
@@ -86,14 +88,14 @@ class Upstream:
             async with asyncio.timeout(self._connect_timeout_s):
                 return await self._pool.connect(address)
         except TimeoutError as exc:
-            raise UpstreamError(Kind.TIMEOUT, "it cannot be reached in time") from exc
+            raise UpstreamError(FailureKind.TIMEOUT, "it cannot be reached in time") from exc
         except OSError as exc:
             if exc.errno in _OWN:
-                raise UpstreamError(Kind.OWN, "the proxy has too many connections") from exc
-            raise UpstreamError(Kind.CONNECT, "it cannot be reached") from exc
+                raise UpstreamError(FailureKind.OWN, "the proxy has too many connections") from exc
+            raise UpstreamError(FailureKind.CONNECT, "it cannot be reached") from exc
 
 
-class Sent:
+class PendingRequest:
     """A request on its way: written already, if a connection was kept. `close()` it unless its answer is waited for."""
 
     __slots__ = ("_address", "_connection", "_head", "_request", "_upstream", "at_s")
@@ -102,13 +104,13 @@ class Sent:
         self._upstream = upstream
         self._address = address
         self._request = request
-        self._head: asyncio.Future[Answer] | None = None
+        self._head: asyncio.Future[UpstreamResponse] | None = None
         self.at_s = perf_counter()
         self._connection = upstream.kept(address)
         if self._connection is not None:
             self._head = self._connection.send(request)
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> UpstreamResponse:
         """Wait for the head of its answer.
 
         Raises:
@@ -125,7 +127,7 @@ class Sent:
         try:
             return await (await self._upstream.connect(self._address)).ask(self._request)
         except UnusedError as exc:
-            raise UpstreamError(Kind.DISCONNECT, "its connection ended before its answer did") from exc
+            raise UpstreamError(FailureKind.DISCONNECT, "its connection ended before its answer did") from exc
 
     def close(self) -> None:
         """Give it up; nothing if its answer has been read."""

@@ -7,7 +7,7 @@ from baton.proxy.errors import ClientGoneError
 from baton.proxy.http_server.client_protocol import Writer
 
 
-class WhileConnected:
+class CancelOnDisconnect:
     """Runs a block for as long as the client stays; the request's body must have been read.
 
     Works as `asyncio.timeout` does: the block is cancelled at its current await, and the cancellation, being ours, ends

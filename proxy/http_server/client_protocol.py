@@ -12,7 +12,7 @@ from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.http_server.head_limits import HeadLimits
 from baton.proxy.http_server.head_protocol import HeadProtocol
 from baton.proxy.http_server.joined_head import HeadJoiner
-from baton.proxy.http_server.stall_watchdog import STALLED, ReadWatch
+from baton.proxy.http_server.stall_watchdog import STALLED, StallWatchdog
 
 TLS_BUFFER_BYTES: Final = 64 * 1024  # as without TLS, where the usual bound is 512 KiB
 LAST_REQUEST_S: Final = 0.2  # likewise, when the proxy stops
@@ -120,14 +120,14 @@ class ClientProtocol(HeadProtocol):
     """uvicorn's HTTP protocol, bounded, and with a response's head and first bytes in one write."""
 
     stall_timeout_s = 60.0
-    _watch: ReadWatch
+    _watch: StallWatchdog
     _direct: asyncio.Transport
     answering: Writer | None = None  # of the request that is being answered
     _is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
-        self._watch = ReadWatch(transport, self.stall_timeout_s, self._drop)
+        self._watch = StallWatchdog(transport, self.stall_timeout_s, self._drop)
         self._direct = transport
         if transport.get_extra_info("sslcontext") is not None:
             transport.set_write_buffer_limits(high=TLS_BUFFER_BYTES)

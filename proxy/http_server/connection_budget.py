@@ -16,7 +16,7 @@ _BOTH_LEGS: Final = 2
 _DECODE_LEG: Final = 1
 
 
-class Claims:
+class ConnectionBudget:
     """What all requests claim together."""
 
     def __init__(self, most: Callable[[], int], refused: Callable[[], None]) -> None:
@@ -27,9 +27,9 @@ class Claims:
         self.connections = 0
         self.requests = 0  # whose head has come and whose answer has not ended
 
-    def claim(self) -> "Claim":
+    def claim(self) -> "ConnectionClaim":
         """Return a claim, to be entered."""
-        return Claim(self)
+        return ConnectionClaim(self)
 
     def enter(self) -> None:
         """Take both legs of a new request.
@@ -72,17 +72,17 @@ class Claims:
             raise
 
 
-class Claim:
+class ConnectionClaim:
     """One request's, for the length of a block."""
 
     __slots__ = ("_claims", "_connections")
 
-    def __init__(self, claims: Claims) -> None:
+    def __init__(self, claims: ConnectionBudget) -> None:
         self._claims = claims
         self._connections = 0
 
     def __enter__(self) -> None:
-        """Claim both legs; see `Claims.enter`."""
+        """Claim both legs; see `ConnectionBudget.enter`."""
         self._claims.enter()
         self._connections = _BOTH_LEGS
 

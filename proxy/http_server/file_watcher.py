@@ -18,7 +18,7 @@ T = TypeVar("T")
 _Stamp = tuple[int, int, int, int] | None
 
 
-class Follower(Generic[T]):
+class FileWatcher(Generic[T]):
     """One thing that files hold, taken again whenever one of them has changed."""
 
     def __init__(

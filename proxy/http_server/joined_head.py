@@ -7,7 +7,7 @@ the head is a segment of its own and the client wakes twice for the first token.
 import asyncio
 from typing import Any, Final
 
-from baton.proxy.http_server.stall_watchdog import ReadWatch
+from baton.proxy.http_server.stall_watchdog import StallWatchdog
 
 _HEAD: Final = b"HTTP/1.1 "
 _INTERIM: Final = b"HTTP/1.1 1"  # `100 Continue` must not wait: the client sends nothing until it comes
@@ -16,7 +16,7 @@ _INTERIM: Final = b"HTTP/1.1 1"  # `100 Continue` must not wait: the client send
 class HeadJoiner:
     """A transport that holds a head back until the next write, or the loop's next turn."""
 
-    def __init__(self, transport: asyncio.Transport, watch: ReadWatch) -> None:
+    def __init__(self, transport: asyncio.Transport, watch: StallWatchdog) -> None:
         self._transport = transport
         self._watch = watch
         self._head = b""

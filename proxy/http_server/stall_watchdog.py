@@ -18,7 +18,7 @@ from typing import Final
 STALLED: Final = "baton.stalled"  # in the scope of a request whose client was dropped
 
 
-class ReadWatch:
+class StallWatchdog:
     """Sees whether a transport's unread bytes become fewer."""
 
     def __init__(self, transport: asyncio.WriteTransport, timeout_s: float, dropped: Callable[[], None]) -> None:

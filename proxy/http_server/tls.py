@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from baton.contracts.configuration.schema import ProxyConfig
-from baton.proxy.http_server.file_watcher import LOOK_S, Follower
+from baton.proxy.http_server.file_watcher import LOOK_S, FileWatcher
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class Tls:
         """Raises `TlsError`: the files cannot be used."""
         self.context: ssl.SSLContext
         self._is_first = True
-        self._follower = Follower(
+        self._follower = FileWatcher(
             "the TLS certificate", files.paths, read=partial(context_of, files), take=self._take, look_s=look_s
         )
 

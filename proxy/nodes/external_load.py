@@ -13,7 +13,7 @@ GAIN: Final = 0.3  # of a new sample; the first counts whole
 LEAST: Final = 0.5  # requests: less than that is the rest of what was, and must not decide between idle nodes
 
 
-class Others:
+class ExternalLoad:
     """The rest, over the last probes; nothing while that is not known."""
 
     __slots__ = ("_bytes", "_known", "_requests", "prompt_bytes", "requests")

@@ -12,7 +12,7 @@ from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.http import NODE_PATH
 from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
-from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
@@ -42,9 +42,9 @@ class Prober:
             try:
                 await self._probe(node)
             except UpstreamError as exc:
-                if exc.kind is Kind.OWN:
+                if exc.kind is FailureKind.OWN:
                     return  # it was not asked
-                is_late = exc.kind is Kind.TIMEOUT
+                is_late = exc.kind is FailureKind.TIMEOUT
                 if is_late and node.probed is State.READY and late < LATE_PROBES:
                     continue
                 is_silent = is_late and node.probed in _MAY_FALL_SILENT and node.unheard_s < LONGEST_SILENCE_S
@@ -66,7 +66,7 @@ class Prober:
             return answer.status, await answer.read_all()
 
 
-class Watch:
+class HealthProbe:
     """The task that probes one node, at intervals and whenever it is woken."""
 
     def __init__(self, node: Node, prober: Prober, on_restart: Callable[[Node], None]) -> None:

@@ -14,7 +14,7 @@ GAP_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1,
 LEG_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
-class Times:
+class LatencyHistogram:
     """One histogram; `counts` has one number for each bound and one for what is beyond the last."""
 
     __slots__ = ("bounds_s", "counts", "sum_s")
@@ -36,11 +36,11 @@ class NodeTimes:
     __slots__ = ("answered", "ended", "first_bytes", "gaps", "handover")
 
     def __init__(self) -> None:
-        self.answered = Times(LEG_BOUNDS_S)  # prefill leg: sent → whole answer
-        self.first_bytes = Times(LEG_BOUNDS_S)  # decode leg of a stream: sent → first bytes
-        self.ended = Times(LEG_BOUNDS_S)  # decode leg: sent → last byte handed on
-        self.handover = Times(LEG_BOUNDS_S)  # the prefill node's answer → the decode node's first bytes
-        self.gaps = Times(GAP_BOUNDS_S)  # between chunks of a stream
+        self.answered = LatencyHistogram(LEG_BOUNDS_S)  # prefill leg: sent → whole answer
+        self.first_bytes = LatencyHistogram(LEG_BOUNDS_S)  # decode leg of a stream: sent → first bytes
+        self.ended = LatencyHistogram(LEG_BOUNDS_S)  # decode leg: sent → last byte handed on
+        self.handover = LatencyHistogram(LEG_BOUNDS_S)  # the prefill node's answer → the decode node's first bytes
+        self.gaps = LatencyHistogram(GAP_BOUNDS_S)  # between chunks of a stream
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):
@@ -61,7 +61,7 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
 
 def tally(role: str, url: str, times: NodeTimes) -> Tally:
     """Return what has been timed of a node so far."""
-    found: dict[str, Times] = {name: getattr(times, name) for name in NodeTimes.__slots__}
+    found: dict[str, LatencyHistogram] = {name: getattr(times, name) for name in NodeTimes.__slots__}
     seen = {name: each for name, each in found.items() if any(each.counts)}
     return Tally(
         role, url, {name: list(each.counts) for name, each in seen.items()}, {n: each.sum_s for n, each in seen.items()}

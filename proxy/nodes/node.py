@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid
 from baton.contracts.node_info import Fingerprint, NodeInfo, NodeLoad, compatible, differences
 from baton.proxy.nodes.circuit_breaker import Breaker
-from baton.proxy.nodes.external_load import Others
+from baton.proxy.nodes.external_load import ExternalLoad
 from baton.proxy.nodes.latency_histogram import NodeTimes
 
 Role = Literal["prefill", "decode"]
@@ -67,7 +67,7 @@ class Node:
     pairing: Pairing | None = None  # of that description; None: it takes part in no transfer
     requests: int = 0  # in flight through this proxy
     prompt_bytes: int = 0  # of those requests
-    others: Others = field(default_factory=Others)  # what it has from others, as of the last probe
+    others: ExternalLoad = field(default_factory=ExternalLoad)  # what it has from others, as of the last probe
     times: NodeTimes = field(default_factory=NodeTimes)
     own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
     load: float = (

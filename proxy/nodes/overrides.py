@@ -7,7 +7,7 @@ import msgspec
 Urls = Mapping[str, tuple[str, ...]]  # by role
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True):
+class AdminOverrides(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that members owe to the admin API and not to a source."""
 
     version: int = 0  # grows with every change
@@ -15,20 +15,20 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     removed: Urls = {}  # kept out although a source names them
     drained: Urls = {}
 
-    def without(self, forgotten: "Orders") -> "Orders":
+    def without(self, forgotten: "AdminOverrides") -> "AdminOverrides":
         """Return these, less removals and drains that have come to their end; the next version."""
-        return Orders(
+        return AdminOverrides(
             version=self.version + 1,
             added=self.added,
             removed=_less(self.removed, forgotten.removed),
             drained=_less(self.drained, forgotten.drained),
         )
 
-    def lost_in(self, later: "Orders") -> "Orders":
+    def lost_in(self, later: "AdminOverrides") -> "AdminOverrides":
         """Return the removals and drains that are there no more."""
-        return Orders(removed=_less(self.removed, later.removed), drained=_less(self.drained, later.drained))
+        return AdminOverrides(removed=_less(self.removed, later.removed), drained=_less(self.drained, later.drained))
 
-    def same_as(self, other: "Orders") -> bool:
+    def same_as(self, other: "AdminOverrides") -> bool:
         """Whether both say the same, whatever their versions."""
         return msgspec.structs.replace(self, version=other.version) == other
 

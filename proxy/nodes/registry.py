@@ -14,23 +14,23 @@ from typing import Any, Final, Protocol
 
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.secret import ClusterSecret
-from baton.proxy.errors import Kind
+from baton.proxy.errors import FailureKind
 from baton.proxy.http.address import is_base_url
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings, BreakerState
 from baton.proxy.nodes.discovery import AdminSource, Source, SourceError, StaticSource
 from baton.proxy.nodes.dns import SCHEME, DnsSource
-from baton.proxy.nodes.health_probe import Prober, Watch
+from baton.proxy.nodes.health_probe import HealthProbe, Prober
 from baton.proxy.nodes.node import Node, Role, State
-from baton.proxy.nodes.overrides import Orders
+from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.roster import Roster
 
 logger = logging.getLogger(__name__)
 
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 # What says that the node itself is gone, as against one request that it did not like.
-_GONE: Final = frozenset((Kind.CONNECT, Kind.DISCONNECT))
-_NO_FAULT: Final = frozenset((Kind.REFUSED, Kind.BUSY))  # the client's, or the hour's; the node works
+_GONE: Final = frozenset((FailureKind.CONNECT, FailureKind.DISCONNECT))
+_NO_FAULT: Final = frozenset((FailureKind.REFUSED, FailureKind.BUSY))  # the client's, or the hour's; the node works
 
 
 class Listener(Protocol):
@@ -49,7 +49,7 @@ class Listener(Protocol):
         ...
 
 
-class Members:
+class NodeRegistry:
     """All nodes. `prefill` and `decode` are lists that change in place, so whoever holds one sees every change."""
 
     def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
@@ -69,14 +69,14 @@ class Members:
             "decode": [*configured_sources(config.decode, config.dns_interval_s), self._admin["decode"]],
         }
         self._rosters: dict[Role, Roster] = {role: Roster() for role in ROLES}
-        self._watches: dict[Node, Watch] = {}
+        self._watches: dict[Node, HealthProbe] = {}
         self._stopping: set[asyncio.Task[None]] = set()
         self._leavers: list[Node] = []  # no members, but they may still carry requests
         self._listeners: list[Listener] = []
         self._drained: dict[Role, set[str]] = {role: set() for role in ROLES}
         self._by_order = False
         # Told of removals and drains that have come to their end: their node has left, or no source names it any more.
-        self.on_forgotten: Callable[[Orders], None] = lambda _: None
+        self.on_forgotten: Callable[[AdminOverrides], None] = lambda _: None
 
     def all(self) -> list[Node]:
         """Return every member."""
@@ -120,12 +120,12 @@ class Members:
 
     # --- outcomes of requests ---
 
-    def report(self, node: Node, kind: Kind) -> None:
+    def report(self, node: Node, kind: FailureKind) -> None:
         """Learn that a leg failed on a node, and probe it now.
 
         One that seems gone is used no more until a probe succeeds, one that did not answer only where no other does.
         """
-        if kind is Kind.OWN:
+        if kind is FailureKind.OWN:
             return
         if kind in _NO_FAULT:
             self.succeeded(node)  # it has judged the request
@@ -133,7 +133,7 @@ class Members:
         if kind in _GONE and node.probed is State.READY:
             node.lose(State.DOWN, f"a request failed on it: {kind}")
             logger.warning("node lost", extra={"url": node.url, "role": node.role, "kind": str(kind)})
-        elif kind is Kind.TIMEOUT and node.probed is State.READY:
+        elif kind is FailureKind.TIMEOUT and node.probed is State.READY:
             node.lose(State.SILENT, "a request on it had no answer in time")
             logger.warning("node silent", extra={"url": node.url, "role": node.role})
         if node.probed is not State.DRAINING:
@@ -183,16 +183,16 @@ class Members:
                 "node drains" if draining else "node drains no more", extra={"url": node.url, "role": node.role}
             )
 
-    def orders(self, version: int = 0) -> Orders:
+    def orders(self, version: int = 0) -> AdminOverrides:
         """Return what operators have ordered and still holds."""
-        return Orders(
+        return AdminOverrides(
             version=version,
             added={role: self._admin[role].urls for role in ROLES},
             removed={role: tuple(self._rosters[role].removed) for role in ROLES},
             drained={role: tuple(sorted(self._drained[role])) for role in ROLES},
         )
 
-    def adopt(self, orders: Orders) -> None:
+    def adopt(self, orders: AdminOverrides) -> None:
         """Do what operators have told another worker."""
         with self._order():
             for role in ROLES:
@@ -249,7 +249,7 @@ class Members:
         node.draining = url in self._drained[role]
         node.breaker = Breaker(self._breaker_settings, on_change=partial(_log_breaker, node))
         self.of(role).append(node)
-        watch = self._watches[node] = Watch(node, self._prober, self._restarted)
+        watch = self._watches[node] = HealthProbe(node, self._prober, self._restarted)
         watch.start()
         logger.info("node joined", extra={"url": url, "role": role, "slot": node.slot})
         for listener in self._listeners:

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from baton.proxy.errors import UpstreamError
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import usable
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.openapi.merge import merged
 from baton.proxy.passthrough.routes import ROUTES
 from baton.proxy.request.endpoints import DATA_ROUTES
@@ -26,7 +26,7 @@ _SERVED: Final = [
 class EngineDocument:
     """What a decode node says of its routes."""
 
-    def __init__(self, members: Members, upstream: Upstream) -> None:
+    def __init__(self, members: NodeRegistry, upstream: Upstream) -> None:
         self._members = members
         self._upstream = upstream
         self._of = ""  # incarnation of the node that said it

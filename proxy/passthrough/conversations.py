@@ -4,39 +4,41 @@ import asyncio
 from typing import Any
 
 from baton.contracts.http import LOCAL
-from baton.proxy.handler.attempt import Attempts
-from baton.proxy.handler.request_handler import Orchestrator
+from baton.proxy.handler.attempt import AttemptRunner
+from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http.upstream import Upstream
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.passthrough.response_owner import holder_of
 from baton.proxy.planning.outcome import DecodeRefused, Opened
-from baton.proxy.planning.plans import Alone
+from baton.proxy.planning.plans import LocalPlan
 from baton.proxy.planning.reasons import LABELS
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.single_node import PREVIOUS, previous_of
-from baton.proxy.response.client_response import Client
+from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.stream_relay import relay
 from baton.proxy.resume.typed_stream import TypedStream
 
 
-class Conversations(Orchestrator):
+class Conversations(RequestHandler):
     """The route."""
 
-    def __init__(self, *shared: Any, members: Members, upstream: Upstream, attempts: Attempts) -> None:
-        """`shared` are the arguments of an `Orchestrator`."""
+    def __init__(self, *shared: Any, members: NodeRegistry, upstream: Upstream, attempts: AttemptRunner) -> None:
+        """`shared` are the arguments of an `RequestHandler`."""
         super().__init__(*shared)
         self._members = members
         self._upstream = upstream
         self._attempts = attempts
 
-    async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: Client) -> None:
+    async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         """Serve a request that was let in."""
         previous = previous_of(request)
         if previous is None:
             await super().serve(request, deadline, client)
             return
         node = await holder_of(self._upstream, self._members.decode, previous, request.forwarded)
-        plan = Alone(decode=node, path=LOCAL, reason=PREVIOUS, label=LABELS[PREVIOUS], own_bytes=request.prompt_bytes)
+        plan = LocalPlan(
+            decode=node, path=LOCAL, reason=PREVIOUS, label=LABELS[PREVIOUS], own_bytes=request.prompt_bytes
+        )
         client.take(plan)
         self._metrics.decided(plan)
         async with self._attempts.run(plan, request) as outcome:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from baton.proxy.errors import StreamBrokenError, UpstreamError
 from baton.proxy.http import headers
-from baton.proxy.http.response import Answer
+from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import Node
-from baton.proxy.response.client_response import Client
+from baton.proxy.response.client_response import ClientResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Passed:
 
 
 @asynccontextmanager
-async def asked(upstream: Upstream, node: Node, passed: Passed, timeout_s: float) -> AsyncIterator[Answer]:
+async def asked(upstream: Upstream, node: Node, passed: Passed, timeout_s: float) -> AsyncIterator[UpstreamResponse]:
     """Ask a node; its answer stays open for the block.
 
     Raises:
@@ -40,7 +40,7 @@ async def asked(upstream: Upstream, node: Node, passed: Passed, timeout_s: float
         answer.close()
 
 
-async def relay_stream(answer: Answer, client: Client) -> None:
+async def relay_stream(answer: UpstreamResponse, client: ClientResponse) -> None:
     """Send a stream of events as it comes.
 
     Raises:
@@ -56,7 +56,7 @@ async def relay_stream(answer: Answer, client: Client) -> None:
     client.end()
 
 
-async def relay_whole(answer: Answer, body: bytes, client: Client) -> None:
+async def relay_whole(answer: UpstreamResponse, body: bytes, client: ClientResponse) -> None:
     """Send a whole answer."""
     head = [*headers.to_relay(answer.headers), (b"content-length", b"%d" % len(body))]
     await client.start(answer.status, head, body, streams=False)

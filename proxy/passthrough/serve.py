@@ -12,14 +12,14 @@ import msgspec
 from starlette.types import Receive, Scope
 
 from baton.contracts.http import LOCAL
-from baton.proxy.errors import BadGatewayError, Kind, UpstreamError
-from baton.proxy.handler.request_handler import Orchestrator
+from baton.proxy.errors import BadGatewayError, FailureKind, UpstreamError
+from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http import headers
 from baton.proxy.http.upstream import Upstream
-from baton.proxy.http_server.cancel_on_disconnect import WhileConnected
+from baton.proxy.http_server.cancel_on_disconnect import CancelOnDisconnect
 from baton.proxy.http_server.client_protocol import writer_of
 from baton.proxy.nodes.node import Node
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.passthrough.choose import nodes_for
 from baton.proxy.passthrough.relaying import Passed, asked, relay_stream, relay_whole
 from baton.proxy.passthrough.response_owner import holder_of
@@ -27,19 +27,19 @@ from baton.proxy.passthrough.routes import Route, route_of
 from baton.proxy.request.caller import check_model
 from baton.proxy.request.fields import split
 from baton.proxy.request.parse import ClientRequest, read_body
-from baton.proxy.response.client_response import Client
+from baton.proxy.response.client_response import ClientResponse
 
 REASON: Final = "one node serves this route"
 _TRIES: Final = 2
 
 
-class PassThrough(Orchestrator):
+class PassThrough(RequestHandler):
     """The same boundary and the same admission as the data routes have."""
 
     def __init__(
-        self, *shared: Any, members: Members, upstream: Upstream, failed: Callable[[Node, Kind], None]
+        self, *shared: Any, members: NodeRegistry, upstream: Upstream, failed: Callable[[Node, FailureKind], None]
     ) -> None:
-        """`shared` are the arguments of an `Orchestrator`; `failed` is told of nodes that do not answer."""
+        """`shared` are the arguments of an `RequestHandler`; `failed` is told of nodes that do not answer."""
         super().__init__(*shared)
         self._members = members
         self._upstream = upstream
@@ -50,7 +50,9 @@ class PassThrough(Orchestrator):
         route = route_of(scope["method"], scope["path"])
         return route.template if route else ""
 
-    async def answer_until(self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: Client) -> None:
+    async def answer_until(
+        self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: ClientResponse
+    ) -> None:
         """Pass one request on."""
         route = route_of(scope["method"], scope["path"])
         assert route is not None  # whoever dispatches has looked
@@ -59,7 +61,7 @@ class PassThrough(Orchestrator):
         if not route.response_id:  # such a request names no model, and computes nothing
             check_model(scope, request.model)
         asked_s = perf_counter()
-        async with WhileConnected(writer_of(scope)), self._admission.inside(request, scope, deadline):
+        async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
             client.let_in(asked_s)
             passed = _passed(scope, request, body)
             nodes = await self._nodes(route, request, passed)
@@ -72,7 +74,12 @@ class PassThrough(Orchestrator):
         return nodes_for(route.template, request.model, self._members.decode, self._members.prefill)[:_TRIES]
 
     async def _try_each(
-        self, nodes: Sequence[Node], passed: Passed, request: ClientRequest, client: Client, deadline: asyncio.Timeout
+        self,
+        nodes: Sequence[Node],
+        passed: Passed,
+        request: ClientRequest,
+        client: ClientResponse,
+        deadline: asyncio.Timeout,
     ) -> None:
         problem = ""
         for node in nodes:
@@ -98,7 +105,7 @@ class PassThrough(Orchestrator):
         raise BadGatewayError(f"the node failed: {problem}")
 
 
-def _understood(scope: Scope, client: Client, body: bytes) -> ClientRequest:
+def _understood(scope: Scope, client: ClientResponse, body: bytes) -> ClientRequest:
     """Return as much of a request as admission and the choice of a node want; a body that is no JSON is the node's to judge."""
     try:
         fields = split(body) if body else {}

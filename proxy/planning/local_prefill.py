@@ -10,21 +10,21 @@ from baton.contracts.http import LOCAL, RECOMPUTED
 from baton.proxy.errors import NoRoomError
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.outcome import PrefillFailed, PrefillRefused
-from baton.proxy.planning.plans import Alone
+from baton.proxy.planning.plans import LocalPlan
 from baton.proxy.planning.reasons import LABELS
-from baton.proxy.routing.local_prefill_policy import Conditional
+from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import Work
 from baton.proxy.routing.router import Router
 
 
-class OwnPrompts:
+class LocalPrefillPlanner:
     """Makes plans of one node."""
 
-    def __init__(self, router: Router, conditional: Conditional) -> None:
+    def __init__(self, router: Router, conditional: LocalPrefillPolicy) -> None:
         self._router = router
         self._conditional = conditional
 
-    def first(self, work: Work, decode: Sequence[Node], reason: str, *, nowhere_else: bool = False) -> Alone:
+    def first(self, work: Work, decode: Sequence[Node], reason: str, *, nowhere_else: bool = False) -> LocalPlan:
         """Choose a node, of at least one.
 
         Raises:
@@ -35,11 +35,11 @@ class OwnPrompts:
                 raise NoRoomError
             free = list(decode)
         node, new_bytes = self._router.choice(work, free)
-        return Alone(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
+        return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
 
     def after(
         self, work: Work, first: Sequence[Node], others: Sequence[Node], failure: PrefillFailed | PrefillRefused
-    ) -> Alone:
+    ) -> LocalPlan:
         """Choose a node after a prefill leg failed: of the `first` ones (who was to take the KV), if one has room.
 
         Raises:
@@ -51,7 +51,7 @@ class OwnPrompts:
         node = self._router.choose(work, free)
         # The router believes that the first node has what it was promised; it has nothing.
         size_bytes = work.prompt_bytes
-        return Alone(decode=node, path=RECOMPUTED, reason=failure.reason, label=failure.label, own_bytes=size_bytes)
+        return LocalPlan(decode=node, path=RECOMPUTED, reason=failure.reason, label=failure.label, own_bytes=size_bytes)
 
     def _with_room(self, work: Work, nodes: Sequence[Node]) -> list[Node]:
         return [node for node in nodes if self._conditional.may_compute(work.prompt_bytes, node)]

@@ -15,7 +15,7 @@ T = TypeVar("T")
 LOOK_S: Final = 0.05
 
 
-class Line:
+class LocalPrefillQueue:
     """One line per model; only models that some node serves come here."""
 
     def __init__(self) -> None:

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from baton.contracts.http import PATH_HEADER, RECOMPUTED
-from baton.proxy.errors import BadGatewayError, Kind, NodeAnsweredError, ProxyError, UnavailableError
+from baton.proxy.errors import BadGatewayError, FailureKind, NodeAnsweredError, ProxyError, UnavailableError
 from baton.proxy.http.headers import find
-from baton.proxy.http.response import Answer
+from baton.proxy.http.response import UpstreamResponse
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
     """The decode node answered: its head, and its first bytes (of a stream) or its whole body."""
 
-    answer: Answer
+    answer: UpstreamResponse
     first: bytes
 
     @property
@@ -33,7 +33,7 @@ class DecodeRefused:
 class DecodeFailed:
     """The decode leg ended before anything could be relayed."""
 
-    kind: Kind
+    kind: FailureKind
     message: str
     answered: NodeAnsweredError | None = None  # its own 5xx, if that was in OpenAI's shape
 
@@ -54,7 +54,7 @@ class PrefillRefused:
     """The prefill node answered 4xx, which the decode node has not said so far."""
 
     answered: NodeAnsweredError
-    kind: Kind = Kind.REFUSED
+    kind: FailureKind = FailureKind.REFUSED
     label: ClassVar[str] = "prefill_refused"
 
     @property
@@ -71,7 +71,7 @@ class PrefillRefused:
 class PrefillFailed:
     """The prefill leg failed for a reason that lies with the node."""
 
-    kind: Kind
+    kind: FailureKind
     message: str
     label: ClassVar[str] = "prefill_failed"  # of `baton_decisions_total`
 

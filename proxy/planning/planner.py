@@ -17,9 +17,9 @@ from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError
 from baton.proxy.http.headers import find
 from baton.proxy.nodes.base_models import check_is_one, unknown_model
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, answering, usable
-from baton.proxy.planning.local_prefill import OwnPrompts
+from baton.proxy.planning.local_prefill import LocalPrefillPlanner
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
-from baton.proxy.planning.plans import Alone, Pair, Plan
+from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.planning.reasons import (
     LABELS,
     NO_PREFILL_CONFIGURED,
@@ -34,7 +34,7 @@ from baton.proxy.request.endpoints import COMPLETIONS
 from baton.proxy.request.fields import is_set
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.single_node import reason_alone
-from baton.proxy.routing.local_prefill_policy import Conditional, Verdict
+from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy, Verdict
 from baton.proxy.routing.policies import Work
 from baton.proxy.routing.prefixes import prefixes
 from baton.proxy.routing.router import Router
@@ -53,7 +53,7 @@ class Planner:
         *,
         prefill_router: Router,
         decode_router: Router,
-        conditional: Conditional,
+        conditional: LocalPrefillPolicy,
         when_no_prefill: Literal["decode_local", "refuse"],
         key_header: str = "",
         prefill_patience_s: float = math.inf,
@@ -64,7 +64,7 @@ class Planner:
         self._prefill_router = prefill_router
         self._decode_router = decode_router
         self._conditional = conditional
-        self._own = OwnPrompts(decode_router, conditional)
+        self._own = LocalPrefillPlanner(decode_router, conditional)
         self._key_header = key_header
         self._refuses = when_no_prefill == "refuse"
         self._prefill_patience_s = math.inf if self._refuses else prefill_patience_s
@@ -74,7 +74,7 @@ class Planner:
         self,
         request: ClientRequest,
         history: History = NOTHING_YET,
-        keep: Pair | None = None,
+        keep: DisaggregatedPlan | None = None,
         *,
         others_wait: bool = False,
     ) -> Plan:
@@ -101,7 +101,7 @@ class Planner:
                 prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
                 if matching := _that_fit(prefill, decode):
                     node = self._prefill_router.choose(work, matching)
-                    return Alone(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
+                    return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
             return self._own.first(work, decode, reason, nowhere_else=True)
         prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
         matching = _that_fit(decode, prefill)
@@ -116,7 +116,7 @@ class Planner:
         taker, new_bytes = self._decode_router.choice(work, matching)
         verdict = self._conditional.judge(new_bytes, taker)
         if verdict is Verdict.LOCAL:
-            return Alone(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
+            return LocalPlan(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
         return self._pair(work, prefill, taker, keep, label=verdict)
 
     def after(
@@ -155,7 +155,7 @@ class Planner:
         if not may_retry:
             raise failure.error()
         try:
-            return self.first(request, history, failed if isinstance(failed, Pair) else None)
+            return self.first(request, history, failed if isinstance(failed, DisaggregatedPlan) else None)
         except NoRoomError:
             raise
         except ProxyError as exc:
@@ -205,7 +205,7 @@ class Planner:
 
     def _without_prefill(
         self, work: Work, prefill: Sequence[Node], decode: Sequence[Node], *, others_wait: bool
-    ) -> Alone:
+    ) -> LocalPlan:
         reason = self._no_prefill_because(prefill, decode)
         if self._refuses:
             raise UnavailableError(reason)
@@ -222,15 +222,17 @@ class Planner:
         return NO_PREFILL_SPEAKS if alike else NO_PREFILL_MATCHES
 
     def _pair(
-        self, work: Work, prefill: Sequence[Node], taker: Node, keep: Pair | None = None, label: str = ""
-    ) -> Pair:
+        self, work: Work, prefill: Sequence[Node], taker: Node, keep: DisaggregatedPlan | None = None, label: str = ""
+    ) -> DisaggregatedPlan:
         makers = _that_fit(prefill, [taker])
         if keep is not None and keep.prefill in makers and keep.rank < keep.ranks:
-            return Pair(decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label)
+            return DisaggregatedPlan(
+                decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label
+            )
         maker = self._prefill_router.choose(work, makers)
         assert maker.info is not None
         rank = work.turn % len(maker.info.control_addresses)
-        return Pair(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label)
+        return DisaggregatedPlan(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label)
 
 
 def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:

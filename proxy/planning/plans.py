@@ -8,7 +8,7 @@ from baton.proxy.nodes.node import Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alone:
+class LocalPlan:
     """One node computes the prompt and decodes."""
 
     decode: Node  # a prefill node, where nearly all of the work is the prompt
@@ -19,7 +19,7 @@ class Alone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class DisaggregatedPlan:
     """One node computes the prompt, the other decodes."""
 
     decode: Node
@@ -51,4 +51,4 @@ class Pair:
         return self.prefill.info.control_addresses
 
 
-Plan = Alone | Pair
+Plan = LocalPlan | DisaggregatedPlan

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from baton.proxy.errors import Kind
+from baton.proxy.errors import FailureKind
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.retry_budget import RetryBudget
 
 MIN_LEFT_S: Final = 0.25  # of the request's time: with less, an attempt would only be cut
 
 
-class Denied(StrEnum):
+class RetryDenial(StrEnum):
     """Why there is no further attempt; the values are labels of `baton_retries_denied_total`."""
 
     ATTEMPTS = "attempts"  # the request had as many as it may have
@@ -32,9 +32,9 @@ class History:
     lost_prefill: tuple[Node, ...] = ()
     lost_decode: tuple[Node, ...] = ()
 
-    def after(self, node: Node, kind: Kind) -> "History":
+    def after(self, node: Node, kind: FailureKind) -> "History":
         """Return the history after one more attempt; a decode node that did not answer may be asked again."""
-        if kind is Kind.TIMEOUT and node.role == "decode":
+        if kind is FailureKind.TIMEOUT and node.role == "decode":
             return replace(self, attempts=self.attempts + 1)
         return self.without(node)
 
@@ -49,7 +49,7 @@ class History:
         )
 
 
-class Retries:
+class RetryPolicy:
     """Grants further attempts."""
 
     def __init__(self, budget: RetryBudget, *, max_attempts: int) -> None:
@@ -60,7 +60,7 @@ class Retries:
         """Count a request."""
         self._budget.earn()
 
-    def denied(self, history: History, left_s: float) -> Denied | None:
+    def denied(self, history: History, left_s: float) -> RetryDenial | None:
         """Say why a request may not be tried on another node; None if it may.
 
         Args:
@@ -68,10 +68,10 @@ class Retries:
             left_s: what is left of the time that it may take.
         """
         if history.attempts >= self._max_attempts:
-            return Denied.ATTEMPTS
+            return RetryDenial.ATTEMPTS
         if left_s < MIN_LEFT_S:
-            return Denied.DEADLINE
-        return None if self._budget.left else Denied.BUDGET
+            return RetryDenial.DEADLINE
+        return None if self._budget.left else RetryDenial.BUDGET
 
     def spend(self) -> None:
         """Pay for an attempt that was granted."""

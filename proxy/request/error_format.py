@@ -22,7 +22,7 @@ _ANTHROPIC_KINDS: Final = {
 }
 
 
-class Shape(Protocol):
+class ErrorFormat(Protocol):
     """One API's way."""
 
     def body(self, error: ProxyError) -> bytes:
@@ -74,13 +74,13 @@ class Anthropic:
 
 OPENAI: Final = OpenAi()
 _ANTHROPIC: Final = Anthropic()
-_SHAPES: Final[dict[str, Shape]] = {
+_SHAPES: Final[dict[str, ErrorFormat]] = {
     MESSAGES: _ANTHROPIC,
     COUNT_TOKENS: _ANTHROPIC,
     RESPONSES: OpenAiResponses(),
 }
 
 
-def shape_of(path: str) -> Shape:
+def shape_of(path: str) -> ErrorFormat:
     """Return the shape of errors on a route."""
     return _SHAPES.get(path, OPENAI)

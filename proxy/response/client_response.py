@@ -10,11 +10,11 @@ from baton.contracts.http import PATH_HEADER, REASON_HEADER, TRANSFER_HEADER
 from baton.proxy.errors import ProxyError
 from baton.proxy.http.headers import REQUEST_ID, printable
 from baton.proxy.http_server.client_protocol import Writer
-from baton.proxy.http_server.connection_budget import Claim
-from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, Times
+from baton.proxy.http_server.connection_budget import ConnectionClaim
+from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, LatencyHistogram
 from baton.proxy.nodes.node import Node
-from baton.proxy.planning.plans import Pair, Plan
-from baton.proxy.request.error_format import OPENAI, Shape
+from baton.proxy.planning.plans import DisaggregatedPlan, Plan
+from baton.proxy.request.error_format import OPENAI, ErrorFormat
 from baton.proxy.tracing.traces import UNTRACED, Trace
 
 RawHeaderList = list[tuple[bytes, bytes]]
@@ -22,19 +22,19 @@ _PATH: Final = PATH_HEADER.encode()
 _REASON: Final = REASON_HEADER.encode()
 _TRANSFER: Final = TRANSFER_HEADER.encode()
 _EVENT_END: Final = b"\n\n"
-_NOBODYS: Final = Times(GAP_BOUNDS_S)
+_NOBODYS: Final = LatencyHistogram(GAP_BOUNDS_S)
 
 
-class Client:
+class ClientResponse:
     """The sending half of one exchange."""
 
     def __init__(
         self,
         send: Send,
         writer: Writer,
-        claim: Claim,
+        claim: ConnectionClaim,
         request_id: str,
-        shape: Shape = OPENAI,
+        shape: ErrorFormat = OPENAI,
         *,
         trace: Trace = UNTRACED,
     ) -> None:
@@ -83,11 +83,11 @@ class Client:
 
     def take(self, plan: Plan) -> None:
         """Say in the head how the answer is made; once it was sent, that is how it began."""
-        self.asks(plan.decode, plan.prefill if isinstance(plan, Pair) else None)
+        self.asks(plan.decode, plan.prefill if isinstance(plan, DisaggregatedPlan) else None)
         if self.status:
             return
         self.path, self.reason = plan.path, plan.reason
-        self.transfer_id = plan.transfer_id if isinstance(plan, Pair) else ""
+        self.transfer_id = plan.transfer_id if isinstance(plan, DisaggregatedPlan) else ""
 
     async def start(
         self, status: int, headers: RawHeaderList, first: bytes, *, streams: bool, ends: bool = False
@@ -118,7 +118,7 @@ class Client:
         """Send a chunk of a stream at once, unless it is empty; return whether the client keeps up. See `drained`."""
         if not chunk:
             return True
-        # `Times.observe`: the way of most chunks, where a call would cost as much as what it does.
+        # `LatencyHistogram.observe`: the way of most chunks, where a call would cost as much as what it does.
         now_s, gaps = perf_counter(), self._gaps
         gap_s = now_s - self._sent_s
         gaps.counts[bisect_left(gaps.bounds_s, gap_s)] += 1

@@ -3,11 +3,11 @@
 from typing import Final
 
 from baton.contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
-from baton.proxy.errors import Kind, StreamBrokenError, UpstreamError
+from baton.proxy.errors import FailureKind, StreamBrokenError, UpstreamError
 from baton.proxy.http import headers
-from baton.proxy.http.response import Answer
+from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.planning.outcome import Opened
-from baton.proxy.response.client_response import Client
+from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.resume.stream import Stream
 
 # The last event of every stream of the OpenAI API; a stream without it was cut, however clean its end looks.
@@ -16,7 +16,7 @@ _TAIL_BYTES: Final = len(END_OF_STREAM) + 4
 _RECOMPUTED_BY_NODE: Final = "the decode node computed the prompt itself"
 
 
-async def relay(opened: Opened, client: Client, stream: Stream) -> None:
+async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
     """Send an answer to the client, or go on with one that it has part of; the caller closes the node's.
 
     Raises:
@@ -49,7 +49,7 @@ def _is_whole(opened: Opened, stream: Stream) -> bool:
     return stream.ended if stream.passing is not None else opened.first.rstrip().endswith(END_OF_STREAM)
 
 
-async def _relay_rest(answer: Answer, first: bytes, client: Client) -> None:
+async def _relay_rest(answer: UpstreamResponse, first: bytes, client: ClientResponse) -> None:
     tail, broken, write = first, None, client.write
 
     def take(chunk: bytes) -> bool:
@@ -65,7 +65,7 @@ async def _relay_rest(answer: Answer, first: bytes, client: Client) -> None:
         raise _early_end(broken) from broken
 
 
-async def _pass_rest(answer: Answer, stream: Stream, client: Client) -> None:
+async def _pass_rest(answer: UpstreamResponse, stream: Stream, client: ClientResponse) -> None:
     assert stream.passing is not None
     if stream.broken is not None:  # the first bytes held it
         raise stream.broken
@@ -88,11 +88,11 @@ async def _pass_rest(answer: Answer, stream: Stream, client: Client) -> None:
 def _early_end(broken: UpstreamError | None) -> StreamBrokenError:
     """Name the end of a stream whose last event has not come; one that breaks after it is complete."""
     if broken is None:
-        return StreamBrokenError(Kind.DISCONNECT, "its stream ended before its last event")
+        return StreamBrokenError(FailureKind.DISCONNECT, "its stream ended before its last event")
     return StreamBrokenError(broken.kind, str(broken))
 
 
-def _note_recompute(opened: Opened, client: Client) -> None:
+def _note_recompute(opened: Opened, client: ClientResponse) -> None:
     """Believe a decode node that says that it had to compute a prompt whose KV should have come."""
     if client.path == DISAGGREGATED and opened.recomputed:
         reason = headers.find(opened.answer.headers, REASON_HEADER.encode()) or b""

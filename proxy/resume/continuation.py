@@ -14,7 +14,7 @@ from baton.proxy.request.fields import is_on
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.events import DONE, END, Piece, encode, parse
 from baton.proxy.resume.record import Record, TokenRecord
-from baton.proxy.resume.rules import Never, limit
+from baton.proxy.resume.rules import NotResumableReason, limit
 
 # What shaped the prompt, whose token ids are given now, or is set anew.
 _NOT_HANDED_ON: Final = frozenset(
@@ -45,13 +45,13 @@ _NOT_HANDED_ON: Final = frozenset(
 class CannotFollowError(Exception):
     """The stream cannot be resumed."""
 
-    def __init__(self, reason: Never) -> None:
+    def __init__(self, reason: NotResumableReason) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
+class Continuation:
     """How to go on."""
 
     request: ClientRequest
@@ -65,7 +65,7 @@ class Following:
     text_offset: int = 0  # of log probabilities
 
 
-def from_token_ids(request: ClientRequest, record: TokenRecord, turn: int) -> Following:
+def from_token_ids(request: ClientRequest, record: TokenRecord, turn: int) -> Continuation:
     """Go on after the last clean place.
 
     Raises:
@@ -73,7 +73,7 @@ def from_token_ids(request: ClientRequest, record: TokenRecord, turn: int) -> Fo
     """
     original = _check(record)
     if request.endpoint == CHAT and not _is_text(request):
-        raise CannotFollowError(Never.MEDIA)
+        raise CannotFollowError(NotResumableReason.MEDIA)
     tail = [parse(event) for event in record.tail]
     text = "".join(piece.text for piece in tail)
     tells = any(is_on(request.fields, name) for name in ("return_token_ids", "logprobs"))
@@ -84,7 +84,7 @@ def from_token_ids(request: ClientRequest, record: TokenRecord, turn: int) -> Fo
     given = [int(token) for token in bytes(record.ids[: record.clean_bytes]).split(b",")[:-1]]
     prompt = _prompt_ids(original)
     fields = _fields(request, prompt, given)
-    return Following(
+    return Continuation(
         request=replace(
             request,
             endpoint=COMPLETIONS,
@@ -102,7 +102,7 @@ def from_token_ids(request: ClientRequest, record: TokenRecord, turn: int) -> Fo
     )
 
 
-def from_the_start(request: ClientRequest, record: Record, turn: int) -> Following:
+def from_the_start(request: ClientRequest, record: Record, turn: int) -> Continuation:
     """Answer the same request again.
 
     Raises:
@@ -111,8 +111,8 @@ def from_the_start(request: ClientRequest, record: Record, turn: int) -> Followi
     original = _check(record)
     pieces = [parse(event) for event in record.tail]
     if not all(map(_is_plain, pieces)):
-        raise CannotFollowError(Never.NOT_PLAIN)
-    return Following(
+        raise CannotFollowError(NotResumableReason.NOT_PLAIN)
+    return Continuation(
         request=replace(request, request_id=f"{request.request_id}-resumed-{turn}"),
         original=original,
         repeated_text="".join(piece.text for piece in pieces),
@@ -141,7 +141,7 @@ def _check(record: Record) -> Piece:
     if record.lost is not None:
         raise CannotFollowError(record.lost)
     if not record.first:
-        raise CannotFollowError(Never.NOT_PLAIN)
+        raise CannotFollowError(NotResumableReason.NOT_PLAIN)
     return parse(record.first)
 
 
@@ -164,7 +164,7 @@ def _fields(request: ClientRequest, prompt: list[int], given: list[int]) -> dict
 def _prompt_ids(original: Piece) -> list[int]:
     ids = original.body.get("prompt_token_ids") or (original.choice or {}).get("prompt_token_ids")
     if not ids:
-        raise CannotFollowError(Never.NO_TOKEN_IDS)
+        raise CannotFollowError(NotResumableReason.NO_TOKEN_IDS)
     return list(ids)
 
 

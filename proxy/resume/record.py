@@ -11,9 +11,9 @@ again. Ids take about five bytes a token; whole events are bounded by `MAX_BYTES
 
 from typing import Final
 
-from baton.proxy.errors import Kind, StreamBrokenError
+from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.resume.events import DONE, ERROR, Splitter, parse
-from baton.proxy.resume.rules import Never
+from baton.proxy.resume.rules import NotResumableReason
 
 MAX_BYTES: Final = 1 << 20  # of whole events, per stream
 _PROMPT_KEY: Final = b'"prompt_token_ids":['
@@ -33,7 +33,7 @@ class Record:
         self.last = b""  # the last event that said something, as it came
         self.told_usage = False  # the event that holds nothing but usage has passed: only the end can follow
         self.done = False  # the stream's last event has passed
-        self.lost: Never | None = None  # why it cannot be resumed after all
+        self.lost: NotResumableReason | None = None  # why it cannot be resumed after all
         self.broken: StreamBrokenError | None = None  # the node said that it failed
         self.tail: list[bytes] = []  # events since the last clean place
         self._tail_bytes = 0
@@ -57,7 +57,7 @@ class Record:
         self.tail.append(event)
         self._tail_bytes += len(event)
         if self._tail_bytes > MAX_BYTES:
-            self.lost = Never.TOO_LONG
+            self.lost = NotResumableReason.TOO_LONG
             self._drop()
 
     def _drop(self) -> None:
@@ -95,7 +95,7 @@ class TokenRecord(Record):
         at = event.rfind(_KEY)
         if at < 0:
             if not self._note_special(event):
-                self.lost = Never.NO_TOKEN_IDS
+                self.lost = NotResumableReason.NO_TOKEN_IDS
             return b"" if self.broken else event
         if not self.first:
             return self._begin(event)
@@ -125,7 +125,7 @@ class TokenRecord(Record):
         self.first = event
         before, key, after = event.partition(_PROMPT_KEY)
         if not key:
-            self.lost = Never.NO_TOKEN_IDS
+            self.lost = NotResumableReason.NO_TOKEN_IDS
             return self.pass_on(event)
         hidden = before + key[:-1] + b"null" + after.partition(b"]")[2]
         passed = hidden if self._chat else self.pass_on(hidden)
@@ -137,7 +137,7 @@ class TokenRecord(Record):
         if not ids:
             del self.ids[-1:]
         if not opening or self._head not in (_UNKNOWN, before + opening):
-            self.lost = Never.NOT_PLAIN
+            self.lost = NotResumableReason.NOT_PLAIN
         elif self._head == _UNKNOWN:
             self._head = before + opening
             if ids.isdigit() and text[0] != _QUOTE:
@@ -163,5 +163,5 @@ def nodes_own_error(event: bytes) -> StreamBrokenError | None:
     error = parse(event).body["error"]
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, int) and code >= 500:
-        return StreamBrokenError(Kind.STATUS, f"it sent an error {code}")
+        return StreamBrokenError(FailureKind.STATUS, f"it sent an error {code}")
     return None

@@ -18,14 +18,14 @@ from baton.proxy.request.fields import Fields, is_set
 from baton.proxy.request.parse import ClientRequest
 
 
-class Way(StrEnum):
+class ResumeStrategy(StrEnum):
     """How a stream is resumed; the values are labels of `baton_streams_resumed_total`."""
 
     TOKEN_IDS = "token_ids"  # noqa: S105  # no password
     REPLAY = "replay"
 
 
-class Never(StrEnum):
+class NotResumableReason(StrEnum):
     """Why a stream is not resumed; the values are labels of `baton_streams_not_resumed_total`."""
 
     OFF = "off"
@@ -42,19 +42,19 @@ class Never(StrEnum):
     ENDPOINT = "endpoint"
 
 
-SENTENCES: Final[dict[Never, str]] = {
-    Never.OFF: "resuming is switched off",
-    Never.RANDOM: "neither a temperature of 0 nor a seed was asked for, so that another node would answer differently",
-    Never.SEVERAL: "it holds several answers",
-    Never.ECHO: "it repeats the prompt",
-    Never.TOO_LONG: "it is too long to be remembered",
-    Never.NO_TOKEN_IDS: "the node gave no token ids",
-    Never.NOT_PLAIN: "it holds more than text: reasoning, tool calls or log probabilities",
-    Never.MEDIA: "its prompt holds more than text",
-    Never.DIFFERS: "another node answered differently",
-    Never.RETRY_DENIED: "no further attempt is allowed",
-    Never.NO_NODE: "no other node could go on with it",
-    Never.ENDPOINT: "only chats and completions are",
+SENTENCES: Final[dict[NotResumableReason, str]] = {
+    NotResumableReason.OFF: "resuming is switched off",
+    NotResumableReason.RANDOM: "neither a temperature of 0 nor a seed was asked for, so that another node would answer differently",
+    NotResumableReason.SEVERAL: "it holds several answers",
+    NotResumableReason.ECHO: "it repeats the prompt",
+    NotResumableReason.TOO_LONG: "it is too long to be remembered",
+    NotResumableReason.NO_TOKEN_IDS: "the node gave no token ids",
+    NotResumableReason.NOT_PLAIN: "it holds more than text: reasoning, tool calls or log probabilities",
+    NotResumableReason.MEDIA: "its prompt holds more than text",
+    NotResumableReason.DIFFERS: "another node answered differently",
+    NotResumableReason.RETRY_DENIED: "no further attempt is allowed",
+    NotResumableReason.NO_NODE: "no other node could go on with it",
+    NotResumableReason.ENDPOINT: "only chats and completions are",
 }
 
 _COMPLETION_LIMIT: Final = 16  # vLLM's, as OpenAI's, where a completion names none
@@ -122,28 +122,32 @@ _HARMLESS: Final[dict[str, Callable[[Any], bool]]] = {
 _COMPLETION_ONLY: Final = frozenset(("logprobs", "return_tokens_as_token_ids"))
 
 
-def judge(request: ClientRequest) -> Way | Never:
+def judge(request: ClientRequest) -> ResumeStrategy | NotResumableReason:
     """Say how a stream would be resumed.
 
     Args:
         request: one that asks for a stream, its values not yet checked by any node.
     """
     fields = request.fields
-    for name, reason in (("n", Never.SEVERAL), ("best_of", Never.SEVERAL), ("use_beam_search", Never.SEVERAL)):
+    for name, reason in (
+        ("n", NotResumableReason.SEVERAL),
+        ("best_of", NotResumableReason.SEVERAL),
+        ("use_beam_search", NotResumableReason.SEVERAL),
+    ):
         if not _is_harmless(fields, name):
             return reason
     if has_several_prompts(fields):
-        return Never.SEVERAL
+        return NotResumableReason.SEVERAL
     if not _is_harmless(fields, "echo"):
-        return Never.ECHO
+        return NotResumableReason.ECHO
     greedy = is_set(fields, "temperature") and _number(fields, "temperature") < _GREEDY_BELOW
     if not greedy and not is_set(fields, "seed"):
-        return Never.RANDOM
+        return NotResumableReason.RANDOM
     if greedy and _is_stateless(request) and limit(request) is not None:
-        return Way.TOKEN_IDS
+        return ResumeStrategy.TOKEN_IDS
     if is_set(fields, "logprobs") or is_set(fields, "return_token_ids") or is_set(fields, "prompt_logprobs"):
-        return Never.NOT_PLAIN
-    return Way.REPLAY
+        return NotResumableReason.NOT_PLAIN
+    return ResumeStrategy.REPLAY
 
 
 def limit(request: ClientRequest) -> int | None:

@@ -7,19 +7,19 @@ like those before it, so that this leg may break too.
 
 from typing import Any, Final
 
-from baton.proxy.errors import Kind, StreamBrokenError
-from baton.proxy.resume.continuation import CannotFollowError, Following
+from baton.proxy.errors import FailureKind, StreamBrokenError
+from baton.proxy.resume.continuation import CannotFollowError, Continuation
 from baton.proxy.resume.events import DONE, ERROR, Piece, Splitter, encode, parse
 from baton.proxy.resume.record import Record, nodes_own_error
-from baton.proxy.resume.rules import Never
+from baton.proxy.resume.rules import NotResumableReason
 
 _LOGPROB_LISTS: Final = ("text_offset", "token_logprobs", "tokens", "top_logprobs")
 
 
-class Seam:
+class StreamSplicer:
     """One leg that goes on; how an event becomes the client's depends on the way."""
 
-    def __init__(self, following: Following, record: Record) -> None:
+    def __init__(self, following: Continuation, record: Record) -> None:
         self._following = following
         self._record = record
         self._text = following.repeated_text  # still to come again
@@ -41,10 +41,10 @@ class Seam:
             return b""
         if event.startswith(DONE):
             if self._text:
-                raise CannotFollowError(Never.DIFFERS)
+                raise CannotFollowError(NotResumableReason.DIFFERS)
             return self._record.pass_on(event)
         if event.startswith(ERROR):
-            refused = StreamBrokenError(Kind.REFUSED, "another node would not go on")
+            refused = StreamBrokenError(FailureKind.REFUSED, "another node would not go on")
             self._record.broken = nodes_own_error(event) or refused
             return b""
         new = self._renew(parse(event))
@@ -70,12 +70,12 @@ class Seam:
         """Take away what the client has."""
         known = min(len(self._text), len(said))
         if said[:known] != self._text[:known]:
-            raise CannotFollowError(Never.DIFFERS)
+            raise CannotFollowError(NotResumableReason.DIFFERS)
         self._text = self._text[known:]
         return said[known:]
 
 
-class ReplaySeam(Seam):
+class ReplaySeam(StreamSplicer):
     """The same answer once more: what is new is what comes after as much text as was sent."""
 
     def _renew(self, piece: Piece) -> dict[str, Any] | None:
@@ -94,10 +94,10 @@ class ReplaySeam(Seam):
         return body | {"choices": [choice | said]}
 
 
-class TokenSeam(Seam):
+class TokenSeam(StreamSplicer):
     """A completion of token ids, told as the answer that it goes on with."""
 
-    def __init__(self, following: Following, record: Record, *, chat: bool) -> None:
+    def __init__(self, following: Continuation, record: Record, *, chat: bool) -> None:
         super().__init__(following, record)
         self._ids = list(following.repeated_ids)  # still to come again
         self._chat = chat
@@ -110,7 +110,7 @@ class TokenSeam(Seam):
             return body
         known = min(len(self._ids), len(piece.ids))
         if piece.ids[:known] != self._ids[:known]:
-            raise CannotFollowError(Never.DIFFERS)
+            raise CannotFollowError(NotResumableReason.DIFFERS)
         del self._ids[:known]
         text = self._new_text(piece.text)
         if 0 < known == len(piece.ids) and not text and not piece.ends:

@@ -12,7 +12,7 @@ from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume import continuation
 from baton.proxy.resume.continuation import CannotFollowError
 from baton.proxy.resume.record import Record, ReplayRecord, TokenRecord
-from baton.proxy.resume.rules import Never, Way, judge
+from baton.proxy.resume.rules import NotResumableReason, ResumeStrategy, judge
 from baton.proxy.resume.splicer import ReplaySeam, TokenSeam
 
 Mode = Literal["off", "token_ids", "all"]
@@ -37,11 +37,11 @@ class Stream:
         self._request = request
         self._record: Record | None = None
         self._legs = 1
-        if self.way is Way.TOKEN_IDS:
+        if self.way is ResumeStrategy.TOKEN_IDS:
             tells = is_on(request.fields, "return_token_ids")
             self.asked = replace(request, fields={**request.fields, "return_token_ids": _TRUE})
             self.passing = self._record = TokenRecord(chat=request.endpoint == CHAT, hides=not tells)
-        elif self.way is Way.REPLAY:
+        elif self.way is ResumeStrategy.REPLAY:
             self.passing = self._record = ReplayRecord()
 
     @property
@@ -60,7 +60,7 @@ class Stream:
         Raises:
             CannotFollowError: there is no exact way to go on.
         """
-        if isinstance(self.way, Never):
+        if isinstance(self.way, NotResumableReason):
             raise CannotFollowError(self.way)
         assert self._record is not None
         missing = continuation.closing(self._request, self._record)
@@ -77,8 +77,8 @@ class Stream:
         return None
 
 
-def _way(request: ClientRequest, mode: Mode) -> Way | Never:
+def _way(request: ClientRequest, mode: Mode) -> ResumeStrategy | NotResumableReason:
     if mode == "off" or not is_on(request.fields, "stream"):
-        return Never.OFF
+        return NotResumableReason.OFF
     way = judge(request)
-    return Never.OFF if way is Way.REPLAY and mode == "token_ids" else way
+    return NotResumableReason.OFF if way is ResumeStrategy.REPLAY and mode == "token_ids" else way

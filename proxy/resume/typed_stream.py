@@ -5,7 +5,7 @@ from typing import Final
 from baton.proxy.request.endpoints import MESSAGES, RESPONSES
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.ending import Ending
-from baton.proxy.resume.rules import Never
+from baton.proxy.resume.rules import NotResumableReason
 from baton.proxy.resume.stream import Mode, Stream
 
 _LAST: Final = {
@@ -19,7 +19,7 @@ class TypedStream(Stream):
 
     def __init__(self, request: ClientRequest) -> None:
         super().__init__(request, "off")
-        self.way = Never.ENDPOINT
+        self.way = NotResumableReason.ENDPOINT
         self.passing = self._ending = Ending(_LAST[request.endpoint])
 
     @property

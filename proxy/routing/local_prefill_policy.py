@@ -36,7 +36,7 @@ class Verdict(StrEnum):
     BUSY = "decode_busy"  # elsewhere, because the decode node has much to compute already
 
 
-class Conditional:
+class LocalPrefillPolicy:
     """Decides request by request; remembers which nodes have much to compute, so that they do not swing to and fro."""
 
     def __init__(self, *, local_below_bytes: int, max_own_bytes: int) -> None:

@@ -8,12 +8,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from baton.proxy.admission.concurrency_limiter import Gate
-from baton.proxy.errors import Kind, Refusal
+from baton.proxy.admission.concurrency_limiter import ConcurrencyLimiter
+from baton.proxy.errors import FailureKind, Refusal
 from baton.proxy.nodes.node import Role
 from baton.proxy.planning.plans import Plan
-from baton.proxy.planning.retry_policy import Denied
-from baton.proxy.response.client_response import Client
+from baton.proxy.planning.retry_policy import RetryDenial
+from baton.proxy.response.client_response import ClientResponse
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_LEFT: Final = "client_left"  # the status of a request whose client left before the response's head
@@ -111,7 +111,7 @@ class Metrics:
         """Where others add series of their own."""
         return self._registry
 
-    def watch_gate(self, gate: Gate) -> None:
+    def watch_gate(self, gate: ConcurrencyLimiter) -> None:
         """Show how many requests are inside and how many wait."""
         inside = Gauge("baton_admission_inside", "Requests that were let in", registry=self._registry)
         waiting = Gauge("baton_admission_waiting", "Requests that wait to be let in", registry=self._registry)
@@ -134,7 +134,7 @@ class Metrics:
         """Count a plan."""
         self._decisions_of(plan.path, plan.label).inc()
 
-    def leg_failed(self, role: str, kind: Kind) -> None:
+    def leg_failed(self, role: str, kind: FailureKind) -> None:
         """Count a failed leg."""
         self._leg_failures.labels(role, kind).inc()
 
@@ -142,7 +142,7 @@ class Metrics:
         """Count a further attempt."""
         self._retries.labels(leg, following).inc()
 
-    def denied(self, leg: Role, reason: Denied) -> None:
+    def denied(self, leg: Role, reason: RetryDenial) -> None:
         """Count a failure that no other node was asked to make good."""
         self._denied.labels(leg, reason).inc()
 
@@ -162,7 +162,7 @@ class Metrics:
         """Count a request as in flight."""
         self._in_flight.inc()
 
-    def ended(self, endpoint: str, client: Client, duration_s: float) -> None:
+    def ended(self, endpoint: str, client: ClientResponse, duration_s: float) -> None:
         """Count a request that is in flight no more."""
         self._in_flight.dec()
         status = str(int(client.status)) if client.status else CLIENT_LEFT

@@ -8,19 +8,19 @@ from starlette.types import Scope
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.admission.request_terms import tenant_of
 from baton.proxy.request.caller import caller_of
-from baton.proxy.response.client_response import Client
+from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.telemetry.access_log import AccessLog, Entry
 from baton.proxy.telemetry.metrics import Metrics
 from baton.proxy.tracing.tracing import Tracing
 
 
-class Sight:
+class RequestTelemetry:
     """What all requests share."""
 
     def __init__(self, config: ProxyConfig, metrics: Metrics, tracing: Tracing) -> None:
         self.metrics = metrics
         self.tracing = tracing
-        self.client: Callable[..., Client] = Client  # what makes the sending half of an exchange
+        self.client: Callable[..., ClientResponse] = ClientResponse  # what makes the sending half of an exchange
         self.access_log = AccessLog(config.access_log, config.log_format)
         self._tenant_header = config.tenant_header.lower()
         metrics.registry.register(tracing)
@@ -36,11 +36,11 @@ class Sight:
         self.access_log.stop()
         self.tracing.stop()
 
-    def exchange(self, route: str, scope: Scope, client: Client) -> "Exchange":
+    def exchange(self, route: str, scope: Scope, client: ClientResponse) -> "Exchange":
         """Return what counts a request during a block."""
         return Exchange(self, route, scope, client)
 
-    def ended(self, route: str, scope: Scope, client: Client) -> None:
+    def ended(self, route: str, scope: Scope, client: ClientResponse) -> None:
         """Note a request's end."""
         duration_s = time.perf_counter() - client.arrived_s
         self.metrics.ended(route, client, duration_s)
@@ -56,7 +56,7 @@ class Sight:
         if self.access_log.which != "off" and self.access_log.wants(status, broken=client.broken):
             self.access_log.add(self._entry(route, scope, client, duration_s))
 
-    def _entry(self, route: str, scope: Scope, client: Client, duration_s: float) -> Entry:
+    def _entry(self, route: str, scope: Scope, client: ClientResponse, duration_s: float) -> Entry:
         caller = caller_of(scope)
         name = caller.name if caller is not None else ""
         return Entry(
@@ -85,7 +85,7 @@ class Exchange:
 
     __slots__ = ("_client", "_route", "_scope", "_sight")
 
-    def __init__(self, sight: Sight, route: str, scope: Scope, client: Client) -> None:
+    def __init__(self, sight: RequestTelemetry, route: str, scope: Scope, client: ClientResponse) -> None:
         self._sight = sight
         self._route = route
         self._scope = scope

@@ -36,7 +36,7 @@ class Trace:
         """Note its end. `status` is 0 if the client got no head."""
 
 
-class Untold(Trace):
+class UnsampledTrace(Trace):
     """A request that nobody traces, and that says so to the nodes: they would begin a trace of their own."""
 
     __slots__ = ("line",)

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.http.headers import RawHeaders
 from baton.proxy.tracing.traceparent import line, parent_of
-from baton.proxy.tracing.traces import UNTRACED, Trace, Untold
+from baton.proxy.tracing.traces import UNTRACED, Trace, UnsampledTrace
 
 EXTRA: Final = "baton-serve[tracing]"
 
@@ -37,7 +37,7 @@ class Tracing(Collector):
         return []
 
 
-class SomeTraced(Tracing):
+class SamplingTracer(Tracing):
     """Traces some."""
 
     def __init__(self, share: float, endpoint: str) -> None:
@@ -55,7 +55,7 @@ class SomeTraced(Tracing):
         if parent is None:
             if random.random() >= self._share:  # noqa: S311  # nothing hangs on it
                 ids = random.getrandbits(192) | 1 << 64 | 1  # neither of the two is 0
-                return Untold(line(ids >> 64, ids & (1 << 64) - 1, sampled=False))
+                return UnsampledTrace(line(ids >> 64, ids & (1 << 64) - 1, sampled=False))
         elif not parent.sampled:
             return UNTRACED
         return self._make(self._tracer, method, route, request_id, self._under(parent, headers))
@@ -89,6 +89,6 @@ def tracing_of(config: ProxyConfig) -> Tracing:
     if not config.otlp_endpoint.startswith(("http://", "https://")):
         raise TracingError("proxy.otlp_endpoint is no URL of a collector, such as http://collector:4318")
     try:
-        return SomeTraced(config.trace_share, config.otlp_endpoint)
+        return SamplingTracer(config.trace_share, config.otlp_endpoint)
     except ImportError as exc:
         raise TracingError(f"proxy.otlp_endpoint is set, and {exc.name} is missing: pip install '{EXTRA}'") from exc

@@ -10,7 +10,7 @@ SETTLED_S: Final = 10.0  # … until one has lived so long: its follower starts 
 
 
 @dataclass(slots=True)
-class Place:
+class WorkerProcess:
     """One seat and who sits in it."""
 
     number: int

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class WorkerSlot:
     """Stays the same when the worker in it is replaced."""
 
     number: int  # from 0

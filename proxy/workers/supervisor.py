@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from baton.proxy.workers.process import Place
-from baton.proxy.workers.slot import Seat
+from baton.proxy.workers.process import WorkerProcess
+from baton.proxy.workers.slot import WorkerSlot
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ GRACE_S: Final = 1.0  # beyond the time that workers need to stop; then they are
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
-Serve = Callable[[Seat, Sequence[socket.socket]], None]
+Serve = Callable[[WorkerSlot, Sequence[socket.socket]], None]
 
 
 class Supervisor:
@@ -57,7 +57,7 @@ class Supervisor:
         self._directory = directory
         self._stop_timeout_s = stop_timeout_s
         self._hang_s = hang_s
-        self._places = [Place(number) for number in range(len(sockets))]
+        self._places = [WorkerProcess(number) for number in range(len(sockets))]
         self._told: list[int] = []  # signals
         self._looked_s = time.monotonic()
         self._woken, self._waker = socket.socketpair()
@@ -94,7 +94,7 @@ class Supervisor:
             if not place.pid and place.due_s <= now_s:
                 self._start(place)
 
-    def _start(self, place: Place) -> None:
+    def _start(self, place: WorkerProcess) -> None:
         place.starts += 1
         place.started_s = place.heard_s = time.monotonic()
         try:
@@ -107,7 +107,7 @@ class Supervisor:
         else:
             logger.info("worker started", extra={"worker": place.number, "worker_pid": place.pid})
 
-    def _fork(self, place: Place) -> None:
+    def _fork(self, place: WorkerProcess) -> None:
         parent = os.getpid()
         place.pulse, theirs = socket.socketpair()
         for end in (place.pulse, theirs):
@@ -122,7 +122,7 @@ class Supervisor:
             theirs.close()
             signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
-    def _be_worker(self, place: Place, parent: int, pulse: socket.socket) -> None:
+    def _be_worker(self, place: WorkerProcess, parent: int, pulse: socket.socket) -> None:
         """Serve, and never return to the supervisor's own course."""
         status = 1
         try:
@@ -134,7 +134,7 @@ class Supervisor:
             self._waker.close()
             _end_with(parent)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
-            seat = Seat(
+            seat = WorkerSlot(
                 number=place.number,
                 workers=len(self._places),
                 directory=self._directory,

@@ -12,7 +12,7 @@ from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.parse import parse
 from baton.proxy.resume import events
 from baton.proxy.resume.record import Record
-from baton.proxy.resume.rules import Way
+from baton.proxy.resume.rules import ResumeStrategy
 from baton.proxy.resume.stream import Stream
 from tests.e2e.conftest import Trio
 
@@ -32,17 +32,21 @@ def emoji_tokens(trio: Trio) -> list[int]:
     return ids
 
 
-def cases(trio: Trio) -> Iterator[tuple[str, dict[str, Any], Way]]:
+def cases(trio: Trio) -> Iterator[tuple[str, dict[str, Any], ResumeStrategy]]:
     """Requests, and how they are resumed."""
     prompt = min(trio.prompts, key=lambda each: abs(len(each) - 40))
     chat = {"messages": [{"role": "user", "content": "Where is the harbour?"}]}
     bytes_only = {"allowed_token_ids": emoji_tokens(trio), "repetition_penalty": 1.3}
-    yield COMPLETIONS, {"prompt": prompt, **USAGE}, Way.TOKEN_IDS
-    yield COMPLETIONS, {"prompt": "Once 😀", "logprobs": 2, "return_token_ids": True}, Way.TOKEN_IDS
-    yield COMPLETIONS, {"prompt": "Say 😀😀", **bytes_only}, Way.TOKEN_IDS
-    yield CHAT, {**chat, **USAGE}, Way.TOKEN_IDS
-    yield CHAT, {**chat, "temperature": 1.0, "seed": 11, **USAGE}, Way.REPLAY
-    yield COMPLETIONS, {"prompt": prompt, "frequency_penalty": 0.5, "stop": ["zzz", "never said"]}, Way.REPLAY
+    yield COMPLETIONS, {"prompt": prompt, **USAGE}, ResumeStrategy.TOKEN_IDS
+    yield COMPLETIONS, {"prompt": "Once 😀", "logprobs": 2, "return_token_ids": True}, ResumeStrategy.TOKEN_IDS
+    yield COMPLETIONS, {"prompt": "Say 😀😀", **bytes_only}, ResumeStrategy.TOKEN_IDS
+    yield CHAT, {**chat, **USAGE}, ResumeStrategy.TOKEN_IDS
+    yield CHAT, {**chat, "temperature": 1.0, "seed": 11, **USAGE}, ResumeStrategy.REPLAY
+    yield (
+        COMPLETIONS,
+        {"prompt": prompt, "frequency_penalty": 0.5, "stop": ["zzz", "never said"]},
+        ResumeStrategy.REPLAY,
+    )
 
 
 def ask(trio: Trio, stream: Stream) -> list[bytes]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from baton.kv_connector.handoff.gather import Flow
-from baton.kv_connector.handoff.incoming import Incoming, Phase, Wish
+from baton.kv_connector.handoff.incoming import BlockReservation, ConsumerTransfer, Phase
 from baton.kv_connector.layout.tp_mapping import transfer_of
 from baton.kv_connector.protocol.messages import Message
 from tests.explorer.freeze import in_order
@@ -62,7 +62,7 @@ class DecodeSide:
         self.made = 0
         self.fences: list[str] = []
         self.wanted = {name: Wanted("over" if name in skip else "new") for name in scene.names}
-        self.verifying: list[Incoming] = []
+        self.verifying: list[ConsumerTransfer] = []
         self.may_flip = scene.verify
         self.trouble = ""
         self._make_engines()
@@ -128,7 +128,7 @@ class DecodeSide:
         wanted = self.wanted[name]
         wanted.block = self._block_for(name)
         wanted.stage, wanted.open, wanted.content = "prepared", True, ["empty"] * self.parts
-        self.gather.prepare(name + AT, 1, Wish(16, 0, [[wanted.block]], prompt_hash(name)), 0.0)
+        self.gather.prepare(name + AT, 1, BlockReservation(16, 0, [[wanted.block]], prompt_hash(name)), 0.0)
 
     def _on_zeroed(self, name: str) -> None:
         wanted = self.wanted[name]

@@ -3,7 +3,7 @@
 import msgspec
 
 from baton.kv_connector.handoff.consumer import Consumer
-from baton.kv_connector.handoff.incoming import Incoming, Phase, Wish
+from baton.kv_connector.handoff.incoming import BlockReservation, ConsumerTransfer, Phase
 from baton.kv_connector.handoff.session import Session
 from baton.kv_connector.protocol.messages import Commit, Message, Revoke
 
@@ -11,14 +11,14 @@ from baton.kv_connector.protocol.messages import Commit, Message, Revoke
 class FreesWithoutFence(Consumer):
     """The blocks of a dirty epoch come back with the fence (I3); here at once."""
 
-    def _taint(self, transfer: Incoming, now: float) -> None:
+    def _taint(self, transfer: ConsumerTransfer, now: float) -> None:
         self._close(transfer)
 
 
 class FreesOnRevoke(Consumer):
     """Revoked blocks come back when P has answered (I3); here at once."""
 
-    def _revoke(self, transfer: Incoming, now: float) -> None:
+    def _revoke(self, transfer: ConsumerTransfer, now: float) -> None:
         if transfer.phase is Phase.RESERVED:
             self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch))
             self._close(transfer)
@@ -29,7 +29,7 @@ class FreesOnRevoke(Consumer):
 class TrustsALease(Consumer):
     """Time says nothing about writes (E2); here a revoke that stays unanswered for long frees the blocks."""
 
-    def _check_transfer(self, transfer: Incoming, now: float) -> None:
+    def _check_transfer(self, transfer: ConsumerTransfer, now: float) -> None:
         if transfer.phase is Phase.REVOKING and now - transfer.revoked_at > self._settings.peer_timeout_s:
             self._close(transfer)
         else:
@@ -57,7 +57,7 @@ class IgnoresIncarnations(Consumer):
 class ReservesBeforeZeroing(Consumer):
     """P hears of blocks when they have been zeroed (I6); here when they have been allocated."""
 
-    def prepare(self, request_id: str, epoch: int, wish: Wish, now: float) -> None:
+    def prepare(self, request_id: str, epoch: int, wish: BlockReservation, now: float) -> None:
         """Do not wait for the device."""
         super().prepare(request_id, epoch, wish, now)
         self.zeroed([request_id], now)
@@ -66,7 +66,7 @@ class ReservesBeforeZeroing(Consumer):
 class TakesAnyCommit(Consumer):
     """A commit must be for this prompt (I7); here every one will do."""
 
-    def _committed(self, transfer: Incoming, body: Commit) -> None:
+    def _committed(self, transfer: ConsumerTransfer, body: Commit) -> None:
         self._resolve(transfer, "", commit=body)
         self._close(transfer)
 
@@ -74,14 +74,14 @@ class TakesAnyCommit(Consumer):
 class ResumesUnverified(Consumer):
     """A commit with digests is used once they have been compared; here at once."""
 
-    def _committed(self, transfer: Incoming, body: Commit) -> None:
+    def _committed(self, transfer: ConsumerTransfer, body: Commit) -> None:
         super()._committed(transfer, replace_digests(body))
 
 
 class WaitsForEver(Consumer):
     """A transfer that takes too long is given up (I5); here it is waited for."""
 
-    def _check_transfer(self, transfer: Incoming, now: float) -> None:
+    def _check_transfer(self, transfer: ConsumerTransfer, now: float) -> None:
         pass
 
 
@@ -102,7 +102,7 @@ class KeepsTheDead(Consumer):
 class IgnoresACrossing(Consumer):
     """A loss that crosses an allocation is told once more (I5); here the allocation is not answered."""
 
-    def prepare(self, request_id: str, epoch: int, wish: Wish, now: float) -> None:
+    def prepare(self, request_id: str, epoch: int, wish: BlockReservation, now: float) -> None:
         """Say nothing if the transfer is gone."""
         if self._by_request(request_id) is not None:
             super().prepare(request_id, epoch, wish, now)

@@ -1,6 +1,6 @@
 """`Producer` with one guard taken out. Each class says which guard it lacks."""
 
-from baton.kv_connector.handoff.outgoing import Outgoing, Push
+from baton.kv_connector.handoff.outgoing import ProducerTransfer, Push
 from baton.kv_connector.handoff.producer import UNWANTED, Producer
 from baton.kv_connector.handoff.tombstones import Tombstones
 from baton.kv_connector.protocol.messages import Commit, Fail, Reserve
@@ -32,14 +32,14 @@ class CommitsOnCounts(Producer):
 class CallsDirtyClean(Producer):
     """A failed push may go on writing (E1); here it fails cleanly."""
 
-    def _fail(self, transfer: Outgoing, reason: str, *, dirty: bool, now: float) -> None:
+    def _fail(self, transfer: ProducerTransfer, reason: str, *, dirty: bool, now: float) -> None:
         super()._fail(transfer, reason, dirty=False, now=now)
 
 
 class AnswersWhilePushing(Producer):
     """An epoch has failed cleanly only when no push of it is under way; here as soon as it is given up."""
 
-    def _settle(self, transfer: Outgoing, now: float) -> None:
+    def _settle(self, transfer: ProducerTransfer, now: float) -> None:
         if transfer.ending:
             self._fail(transfer, transfer.ending, dirty=False, now=now)
         else:
@@ -74,7 +74,7 @@ class ReleasesEarly(Producer):
 class PushesUnwritten(Producer):
     """A block is pushed when the device has written it (I1); here when its prompt has started."""
 
-    def _pair(self, transfer: Outgoing, now: float) -> None:
+    def _pair(self, transfer: ProducerTransfer, now: float) -> None:
         if transfer.prompt is not None:
             transfer.ready[:] = [transfer.prompt.blocks] * len(transfer.ready)
         super()._pair(transfer, now)
@@ -138,7 +138,7 @@ class TakesTheLastReservation(Producer):
 class KeepsUnwanted(Producer):
     """What D no longer lists is let go (I5); here it is kept."""
 
-    def _end(self, transfer: Outgoing, reason: str, now: float) -> None:
+    def _end(self, transfer: ProducerTransfer, reason: str, now: float) -> None:
         if reason != UNWANTED:
             super()._end(transfer, reason, now)
 
@@ -146,7 +146,7 @@ class KeepsUnwanted(Producer):
 class ReleasesBeforeDigest(Producer):
     """The source blocks are held until their digests are there (I2); here until they have been pushed."""
 
-    def _settle(self, transfer: Outgoing, now: float) -> None:
+    def _settle(self, transfer: ProducerTransfer, now: float) -> None:
         super()._settle(transfer, now)
         if transfer in self.to_digest and transfer.held_since is not None:
             self.released.append(transfer.request_id)
@@ -156,7 +156,7 @@ class ReleasesBeforeDigest(Producer):
 class CommitsUndigested(Producer):
     """A verified transfer is committed with its digests; here without."""
 
-    def _settle(self, transfer: Outgoing, now: float) -> None:
+    def _settle(self, transfer: ProducerTransfer, now: float) -> None:
         if not transfer.ending and transfer.coverage is not None and transfer.coverage.complete:
             self._commit(transfer, now)
         else:
@@ -166,7 +166,7 @@ class CommitsUndigested(Producer):
 class TakesAnyPrompt(Producer):
     """P and D must mean the same prompt (I7); here P does not look."""
 
-    def _pair(self, transfer: Outgoing, now: float) -> None:
+    def _pair(self, transfer: ProducerTransfer, now: float) -> None:
         if transfer.prompt is not None and transfer.reservation is not None:
             transfer.prompt = transfer.prompt._replace(prompt_hash=transfer.reservation.prompt_hash)
         super()._pair(transfer, now)

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from baton.kv_connector.handoff.consumer import Consumer
-from baton.kv_connector.handoff.incoming import Incoming, Phase
+from baton.kv_connector.handoff.incoming import ConsumerTransfer, Phase
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.session import Session, SessionState
 from baton.kv_connector.protocol.messages import (
@@ -45,7 +45,7 @@ class RevokesOnce(Consumer):
 class DeclinesOnce(Consumer):
     """REVOKE of what was not reserved: it is said when nothing is needed any more, or when the session opens."""
 
-    def _decline(self, transfer: Incoming) -> None:
+    def _decline(self, transfer: ConsumerTransfer) -> None:
         super()._decline(transfer)
         if self.sessions[transfer.peer].state is SessionState.OPEN:
             self._declined.pop(transfer.peer, None)

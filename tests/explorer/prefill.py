@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from baton.kv_connector.handoff.outgoing import Outgoing, Prompt, Push
+from baton.kv_connector.handoff.outgoing import ProducerTransfer, Prompt, Push
 from baton.kv_connector.handoff.producer import verify_none
-from baton.kv_connector.handoff.pushing import Terms
+from baton.kv_connector.handoff.pushing import TransferLayout
 from baton.kv_connector.layout.tp_mapping import transfer_of
 from baton.kv_connector.protocol.messages import Fail, Hello, Message
 from tests.explorer.freeze import in_order
@@ -65,7 +65,7 @@ class PrefillSide:
         self.scene = scene
         self.sources = {name: Source(["unwritten"] * scene.layers) for name in scene.names}
         self.pushes: dict[tuple[str, int], Push] = {}
-        self.digesting: list[Outgoing] = []
+        self.digesting: list[ProducerTransfer] = []
         self.wrong_prompt = scene.other_prompt and self.place == scene.prefill[-1]
         self.trouble = ""
 
@@ -293,5 +293,5 @@ class PrefillSide:
         return *pushes, *((t.transfer_id, t is live.get(t.transfer_id)) for t in self.digesting)
 
 
-def _terms(terms: Terms, _: Hello) -> Terms:
+def _terms(terms: TransferLayout, _: Hello) -> TransferLayout:
     return terms

@@ -8,7 +8,7 @@ from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.handoff.pushing import Terms
+from baton.kv_connector.handoff.pushing import TransferLayout
 from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.protocol.messages import Hello, Rank
 
@@ -87,10 +87,10 @@ class Scene:
         pairs = ((p, d) for p in self.prefill for d in self.decode)
         return next(pair for pair in pairs if flow in [self.flow(name, *pair) for name in self.names])
 
-    def terms(self, place: str) -> Terms:
+    def terms(self, place: str) -> TransferLayout:
         """What the prefill rank at a place has in common with every decode rank."""
         layers = range(0 if self.short and place == self.prefill[-1] else self.layers)
-        return Terms(layers, regions=layers, shares=len(layers))
+        return TransferLayout(layers, regions=layers, shares=len(layers))
 
     @property
     def blocks(self) -> range:

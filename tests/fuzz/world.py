@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 
 from baton.kv_connector.engine.memory import MemoryReceiver
-from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import Abandoned, DecodeStep, PrefillStep, Reserved, Watched
 from tests.fuzz.frames import Mutator
 from tests.fuzz.healthy import HONEST, Healthy
@@ -154,5 +154,5 @@ class World:
         if self.random.random() < 0.8:
             self.hostile_reservations += 1
             blocks = self.random.sample(OWN_BLOCKS, 3)
-            wish = Wish(3 * BLOCK_TOKENS, 0, [blocks], f"prompt {name}".encode())
+            wish = BlockReservation(3 * BLOCK_TOKENS, 0, [blocks], f"prompt {name}".encode())
             self.ranks.decode.begin_step(DecodeStep(reserved=[Reserved(f"d-{name}", 1, wish)]))

@@ -13,13 +13,13 @@ import torch
 
 from baton.contracts.configuration.schema import TransferConfig
 from baton.kv_connector.handoff.fan_out import FanOut
-from baton.kv_connector.handoff.outgoing import Outgoing, Progress, Prompt
+from baton.kv_connector.handoff.outgoing import ProducerTransfer, Progress, Prompt
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.layout.copy_plan import CopyPlan
 from baton.kv_connector.protocol.messages import Commit, Fail, Hello, Message, Rank, Reserve
 from baton.kv_connector.worker_side import sender, waiter
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync, recorder
 from tests.gpu.device import Device
 from tests.gpu.model import BLOCK_TOKENS, Model
@@ -98,7 +98,7 @@ class PushingRank:
         caches, theirs = (
             plain_caches(each.data_ptr(), layers, blocks, size, BLOCK_TOKENS) for each in (model.cache, self.target)
         )
-        ours = Introduction("P", "prefill", Rank(), fingerprint(BLOCK_TOKENS), caches)
+        ours = RankDescriptor("P", "prefill", Rank(), fingerprint(BLOCK_TOKENS), caches)
         self._lock = threading.Lock()
         self._producer = Producer(
             incarnation=_PREFILL,
@@ -124,7 +124,7 @@ class PushingRank:
             patience_s=PATIENCE_S,
         )
         self.sync = make_layer_sync(policy, layers, self.sender.hand, record_on(device))
-        hello = Introduction("D", "decode", Rank(), fingerprint(BLOCK_TOKENS), theirs).hello()
+        hello = RankDescriptor("D", "decode", Rank(), fingerprint(BLOCK_TOKENS), theirs).hello()
         self._say(Hello(node="D", rank=Rank(), fingerprint=hello.fingerprint, regions=hello.regions), receiver=0)
 
     def __enter__(self) -> Self:
@@ -165,7 +165,7 @@ class PushingRank:
             self._fan_out.void(self._name, reason, self._device.now())
         self.sync.begin_step(())
 
-    def finish(self) -> tuple[Outgoing, Commit | Fail]:
+    def finish(self) -> tuple[ProducerTransfer, Commit | Fail]:
         """The pass has been issued: wait until the transfer has ended; return how.
 
         Raises:

@@ -32,7 +32,7 @@ from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank, Res
 from baton.kv_connector.worker_side import digesting, prefill, sender, waiter
 from baton.kv_connector.worker_side.caches import Caches
 from baton.kv_connector.worker_side.prefill import PrefillWorker
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import ModelStream
 from tests.support.late_device import LateDevice
 from tests.support.plain_memory import fingerprint
@@ -206,7 +206,7 @@ class LateRank:
                 transfer=TransferConfig(layer_sync=scenario.policy, peer_timeout_s=3600.0),  # type: ignore[arg-type]  # the schema names them
             ),
             secret=SECRET,
-            introduction=Introduction("P", "prefill", rank, fingerprint(BLOCK_TOKENS), caches, scenario.tp),
+            introduction=RankDescriptor("P", "prefill", rank, fingerprint(BLOCK_TOKENS), caches, scenario.tp),
             engines=_Engines(self.link),
             incarnation=11,
             record=ModelStream(

@@ -20,7 +20,7 @@ from baton.proxy.auth.metrics import AccessMetrics
 from baton.proxy.errors import Refusal
 from baton.proxy.nodes.node import State
 from baton.proxy.nodes.registry import ROLES
-from baton.proxy.planning.retry_policy import Denied
+from baton.proxy.planning.retry_policy import RetryDenial
 from baton.proxy.telemetry.metrics import Metrics
 
 ADDED: Final = {"namespace", "instance", "pod", "job", "le"}  # labels that Prometheus or a histogram brings
@@ -30,7 +30,7 @@ VALUES: Final[dict[str, dict[str, set[str]]]] = {  # series → label → what i
     "baton_refused_total": {"kind": {each.value for each in Refused}},
     "baton_nodes": {"role": set(ROLES), "state": {each.value for each in State}},
     "baton_node_state": {"role": set(ROLES), "state": {each.value for each in State}},
-    "baton_retries_denied_total": {"reason": {each.value for each in Denied}},
+    "baton_retries_denied_total": {"reason": {each.value for each in RetryDenial}},
     "baton_refusals_total": {"reason": {each.value for each in Refusal}},
 }
 _SUFFIXES: Final = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}

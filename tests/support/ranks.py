@@ -12,7 +12,7 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.engine.base import EngineFactory
 from baton.kv_connector.engine.memory import MemoryFabric
-from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import (
     DecodeStep,
     Ending,
@@ -27,7 +27,7 @@ from baton.kv_connector.protocol.messages import Rank as RankCoordinates
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.prefill import PrefillWorker
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import Awaitable, Record
 from tests.support.plain_memory import fingerprint, plain_caches
 
@@ -92,7 +92,7 @@ class Ranks:
         self.prefill = PrefillWorker(
             config=config,
             secret=prefill_secret,
-            introduction=Introduction("P", "prefill", RankCoordinates(), FINGERPRINT, self.source.caches),
+            introduction=RankDescriptor("P", "prefill", RankCoordinates(), FINGERPRINT, self.source.caches),
             engines=engines(self.fabric, "p"),
             incarnation=11,
             record=lambda: None,
@@ -101,7 +101,7 @@ class Ranks:
         self.decode = DecodeWorker(
             config=config,
             secret=decode_secret,
-            introduction=Introduction("D", "decode", RankCoordinates(), decode_fingerprint, self.target.caches),
+            introduction=RankDescriptor("D", "decode", RankCoordinates(), decode_fingerprint, self.target.caches),
             engines=engines(self.fabric, "d"),
             incarnation=22,
             record=decode_record,
@@ -130,7 +130,7 @@ class Ranks:
 
     def reserve(self, name: str, tokens: int, blocks: Sequence[int], first_token: int = 0) -> None:
         """D's scheduler has allocated blocks."""
-        wish = Wish(tokens, first_token, [list(blocks)], f"prompt {name}".encode())
+        wish = BlockReservation(tokens, first_token, [list(blocks)], f"prompt {name}".encode())
         self.decode.begin_step(DecodeStep(reserved=[Reserved(f"d-{name}", 1, wish)]))
 
     def compute(self, name: str, *, tokens: int, blocks: Sequence[int], ready: int, first: bool = True) -> None:

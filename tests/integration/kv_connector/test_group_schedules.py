@@ -51,7 +51,7 @@ def with_the_whole_prompt(patch: pytest.MonkeyPatch) -> None:
 
 def without_groups(patch: pytest.MonkeyPatch) -> None:
     """P takes every layer's blocks from the first group's table."""
-    patch.setattr(pushing.Terms, "group_of", lambda *_: pushing.ONLY)
+    patch.setattr(pushing.TransferLayout, "group_of", lambda *_: pushing.ONLY)
 
 
 def with_the_state_of_the_whole_prompt(patch: pytest.MonkeyPatch) -> None:

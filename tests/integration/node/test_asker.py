@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.control.status_endpoints import FarDoor
+from baton.kv_connector.control.status_endpoints import TcpEndpoint
 from baton.kv_connector.control.status_server import StatusServer
 from baton.kv_connector.errors import ConnectorError
 from baton.node.asker import Asker
@@ -29,7 +29,7 @@ class Changing(ClusterSecret):
 
 def serve(folder: Path, secret: ClusterSecret, name: str = "worker-1.sock") -> StatusServer:
     """A rank on another host, whose address is in the same folder."""
-    door = FarDoor(folder / name, HERE, secret)
+    door = TcpEndpoint(folder / name, HERE, secret)
     server = StatusServer(folder / name, lambda: {"far": True}, len, lambda _: {"flows": []}, door)
     server.start()
     return server
@@ -127,7 +127,7 @@ async def test_a_process_that_accepts_nothing_is_silent_and_one_that_ended_has_f
 def test_an_address_that_is_not_this_hosts_is_named(tmp_path: Path) -> None:
     """The rank does not start."""
     with socket.create_server((HERE, 0)) as taken:
-        door = FarDoor(tmp_path / "worker-1.sock", HERE, ClusterSecret(OLD))
+        door = TcpEndpoint(tmp_path / "worker-1.sock", HERE, ClusterSecret(OLD))
         door._port = taken.getsockname()[1]
         server = StatusServer(tmp_path / "worker-1.sock", dict, door=door)
 

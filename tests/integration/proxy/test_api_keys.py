@@ -224,7 +224,7 @@ async def test_a_new_file_counts_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Keys come and go; what was counted of a key that stays is kept; a broken file keeps the old keys, loudly."""
-    monkeypatch.setattr(file_watcher.Follower.__init__, "__kwdefaults__", {"failed": lambda _: None, "look_s": 0.02})
+    monkeypatch.setattr(file_watcher.FileWatcher.__init__, "__kwdefaults__", {"failed": lambda _: None, "look_s": 0.02})
     caplog.set_level(logging.INFO, api_key_auth.logger.name)
     async with keyed(tmp_path) as running:
         path = tmp_path / "keys"

@@ -9,7 +9,7 @@ import pytest
 from baton.contracts.http import MAX_CANCELLED
 from baton.contracts.kv_transfer import new_transfer_id
 from baton.proxy.handler import cancel_notifier
-from baton.proxy.handler.cancel_notifier import MAX_WAITING, Cancels
+from baton.proxy.handler.cancel_notifier import MAX_WAITING, CancelNotifier
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import Node
 from baton.proxy.telemetry.metrics import Metrics
@@ -151,13 +151,13 @@ async def _has(running: Cluster, line: str) -> bool:
 @asynccontextmanager
 async def telling(
     monkeypatch: pytest.MonkeyPatch, patience_s: float = 60.0
-) -> AsyncIterator[tuple[Cancels, FakeVllm, Node, Metrics]]:
+) -> AsyncIterator[tuple[CancelNotifier, FakeVllm, Node, Metrics]]:
     """The cancels of a proxy, and one prefill node."""
     monkeypatch.setattr(cancel_notifier, "PAUSES_S", (0.01, 0.05))
     fake = FakeVllm("prefill", Fabric())
     await fake.start()
     upstream, metrics = Upstream(connect_timeout_s=1.0), Metrics()
-    made = Cancels(SECRET, upstream, metrics, patience_s=patience_s)
+    made = CancelNotifier(SECRET, upstream, metrics, patience_s=patience_s)
     try:
         yield made, fake, Node(url=fake.url, role="prefill"), metrics
     finally:

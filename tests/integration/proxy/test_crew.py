@@ -12,30 +12,32 @@ import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.admin import override_store, worker_group
-from baton.proxy.admin.override_store import BookError, OrderBook
+from baton.proxy.admin.override_store import OverrideStore, OverrideStoreError
 from baton.proxy.admin.report import Counted
-from baton.proxy.admin.worker_group import Crew
+from baton.proxy.admin.worker_group import WorkerGroup
 from baton.proxy.admission.admission import Admission
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.latency_histogram import Tally
-from baton.proxy.nodes.overrides import Orders
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.overrides import AdminOverrides
+from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.telemetry.metrics import Metrics
-from baton.proxy.workers.slot import Seat
+from baton.proxy.workers.slot import WorkerSlot
 from tests.support.fake_vllm import SECRET
 
 NODE = "http://127.0.0.1:1"
 
 
 @asynccontextmanager
-async def worker(directory: Path, pulse: int | None = None, starts: int = 1) -> AsyncIterator[tuple[Crew, Members]]:
+async def worker(
+    directory: Path, pulse: int | None = None, starts: int = 1
+) -> AsyncIterator[tuple[WorkerGroup, NodeRegistry]]:
     """Run what one worker of two knows of both."""
     config = ProxyConfig()
     upstream = Upstream(connect_timeout_s=1.0)
-    members = Members(config, SECRET, upstream)
+    members = NodeRegistry(config, SECRET, upstream)
     admission = Admission(config, members=lambda: 0, waited=lambda _: None)
-    seat = Seat(number=0, workers=2, directory=directory, pulse=pulse, starts=starts)
-    made = Crew(members, Metrics(), admission, seat)
+    seat = WorkerSlot(number=0, workers=2, directory=directory, pulse=pulse, starts=starts)
+    made = WorkerGroup(members, Metrics(), admission, seat)
     await members.start()
     await made.start(0.1)
     try:
@@ -50,7 +52,7 @@ async def test_times_that_a_former_worker_left_go_with_their_node(tmp_path: Path
     """A node that is no member any more has no series; one that is has what was timed before."""
     left, here = "http://127.0.0.1:2", NODE
     tallies = [Tally("decode", url, {"ended": [1] * 13}, {"ended": 1.0}) for url in (left, here)]
-    seat = Seat(number=0, workers=2, directory=tmp_path, pulse=None, starts=1)
+    seat = WorkerSlot(number=0, workers=2, directory=tmp_path, pulse=None, starts=1)
     seat.counters_of(0).write_bytes(msgspec.json.encode(Counted(times=tallies)))
 
     async with worker(tmp_path) as (made, members):
@@ -75,7 +77,7 @@ async def test_a_worker_that_cannot_read_the_orders_lives_on(tmp_path: Path, mon
 
     async with worker(tmp_path, pulse) as (_, members):
         monkeypatch.setattr(Path, "read_bytes", reading)
-        OrderBook(tmp_path / "orders.json").write(Orders(version=7, added={"decode": (NODE,)}))
+        OverrideStore(tmp_path / "orders.json").write(AdminOverrides(version=7, added={"decode": (NODE,)}))
         await asyncio.sleep(0.1)
         os.read(ear, 1000)
         await asyncio.sleep(0.1)
@@ -101,9 +103,9 @@ async def test_an_order_that_cannot_be_written_down_is_not_followed(
     async with worker(tmp_path) as (made, members):
         await made.change(lambda: members.add("decode", NODE))
         monkeypatch.setattr(override_store, "replace_file", full)
-        with pytest.raises(BookError, match="No space left"):
+        with pytest.raises(OverrideStoreError, match="No space left"):
             await made.change(lambda: members.add("decode", NODE + "1"))
-        with pytest.raises(BookError, match="No space left"):
+        with pytest.raises(OverrideStoreError, match="No space left"):
             await made.change(lambda: members.remove(members.decode[0]))
         urls = [node.url for node in members.decode]
 

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http import pool
 from baton.proxy.http.address import address_of
 from baton.proxy.http.connection import Connection
-from baton.proxy.http.response import HIGH_WATER_BYTES, Answer
+from baton.proxy.http.response import HIGH_WATER_BYTES, UpstreamResponse
 from baton.proxy.http.upstream import Upstream
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -96,7 +96,7 @@ def answering(*answers: bytes) -> Handler:
     return handle
 
 
-async def post(upstream: Upstream, server: Server, body: bytes = b"{}") -> Answer:
+async def post(upstream: Upstream, server: Server, body: bytes = b"{}") -> UpstreamResponse:
     """Send a request."""
     async with asyncio.timeout(10):
         return await upstream.post(server.url, "/v1/x", b"x-own: 1\r\n", body)
@@ -158,7 +158,7 @@ async def test_a_new_connection_that_is_closed_without_an_answer_is_a_failure() 
         with pytest.raises(UpstreamError) as caught:
             await post(upstream, server)
 
-        assert caught.value.kind is Kind.DISCONNECT
+        assert caught.value.kind is FailureKind.DISCONNECT
         assert server.connections == 1
 
 
@@ -175,13 +175,13 @@ async def test_idle_connections_are_closed_before_the_node_would_do_it(monkeypat
 @pytest.mark.parametrize(
     ("sent", "kind"),
     [
-        (b"SSH-2.0-OpenSSH\r\n", Kind.PROTOCOL),
-        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", Kind.PROTOCOL),
-        (b"HTTP/1.1 200 OK\r\ncontent-le", Kind.DISCONNECT),
-        (b"", Kind.DISCONNECT),
+        (b"SSH-2.0-OpenSSH\r\n", FailureKind.PROTOCOL),
+        (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", FailureKind.PROTOCOL),
+        (b"HTTP/1.1 200 OK\r\ncontent-le", FailureKind.DISCONNECT),
+        (b"", FailureKind.DISCONNECT),
     ],
 )
-async def test_what_is_no_answer_is_named(sent: bytes, kind: Kind) -> None:
+async def test_what_is_no_answer_is_named(sent: bytes, kind: FailureKind) -> None:
     """By what happened, so that the breaker can count it."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -214,7 +214,7 @@ async def test_a_body_that_is_cut_is_a_failure_behind_what_came(cut: bytes) -> N
         assert await answer.read_some() == b"ok"
         with pytest.raises(UpstreamError) as caught:
             await answer.read_some()
-        assert caught.value.kind is Kind.DISCONNECT
+        assert caught.value.kind is FailureKind.DISCONNECT
 
 
 async def test_a_body_without_a_length_ends_with_its_connection() -> None:
@@ -434,7 +434,7 @@ async def test_nobody_there_is_told_from_an_answer_that_does_not_come() -> None:
     with pytest.raises(UpstreamError) as dead:
         await Upstream(connect_timeout_s=0.5).post(server.url, "/", b"", b"")
 
-    assert (late.value.kind, dead.value.kind) == (Kind.TIMEOUT, Kind.CONNECT)
+    assert (late.value.kind, dead.value.kind) == (FailureKind.TIMEOUT, FailureKind.CONNECT)
 
 
 def rto_max_is_known() -> bool:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from baton.contracts.kv_transfer import FIELD
-from baton.proxy.resume.rules import SENTENCES, Never
+from baton.proxy.resume.rules import SENTENCES, NotResumableReason
 from tests.integration.proxy.test_failover import metric, transfer
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true
@@ -136,13 +136,13 @@ async def test_an_answer_whose_last_token_was_sent_is_closed_without_a_node() ->
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"temperature": 0.7}, Never.RANDOM),
-        ({"temperature": None}, Never.RANDOM),
-        ({"echo": True, "temperature": 0}, Never.ECHO),
-        ({"n": 2, "temperature": 0.7, "seed": 1}, Never.SEVERAL),
+        ({"temperature": 0.7}, NotResumableReason.RANDOM),
+        ({"temperature": None}, NotResumableReason.RANDOM),
+        ({"echo": True, "temperature": 0}, NotResumableReason.ECHO),
+        ({"n": 2, "temperature": 0.7, "seed": 1}, NotResumableReason.SEVERAL),
     ],
 )
-async def test_a_stream_that_cannot_go_on_says_why(more: dict[str, Any], reason: Never) -> None:
+async def test_a_stream_that_cannot_go_on_says_why(more: dict[str, Any], reason: NotResumableReason) -> None:
     """What came, then an error event with the reason, no `[DONE]`; nobody else is asked, and D's bytes were untouched."""
     async with breaking() as running:
         got = await ask(running, "completion", stream=True, max_tokens=TOKENS, **more)
@@ -161,13 +161,15 @@ async def test_a_stream_that_cannot_go_on_says_why(more: dict[str, Any], reason:
 @pytest.mark.parametrize(
     ("settings", "more", "reason"),
     [
-        ({"resume": "off"}, GREEDY, Never.OFF),
-        ({"resume": "token_ids"}, SEEDED, Never.OFF),
-        ({"max_attempts": 1}, GREEDY, Never.RETRY_DENIED),
-        ({"retry_burst": 1, "decode": 3}, GREEDY, Never.RETRY_DENIED),
+        ({"resume": "off"}, GREEDY, NotResumableReason.OFF),
+        ({"resume": "token_ids"}, SEEDED, NotResumableReason.OFF),
+        ({"max_attempts": 1}, GREEDY, NotResumableReason.RETRY_DENIED),
+        ({"retry_burst": 1, "decode": 3}, GREEDY, NotResumableReason.RETRY_DENIED),
     ],
 )
-async def test_settings_decide_what_goes_on(settings: dict[str, Any], more: dict[str, Any], reason: Never) -> None:
+async def test_settings_decide_what_goes_on(
+    settings: dict[str, Any], more: dict[str, Any], reason: NotResumableReason
+) -> None:
     """A switch, and the limits of all retries."""
     async with breaking(**settings) as running:
         if "retry_burst" in settings:
@@ -185,7 +187,7 @@ async def test_without_another_node_the_stream_ends_with_an_error_event() -> Non
         got = await ask(running, "completion", **GREEDY)
         asked = len(running.decode[0].seen)
 
-    assert SENTENCES[Never.NO_NODE] in got.text
+    assert SENTENCES[NotResumableReason.NO_NODE] in got.text
     assert asked == 1
 
 
@@ -195,7 +197,7 @@ async def test_an_image_in_the_prompt_is_not_turned_into_ids() -> None:
     async with breaking() as running:
         got = await ask(running, "chat", **GREEDY, messages=[{"role": "user", "content": content}])
 
-    assert SENTENCES[Never.MEDIA] in got.text
+    assert SENTENCES[NotResumableReason.MEDIA] in got.text
 
 
 async def test_another_answer_is_not_joined() -> None:
@@ -206,7 +208,7 @@ async def test_another_answer_is_not_joined() -> None:
 
     relayed, _, error = got.content.rpartition(b"data: ")
     assert whole("completion").startswith(relayed)
-    assert SENTENCES[Never.DIFFERS] in json.loads(error)["error"]["message"]
+    assert SENTENCES[NotResumableReason.DIFFERS] in json.loads(error)["error"]["message"]
 
 
 async def test_a_hundred_streams_survive_the_loss_of_a_node() -> None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http.address import address_of
 from baton.proxy.http.upstream import Upstream
 from tests.integration.proxy.test_disconnect import ask
@@ -154,4 +154,4 @@ async def test_a_connection_that_is_not_made_in_time_is_silence_and_a_refused_on
             listening.close()
     await upstream.stop()
 
-    assert kinds == [Kind.TIMEOUT, Kind.CONNECT]
+    assert kinds == [FailureKind.TIMEOUT, FailureKind.CONNECT]

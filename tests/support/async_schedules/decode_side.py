@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeStep, Reserved, Watched
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from tests.support.async_schedules.traffic import Computed, content
@@ -90,7 +90,7 @@ class DecodeSide:
             for block in wanted.blocks:
                 self._memory.write(layer, block, "what was here before")
         about = f"prompt {wanted.prompt.name}".encode()
-        wish = Wish(wanted.prompt.tokens, first * BLOCK_TOKENS, [wanted.blocks], about)
+        wish = BlockReservation(wanted.prompt.tokens, first * BLOCK_TOKENS, [wanted.blocks], about)
         self._worker.begin_step(DecodeStep(reserved=[Reserved(name, 1, wish)]))
 
     def _poll(self) -> None:

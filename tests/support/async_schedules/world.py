@@ -22,7 +22,7 @@ from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.protocol.messages import Rank
 from baton.kv_connector.worker_side import decode, prefill
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import ModelStream
 from tests.support.async_schedules.decode_side import DecodeSide
 from tests.support.async_schedules.traffic import TOKEN_BYTES, Step, Traffic, Write, content
@@ -230,7 +230,7 @@ class World:
         common: dict[str, Any] = {"config": config, "secret": SECRET}
         return (
             prefill.PrefillWorker(
-                introduction=Introduction("P", "prefill", Rank(), known_as, self.source.caches),
+                introduction=RankDescriptor("P", "prefill", Rank(), known_as, self.source.caches),
                 engines=self._fabric.factory("p"),
                 incarnation=11,
                 digests=self.source.digests,
@@ -238,7 +238,7 @@ class World:
                 **common,
             ),
             decode.DecodeWorker(
-                introduction=Introduction("D", "decode", Rank(), known_as, self.target.caches),
+                introduction=RankDescriptor("D", "decode", Rank(), known_as, self.target.caches),
                 engines=self._fabric.factory("d"),
                 incarnation=22,
                 digests=self.target.digests,

@@ -14,7 +14,7 @@ from typing import Any
 from vllm.v1.core.block_pool import BlockPool
 
 from baton.kv_connector.engine.mooncake import MooncakeFactory, MooncakeReceiver
-from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeStep, Reserved, Watched
 from baton.kv_connector.layout.regions import Span
 from baton.kv_connector.scheduler_side.ledger import ReservationLedger
@@ -95,7 +95,7 @@ class Decode:
     def _reserve(self, peer: str) -> None:
         ids = [block.block_id for block in self._blocks]
         self._ledger.take("d-t", self._blocks)
-        wish = Wish(PROMPT_BLOCKS * BLOCK_TOKENS, 0, [ids], b"prompt")
+        wish = BlockReservation(PROMPT_BLOCKS * BLOCK_TOKENS, 0, [ids], b"prompt")
         self._worker.begin_step(DecodeStep(watched=[Watched("t", "d-t", [peer])]))
         self._worker.begin_step(DecodeStep(reserved=[Reserved("d-t", 1, wish)]))
 

@@ -11,7 +11,7 @@ from baton.contracts.kv_transfer import Role
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.protocol.messages import Rank
-from baton.kv_connector.worker_side.rank_descriptor import Introduction
+from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from tests.support.plain_memory import fingerprint, plain_caches
 
 SECRET = ClusterSecret(b"a secret for late writes")
@@ -56,9 +56,9 @@ class Memory:
         return sum(int(np.count_nonzero(self.content[:, block] == value)) for block in blocks)
 
 
-def introduction(name: str, role: Role, memory: Memory) -> Introduction:
+def introduction(name: str, role: Role, memory: Memory) -> RankDescriptor:
     """How a node introduces itself."""
-    return Introduction(name, role, Rank(), FINGERPRINT, memory.caches)
+    return RankDescriptor(name, role, Rank(), FINGERPRINT, memory.caches)
 
 
 def no_digests(blocks: Sequence[int], regions: Sequence[int]) -> bytes:

@@ -10,7 +10,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 
-from baton.kv_connector.handoff.outgoing import Units
+from baton.kv_connector.handoff.outgoing import UnitMapping
 from baton.kv_connector.handoff.pushing import Coverage
 from baton.kv_connector.layout.copy_plan import plan_copies
 from baton.kv_connector.layout.regions import Region
@@ -45,7 +45,7 @@ def copies_of(source: list[int], target: list[int]) -> int:
     region = Region(
         name="kv", layer=0, base_addr=0, block_bytes=BLOCK_BYTES, stride_bytes=BLOCK_BYTES, num_blocks=PROMPTS * 14
     )
-    units = Units(source, target, 0, 1, 1)
+    units = UnitMapping(source, target, 0, 1, 1)
     lists = (units.lie(piece.start, piece.stop)[:2] for piece in coverage.take(PUSH_UNITS))
     return sum(len(plan_copies(region, region, *ids)) for ids in lists)
 

@@ -1,7 +1,7 @@
 import threading
 import time
 
-from baton.kv_connector.engine.greeting import Greetings
+from baton.kv_connector.engine.greeting import PeerReachability
 from baton.kv_connector.errors import EngineError
 
 
@@ -14,14 +14,14 @@ class Peers:
         self.alive = True
 
     def ask(self, host: str, port: int) -> None:
-        """What `Greetings` calls in its thread."""
+        """What `PeerReachability` calls in its thread."""
         self.asked.append((host, port))
         assert self.may_answer.wait(5)
         if not self.alive:
             raise EngineError("it does not answer")
 
 
-def end_of(greetings: Greetings, target: str) -> bool:
+def end_of(greetings: PeerReachability, target: str) -> bool:
     """Ask until it is known."""
     give_up = time.monotonic() + 5
     while (answered := greetings.answered(target)) is None:
@@ -33,7 +33,7 @@ def end_of(greetings: Greetings, target: str) -> bool:
 def test_nobody_waits_while_a_target_is_asked() -> None:
     """The answer is not known yet, and the target is asked once however often one wants to know."""
     peers = Peers()
-    greetings = Greetings(peers.ask)
+    greetings = PeerReachability(peers.ask)
 
     assert [greetings.answered("10.0.0.1:15000") for _ in range(3)] == [None] * 3
     peers.may_answer.set()
@@ -46,7 +46,7 @@ def test_a_silent_target_is_asked_again_by_the_next_who_wants_to_know() -> None:
     peers = Peers()
     peers.alive = False
     peers.may_answer.set()
-    greetings = Greetings(peers.ask)
+    greetings = PeerReachability(peers.ask)
     assert end_of(greetings, "10.0.0.1:15000") is False
 
     peers.alive = True
@@ -56,7 +56,7 @@ def test_a_silent_target_is_asked_again_by_the_next_who_wants_to_know() -> None:
 
 def test_a_name_that_is_no_address_does_not_answer() -> None:
     """It is refused as a push to it would be."""
-    assert end_of(Greetings(Peers().ask), "nonsense") is False
+    assert end_of(PeerReachability(Peers().ask), "nonsense") is False
 
 
 def test_an_address_of_ipv6_is_taken_out_of_its_brackets() -> None:
@@ -64,5 +64,5 @@ def test_an_address_of_ipv6_is_taken_out_of_its_brackets() -> None:
     peers = Peers()
     peers.may_answer.set()
 
-    assert end_of(Greetings(peers.ask), "[fd00::1]:15000") is True
+    assert end_of(PeerReachability(peers.ask), "[fd00::1]:15000") is True
     assert peers.asked == [("fd00::1", 15000)]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from baton.contracts.node_info import Fingerprint
 from baton.kv_connector.handoff.consumer import Consumer
-from baton.kv_connector.handoff.incoming import Resolved, Wish
+from baton.kv_connector.handoff.incoming import BlockReservation, Resolved
 from baton.kv_connector.handoff.outgoing import Prompt, Push
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.settings import HandoffSettings
@@ -15,7 +15,7 @@ PEER = "tcp://p:1"
 SETTINGS = HandoffSettings(pool_blocks=100)
 HASH = b"prompt"
 PROMPT = Prompt(tokens=40, blocks=3, prompt_hash=HASH)
-WISH = Wish(tokens=40, first_token=0, blocks=[[4, 5, 6]], prompt_hash=HASH)
+WISH = BlockReservation(tokens=40, first_token=0, blocks=[[4, 5, 6]], prompt_hash=HASH)
 
 
 def hello(node: str = "p") -> Hello:
@@ -90,7 +90,7 @@ class Pair:
         self.d.announce()
         self.talk()
 
-    def reserve(self, name: str = "t", epoch: int = 1, wish: Wish = WISH) -> None:
+    def reserve(self, name: str = "t", epoch: int = 1, wish: BlockReservation = WISH) -> None:
         """D allocates blocks for a request that it may not have watched yet, and they are zeroed."""
         self.d.watch(name, f"d-{name}", PEER, self.now)
         self.d.announce()

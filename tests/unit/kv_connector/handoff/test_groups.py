@@ -4,22 +4,22 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.handoff.incoming import Wish
+from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.outgoing import Prompt
-from baton.kv_connector.handoff.pushing import Membership, Terms
+from baton.kv_connector.handoff.pushing import GroupPair, TransferLayout
 from tests.unit.kv_connector.handoff.machines import Pair
 
 # 70 tokens in blocks of 16: five blocks. Layer 0 reads everything, layer 1 the last 40 tokens: from block 1 on.
 PROMPT = Prompt(70, 5, b"hash")
-GROUPS = {0: Membership(0, 1), 1: Membership(1, 0, window=40)}
-WISH = Wish(70, 0, [[0, 12, 13, 14, 15], [1, 2, 3, 4, 5]], b"hash")
+GROUPS = {0: GroupPair(0, 1), 1: GroupPair(1, 0, window=40)}
+WISH = BlockReservation(70, 0, [[0, 12, 13, 14, 15], [1, 2, 3, 4, 5]], b"hash")
 
 
 @pytest.fixture
 def pair() -> Pair:
     """P and D, whose groups have other numbers."""
     made = Pair()
-    made.p._terms = lambda _: Terms(range(2), shares=2, regions=range(2), groups=GROUPS)
+    made.p._terms = lambda _: TransferLayout(range(2), shares=2, regions=range(2), groups=GROUPS)
     return made
 
 

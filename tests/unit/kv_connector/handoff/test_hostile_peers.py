@@ -8,8 +8,8 @@ import pytest
 
 from baton.contracts.node_info import RegionInfo
 from baton.kv_connector.handoff import consumer, peer_quotas
-from baton.kv_connector.handoff.outgoing import Complaint, Prompt
-from baton.kv_connector.handoff.peer_quotas import Claims
+from baton.kv_connector.handoff.outgoing import MismatchReport, Prompt
+from baton.kv_connector.handoff.peer_quotas import PeerQuotas
 from baton.kv_connector.protocol.messages import (
     Beat,
     Body,
@@ -332,7 +332,7 @@ def test_a_second_request_with_a_transfer_id_in_use_is_counted(scene: Scene) -> 
 def test_engines_that_a_rank_has_named_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank that fences often names many, one after the other: the newest stay its own."""
     monkeypatch.setattr(peer_quotas, "MAX_ENGINES_EACH", 3)
-    held = Claims()
+    held = PeerQuotas()
     for number in range(10):
         held.reserve(D, reservation(engine=f"e{number}"))
         held.reserve(D, reservation(engine=f"e{number}"))
@@ -388,7 +388,7 @@ def test_a_complaint_is_heard_once(scene: Scene) -> None:
     for epoch in (2, 1, 1):
         scene.says(Revoke(transfer_id="v", epoch=epoch, mismatch="layer.3"))
 
-    assert scene.pair.p.complaints == [Complaint("v", E, "layer.3")]
+    assert scene.pair.p.complaints == [MismatchReport("v", E, "layer.3")]
     assert scene.counts() == {Refused.UNEXPECTED: 2}
     assert isinstance(scene.pair.p.tombstones.answer(E, "v", 1), Fail)
 

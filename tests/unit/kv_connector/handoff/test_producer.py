@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from baton.kv_connector.handoff.incoming import Wish
-from baton.kv_connector.handoff.outgoing import Complaint, Prompt
+from baton.kv_connector.handoff.incoming import BlockReservation
+from baton.kv_connector.handoff.outgoing import MismatchReport, Prompt
 from baton.kv_connector.handoff.producer import CANCELLED
 from baton.kv_connector.protocol.messages import (
     Beat,
@@ -426,7 +426,7 @@ def test_the_first_request_keeps_a_transfer_id() -> None:
         "no group",
     ],
 )
-def test_a_reservation_that_does_not_fit_fails_cleanly(wish: Wish) -> None:
+def test_a_reservation_that_does_not_fit_fails_cleanly(wish: BlockReservation) -> None:
     """I7: no byte moves for another prompt or into a list of another length."""
     pair = Pair()
     pair.start()
@@ -750,7 +750,7 @@ def test_a_mismatch_is_heard_of_and_not_answered() -> None:
     pair.to_p(Revoke(transfer_id="t", epoch=1, mismatch="layer.3 in blocks 4-6"))
     pair.talk()
 
-    assert pair.p.complaints == [Complaint("t", D, "layer.3 in blocks 4-6")]
+    assert pair.p.complaints == [MismatchReport("t", D, "layer.3 in blocks 4-6")]
     assert len(pair.heard) == heard
 
 

@@ -10,7 +10,7 @@ from baton.kv_connector.handoff.consumer import CANCELLED
 from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.gather import Flow, Gather
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.handoff.pushing import Terms
+from baton.kv_connector.handoff.pushing import TransferLayout
 from baton.kv_connector.protocol.messages import Fail, Message, Reserve, Revoke
 from tests.unit.kv_connector.handoff.machines import HASH, PROMPT, SETTINGS, WISH, hello, make_consumer, make_producer
 
@@ -26,7 +26,7 @@ def producer_of(incarnation: int, shares: int, layers: int = 2) -> Producer:
         settings=SETTINGS,
         hello=hello,
         judge=lambda _: "",
-        terms=lambda _: Terms(range(layers), shares=shares),
+        terms=lambda _: TransferLayout(range(layers), shares=shares),
     )
 
 

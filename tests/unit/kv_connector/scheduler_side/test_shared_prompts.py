@@ -2,12 +2,12 @@
 
 import pytest
 
-from baton.kv_connector.scheduler_side.shared_prompts import Siblings
+from baton.kv_connector.scheduler_side.shared_prompts import SharedPrompts
 
 
-def family(*, can_share: bool = True) -> Siblings:
+def family(*, can_share: bool = True) -> SharedPrompts:
     """One owner with a prompt of 40 tokens, and one sibling."""
-    siblings = Siblings(can_share=can_share)
+    siblings = SharedPrompts(can_share=can_share)
     siblings.own("owner", 40)
     siblings.join("sibling", "owner")
     return siblings

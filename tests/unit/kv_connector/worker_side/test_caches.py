@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from baton.kv_connector.layout.windows import OF_A_STATE
-from baton.kv_connector.worker_side.caches import Membership, describe
+from baton.kv_connector.worker_side.caches import LayerGroup, describe
 
 
 def cpu_caches() -> dict[str, torch.Tensor]:
@@ -49,7 +49,7 @@ def test_a_recurrent_layers_states_lie_side_by_side_in_a_page() -> None:
     pages = torch.zeros(6, 100, dtype=torch.float32)
     states = [pages[:, :24].view(6, 3, 8).transpose(1, 2), pages[:, 24:88].view(6, 2, 4, 8)]
 
-    caches = describe({"layer.0": states}, num_blocks=6, block_tokens=16, groups={"layer.0": Membership(1, OF_A_STATE)})
+    caches = describe({"layer.0": states}, num_blocks=6, block_tokens=16, groups={"layer.0": LayerGroup(1, OF_A_STATE)})
 
     assert caches.num_layers == 1
     assert [(r.name, r.base_addr, r.block_bytes, r.stride_bytes, r.group, r.window) for r in caches.regions] == [
@@ -98,7 +98,7 @@ def test_layers_of_several_groups_may_lie_in_the_same_memory() -> None:
     """The blocks' ids tell them apart: each has regions, a group and a window of its own, in memory registered once."""
     (storage, _) = cpu_caches().values()
     tensors = {"layer.0": storage, "layer.1": storage, "layer.2": storage}
-    groups = {"layer.0": Membership(0, 64), "layer.1": Membership(1), "layer.2": Membership(1)}
+    groups = {"layer.0": LayerGroup(0, 64), "layer.1": LayerGroup(1), "layer.2": LayerGroup(1)}
 
     caches = describe(tensors, num_blocks=6, block_tokens=16, groups=groups)
 

@@ -1,11 +1,11 @@
 """One connection, one process."""
 
-from baton.kv_connector.worker_side.connection_owners import Speakers
+from baton.kv_connector.worker_side.connection_owners import ConnectionOwners
 
 
 def test_a_connection_speaks_for_the_first_process_that_it_spoke_for() -> None:
     """Any number of connections may speak for the same one: it dials again when the line breaks."""
-    speakers = Speakers()
+    speakers = ConnectionOwners()
 
     assert speakers.may_speak("a", 1)
     assert not speakers.may_speak("a", 2)
@@ -15,7 +15,7 @@ def test_a_connection_speaks_for_the_first_process_that_it_spoke_for() -> None:
 
 def test_connections_heard_long_ago_are_forgotten() -> None:
     """The memory is bounded, and whoever goes on speaking stays in it."""
-    speakers = Speakers(capacity=2)
+    speakers = ConnectionOwners(capacity=2)
     for connection in ("a", "b", "a", "c"):
         speakers.may_speak(connection, 1)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.control.status_endpoints import FarDoor, HereDoor
+from baton.kv_connector.control.status_endpoints import IpcEndpoint, TcpEndpoint
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.worker_side import hosts
 from baton.kv_connector.worker_side.hosts import Member, disagreement, door_of, meet, write_doors
@@ -55,8 +55,8 @@ def test_ranks_on_the_first_host_have_a_socket_and_the_others_a_port(tmp_path: P
     """The node's API can use sockets of its own host alone."""
     path = tmp_path / "worker-0.sock"
 
-    assert isinstance(door_of(engine(0), config(tmp_path), path), HereDoor)
-    assert isinstance(door_of(engine(1), config(tmp_path), path), FarDoor)
+    assert isinstance(door_of(engine(0), config(tmp_path), path), IpcEndpoint)
+    assert isinstance(door_of(engine(1), config(tmp_path), path), TcpEndpoint)
 
 
 def test_the_first_host_writes_down_where_the_others_answer(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from vllm.v1.worker.utils import add_kv_sharing_layers_to_kv_cache_groups
 
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.windows import OF_A_STATE
-from baton.kv_connector.worker_side.caches import Membership, describe
+from baton.kv_connector.worker_side.caches import LayerGroup, describe
 from baton.kv_connector.worker_side.memberships import memberships
 
 COMMON: dict[str, Any] = {"num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
@@ -58,7 +58,7 @@ def test_a_layer_that_shares_is_in_the_group_of_the_layer_it_reads() -> None:
     assert {name: member.group for name, member in found.items()} == {
         name: number for number, group in enumerate(theirs.kv_cache_groups) for name in group.layer_names
     }
-    assert found["layers.5"] == Membership(found["layers.3"].group, 64)
+    assert found["layers.5"] == LayerGroup(found["layers.3"].group, 64)
     assert found["layers.4"] == found["layers.2"]
 
 
@@ -86,7 +86,7 @@ def test_a_layer_of_which_nothing_is_known_is_refused(specs: Mapping[str, Any]) 
 
 def test_with_one_group_and_no_window_every_layer_reads_alike() -> None:
     """Nothing more need be known of a layer."""
-    assert memberships(engine(), cache({"layers.0": FULL}), ["layers.0", "stray"]) == {"layers.0": Membership()}
+    assert memberships(engine(), cache({"layers.0": FULL}), ["layers.0", "stray"]) == {"layers.0": LayerGroup()}
 
 
 def test_a_state_is_read_with_a_window_of_its_own() -> None:
@@ -99,4 +99,4 @@ def test_a_state_is_read_with_a_window_of_its_own() -> None:
 
     found = memberships(engine(), SimpleNamespace(kv_cache_groups=groups), ["layers.0", "layers.1"])
 
-    assert found == {"layers.0": Membership(0, OF_A_STATE), "layers.1": Membership(1)}
+    assert found == {"layers.0": LayerGroup(0, OF_A_STATE), "layers.1": LayerGroup(1)}

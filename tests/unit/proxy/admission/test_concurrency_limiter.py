@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from baton.proxy.admission.concurrency_limiter import Gate, Ticket
+from baton.proxy.admission.concurrency_limiter import ConcurrencyLimiter, Ticket
 from baton.proxy.errors import OverloadedError, ProxyError, Refusal, TooManyRequestsError
 
 
@@ -21,20 +21,22 @@ class Clock:
         return self.now_s
 
 
-def make(clock: Clock | None = None, *, inside: int = 2, waiting: int = 3, each: int = 3) -> Gate:
+def make(clock: Clock | None = None, *, inside: int = 2, waiting: int = 3, each: int = 3) -> ConcurrencyLimiter:
     """A small gate."""
-    return Gate(max_inside=inside, max_waiting=waiting, max_waiting_per_tenant=each, clock=clock or Clock())
+    return ConcurrencyLimiter(
+        max_inside=inside, max_waiting=waiting, max_waiting_per_tenant=each, clock=clock or Clock()
+    )
 
 
 class Visitor:
     """A request that stays inside until it is told to go."""
 
-    def __init__(self, gate: Gate, tenant: str = "a", **ticket: float) -> None:
+    def __init__(self, gate: ConcurrencyLimiter, tenant: str = "a", **ticket: float) -> None:
         self.go = asyncio.Event()
         self.began = False
         self.task = asyncio.create_task(self._visit(gate, Ticket(tenant, **ticket)))  # type: ignore[arg-type]
 
-    async def _visit(self, gate: Gate, ticket: Ticket) -> None:
+    async def _visit(self, gate: ConcurrencyLimiter, ticket: Ticket) -> None:
         async with gate.inside_for(ticket):
             self.began = True
             await self.go.wait()
@@ -209,7 +211,7 @@ async def test_whoever_waits_until_too_little_time_is_left_is_told_to_come_again
 async def test_every_wait_is_reported_once() -> None:
     """Zero for whoever needs not wait, nothing for whoever is not let in."""
     clock, waits = Clock(), list[float]()
-    gate = Gate(max_inside=1, max_waiting=2, max_waiting_per_tenant=2, clock=clock, waited=waits.append)
+    gate = ConcurrencyLimiter(max_inside=1, max_waiting=2, max_waiting_per_tenant=2, clock=clock, waited=waits.append)
     visitors = [Visitor(gate) for _ in range(3)]
     await turn()
     visitors[2].task.cancel()

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from baton.proxy.auth.counts import counts_of
-from baton.proxy.workers.slot import Seat
+from baton.proxy.workers.slot import WorkerSlot
 
 
-def seat(directory: Path, number: int) -> Seat:
+def seat(directory: Path, number: int) -> WorkerSlot:
     """One of three."""
-    return Seat(number=number, workers=3, directory=directory)
+    return WorkerSlot(number=number, workers=3, directory=directory)
 
 
 def test_workers_see_each_others_requests(tmp_path: Path) -> None:

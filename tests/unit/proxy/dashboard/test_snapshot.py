@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from baton.proxy.dashboard.snapshot import Glimpse, NodeShown, for_anybody, joined
+from baton.proxy.dashboard.snapshot import DashboardSnapshot, NodeShown, for_anybody, joined
 from baton.proxy.nodes.views import NodeView
 
 
@@ -27,7 +27,7 @@ def node(url: str, requests: int, state: str = "ready") -> NodeShown:
     return NodeShown(view=view.model_dump(), first=(2, 0.5), gaps=(10, 1.0), running=3, waiting=0, kv_usage=0.25)
 
 
-def seen(worker: int, *nodes: NodeShown, **more: Any) -> Glimpse:
+def seen(worker: int, *nodes: NodeShown, **more: Any) -> DashboardSnapshot:
     """What a worker shows."""
     fields: dict[str, Any] = {
         "leaving": [],
@@ -40,7 +40,7 @@ def seen(worker: int, *nodes: NodeShown, **more: Any) -> Glimpse:
         "gaps_sum_s": 0.5,
         "requests": {"live": [{"at": float(worker), "id": f"w{worker}"}], "live_total": 9, "recent": []},
     }
-    return Glimpse(worker=worker, nodes=list(nodes), **{**fields, **more})
+    return DashboardSnapshot(worker=worker, nodes=list(nodes), **{**fields, **more})
 
 
 def test_workers_add_up() -> None:

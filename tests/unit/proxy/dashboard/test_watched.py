@@ -9,12 +9,12 @@ import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.dashboard import recorder
-from baton.proxy.dashboard.recorder import Scene
+from baton.proxy.dashboard.recorder import RequestRecorder
 from baton.proxy.dashboard.watched import MAX_LEGS, WatchedClient
-from baton.proxy.http_server.connection_budget import Claims
-from baton.proxy.response.client_response import Client
+from baton.proxy.http_server.connection_budget import ConnectionBudget
+from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.telemetry.metrics import Metrics
-from baton.proxy.telemetry.request_telemetry import Sight
+from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 from baton.proxy.tracing.traces import Leg, Trace
 from baton.proxy.tracing.tracing import Tracing
 
@@ -54,18 +54,18 @@ class Told(Trace):
         self.heard.append(f"end {status}")
 
 
-def client(sight: Sight, name: str = "r", trace: Trace | None = None) -> Client:
+def client(sight: RequestTelemetry, name: str = "r", trace: Trace | None = None) -> ClientResponse:
     """The client of a request that arrives now."""
-    claims = Claims(lambda: 100, lambda: None)
+    claims = ConnectionBudget(lambda: 100, lambda: None)
     more = {"trace": trace} if trace is not None else {}
     return sight.client(None, Writer(), claims.claim(), name, **more)
 
 
 @asynccontextmanager
-async def watching() -> AsyncIterator[tuple[Sight, Scene]]:
+async def watching() -> AsyncIterator[tuple[RequestTelemetry, RequestRecorder]]:
     """Somebody looks."""
-    sight = Sight(ProxyConfig(), Metrics(), Tracing())
-    made = Scene(sight)
+    sight = RequestTelemetry(ProxyConfig(), Metrics(), Tracing())
+    made = RequestRecorder(sight)
     made.look()
     yield sight, made
     made.stop()
@@ -79,7 +79,7 @@ async def test_nobody_looks_and_nothing_is_noted() -> None:
         plain = client(sight)
         shown = made.shown()
 
-    assert (type(watched), type(plain)) == (WatchedClient, Client)
+    assert (type(watched), type(plain)) == (WatchedClient, ClientResponse)
     assert shown == {"live": [], "live_total": 0, "recent": []}
 
 
@@ -92,7 +92,7 @@ async def test_a_look_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.sleep(0.01)
         late.trace.end(200, failed=False)
 
-        assert sight.client is Client
+        assert sight.client is ClientResponse
         assert made.shown()["recent"] == []
 
 

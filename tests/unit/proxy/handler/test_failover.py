@@ -8,21 +8,21 @@ from typing import Any, cast
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
-from baton.proxy.errors import Kind, NoRoomError
+from baton.proxy.errors import FailureKind, NoRoomError
 from baton.proxy.handler.failover import Failover
 from baton.proxy.nodes.node import Node, State
 from baton.proxy.planning import local_prefill_queue
 from baton.proxy.planning.outcome import Opened, PrefillFailed
-from baton.proxy.planning.plans import Alone, Plan
+from baton.proxy.planning.plans import LocalPlan, Plan
 from baton.proxy.planning.retry_budget import RetryBudget
-from baton.proxy.planning.retry_policy import Retries
+from baton.proxy.planning.retry_policy import RetryPolicy
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.telemetry.metrics import Metrics
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.planning.test_planner import planner
 
 ANSWER = Opened(cast("Any", None), b"ok")
-FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
+FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")
 
 
 class Legs:
@@ -35,7 +35,7 @@ class Legs:
     @asynccontextmanager
     async def run(self, plan: Plan, _request: ClientRequest) -> AsyncIterator[Opened | PrefillFailed]:
         """Run a plan."""
-        if isinstance(plan, Alone):
+        if isinstance(plan, LocalPlan):
             with plan.decode.computing(plan.own_bytes):
                 await self.may_answer.wait()
             yield ANSWER
@@ -55,7 +55,7 @@ def make(legs: Legs, prefill: list[Node], decode: list[Node], *, retries: int = 
     """A failover with room for one prompt on each decode node."""
     budget = RetryBudget(share=0.0, burst=retries, clock=lambda: 0.0)
     planned = planner(prefill, decode, max_own_bytes=1)
-    return Failover(planned, cast("Any", legs), Retries(budget, max_attempts=9), Metrics())
+    return Failover(planned, cast("Any", legs), RetryPolicy(budget, max_attempts=9), Metrics())
 
 
 async def ask(shared: Failover) -> str:

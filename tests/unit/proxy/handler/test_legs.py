@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from baton.proxy.errors import Kind
+from baton.proxy.errors import FailureKind
 from baton.proxy.handler import legs
 from baton.proxy.handler.legs import first_to_count
 from baton.proxy.planning.outcome import (
@@ -18,7 +18,7 @@ from baton.proxy.planning.outcome import (
 )
 
 OPENED = Opened(cast("Any", None), b"first")
-FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
+FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")
 REFUSED = PrefillRefused(cast("Any", None))
 
 

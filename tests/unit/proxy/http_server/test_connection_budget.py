@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from baton.proxy.errors import NoDescriptorsError
-from baton.proxy.http_server.connection_budget import Claims
+from baton.proxy.http_server.connection_budget import ConnectionBudget
 
 
-def claims(most: int) -> tuple[Claims, list[None]]:
+def claims(most: int) -> tuple[ConnectionBudget, list[None]]:
     """Claims on so many connections, and what they told of refusals."""
     told: list[None] = []
-    return Claims(lambda: most, lambda: told.append(None)), told
+    return ConnectionBudget(lambda: most, lambda: told.append(None)), told
 
 
 def test_a_request_too_many_is_refused_and_told() -> None:

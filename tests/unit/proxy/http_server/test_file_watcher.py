@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.proxy.http_server.file_watcher import Follower
+from baton.proxy.http_server.file_watcher import FileWatcher
 from tests.support.cluster import until_true
 
 
@@ -42,7 +42,7 @@ def seen(tmp_path: Path) -> Seen:
 @asynccontextmanager
 async def following(seen: Seen) -> AsyncIterator[None]:
     """Follow the file."""
-    follower = Follower(
+    follower = FileWatcher(
         "the file", [seen.path], read=seen.read, take=seen.taken.append, failed=seen.failures.append, look_s=0.01
     )
     follower.start()
@@ -90,7 +90,7 @@ def test_a_broken_file_at_the_start_is_an_error(seen: Seen) -> None:
     seen.path.write_text("broken")
 
     with pytest.raises(ValueError, match="broken"):
-        Follower("the file", [seen.path], read=seen.read, take=seen.taken.append)
+        FileWatcher("the file", [seen.path], read=seen.read, take=seen.taken.append)
 
 
 async def test_what_cannot_be_taken_is_told_and_the_next_one_is(seen: Seen) -> None:
@@ -101,7 +101,7 @@ async def test_what_cannot_be_taken_is_told_and_the_next_one_is(seen: Seen) -> N
             raise OSError("no space left")
         seen.taken.append(text)
 
-    follower = Follower("the file", [seen.path], read=seen.read, take=take, failed=seen.failures.append, look_s=0.01)
+    follower = FileWatcher("the file", [seen.path], read=seen.read, take=take, failed=seen.failures.append, look_s=0.01)
     follower.start()
     seen.path.write_text("too much")
     await until_true(lambda: seen.failures == [True])

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from baton.proxy.http_server.joined_head import HeadJoiner
-from baton.proxy.http_server.stall_watchdog import ReadWatch
+from baton.proxy.http_server.stall_watchdog import StallWatchdog
 
 
 class Transport:
@@ -47,7 +47,7 @@ async def test_a_connection_is_not_closing_for_ever(unread_bytes: int, ended: st
     """However little is unread, and although nobody was told to pause; what was held back is written first."""
     transport = Transport(unread_bytes)
     given = cast("asyncio.Transport", transport)
-    joiner = HeadJoiner(given, ReadWatch(given, 0.02, lambda: None))
+    joiner = HeadJoiner(given, StallWatchdog(given, 0.02, lambda: None))
     joiner.write(b"HTTP/1.1 200 OK\r\n\r\n")
     joiner.close()
     await asyncio.sleep(0.1)
@@ -61,7 +61,7 @@ async def test_nothing_is_written_to_a_client_that_has_gone(*, held: bool) -> No
     """The event loop raises where asyncio is silent: the request would look like a failure of ours."""
     transport = Transport(0)
     given = cast("asyncio.Transport", transport)
-    joiner = HeadJoiner(given, ReadWatch(given, 0.02, lambda: None))
+    joiner = HeadJoiner(given, StallWatchdog(given, 0.02, lambda: None))
     if held:
         joiner.write(b"HTTP/1.1 200 OK\r\n\r\n")
     transport.gone = True

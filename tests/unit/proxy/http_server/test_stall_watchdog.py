@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from baton.proxy.http_server.stall_watchdog import ReadWatch
+from baton.proxy.http_server.stall_watchdog import StallWatchdog
 
 TIMEOUT_S = 0.05
 
@@ -29,10 +29,12 @@ class Transport:
         self.aborted = True
 
 
-def watch(transport: Transport) -> tuple[ReadWatch, list[bool]]:
+def watch(transport: Transport) -> tuple[StallWatchdog, list[bool]]:
     """Watch a transport; the list gets what was known of it when its client was dropped."""
     dropped: list[bool] = []
-    made = ReadWatch(cast("asyncio.WriteTransport", transport), TIMEOUT_S, lambda: dropped.append(transport.aborted))
+    made = StallWatchdog(
+        cast("asyncio.WriteTransport", transport), TIMEOUT_S, lambda: dropped.append(transport.aborted)
+    )
     return made, dropped
 
 

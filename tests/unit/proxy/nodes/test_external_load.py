@@ -3,7 +3,7 @@
 import random
 
 from baton.contracts.node_info import NodeLoad
-from baton.proxy.nodes.external_load import GAIN, Others
+from baton.proxy.nodes.external_load import GAIN, ExternalLoad
 from baton.proxy.nodes.node import SEQUENCE_BYTES, Node, State
 from tests.unit.proxy.members import info, node
 
@@ -15,7 +15,7 @@ def load(requests: int, prompt_bytes: int = 0) -> NodeLoad:
 
 def test_what_is_not_ours_is_the_others() -> None:
     """The first sample counts whole."""
-    others = Others()
+    others = ExternalLoad()
     others.learn(load(5, 900), load(2, 300))
 
     assert (others.requests, others.prompt_bytes) == (3, 600)
@@ -23,7 +23,7 @@ def test_what_is_not_ours_is_the_others() -> None:
 
 def test_later_samples_move_it_a_part_of_the_way() -> None:
     """A sample is only what there was at one instant."""
-    others = Others()
+    others = ExternalLoad()
     others.learn(load(10), load(0))
     others.learn(load(0), load(0))
 
@@ -32,7 +32,7 @@ def test_later_samples_move_it_a_part_of_the_way() -> None:
 
 def test_what_has_faded_is_nothing() -> None:
     """Idle nodes are all alike again: a rest would decide between them for ever."""
-    others = Others()
+    others = ExternalLoad()
     others.learn(load(10, 1000), load(0))
     for _ in range(20):
         others.learn(load(0), load(0))
@@ -42,7 +42,7 @@ def test_what_has_faded_is_nothing() -> None:
 
 def test_bytes_without_requests_are_nobodys() -> None:
     """A node counts bodies and the proxy prompts: the difference is no work."""
-    others = Others()
+    others = ExternalLoad()
     others.learn(load(3, 1000), load(3, 700))
 
     assert (others.requests, others.prompt_bytes) == (0, 0)
@@ -50,7 +50,7 @@ def test_bytes_without_requests_are_nobodys() -> None:
 
 def test_a_node_that_says_nothing_has_nothing_from_others() -> None:
     """As before there was such a thing."""
-    others = Others()
+    others = ExternalLoad()
     others.learn(load(5), load(0))
     others.learn(None, load(0))
 
@@ -61,7 +61,7 @@ def test_whatever_is_said_nothing_is_less_than_nothing() -> None:
     """10,000 random samples, most of which cannot be true: never negative, never above the largest seen."""
     rng = random.Random(1)
     for _ in range(100):
-        others, largest = Others(), 0
+        others, largest = ExternalLoad(), 0
         for _ in range(100):
             total, own = load(rng.randrange(50), rng.randrange(9_999)), load(rng.randrange(60), rng.randrange(12_000))
             largest = max(largest, total.requests)

@@ -7,10 +7,10 @@ import pytest
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
-from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes import health_probe
-from baton.proxy.nodes.health_probe import Prober, Watch
+from baton.proxy.nodes.health_probe import HealthProbe, Prober
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import info
@@ -33,7 +33,7 @@ async def test_what_was_heard_long_ago_is_forgotten(monkeypatch: pytest.MonkeyPa
     """Where probes are rare, and until the next one; the node stays in use."""
     monkeypatch.setattr(health_probe, "STALE_S", 0.05)
     probed, prober = Node(url="http://n", role="decode"), BusyNode()
-    watching = Watch(probed, cast("Prober", prober), lambda _: None)
+    watching = HealthProbe(probed, cast("Prober", prober), lambda _: None)
     watching.start()
     try:
         await until_true(lambda: probed.others.requests == 5)
@@ -58,7 +58,7 @@ def test_what_comes_or_goes_during_a_probe_is_ours(before: tuple[int, int], afte
 class Unheard:
     """No probe gets an answer."""
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: FailureKind) -> None:
         self.kind = kind
         self.asked = 0
 
@@ -71,16 +71,18 @@ class Unheard:
 @pytest.mark.parametrize(
     ("before", "kind", "probes", "after"),
     [
-        (State.READY, Kind.TIMEOUT, 2, State.SILENT),
-        (State.SILENT, Kind.TIMEOUT, 1, State.SILENT),
-        (State.UNREADY, Kind.TIMEOUT, 1, State.DOWN),
-        (State.DOWN, Kind.TIMEOUT, 1, State.DOWN),
-        (State.READY, Kind.CONNECT, 1, State.DOWN),
-        (State.SILENT, Kind.DISCONNECT, 1, State.DOWN),
-        (State.READY, Kind.OWN, 1, State.READY),
+        (State.READY, FailureKind.TIMEOUT, 2, State.SILENT),
+        (State.SILENT, FailureKind.TIMEOUT, 1, State.SILENT),
+        (State.UNREADY, FailureKind.TIMEOUT, 1, State.DOWN),
+        (State.DOWN, FailureKind.TIMEOUT, 1, State.DOWN),
+        (State.READY, FailureKind.CONNECT, 1, State.DOWN),
+        (State.SILENT, FailureKind.DISCONNECT, 1, State.DOWN),
+        (State.READY, FailureKind.OWN, 1, State.READY),
     ],
 )
-async def test_silence_is_no_failure_and_a_refusal_is(before: State, kind: Kind, probes: int, after: State) -> None:
+async def test_silence_is_no_failure_and_a_refusal_is(
+    before: State, kind: FailureKind, probes: int, after: State
+) -> None:
     """A node that was of use stays so while nothing says that its process is gone."""
     probed, unheard = Node(url="http://n", role="decode"), Unheard(kind)
     probed.lose(before, "")
@@ -99,7 +101,7 @@ async def test_a_node_that_cannot_be_heard_of_is_down_in_the_end() -> None:
     states = []
     for after_s in (0.0, LONGEST_SILENCE_S - 1, LONGEST_SILENCE_S, LONGEST_SILENCE_S + 1):
         now_s[0] = begun_s + after_s
-        await prober(Unheard(Kind.TIMEOUT)).probe(probed)
+        await prober(Unheard(FailureKind.TIMEOUT)).probe(probed)
         states.append(probed.state)
     probed.describe(info("decode", state="silent"))
 

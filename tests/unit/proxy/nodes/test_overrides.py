@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from baton.proxy.admin import override_store
-from baton.proxy.admin.override_store import BookError, OrderBook
+from baton.proxy.admin.override_store import OverrideStore, OverrideStoreError
 from baton.proxy.nodes.node import Role
-from baton.proxy.nodes.overrides import Orders
+from baton.proxy.nodes.overrides import AdminOverrides
 from tests.unit.proxy.nodes.test_registry import members
 
 ROLE: Role = "decode"
@@ -53,7 +53,7 @@ async def test_orders_that_were_taken_back_are_taken_back() -> None:
 async def test_orders_about_a_node_that_no_source_has_named_yet_wait_for_it() -> None:
     """The worker that adopts them has just started, and its name is not resolved yet."""
     async with members(decode=()) as found:
-        found.adopt(Orders(removed={ROLE: ("http://a",)}, drained={ROLE: ("http://b",)}))
+        found.adopt(AdminOverrides(removed={ROLE: ("http://a",)}, drained={ROLE: ("http://b",)}))
         found._take("decode", "dns://d:1", ("http://a", "http://b"))
 
         assert [(node.url, node.draining) for node in found.decode] == [("http://b", True)]
@@ -61,7 +61,7 @@ async def test_orders_about_a_node_that_no_source_has_named_yet_wait_for_it() ->
 
 async def test_what_ends_with_its_source_is_told() -> None:
     """The address may belong to another replica when it comes back: no worker shall keep it out then."""
-    forgotten: list[Orders] = []
+    forgotten: list[AdminOverrides] = []
     async with members(decode=()) as found:
         found.on_forgotten = forgotten.append
         found._take("decode", "dns://d:1", ("http://a", "http://b", "http://c"))
@@ -78,22 +78,22 @@ async def test_what_ends_with_its_source_is_told() -> None:
 
 async def test_a_book_is_read_as_it_was_written(tmp_path: Path) -> None:
     """Nothing at first."""
-    orders = Orders(version=3, added={ROLE: ("http://a",)})
-    written = OrderBook(tmp_path / "orders.json")
+    orders = AdminOverrides(version=3, added={ROLE: ("http://a",)})
+    written = OverrideStore(tmp_path / "orders.json")
     before = written.read()
     async with written.locked():
         written.write(orders)
 
-    assert (before, OrderBook(tmp_path / "orders.json").read()) == (Orders(), orders)
+    assert (before, OverrideStore(tmp_path / "orders.json").read()) == (AdminOverrides(), orders)
     assert names_in(tmp_path) == ["orders.json", "orders.lock"]
 
 
 async def test_a_lock_that_is_never_let_go_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its holder may have been stopped."""
     monkeypatch.setattr(override_store, "LOCK_TIMEOUT_S", 0.05)
-    held, wanted = (OrderBook(tmp_path / "orders.json") for _ in range(2))
+    held, wanted = (OverrideStore(tmp_path / "orders.json") for _ in range(2))
     async with held.locked():
-        with pytest.raises(BookError, match="another worker holds"):
+        with pytest.raises(OverrideStoreError, match="another worker holds"):
             async with wanted.locked():
                 pass
     async with wanted.locked():

@@ -9,11 +9,11 @@ import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.secret import ClusterSecret
-from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.discovery import SourceError
 from baton.proxy.nodes.node import Node, State
-from baton.proxy.nodes.registry import Members
+from baton.proxy.nodes.registry import NodeRegistry
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import info
 
@@ -25,7 +25,7 @@ class NoUpstream:
 
     def get(self, *_: Any, **__: Any) -> None:
         """Refuse."""
-        raise UpstreamError(Kind.CONNECT, "it cannot be reached")
+        raise UpstreamError(FailureKind.CONNECT, "it cannot be reached")
 
 
 class Heard:
@@ -45,10 +45,10 @@ class Heard:
 
 
 @asynccontextmanager
-async def members(**settings: Any) -> AsyncIterator[Members]:
+async def members(**settings: Any) -> AsyncIterator[NodeRegistry]:
     """Members of which none answers."""
     config = ProxyConfig(**{"prefill": ("http://p",), "decode": ("http://d",), "probe_interval_s": 60.0, **settings})
-    made = Members(config, SECRET, cast("Upstream", NoUpstream()))
+    made = NodeRegistry(config, SECRET, cast("Upstream", NoUpstream()))
     await made.start()
     try:
         yield made
@@ -131,7 +131,7 @@ async def test_nothing_of_a_node_that_left_goes_on() -> None:
         gone = found.decode[0]
         found.remove(gone)
         await until_true(lambda: len(asyncio.all_tasks()) < before)
-        found.report(gone, Kind.DISCONNECT)
+        found.report(gone, FailureKind.DISCONNECT)
 
         assert len(asyncio.all_tasks()) == before - 1
         assert not found.decode
@@ -179,7 +179,7 @@ async def test_the_last_node_that_requests_need_is_not_isolated(
         for node in found.all():
             node.describe(info(node.role))
         bad = found.of("decode" if role == "decode" else "prefill")[0]
-        found.report(bad, Kind.STATUS)
+        found.report(bad, FailureKind.STATUS)
 
         assert (bad.state is State.ISOLATED) is isolated
 
@@ -190,7 +190,7 @@ async def test_a_node_that_drains_is_not_judged() -> None:
         node = found.prefill[0]
         await until_true(lambda: node.state is State.DOWN)  # the first probe is over
         node.describe(info("prefill", state="draining"))
-        found.report(node, Kind.STATUS)
+        found.report(node, FailureKind.STATUS)
 
         assert node.breaker.admits
 
@@ -198,13 +198,16 @@ async def test_a_node_that_drains_is_not_judged() -> None:
 async def test_a_name_that_cannot_be_understood_is_refused() -> None:
     """Before anything is started."""
     with pytest.raises(SourceError, match="dns://prefill"):
-        Members(ProxyConfig(prefill=("dns://prefill",)), SECRET, cast("Upstream", NoUpstream()))
+        NodeRegistry(ProxyConfig(prefill=("dns://prefill",)), SECRET, cast("Upstream", NoUpstream()))
 
 
 @pytest.mark.parametrize(
-    ("kind", "state"), [(Kind.TIMEOUT, State.SILENT), (Kind.CONNECT, State.DOWN), (Kind.STATUS, State.READY)]
+    ("kind", "state"),
+    [(FailureKind.TIMEOUT, State.SILENT), (FailureKind.CONNECT, State.DOWN), (FailureKind.STATUS, State.READY)],
 )
-async def test_a_leg_without_an_answer_in_time_makes_a_node_silent_and_not_down(kind: Kind, state: State) -> None:
+async def test_a_leg_without_an_answer_in_time_makes_a_node_silent_and_not_down(
+    kind: FailureKind, state: State
+) -> None:
     """Until the next probe, which is made now."""
     async with members() as made:
         node = made.decode[0]

@@ -6,7 +6,7 @@ import pytest
 
 from baton.proxy.errors import NoRoomError
 from baton.proxy.planning import local_prefill_queue
-from baton.proxy.planning.local_prefill_queue import Line
+from baton.proxy.planning.local_prefill_queue import LocalPrefillQueue
 
 
 class Room:
@@ -32,7 +32,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_they_get_places_in_the_order_in_which_they_came() -> None:
     """Only the first one looks; the others cost nothing."""
-    room, waiting = Room(), Line()
+    room, waiting = Room(), LocalPrefillQueue()
     tasks = [asyncio.create_task(waiting.wait(lambda n=name: room.take(n), "m", 10)) for name in "abc"]  # type: ignore[misc]
     await asyncio.sleep(0.02)
     looked = set(room.looks)
@@ -47,7 +47,7 @@ async def test_they_get_places_in_the_order_in_which_they_came() -> None:
 
 async def test_who_waits_for_too_long_is_told() -> None:
     """Also one who never came to look; whoever comes later is not in its way."""
-    room, waiting = Room(), Line()
+    room, waiting = Room(), LocalPrefillQueue()
     got = await asyncio.gather(
         waiting.wait(lambda: room.take("a"), "m", 0.03),
         waiting.wait(lambda: room.take("b"), "m", 0.02),
@@ -61,7 +61,7 @@ async def test_who_waits_for_too_long_is_told() -> None:
 
 async def test_one_model_does_not_wait_behind_another() -> None:
     """They have decode nodes of their own."""
-    room, waiting = Room(), Line()
+    room, waiting = Room(), LocalPrefillQueue()
     stuck = asyncio.create_task(waiting.wait(lambda: room.take("a"), "m", 10))
     await asyncio.sleep(0.01)
 

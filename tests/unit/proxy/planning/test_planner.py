@@ -8,7 +8,7 @@ from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from baton.proxy.errors import (
     BadGatewayError,
     BadRequestError,
-    Kind,
+    FailureKind,
     NodeAnsweredError,
     NoRoomError,
     UnavailableError,
@@ -18,20 +18,20 @@ from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
 from baton.proxy.planning import reasons
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from baton.proxy.planning.planner import Planner, key_of
-from baton.proxy.planning.plans import Alone, Pair
+from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan
 from baton.proxy.planning.retry_policy import History
 from baton.proxy.request import eligibility
 from baton.proxy.request.endpoints import COMPLETIONS
 from baton.proxy.request.parse import parse
-from baton.proxy.routing.local_prefill_policy import Conditional
+from baton.proxy.routing.local_prefill_policy import LocalPrefillPolicy
 from baton.proxy.routing.policies import LeastLoad, Policy, PrefixAffinity
 from baton.proxy.routing.prefixes import CHUNK_BYTES
 from baton.proxy.routing.router import Router
 from tests.unit.proxy.members import BFLOAT16, info, node, request
 
 OTHER_PROTOCOL = {"protocol": str(PROTOCOL_VERSION + 1)}
-P_FAILED = PrefillFailed(Kind.CONNECT, "it cannot be reached")
-D_FAILED = DecodeFailed(Kind.CONNECT, "it cannot be reached")
+P_FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")
+D_FAILED = DecodeFailed(FailureKind.CONNECT, "it cannot be reached")
 
 
 def planner(
@@ -50,7 +50,7 @@ def planner(
         decode,
         prefill_router=Router(PrefixAffinity()),
         decode_router=Router(decode_policy or LeastLoad()),
-        conditional=Conditional(local_below_bytes=local_below_bytes, max_own_bytes=max_own_bytes),
+        conditional=LocalPrefillPolicy(local_below_bytes=local_below_bytes, max_own_bytes=max_own_bytes),
         when_no_prefill=when_no_prefill,
         key_header="x-session-id",
         prefill_patience_s=prefill_patience_s,
@@ -75,9 +75,9 @@ def test_a_prompt_that_is_only_scored_is_served_by_a_prefill_node(limit: str, mo
     made, asked = planner([maker], [taker]), request({"echo": True, "logprobs": 1, limit: most})
 
     chosen = made.first(asked)
-    again = made.after(chosen, D_FAILED, asked, History().after(maker, Kind.CONNECT), may_retry=True)
+    again = made.after(chosen, D_FAILED, asked, History().after(maker, FailureKind.CONNECT), may_retry=True)
 
-    assert isinstance(chosen, Alone)
+    assert isinstance(chosen, LocalPlan)
     assert (chosen.decode, chosen.path, chosen.reason) == (maker, LOCAL, eligibility.PROMPT_LOGPROBS)
     assert again.decode is taker
 
@@ -106,8 +106,8 @@ def test_a_plain_request_gets_a_pair() -> None:
 
     first, second = planned.first(request()), planned.first(request())
 
-    assert isinstance(first, Pair)
-    assert isinstance(second, Pair)
+    assert isinstance(first, DisaggregatedPlan)
+    assert isinstance(second, DisaggregatedPlan)
     assert first.control_address == "tcp://p:1"
     assert first.transfer_id != second.transfer_id
 
@@ -116,7 +116,7 @@ def test_an_uncovered_request_is_local_with_its_reason() -> None:
     """The classification's reason becomes the plan's."""
     chosen = planner([node("prefill")], [node("decode")]).first(request({"prompt_logprobs": 1}))
 
-    assert isinstance(chosen, Alone)
+    assert isinstance(chosen, LocalPlan)
     assert (chosen.path, chosen.reason) == (LOCAL, eligibility.PROMPT_LOGPROBS)
 
 
@@ -137,7 +137,7 @@ def test_without_a_usable_prefill_node_the_policy_decides(prefill: list[Node], r
     """`decode_local` computes on the decode node and says why; `refuse` says the same as a 503."""
     chosen = planner(prefill, [node("decode")]).first(request())
 
-    assert isinstance(chosen, Alone)
+    assert isinstance(chosen, LocalPlan)
     assert (chosen.path, chosen.reason) == (LOCAL, reason)
     with pytest.raises(UnavailableError, match=reason):
         planner(prefill, [node("decode")], "refuse").first(request())
@@ -150,7 +150,7 @@ def test_only_nodes_with_equal_fingerprints_are_paired() -> None:
 
     chosen = [planned.first(request()) for _ in range(4)]
 
-    assert all(isinstance(each, Pair) and each.decode is matching for each in chosen)
+    assert all(isinstance(each, DisaggregatedPlan) and each.decode is matching for each in chosen)
 
 
 def test_only_nodes_of_one_protocol_are_paired() -> None:
@@ -161,7 +161,9 @@ def test_only_nodes_of_one_protocol_are_paired() -> None:
 
     chosen = [planned.first(request()) for _ in range(4)]
 
-    assert {(each.prefill, each.decode) for each in chosen if isinstance(each, Pair)} == {(old_maker, old_taker)}
+    assert {(each.prefill, each.decode) for each in chosen if isinstance(each, DisaggregatedPlan)} == {
+        (old_maker, old_taker)
+    }
     assert len(chosen) == 4
 
 
@@ -171,7 +173,7 @@ def test_a_pair_that_speaks_another_protocol_than_the_proxy_gets_no_transfer() -
 
     chosen = planned.first(request())
 
-    assert isinstance(chosen, Alone)
+    assert isinstance(chosen, LocalPlan)
     assert (chosen.reason, chosen.label) == (reasons.NO_PREFILL_SPEAKS, "no_prefill_speaks")
 
 
@@ -180,11 +182,11 @@ def test_a_failed_prefill_leg_is_not_tried_on_a_node_of_another_protocol() -> No
     lost, other = node("prefill"), node("prefill", versions=OTHER_PROTOCOL)
     planned = planner([lost, other], [node("decode")])
     first = planned.first(request())
-    assert isinstance(first, Pair)
+    assert isinstance(first, DisaggregatedPlan)
 
     second = planned.after(first, P_FAILED, request(), History().without(first.prefill), may_retry=True)
 
-    assert isinstance(second, Alone)
+    assert isinstance(second, LocalPlan)
 
 
 def test_no_decode_node_is_503_and_an_unknown_model_404() -> None:
@@ -203,11 +205,11 @@ def test_a_failed_prefill_leg_is_tried_on_another_prefill_node_with_the_same_dec
     """The decode node is healthy: it is kept, with what it has in its prefix cache, and gets a new transfer."""
     planned = planner([node("prefill"), node("prefill")], [node("decode"), node("decode")])
     first = planned.first(request())
-    assert isinstance(first, Pair)
+    assert isinstance(first, DisaggregatedPlan)
 
     second = planned.after(first, P_FAILED, request(), History().without(first.prefill), may_retry=True)
 
-    assert isinstance(second, Pair)
+    assert isinstance(second, DisaggregatedPlan)
     assert (second.decode, second.prefill is first.prefill) == (first.decode, False)
     assert second.transfer_id != first.transfer_id
 
@@ -219,7 +221,7 @@ def test_without_another_prefill_node_the_same_decode_node_recomputes(other: str
     if other == "other fingerprint":
         spare = node("prefill", fingerprint=BFLOAT16)
     planned = planner([lost] if other == "none" else [lost, spare], [node("decode")])
-    first = Pair(decode=planned.first(request()).decode, prefill=lost, rank=0, transfer_id="")
+    first = DisaggregatedPlan(decode=planned.first(request()).decode, prefill=lost, rank=0, transfer_id="")
     if other == "unready":
         spare.lose(State.DOWN, "gone")
     history = History().without(lost)
@@ -229,7 +231,7 @@ def test_without_another_prefill_node_the_same_decode_node_recomputes(other: str
 
     second = planned.after(first, failure, request(), history, may_retry=other != "not granted")
 
-    assert isinstance(second, Alone)
+    assert isinstance(second, LocalPlan)
     assert (second.decode, second.path) == (first.decode, RECOMPUTED)
     assert second.reason == failure.reason
 
@@ -241,7 +243,7 @@ def test_a_decode_node_that_takes_no_more_work_is_not_kept(prefill: int, how: st
     takers = [node("decode", "http://1"), node("decode", "http://2", slot=1)]
     planned = planner([node("prefill") for _ in range(prefill)], takers)
     first = planned.first(request())
-    assert isinstance(first, Pair)
+    assert isinstance(first, DisaggregatedPlan)
     match how:
         case "draining":
             first.decode.draining = True
@@ -257,7 +259,7 @@ def test_a_decode_node_that_takes_no_more_work_is_not_kept(prefill: int, how: st
     third = planned.after(first, P_FAILED, request(), history, may_retry=True)
 
     assert second.decode is not first.decode
-    assert isinstance(second, Pair if prefill == 2 else Alone)
+    assert isinstance(second, DisaggregatedPlan if prefill == 2 else LocalPlan)
     assert third.decode is first.decode
 
 
@@ -265,12 +267,14 @@ def test_a_prefill_node_that_restarted_with_fewer_ranks_is_not_kept() -> None:
     """Its prefix cache is gone, and perhaps the rank as well."""
     maker = node("prefill", control_addresses=["tcp://p:1", "tcp://p:2"], data_parallel_size=2)
     planned = planner([maker], [node("decode"), node("decode")])
-    first = next(made for _ in range(4) if isinstance(made := planned.first(request()), Pair) and made.rank == 1)
+    first = next(
+        made for _ in range(4) if isinstance(made := planned.first(request()), DisaggregatedPlan) and made.rank == 1
+    )
     maker.describe(info("prefill", incarnation="2"))
 
     second = planned.after(first, D_FAILED, request(), History().without(first.decode), may_retry=True)
 
-    assert isinstance(second, Pair)
+    assert isinstance(second, DisaggregatedPlan)
     assert second.control_address == "tcp://p:1"
 
 
@@ -278,7 +282,7 @@ def test_under_refuse_a_failed_prefill_leg_ends_the_request() -> None:
     """A node's own 4xx is relayed, anything else is a 503."""
     planned = planner([node("prefill")], [node("decode")], "refuse")
     first = planned.first(request())
-    assert isinstance(first, Pair)
+    assert isinstance(first, DisaggregatedPlan)
     history = History().without(first.prefill)
     refusal = NodeAnsweredError(400, b"{}")
 
@@ -293,11 +297,11 @@ def test_under_refuse_another_prefill_node_is_tried_all_the_same() -> None:
     """What the operator forbids is a decode node that computes prompts."""
     planned = planner([node("prefill"), node("prefill")], [node("decode")], "refuse")
     first = planned.first(request())
-    assert isinstance(first, Pair)
+    assert isinstance(first, DisaggregatedPlan)
 
     second = planned.after(first, P_FAILED, request(), History().without(first.prefill), may_retry=True)
 
-    assert isinstance(second, Pair)
+    assert isinstance(second, DisaggregatedPlan)
 
 
 def test_a_failed_decode_leg_moves_to_another_node_and_keeps_the_prefill_node() -> None:
@@ -306,11 +310,11 @@ def test_a_failed_decode_leg_moves_to_another_node_and_keeps_the_prefill_node() 
     planned = planner([node("prefill", **wide) for _ in range(3)], [node("decode"), node("decode")])
     for _ in range(6):
         first = planned.first(request())
-        assert isinstance(first, Pair)
+        assert isinstance(first, DisaggregatedPlan)
 
         second = planned.after(first, D_FAILED, request(), History().without(first.decode), may_retry=True)
 
-        assert isinstance(second, Pair)
+        assert isinstance(second, DisaggregatedPlan)
         assert second.decode is not first.decode
         assert (second.prefill, second.rank) == (first.prefill, first.rank)
         assert second.transfer_id != first.transfer_id
@@ -325,7 +329,7 @@ def test_a_prefill_node_that_cannot_serve_the_other_decode_node_is_not_kept() ->
 
     second = planned.after(first, D_FAILED, request(), History().without(first.decode), may_retry=True)
 
-    assert isinstance(second, Pair)
+    assert isinstance(second, DisaggregatedPlan)
     assert second.prefill.fingerprint == BFLOAT16
 
 
@@ -348,7 +352,7 @@ def test_a_failed_decode_leg_without_another_node_ends_with_its_own_error() -> N
     with pytest.raises(BadGatewayError):
         planned.after(first, D_FAILED, request(), history, may_retry=True)
     with pytest.raises(NodeAnsweredError) as raised:
-        planned.after(first, DecodeFailed(Kind.STATUS, "500", own), request(), history, may_retry=True)
+        planned.after(first, DecodeFailed(FailureKind.STATUS, "500", own), request(), history, may_retry=True)
     assert raised.value is own
 
 
@@ -359,7 +363,7 @@ def test_requests_rotate_over_data_parallel_ranks() -> None:
 
     chosen = [planned.first(request()) for _ in range(4)]
 
-    assert {(each.rank, each.control_address) for each in chosen if isinstance(each, Pair)} == {
+    assert {(each.rank, each.control_address) for each in chosen if isinstance(each, DisaggregatedPlan)} == {
         (0, "tcp://p:1"),
         (1, "tcp://p:2"),
     }
@@ -373,7 +377,7 @@ def test_a_prompt_goes_where_its_beginning_went() -> None:
 
     def choose(prompt: str) -> Node:
         chosen = made.first(request({"prompt": prompt}))
-        assert isinstance(chosen, Pair)
+        assert isinstance(chosen, DisaggregatedPlan)
         return chosen.prefill
 
     first = choose(story)
@@ -391,8 +395,8 @@ def test_a_prompt_that_is_little_or_mostly_known_is_computed_where_it_is_decoded
 
     chosen = [made.first(request({"prompt": prompt})) for prompt in ("short", story, story + " and then?", "y" + story)]
 
-    assert [type(each) for each in chosen] == [Alone, Pair, Alone, Pair]
-    assert isinstance(chosen[2], Alone)
+    assert [type(each) for each in chosen] == [LocalPlan, DisaggregatedPlan, LocalPlan, DisaggregatedPlan]
+    assert isinstance(chosen[2], LocalPlan)
     assert (chosen[2].reason, chosen[2].label) == (reasons.SHORT, "short")
     assert chosen[2].own_bytes < CHUNK_BYTES
 
@@ -416,14 +420,14 @@ def test_without_prefill_nodes_a_full_decode_node_is_passed_by() -> None:
     with pytest.raises(NoRoomError):
         made.first(request({"prompt": "x" * 200}))
     assert made.first(request({"prompt": "x" * 50})).decode in (full, free)
-    assert isinstance(made.first(request({"prompt": "x" * 200, "prompt_logprobs": 1})), Alone)
+    assert isinstance(made.first(request({"prompt": "x" * 200, "prompt_logprobs": 1})), LocalPlan)
 
 
 def test_after_a_failed_prefill_leg_another_decode_node_computes_what_is_too_much_for_the_first() -> None:
     """No permission is needed: nobody has computed it yet. With all of them full the request has to wait."""
     first, other, lost = (node("decode", f"http://d{slot}", slot=slot) for slot in range(3))
     made = planner([], [first, other, lost], max_own_bytes=1000)
-    failed = Pair(decode=first, prefill=node("prefill"), rank=0, transfer_id="")
+    failed = DisaggregatedPlan(decode=first, prefill=node("prefill"), rank=0, transfer_id="")
     history = History().without(failed.prefill).without(lost)
     asked = request({"prompt": "x" * 200})
 
@@ -433,7 +437,7 @@ def test_after_a_failed_prefill_leg_another_decode_node_computes_what_is_too_muc
     other.own_prompt_bytes = 900
 
     assert (here.decode, there.decode, there.path, there.label) == (first, other, RECOMPUTED, "prefill_failed")
-    assert isinstance(here, Alone)
+    assert isinstance(here, LocalPlan)
     assert here.own_bytes == asked.prompt_bytes
     with pytest.raises(NoRoomError):
         made.after(failed, P_FAILED, asked, history, may_retry=False)
@@ -444,7 +448,7 @@ def test_after_a_failed_decode_leg_full_decode_nodes_are_waited_for() -> None:
     first, full = node("decode", "http://d0"), node("decode", "http://d1", slot=1)
     made = planner([], [first, full], max_own_bytes=1000)
     full.own_prompt_bytes = 1000
-    failed = Alone(decode=first, path=LOCAL, reason="")
+    failed = LocalPlan(decode=first, path=LOCAL, reason="")
 
     with pytest.raises(NoRoomError):
         made.after(failed, D_FAILED, request(), History().without(first), may_retry=True)
@@ -474,7 +478,7 @@ def test_a_request_without_a_model_goes_where_one_model_is_served() -> None:
     one = planner([node("prefill")], [node("decode"), node("decode", served_models=["m", "adapter"])])
     two = planner([], [node("decode"), node("decode", served_models=["other"])])
 
-    assert isinstance(one.first(unnamed), Pair)
+    assert isinstance(one.first(unnamed), DisaggregatedPlan)
     with pytest.raises(BadRequestError, match="must provide a 'model'"):
         two.first(unnamed)
 
@@ -498,7 +502,7 @@ def test_a_decode_node_is_used_however_long_its_engine_is_silent() -> None:
     """Its node would say if the engine's process were gone."""
     chosen = planner([node("prefill")], [silent("decode", for_s=10 * LONGEST_SILENCE_S)]).first(request())
 
-    assert isinstance(chosen, Pair)
+    assert isinstance(chosen, DisaggregatedPlan)
 
 
 def test_a_silent_decode_node_that_an_operator_drains_is_not_used() -> None:
@@ -510,8 +514,10 @@ def test_a_silent_decode_node_that_an_operator_drains_is_not_used() -> None:
         planner([node("prefill")], [drained]).first(request())
 
 
-@pytest.mark.parametrize(("kind", "again"), [(Kind.TIMEOUT, True), (Kind.STATUS, False)])
-def test_the_last_decode_node_is_asked_again_after_silence_and_not_after_a_failure(kind: Kind, *, again: bool) -> None:
+@pytest.mark.parametrize(("kind", "again"), [(FailureKind.TIMEOUT, True), (FailureKind.STATUS, False)])
+def test_the_last_decode_node_is_asked_again_after_silence_and_not_after_a_failure(
+    kind: FailureKind, *, again: bool
+) -> None:
     """As often as a request may be tried; another node comes first."""
     taker = silent("decode")
     members = [taker]
@@ -547,7 +553,7 @@ def test_a_silent_prefill_node_is_waited_for_as_long_as_a_decode_node_would_or_a
     with taker.computing(0 if room else 1):
         chosen = planned.first(request())
 
-    assert isinstance(chosen, Pair) is paired
+    assert isinstance(chosen, DisaggregatedPlan) is paired
 
 
 def test_a_prefill_node_that_stays_silent_does_not_lift_the_bound_on_decode_nodes() -> None:
@@ -564,7 +570,7 @@ def test_after_a_failed_prefill_leg_a_silent_decode_node_is_kept_unless_another_
     lost, taker = node("prefill"), silent("decode")
     members = [taker, silent("decode")]
     planned = planner([lost], members)
-    failed = Pair(decode=taker, prefill=lost, rank=0, transfer_id="")
+    failed = DisaggregatedPlan(decode=taker, prefill=lost, rank=0, transfer_id="")
     history = History().without(lost)
 
     kept = planned.after(failed, P_FAILED, request(), history, may_retry=True)

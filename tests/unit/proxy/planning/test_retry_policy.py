@@ -1,7 +1,7 @@
 import pytest
 
 from baton.proxy.planning.retry_budget import FLOOR_PER_S, RetryBudget
-from baton.proxy.planning.retry_policy import MIN_LEFT_S, Denied, History, Retries
+from baton.proxy.planning.retry_policy import MIN_LEFT_S, History, RetryDenial, RetryPolicy
 from tests.unit.proxy.members import node
 
 
@@ -84,18 +84,18 @@ def test_lasting_trouble_costs_a_share_and_not_a_multiple() -> None:
     [
         (1, 10.0, 5, None),
         (3, 10.0, 5, None),
-        (4, 10.0, 5, Denied.ATTEMPTS),
-        (1, MIN_LEFT_S / 2, 5, Denied.DEADLINE),
-        (1, 10.0, 0, Denied.BUDGET),
+        (4, 10.0, 5, RetryDenial.ATTEMPTS),
+        (1, MIN_LEFT_S / 2, 5, RetryDenial.DEADLINE),
+        (1, 10.0, 0, RetryDenial.BUDGET),
     ],
 )
-def test_a_retry_is_denied_for_a_reason(attempts: int, left_s: float, burst: int, denied: Denied | None) -> None:
+def test_a_retry_is_denied_for_a_reason(attempts: int, left_s: float, burst: int, denied: RetryDenial | None) -> None:
     """The request's own limit, its time, and what all requests may have together."""
     history = History()
     for _ in range(attempts):
         history = history.without(node("decode"))
 
-    retries = Retries(RetryBudget(share=0.2, burst=burst, clock=Clock()), max_attempts=4)
+    retries = RetryPolicy(RetryBudget(share=0.2, burst=burst, clock=Clock()), max_attempts=4)
 
     assert retries.denied(history, left_s) == denied
 

@@ -5,16 +5,16 @@ from typing import Any, cast
 
 import pytest
 
-from baton.proxy.errors import Kind, StreamBrokenError
+from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.planning.outcome import Opened
-from baton.proxy.response.client_response import Client
+from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.stream_relay import relay
 from baton.proxy.resume.stream import Stream
 
 
 async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> None:
     """Not the end of the stream behind it, which would be taken for a lost connection."""
-    told = StreamBrokenError(Kind.STATUS, "the engine failed")
+    told = StreamBrokenError(FailureKind.STATUS, "the engine failed")
     sent: list[bytes] = []
 
     async def start(_status: int, _head: Any, first: bytes, *, streams: bool, ends: bool) -> None:
@@ -30,7 +30,9 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
     stream = SimpleNamespace(passing=SimpleNamespace(take=lambda first: first[:6]), broken=told, ended=False)
 
     with pytest.raises(StreamBrokenError) as caught:
-        await relay(Opened(cast("Any", answer), b"tokens error"), cast("Client", client), cast("Stream", stream))
+        await relay(
+            Opened(cast("Any", answer), b"tokens error"), cast("ClientResponse", client), cast("Stream", stream)
+        )
 
     assert caught.value is told
     assert sent == [b"tokens"]

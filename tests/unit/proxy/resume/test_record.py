@@ -5,7 +5,7 @@ import pytest
 
 from baton.proxy.resume.events import Splitter
 from baton.proxy.resume.record import MAX_BYTES, ReplayRecord, TokenRecord
-from baton.proxy.resume.rules import Never
+from baton.proxy.resume.rules import NotResumableReason
 from tests.support.fake_answers import FIRST_ID, events
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -82,12 +82,12 @@ def test_only_one_token_with_text_is_a_clean_place(event: bytes, clean: int) -> 
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (chunk(token_ids=None), Never.NO_TOKEN_IDS),
-        (chunk(text=None), Never.NOT_PLAIN),
-        (chunk(index=1), Never.NOT_PLAIN),
+        (chunk(token_ids=None), NotResumableReason.NO_TOKEN_IDS),
+        (chunk(text=None), NotResumableReason.NOT_PLAIN),
+        (chunk(index=1), NotResumableReason.NOT_PLAIN),
     ],
 )
-def test_what_cannot_be_gone_on_with_is_noticed(event: bytes, reason: Never) -> None:
+def test_what_cannot_be_gone_on_with_is_noticed(event: bytes, reason: NotResumableReason) -> None:
     """It is relayed all the same."""
     record = TokenRecord(chat=False, hides=False)
     record.take(FIRST)
@@ -108,7 +108,7 @@ def test_reasoning_of_a_chat_is_noticed_and_what_was_sent_for_ids_alone_is_not_r
 
     assert record.take(empty) == b""
     assert record.take(said) == said.replace(b"[4]", b"null")
-    assert record.lost is Never.NOT_PLAIN
+    assert record.lost is NotResumableReason.NOT_PLAIN
 
 
 def test_a_record_is_bounded() -> None:
@@ -118,7 +118,7 @@ def test_a_record_is_bounded() -> None:
     for _ in range(2 * MAX_BYTES // len(event)):
         assert record.take(event) == event
 
-    assert record.lost is Never.TOO_LONG
+    assert record.lost is NotResumableReason.TOO_LONG
     assert sum(map(len, record.tail)) <= MAX_BYTES
 
 

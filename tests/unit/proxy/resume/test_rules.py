@@ -5,7 +5,7 @@ import pytest
 
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.parse import ClientRequest, parse
-from baton.proxy.resume.rules import SENTENCES, Never, Way, judge, limit
+from baton.proxy.resume.rules import SENTENCES, NotResumableReason, ResumeStrategy, judge, limit
 
 GREEDY = {"temperature": 0, "max_tokens": 9, "stream": True}
 SEEDED = {"temperature": 1.0, "seed": 3, "stream": True}
@@ -38,7 +38,7 @@ def chat(**more: Any) -> ClientRequest:
 )
 def test_what_depends_on_the_ids_alone_goes_on_from_them(make: Any, more: dict[str, Any]) -> None:
     """Greedy, and nothing that counts or matches what was said so far."""
-    assert judge(make(**{**GREEDY, **more})) is Way.TOKEN_IDS
+    assert judge(make(**{**GREEDY, **more})) is ResumeStrategy.TOKEN_IDS
 
 
 @pytest.mark.parametrize(
@@ -62,34 +62,34 @@ def test_what_depends_on_the_ids_alone_goes_on_from_them(make: Any, more: dict[s
 )
 def test_other_deterministic_answers_are_replayed(more: dict[str, Any]) -> None:
     """A field that nobody has looked at is among them."""
-    assert judge(completion(**{**GREEDY, **more})) is Way.REPLAY
+    assert judge(completion(**{**GREEDY, **more})) is ResumeStrategy.REPLAY
 
 
 @pytest.mark.parametrize("more", [{"tools": [{}]}, {"reasoning_effort": "low"}, {"include_reasoning": False}])
 def test_what_a_parser_shapes_is_replayed(more: dict[str, Any]) -> None:
     """Parsers of a chat carry state over the whole answer."""
-    assert judge(chat(**{**GREEDY, **more})) is Way.REPLAY
+    assert judge(chat(**{**GREEDY, **more})) is ResumeStrategy.REPLAY
 
 
 @pytest.mark.parametrize(
     ("request_", "reason"),
     [
-        (completion(stream=True), Never.RANDOM),
-        (completion(stream=True, temperature=0.5), Never.RANDOM),
-        (completion(stream=True, temperature=None, top_k=1), Never.RANDOM),
-        (completion(**GREEDY, n=2), Never.SEVERAL),
-        (completion(**GREEDY, best_of=2), Never.SEVERAL),
-        (completion(**{**GREEDY, "prompt": ["a", "b"]}), Never.SEVERAL),
-        (completion(**{**GREEDY, "prompt": [[1], [2]]}), Never.SEVERAL),
-        (completion(**GREEDY, use_beam_search=True), Never.SEVERAL),
-        (completion(**GREEDY, echo=True), Never.ECHO),
-        (chat(**GREEDY, logprobs=True), Never.NOT_PLAIN),
-        (completion(**SEEDED, logprobs=1), Never.NOT_PLAIN),
-        (completion(**SEEDED, return_token_ids=True), Never.NOT_PLAIN),
-        (completion(**GREEDY, prompt_logprobs=1), Never.NOT_PLAIN),
+        (completion(stream=True), NotResumableReason.RANDOM),
+        (completion(stream=True, temperature=0.5), NotResumableReason.RANDOM),
+        (completion(stream=True, temperature=None, top_k=1), NotResumableReason.RANDOM),
+        (completion(**GREEDY, n=2), NotResumableReason.SEVERAL),
+        (completion(**GREEDY, best_of=2), NotResumableReason.SEVERAL),
+        (completion(**{**GREEDY, "prompt": ["a", "b"]}), NotResumableReason.SEVERAL),
+        (completion(**{**GREEDY, "prompt": [[1], [2]]}), NotResumableReason.SEVERAL),
+        (completion(**GREEDY, use_beam_search=True), NotResumableReason.SEVERAL),
+        (completion(**GREEDY, echo=True), NotResumableReason.ECHO),
+        (chat(**GREEDY, logprobs=True), NotResumableReason.NOT_PLAIN),
+        (completion(**SEEDED, logprobs=1), NotResumableReason.NOT_PLAIN),
+        (completion(**SEEDED, return_token_ids=True), NotResumableReason.NOT_PLAIN),
+        (completion(**GREEDY, prompt_logprobs=1), NotResumableReason.NOT_PLAIN),
     ],
 )
-def test_what_is_never_resumed_has_a_reason(request_: ClientRequest, reason: Never) -> None:
+def test_what_is_never_resumed_has_a_reason(request_: ClientRequest, reason: NotResumableReason) -> None:
     """The client reads the sentence, the operator the label."""
     assert judge(request_) is reason
     assert SENTENCES[reason]
@@ -97,13 +97,13 @@ def test_what_is_never_resumed_has_a_reason(request_: ClientRequest, reason: Nev
 
 def test_every_reason_has_a_sentence() -> None:
     """None is shown as a label."""
-    assert set(SENTENCES) == set(Never)
+    assert set(SENTENCES) == set(NotResumableReason)
 
 
 def test_log_probabilities_of_a_completion_can_be_gone_on_with() -> None:
     """Their shape is the one that the next leg answers in."""
-    assert judge(completion(**GREEDY, logprobs=2, return_tokens_as_token_ids=True)) is Way.TOKEN_IDS
-    assert judge(chat(**GREEDY, logprobs=False)) is Way.TOKEN_IDS
+    assert judge(completion(**GREEDY, logprobs=2, return_tokens_as_token_ids=True)) is ResumeStrategy.TOKEN_IDS
+    assert judge(chat(**GREEDY, logprobs=False)) is ResumeStrategy.TOKEN_IDS
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_the_limit_is_the_clients_or_vllms_for_a_completion(request_: ClientRequ
 
 def test_a_chat_without_a_limit_is_replayed() -> None:
     """Its limit is the node's, which counts from where the second leg begins."""
-    assert judge(chat(temperature=0, stream=True)) is Way.REPLAY
+    assert judge(chat(temperature=0, stream=True)) is ResumeStrategy.REPLAY

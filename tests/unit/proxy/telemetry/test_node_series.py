@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from baton.proxy.errors import Kind, UpstreamError
+from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.node import Node
 from baton.proxy.telemetry.node_series import FRESH_S, NodeSeries, Page, merge
@@ -52,7 +52,7 @@ class Nodes:
         """Answer as the node would."""
         self.asked.append(url)
         if url == "http://gone":
-            raise UpstreamError(Kind.CONNECT, "it cannot be reached")
+            raise UpstreamError(FailureKind.CONNECT, "it cannot be reached")
 
         async def read_all() -> bytes:
             return TEXT.encode()
