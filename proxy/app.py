@@ -94,7 +94,7 @@ class FrontDoor:
 
 
 def create_app(
-    config: BatonConfig, secret: ClusterSecret, admin_token: AdminToken | None = None, seat: WorkerSlot | None = None
+    config: BatonConfig, secret: ClusterSecret, admin_token: AdminToken | None = None, slot: WorkerSlot | None = None
 ) -> FrontDoor:
     """Wire the proxy; its life begins and ends with ASGI's lifespan.
 
@@ -102,7 +102,7 @@ def create_app(
         config: The whole configuration.
         secret: The cluster's.
         admin_token: Without it the admin API is off.
-        seat: Of this worker; None if it is the only one.
+        slot: Of this worker; None if it is the only one.
 
     Raises:
         SourceError: the configuration names members in a way that nobody can follow.
@@ -112,16 +112,16 @@ def create_app(
     upstream = Upstream(connect_timeout_s=config.proxy.connect_timeout_s)
     members = NodeRegistry(config.proxy, secret, upstream)
     counted = metrics.Metrics()
-    sight = RequestTelemetry(config.proxy, counted, tracing_of(config.proxy))
+    telemetry = RequestTelemetry(config.proxy, counted, tracing_of(config.proxy))
     admission = Admission(
         config.proxy, members=lambda: len(members.prefill) + len(members.decode), waited=counted.waited
     )
     counted.watch_gate(admission.gate)
     keys_file = config.proxy.api_keys_file
-    doors = ApiKeyAuth(keys_file, sight, admission.claims, seat) if keys_file is not None else None
+    doors = ApiKeyAuth(keys_file, telemetry, admission.claims, slot) if keys_file is not None else None
     budget = RetryBudget(share=config.proxy.retry_share, burst=config.proxy.retry_burst, clock=time.monotonic)
-    crew = WorkerGroup(members, counted, admission, seat, retries_left=lambda: budget.left)
-    dashboard = Dashboard(crew, members, admission, sight=sight, secret=secret, upstream=upstream)
+    worker_group = WorkerGroup(members, counted, admission, slot, retries_left=lambda: budget.left)
+    dashboard = Dashboard(worker_group, members, admission, telemetry=telemetry, secret=secret, upstream=upstream)
     cancels = CancelNotifier(secret, upstream, counted, patience_s=config.transfer.orphan_timeout_s)
     attempts = AttemptRunner(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
     planner = Planner(
@@ -137,10 +137,10 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        sight.start()
+        telemetry.start()
         await members.start()
         try:
-            await crew.start(config.proxy.probe_timeout_s)
+            await worker_group.start(config.proxy.probe_timeout_s)
             if doors is not None:
                 doors.start()
             yield
@@ -148,25 +148,25 @@ def create_app(
             if doors is not None:
                 await doors.stop()
             await dashboard.stop()
-            await crew.stop()
+            await worker_group.stop()
             await members.stop()
             await attempts.stop()
             await cancels.stop()
             await upstream.stop()
-            await asyncio.to_thread(sight.stop)
+            await asyncio.to_thread(telemetry.stop)
 
     api = FastAPI(title="Baton", lifespan=lifespan, openapi_url=None)  # `document/` has its own
     describe_data_routes(api)
     add_document(api, EngineDocument(members, upstream))
     series = NodeSeries(lambda: (*members.prefill, *members.decode), upstream) if config.proxy.node_metrics else None
-    _add_routes(api, members, crew, series, needs_prefill=config.proxy.when_no_prefill == "refuse")
+    _add_routes(api, members, worker_group, series, needs_prefill=config.proxy.when_no_prefill == "refuse")
     unchanging = {"version": about.running_version(), "settings": about.settings(config.proxy)}
-    api.include_router(admin_router(members, crew, upstream, admin_token, unchanging))
+    api.include_router(admin_router(members, worker_group, upstream, admin_token, unchanging))
     api.include_router(dashboard_router(dashboard, admin_token))
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(RequestValidationError, _invalid)
     failover = Failover(planner, attempts, RetryPolicy(budget, max_attempts=config.proxy.max_attempts), counted)
-    shared = (config, admission, failover, sight)
+    shared = (config, admission, failover, telemetry)
     return FrontDoor(
         RequestHandler(*shared),
         Conversations(*shared, members=members, upstream=upstream, attempts=attempts),
@@ -191,7 +191,7 @@ def _conditional(config: ProxyConfig, members: NodeRegistry) -> LocalPrefillPoli
 
 
 def _add_routes(
-    api: FastAPI, members: NodeRegistry, crew: WorkerGroup, series: NodeSeries | None, *, needs_prefill: bool
+    api: FastAPI, members: NodeRegistry, worker_group: WorkerGroup, series: NodeSeries | None, *, needs_prefill: bool
 ) -> None:
     @api.head("/health", include_in_schema=False)
     @api.get("/health", response_class=Response)
@@ -208,7 +208,7 @@ def _add_routes(
     @api.get("/metrics", response_class=PlainTextResponse)
     async def metrics_text() -> Response:
         """Return Prometheus' text format."""
-        own = await crew.metrics()
+        own = await worker_group.metrics()
         return Response(own + await series.text() if series else own, media_type=metrics.CONTENT_TYPE)
 
     @api.get("/version")

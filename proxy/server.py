@@ -50,8 +50,8 @@ def run(config: BatonConfig) -> None:
         _serve(config, app, _listen(config)[0])
         return
 
-    def serve(seat: WorkerSlot, sockets: Sequence[socket.socket]) -> None:
-        _serve(config, create_app(config, secret, token, seat), list(sockets))
+    def serve(slot: WorkerSlot, sockets: Sequence[socket.socket]) -> None:
+        _serve(config, create_app(config, secret, token, slot), list(sockets))
 
     signal.signal(signal.SIGTERM, _exit)  # until the supervisor takes it, and after: the directory is removed
     with TemporaryDirectory(prefix="baton-proxy-") as directory:

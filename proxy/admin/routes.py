@@ -52,14 +52,18 @@ _bearer: Final = HTTPBearer(auto_error=False, description="The token in `proxy.a
 
 
 def admin_router(
-    members: NodeRegistry, crew: WorkerGroup, upstream: Upstream, token: AdminToken | None, about: dict[str, Any]
+    members: NodeRegistry,
+    worker_group: WorkerGroup,
+    upstream: Upstream,
+    token: AdminToken | None,
+    about: dict[str, Any],
 ) -> APIRouter:
     """Return the routes; `about` is what never changes of the state."""
     router = APIRouter(
         tags=["admin"], route_class=guarded_by(token), dependencies=[Depends(_bearer)], responses=REFUSALS
     )
-    _add_member_routes(router, members, crew, about)
-    _add_fan_out_routes(router, members, crew, upstream)
+    _add_member_routes(router, members, worker_group, about)
+    _add_fan_out_routes(router, members, worker_group, upstream)
     return router
 
 
@@ -87,21 +91,23 @@ def guarded_by(token: AdminToken | None) -> type[APIRoute]:
     return GuardedRoute
 
 
-def _add_member_routes(router: APIRouter, members: NodeRegistry, crew: WorkerGroup, about: dict[str, Any]) -> None:
+def _add_member_routes(
+    router: APIRouter, members: NodeRegistry, worker_group: WorkerGroup, about: dict[str, Any]
+) -> None:
     @router.get("/admin/nodes")
     async def nodes() -> NodeList:
         """List all members."""
-        return NodeList(nodes=await crew.nodes())
+        return NodeList(nodes=await worker_group.nodes())
 
     @router.get("/admin/state")
     async def state() -> AdminState:
         """Say who is a member, why, who is on the way out, and how this proxy is set and doing."""
-        return AdminState(**about, **await crew.state())
+        return AdminState(**about, **await worker_group.state())
 
     @router.post("/admin/nodes", status_code=201, responses={200: {"model": NodeView}})
     async def add(address: NodeAddress, response: Response) -> NodeView:
         """Make a node a member. One that is already (200) gets work again if it was drained."""
-        node, is_new = await _change(crew, partial(_add, members, address.role, _base_url(address.url)))
+        node, is_new = await _change(worker_group, partial(_add, members, address.role, _base_url(address.url)))
         if not is_new:
             response.status_code = HTTPStatus.OK
         return node
@@ -109,18 +115,18 @@ def _add_member_routes(router: APIRouter, members: NodeRegistry, crew: WorkerGro
     @router.delete("/admin/nodes")
     async def remove(url: str) -> NodeList:
         """Make a node leave: no new work, what it carries goes on. It stays out until it is added again."""
-        return await _change(crew, partial(_each, members, url, members.remove))
+        return await _change(worker_group, partial(_each, members, url, members.remove))
 
     @router.post("/admin/nodes/drain")
     async def drain(request: DrainRequest) -> NodeList:
         """Give a node no more work; what it carries goes on, and it stays a member."""
         tell = partial(members.drain, draining=request.draining)
-        return await _change(crew, partial(_each, members, request.url, tell))
+        return await _change(worker_group, partial(_each, members, request.url, tell))
 
 
-async def _change(crew: WorkerGroup, act: Callable[[], T]) -> T:
+async def _change(worker_group: WorkerGroup, act: Callable[[], T]) -> T:
     try:
-        return await crew.change(act)
+        return await worker_group.change(act)
     except OverrideStoreError as exc:
         raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, str(exc)) from exc
 
@@ -139,7 +145,9 @@ def _each(members: NodeRegistry, url: str, act: Callable[[Node], None]) -> NodeL
     return NodeList(nodes=[view(node) for node in found])
 
 
-def _add_fan_out_routes(router: APIRouter, members: NodeRegistry, crew: WorkerGroup, upstream: Upstream) -> None:
+def _add_fan_out_routes(
+    router: APIRouter, members: NodeRegistry, worker_group: WorkerGroup, upstream: Upstream
+) -> None:
     one_at_a_time = asyncio.Lock()
 
     async def send_to_nodes(request: Request, path: FanOutPath, choose: Callable[[bytes], Sequence[Node]]) -> Response:
@@ -155,7 +163,7 @@ def _add_fan_out_routes(router: APIRouter, members: NodeRegistry, crew: WorkerGr
                 return Response(exc.body(), exc.status, media_type="application/json")
             answers = await fan_out(upstream, chosen, path + query, body)
         answers += [not_asked(node) for node in members.all() if node.info is None]
-        await crew.probe_now()  # what they serve may have changed
+        await worker_group.probe_now()  # what they serve may have changed
         return _joined(answers)
 
     responses: dict[int | str, dict[str, Any]] = {

@@ -1,6 +1,6 @@
 """What one worker knows of the others: whichever of them is asked answers for all.
 
-With one worker there is no seat, no file and no socket, and the answer is its own.
+With one worker there is no slot, no file and no socket, and the answer is its own.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ class WorkerGroup:
         members: NodeRegistry,
         counted: Metrics,
         admission: Admission,
-        seat: WorkerSlot | None = None,
+        slot: WorkerSlot | None = None,
         *,
         retries_left: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -53,19 +53,19 @@ class WorkerGroup:
         self._made_s = time.monotonic()
         self._admission = admission
         self._counted = counted
-        self._seat = seat
-        self._book = OverrideStore(seat.orders) if seat else None
-        self._channel = Channel(seat.channel_of(seat.number), self._answer) if seat else None
+        self._slot = slot
+        self._book = OverrideStore(slot.orders) if slot else None
+        self._channel = Channel(slot.channel_of(slot.number), self._answer) if slot else None
         self._version = 0
-        self._carried = Counted()  # counted by former workers in this seat
+        self._carried = Counted()  # counted by former workers in this slot
         self._tasks: set[asyncio.Task[None]] = set()
         self.tells: dict[str, Callable[[], bytes]] = {}  # further words, and what this worker answers
 
     async def start(self, probes_timeout_s: float) -> None:
         """Take over what is ordered and was counted, and wait for the first probes: then requests may come."""
-        if self._seat is None or self._book is None or self._channel is None:
+        if self._slot is None or self._book is None or self._channel is None:
             return
-        self._carried = _read_counters(self._seat, self._seat.number)
+        self._carried = _read_counters(self._slot, self._slot.number)
         self._write_counters(self._count())  # that it was started is known even if it ends at once
         self._members.on_forgotten = self._forgotten
         self._adopt(self._book)
@@ -75,7 +75,7 @@ class WorkerGroup:
 
     async def stop(self) -> None:
         """Write down what was counted; idempotent."""
-        if self._seat is None or self._channel is None:
+        if self._slot is None or self._channel is None:
             return
         for task in self._tasks:
             task.cancel()
@@ -137,19 +137,19 @@ class WorkerGroup:
 
     async def all_tell(self, word: str) -> list[bytes]:
         """Return what each worker says to a word of `tells`, this one's first; those that do not answer are left out."""
-        paths = [self._seat.channel_of(number) for number in self._seat.others] if self._seat else []
+        paths = [self._slot.channel_of(number) for number in self._slot.others] if self._slot else []
         answers = await asyncio.gather(*(ask(path, word) for path in paths), return_exceptions=True)
         return [self.tells[word](), *(answer for answer in answers if isinstance(answer, bytes))]
 
     @property
     def size(self) -> int:
         """How many workers there are."""
-        return self._seat.workers if self._seat else 1
+        return self._slot.workers if self._slot else 1
 
     @property
     def number(self) -> int:
         """Which of them this is."""
-        return self._seat.number if self._seat else 0
+        return self._slot.number if self._slot else 0
 
     # --- among workers ---
 
@@ -165,27 +165,27 @@ class WorkerGroup:
         return b"done"
 
     async def _reports(self) -> list[Report]:
-        if self._seat is None:
+        if self._slot is None:
             return [self._report()]
-        others = await asyncio.gather(*(_report_of(self._seat, number) for number in self._seat.others))
+        others = await asyncio.gather(*(_report_of(self._slot, number) for number in self._slot.others))
         return sorted((self._report(), *others), key=lambda report: report.worker)
 
     async def _tell(self, word: str) -> None:
-        if self._seat is None:
+        if self._slot is None:
             return
-        asked = (ask(self._seat.channel_of(number), word) for number in self._seat.others)
+        asked = (ask(self._slot.channel_of(number), word) for number in self._slot.others)
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        silent = [number for number, answer in zip(self._seat.others, answers, strict=True) if answer != b"done"]
+        silent = [number for number, answer in zip(self._slot.others, answers, strict=True) if answer != b"done"]
         if silent:  # one that starts will read it, one that is busy within a tick
             logger.warning("some workers did not answer", extra={"workers": silent, "asked": word})
 
     def _report(self) -> Report:
         """Say where this worker stands. What it says that it has counted it has written down: nobody sees it shrink."""
         found = self._count()
-        if self._seat is not None:
+        if self._slot is not None:
             self._write_counters(found)
         return Report(
-            worker=self._seat.number if self._seat else 0,
+            worker=self._slot.number if self._slot else 0,
             pid=os.getpid(),
             counted=found,
             nodes=[node_views.view(node).model_dump(mode="json") for node in self._members.all()],
@@ -197,10 +197,10 @@ class WorkerGroup:
         )
 
     async def _run(self) -> None:
-        assert self._seat is not None
+        assert self._slot is not None
         assert self._book is not None
         while True:
-            self._seat.beat()
+            self._slot.beat()
             await asyncio.sleep(TICK_S)
             self._write_counters(self._count())
             self._catch_up(self._book)
@@ -244,16 +244,16 @@ class WorkerGroup:
     def _count(self) -> Counted:
         nodes = self._members.all()
         own = [*self._counted.collect(), node_metrics.openings([node_views.view(node) for node in nodes])]
-        if self._seat is not None:
-            own += _crew_metrics(self._seat)
+        if self._slot is not None:
+            own += _crew_metrics(self._slot)
         times = tallied((self._carried.times, (tally(node.role, node.url, node.times) for node in nodes)))
         return Counted(added_up((self._carried.families, families(own))), times)
 
     def _write_counters(self, found: Counted) -> None:
-        assert self._seat is not None
+        assert self._slot is not None
         kept = Counted(lasting(found.families), found.times)
         try:
-            replace_file(self._seat.counters_of(self._seat.number), msgspec.json.encode(kept))
+            replace_file(self._slot.counters_of(self._slot.number), msgspec.json.encode(kept))
         except OSError as exc:  # a full disk: worse counters after a crash, and nothing else
             logger.warning("counters could not be written down", extra={"reason": exc.strerror})
 
@@ -263,17 +263,17 @@ class WorkerGroup:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _report_of(seat: WorkerSlot, number: int) -> Report:
-    """Ask a worker; if it does not answer, what was counted in its seat is known all the same."""
+async def _report_of(slot: WorkerSlot, number: int) -> Report:
+    """Ask a worker; if it does not answer, what was counted in its slot is known all the same."""
     try:
-        return msgspec.json.decode(await ask(seat.channel_of(number), REPORT), type=Report)
+        return msgspec.json.decode(await ask(slot.channel_of(number), REPORT), type=Report)
     except (NoAnswerError, msgspec.DecodeError):
-        return Report(worker=number, pid=None, counted=_read_counters(seat, number))
+        return Report(worker=number, pid=None, counted=_read_counters(slot, number))
 
 
-def _read_counters(seat: WorkerSlot, number: int) -> Counted:
+def _read_counters(slot: WorkerSlot, number: int) -> Counted:
     try:
-        return msgspec.json.decode(seat.counters_of(number).read_bytes(), type=Counted)
+        return msgspec.json.decode(slot.counters_of(number).read_bytes(), type=Counted)
     except FileNotFoundError:
         return Counted()
 
@@ -294,10 +294,10 @@ def _of_members(found: Iterable[Family], nodes: Iterable[NodeView]) -> list[Fami
     ]
 
 
-def _crew_metrics(seat: WorkerSlot) -> list[Metric]:
+def _crew_metrics(slot: WorkerSlot) -> list[Metric]:
     """Return this worker's part of what there is to know of all: 1 that answers, and whether it replaced another."""
     restarts = CounterMetricFamily("baton_worker_restarts", "How often a worker that ended was started again")
-    restarts.add_metric((), int(seat.starts > 1))
+    restarts.add_metric((), int(slot.starts > 1))
     answering = GaugeMetricFamily("baton_workers", "Workers that answered this scrape")
     answering.add_metric((), 1)
     return [restarts, answering]

@@ -27,12 +27,14 @@ MOST_NAMED: Final = 20  # in one log line
 class ApiKeyAuth:
     """All doors of one proxy that asks for keys."""
 
-    def __init__(self, path: Path, sight: RequestTelemetry, claims: ConnectionBudget, seat: WorkerSlot | None) -> None:
+    def __init__(
+        self, path: Path, telemetry: RequestTelemetry, claims: ConnectionBudget, slot: WorkerSlot | None
+    ) -> None:
         """Raises `KeyFileError`: the file cannot be used."""
-        self._sight = sight
+        self._telemetry = telemetry
         self._claims = claims
-        self._counted = AccessMetrics(sight.metrics.registry)
-        self._keyring = Keyring(counts_of(seat))
+        self._counted = AccessMetrics(telemetry.metrics.registry)
+        self._keyring = Keyring(counts_of(slot))
         self._follower = FileWatcher(
             "the file of API keys",
             [path],
@@ -51,11 +53,13 @@ class ApiKeyAuth:
 
     def guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> AuthMiddleware:
         """Return a guard before an application that serves requests."""
-        return AuthMiddleware(app, label, self._keyring, self._counted, sight=self._sight, claims=self._claims)
+        return AuthMiddleware(app, label, self._keyring, self._counted, telemetry=self._telemetry, claims=self._claims)
 
     def reading_guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> ReadingAuthMiddleware:
         """Return a guard before one that only tells something."""
-        return ReadingAuthMiddleware(app, label, self._keyring, self._counted, sight=self._sight, claims=self._claims)
+        return ReadingAuthMiddleware(
+            app, label, self._keyring, self._counted, telemetry=self._telemetry, claims=self._claims
+        )
 
     def _take(self, keys: tuple[Key, ...]) -> None:
         changes = self._keyring.adopt(keys)

@@ -53,13 +53,13 @@ class Counts:
         self._cells[0] = when_s
 
 
-def counts_of(seat: WorkerSlot | None) -> Callable[[str], Counts]:
+def counts_of(slot: WorkerSlot | None) -> Callable[[str], Counts]:
     """Return what makes the counts of a key, by its name."""
-    if seat is None:
+    if slot is None:
         return lambda _: Counts([0.0, 0.0])
-    directory = seat.directory / "keys"
+    directory = slot.directory / "keys"
     directory.mkdir(mode=0o700, exist_ok=True)
-    return lambda name: Counts(_shared(directory / sha256(name.encode()).hexdigest(), seat.workers + 1), seat.number)
+    return lambda name: Counts(_shared(directory / sha256(name.encode()).hexdigest(), slot.workers + 1), slot.number)
 
 
 def _shared(path: Path, cells: int) -> MutableSequence[float]:

@@ -28,15 +28,15 @@ class AuthMiddleware:
         keyring: Keyring,
         counted: AccessMetrics,
         *,
-        sight: RequestTelemetry,
+        telemetry: RequestTelemetry,
         claims: ConnectionBudget,
     ) -> None:
-        """`label` names a request's endpoint, for `sight`; nothing is claimed here."""
+        """`label` names a request's endpoint, for `telemetry`; nothing is claimed here."""
         self._app = app
         self._label = label
         self._keyring = keyring
         self._counted = counted
-        self._sight = sight
+        self._telemetry = telemetry
         self._claims = claims
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,7 +59,7 @@ class AuthMiddleware:
         self._counted.refused(error.name, error.denial)
         request_id, claim = request_id_of(scope["headers"]), self._claims.claim()
         client = ClientResponse(send, writer_of(scope), claim, request_id, shape_of(scope["path"]))
-        with self._sight.exchange(self._label(scope), scope, client):
+        with self._telemetry.exchange(self._label(scope), scope, client):
             if is_reset_unless_read(scope):
                 await discard_body(receive)
             await client.fail(error)

@@ -14,7 +14,7 @@ from baton.proxy.admission.admission import Admission
 from baton.proxy.dashboard.asking import Nodes
 from baton.proxy.dashboard.clocks import offset
 from baton.proxy.dashboard.recorder import RequestRecorder
-from baton.proxy.dashboard.snapshot import DashboardSnapshot, for_anybody, glimpse, joined
+from baton.proxy.dashboard.snapshot import DashboardSnapshot, for_anybody, joined, snapshot
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
@@ -29,27 +29,27 @@ class Dashboard:
 
     def __init__(
         self,
-        crew: WorkerGroup,
+        worker_group: WorkerGroup,
         members: NodeRegistry,
         admission: Admission,
         *,
-        sight: RequestTelemetry,
+        telemetry: RequestTelemetry,
         secret: ClusterSecret,
         upstream: Upstream,
     ) -> None:
-        self._crew = crew
+        self._worker_group = worker_group
         self._members = members
         self._admission = admission
-        self._registry = sight.metrics.registry
-        self._scene = RequestRecorder(sight)
+        self._registry = telemetry.metrics.registry
+        self._recorder = RequestRecorder(telemetry)
         self._nodes = Nodes(secret, upstream, members)
         self._made: dict[bool, tuple[float, bytes]] = {}  # for operators or not: when, and what
         self._making = asyncio.Lock()
-        crew.tells |= {GLANCE: self._glance, LOOK: self._look}
+        worker_group.tells |= {GLANCE: self._glance, LOOK: self._look}
 
     async def stop(self) -> None:
         """Look no more; idempotent."""
-        self._scene.stop()
+        self._recorder.stop()
         await self._nodes.stop()
 
     async def feed(self, *, for_operator: bool) -> bytes:
@@ -71,9 +71,9 @@ class Dashboard:
 
     async def _make(self, *, for_operator: bool) -> bytes:
         if for_operator:
-            self._nodes.start(lambda: self._scene.is_watched)
-        told = await self._crew.all_tell(LOOK if for_operator else GLANCE)
-        body = joined([msgspec.json.decode(each, type=DashboardSnapshot) for each in told], self._crew.size)
+            self._nodes.start(lambda: self._recorder.is_watched)
+        told = await self._worker_group.all_tell(LOOK if for_operator else GLANCE)
+        body = joined([msgspec.json.decode(each, type=DashboardSnapshot) for each in told], self._worker_group.size)
         head = {
             "format": FORMAT,
             "at": round(time.time(), 3),
@@ -86,14 +86,14 @@ class Dashboard:
         return msgspec.json.encode({**head, **body, **told_by_nodes})
 
     def _glance(self) -> bytes:
-        return self._glimpse(None)
+        return self._snapshot(None)
 
     def _look(self) -> bytes:
-        self._scene.look()
-        return self._glimpse(self._scene.shown())
+        self._recorder.look()
+        return self._snapshot(self._recorder.shown())
 
-    def _glimpse(self, requests: dict[str, Any] | None) -> bytes:
-        made = glimpse(self._crew.number, self._members, self._admission, self._registry, requests)
+    def _snapshot(self, requests: dict[str, Any] | None) -> bytes:
+        made = snapshot(self._worker_group.number, self._members, self._admission, self._registry, requests)
         return msgspec.json.encode(made)
 
 

@@ -18,8 +18,8 @@ MOST_ENDED: Final = 96
 class RequestRecorder:
     """Watches while it is looked at."""
 
-    def __init__(self, sight: RequestTelemetry) -> None:
-        self._sight = sight
+    def __init__(self, telemetry: RequestTelemetry) -> None:
+        self._telemetry = telemetry
         self._numbers = count(1)
         self._live: dict[int, WatchedClient] = {}
         self._ended: deque[dict[str, Any]] = deque(maxlen=MOST_ENDED)
@@ -43,7 +43,7 @@ class RequestRecorder:
         if self._over is not None:
             self._over.cancel()
             self._over = None
-        self._sight.client = ClientResponse
+        self._telemetry.client = ClientResponse
         self._live.clear()
         self._ended.clear()
 
@@ -57,7 +57,7 @@ class RequestRecorder:
         }
 
     def _watch(self) -> None:
-        self._sight.client = self._client
+        self._telemetry.client = self._client
 
     def _client(self, *args: Any, **more: Any) -> ClientResponse:
         if len(self._live) >= MOST_WATCHED:

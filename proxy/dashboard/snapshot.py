@@ -71,7 +71,7 @@ class DashboardSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     requests: dict[str, Any] | None = None  # None: they are not watched
 
 
-def glimpse(
+def snapshot(
     worker: int,
     members: NodeRegistry,
     admission: Admission,
@@ -109,26 +109,26 @@ def glimpse(
     )
 
 
-def joined(glimpses: Sequence[DashboardSnapshot], workers: int) -> dict[str, Any]:
+def joined(snapshots: Sequence[DashboardSnapshot], workers: int) -> dict[str, Any]:
     """Return what all workers that answered show together, for operators."""
     more: dict[tuple[str, str], list[NodeShown]] = {}
-    for each in glimpses:
+    for each in snapshots:
         for node in each.nodes:
             more.setdefault((node.view["role"], node.view["url"]), []).append(node)
-    nodes = node_views.joined([NodeView.model_validate(node.view) for node in each.nodes] for each in glimpses)
-    leaving = node_views.leaving([LeavingView.model_validate(node) for node in each.leaving] for each in glimpses)
-    watched = [each.requests for each in glimpses if each.requests is not None]
+    nodes = node_views.joined([NodeView.model_validate(node.view) for node in each.nodes] for each in snapshots)
+    leaving = node_views.leaving([LeavingView.model_validate(node) for node in each.leaving] for each in snapshots)
+    watched = [each.requests for each in snapshots if each.requests is not None]
     return {
-        "workers": {"answering": len(glimpses), "of": workers},
+        "workers": {"answering": len(snapshots), "of": workers},
         "nodes": [{**view.model_dump(mode="json"), **_sums(more[view.role, view.url])} for view in nodes],
         "leaving": [each.model_dump(mode="json") for each in leaving],
-        "inside": sum(each.inside for each in glimpses),
-        "waiting": sum(each.waiting for each in glimpses),
-        "in_flight": sum(each.in_flight for each in glimpses),
-        "counters": {name: _added(each.counters.get(name, {}) for each in glimpses) for name in COUNTERS},
-        "ttft": _added(each.ttft for each in glimpses),
-        "gaps": [sum(column) for column in zip(*(each.gaps for each in glimpses if each.gaps), strict=True)],
-        "gaps_sum_s": sum(each.gaps_sum_s for each in glimpses),
+        "inside": sum(each.inside for each in snapshots),
+        "waiting": sum(each.waiting for each in snapshots),
+        "in_flight": sum(each.in_flight for each in snapshots),
+        "counters": {name: _added(each.counters.get(name, {}) for each in snapshots) for name in COUNTERS},
+        "ttft": _added(each.ttft for each in snapshots),
+        "gaps": [sum(column) for column in zip(*(each.gaps for each in snapshots if each.gaps), strict=True)],
+        "gaps_sum_s": sum(each.gaps_sum_s for each in snapshots),
         "gap_bounds_s": list(GAP_BOUNDS_S),
         "requests": {
             "live": sorted((one for each in watched for one in each["live"]), key=_by_arrival),

@@ -35,7 +35,7 @@ class Failover:
         self.metrics = metrics
         self.line = LocalPrefillQueue()
 
-    def course(self, deadline: asyncio.Timeout) -> "RequestAttempts":
+    def request_attempts(self, deadline: asyncio.Timeout) -> "RequestAttempts":
         """Begin with a request that arrived."""
         self.retries.arrived()
         return RequestAttempts(self, deadline)

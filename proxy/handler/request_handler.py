@@ -42,21 +42,23 @@ logger = logging.getLogger(__name__)
 class RequestHandler:
     """Serves the data routes, as a plain ASGI application."""
 
-    def __init__(self, config: BatonConfig, admission: Admission, failover: Failover, sight: RequestTelemetry) -> None:
+    def __init__(
+        self, config: BatonConfig, admission: Admission, failover: Failover, telemetry: RequestTelemetry
+    ) -> None:
         self._max_body_bytes = config.proxy.max_body_bytes
         self._resume = config.proxy.resume
         self._admission = admission
         self._failover = failover
-        self._metrics = sight.metrics
-        self._sight = sight
+        self._metrics = telemetry.metrics
+        self._telemetry = telemetry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, whatever happens."""
         route, request_id = self.label(scope), request_id_of(scope["headers"])
         claim = self._admission.claims.claim()
-        trace = self._sight.tracing.begin(scope["headers"], scope["method"], route, request_id)
-        client = self._sight.client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]), trace=trace)
-        with self._sight.exchange(route, scope, client):
+        trace = self._telemetry.tracing.begin(scope["headers"], scope["method"], route, request_id)
+        client = self._telemetry.client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]), trace=trace)
+        with self._telemetry.exchange(route, scope, client):
             try:
                 with claim:
                     await self._answer(scope, receive, client)
@@ -108,7 +110,7 @@ class RequestHandler:
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         """Serve a request that was let in."""
-        await answer(stream_of(request, self._resume), self._failover.course(deadline), client, self._metrics)
+        await answer(stream_of(request, self._resume), self._failover.request_attempts(deadline), client, self._metrics)
 
     def _gone(self, scope: Scope, client: ClientResponse) -> None:
         client.left = True

@@ -14,7 +14,7 @@ from baton.proxy.telemetry.metrics import Metrics
 logger = logging.getLogger(__name__)
 
 
-async def answer(stream: Stream, course: RequestAttempts, client: ClientResponse, metrics: Metrics) -> None:
+async def answer(stream: Stream, request_attempts: RequestAttempts, client: ClientResponse, metrics: Metrics) -> None:
     """Serve an answer.
 
     Raises:
@@ -23,7 +23,7 @@ async def answer(stream: Stream, course: RequestAttempts, client: ClientResponse
     broken: StreamBrokenError | None = None
     while True:
         try:
-            async with course.answer(stream.asked, client.take) as opened:
+            async with request_attempts.answer(stream.asked, client.take) as opened:
                 return await relay(opened, client, stream)
         except StreamBrokenError as exc:
             broken = exc
@@ -34,15 +34,19 @@ async def answer(stream: Stream, course: RequestAttempts, client: ClientResponse
             if broken is None:
                 raise
             raise _ends(broken, NotResumableReason.NO_NODE, metrics) from exc
-        if await _go_on(stream, course, client, metrics, broken):
+        if await _go_on(stream, request_attempts, client, metrics, broken):
             return None
 
 
 async def _go_on(
-    stream: Stream, course: RequestAttempts, client: ClientResponse, metrics: Metrics, broken: StreamBrokenError
+    stream: Stream,
+    request_attempts: RequestAttempts,
+    client: ClientResponse,
+    metrics: Metrics,
+    broken: StreamBrokenError,
 ) -> bool:
     """Prepare the next leg; return whether none is needed, the answer being complete."""
-    course.broke()
+    request_attempts.broke()
     try:
         missing = stream.go_on()
     except CannotFollowError as exc:
@@ -52,7 +56,7 @@ async def _go_on(
         client.end()
         metrics.resumed("closed")
         return True
-    if not course.may_go_on():
+    if not request_attempts.may_go_on():
         raise _ends(broken, NotResumableReason.RETRY_DENIED, metrics)
     await client.claim.both_again()
     metrics.resumed(stream.way)

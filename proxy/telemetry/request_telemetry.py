@@ -83,18 +83,18 @@ class RequestTelemetry:
 class Exchange:
     """One request, from its head to its end."""
 
-    __slots__ = ("_client", "_route", "_scope", "_sight")
+    __slots__ = ("_client", "_route", "_scope", "_telemetry")
 
-    def __init__(self, sight: RequestTelemetry, route: str, scope: Scope, client: ClientResponse) -> None:
-        self._sight = sight
+    def __init__(self, telemetry: RequestTelemetry, route: str, scope: Scope, client: ClientResponse) -> None:
+        self._telemetry = telemetry
         self._route = route
         self._scope = scope
         self._client = client
 
     def __enter__(self) -> None:
         """Begin."""
-        self._sight.metrics.began()
+        self._telemetry.metrics.began()
 
     def __exit__(self, *_: object) -> None:
         """End, however."""
-        self._sight.ended(self._route, self._scope, self._client)
+        self._telemetry.ended(self._route, self._scope, self._client)

@@ -1,4 +1,4 @@
-"""One seat as the supervisor sees it: who sits there, since when, and when the next one is due. No I/O but a close."""
+"""A worker slot as the supervisor sees it: its process, since when it runs, and when the next one is due. No I/O but a close."""
 
 import socket
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ SETTLED_S: Final = 10.0  # … until one has lived so long: its follower starts 
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """One seat and who sits in it."""
+    """A slot and its process."""
 
     number: int
     pid: int = 0  # 0: nobody

@@ -13,7 +13,7 @@ class WorkerSlot:
     number: int  # from 0
     workers: int  # how many there are
     directory: Path  # private to the supervisor and its workers
-    starts: int = 1  # how many workers have had this seat, this one included
+    starts: int = 1  # how many workers have had this slot, this one included
     pulse: int | None = None  # descriptor on which the supervisor hears that this worker is well
 
     def channel_of(self, number: int) -> Path:
@@ -21,7 +21,7 @@ class WorkerSlot:
         return self.directory / f"{number}.sock"
 
     def counters_of(self, number: int) -> Path:
-        """What all workers in one seat have counted."""
+        """What all workers in one slot have counted."""
         return self.directory / f"{number}.json"
 
     def beat(self) -> None:

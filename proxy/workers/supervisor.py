@@ -1,6 +1,6 @@
 """Starts the workers and keeps them there: one that ends, or hangs, is replaced, until the supervisor is told to stop.
 
-Each seat has a listening socket of its own (SO_REUSEPORT: the kernel deals connections out evenly), bound here and
+Each slot has a listening socket of its own (SO_REUSEPORT: the kernel deals connections out evenly), bound here and
 inherited by whoever sits there. It stays open while a worker is replaced: connections that the kernel has queued wait for
 the next one, and none is lost with the one that died.
 """
@@ -134,17 +134,17 @@ class Supervisor:
             self._waker.close()
             _end_with(parent)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOP_SIGNALS, signal.SIGCHLD})
-            seat = WorkerSlot(
+            slot = WorkerSlot(
                 number=place.number,
                 workers=len(self._places),
                 directory=self._directory,
                 starts=place.starts,
                 pulse=pulse.fileno(),
             )
-            for seat_number, sockets in enumerate(self._sockets):
-                if seat_number != place.number:
+            for slot_number, sockets in enumerate(self._sockets):
+                if slot_number != place.number:
                     _close(sockets)  # or they would go on queueing when their own worker has stopped
-            self._serve(seat, self._sockets[place.number])
+            self._serve(slot, self._sockets[place.number])
             status = 0
         except SystemExit as exc:
             status = exc.code if isinstance(exc.code, int) else 0 if exc.code is None else 1
@@ -167,7 +167,7 @@ class Supervisor:
                     pulses[end].heard_s = time.monotonic()
 
     def _kill_hanging(self) -> None:
-        """A worker that is stopped or stuck keeps its seat's connections waiting: another one shall serve them."""
+        """A worker that is stopped or stuck keeps its slot's connections waiting: another one shall serve them."""
         now_s = time.monotonic()
         overslept = now_s - self._looked_s >= self._hang_s / 2  # we were stopped ourselves, perhaps all of us
         self._looked_s = now_s

@@ -36,8 +36,8 @@ async def worker(
     upstream = Upstream(connect_timeout_s=1.0)
     members = NodeRegistry(config, SECRET, upstream)
     admission = Admission(config, members=lambda: 0, waited=lambda _: None)
-    seat = WorkerSlot(number=0, workers=2, directory=directory, pulse=pulse, starts=starts)
-    made = WorkerGroup(members, Metrics(), admission, seat)
+    slot = WorkerSlot(number=0, workers=2, directory=directory, pulse=pulse, starts=starts)
+    made = WorkerGroup(members, Metrics(), admission, slot)
     await members.start()
     await made.start(0.1)
     try:
@@ -52,8 +52,8 @@ async def test_times_that_a_former_worker_left_go_with_their_node(tmp_path: Path
     """A node that is no member any more has no series; one that is has what was timed before."""
     left, here = "http://127.0.0.1:2", NODE
     tallies = [Tally("decode", url, {"ended": [1] * 13}, {"ended": 1.0}) for url in (left, here)]
-    seat = WorkerSlot(number=0, workers=2, directory=tmp_path, pulse=None, starts=1)
-    seat.counters_of(0).write_bytes(msgspec.json.encode(Counted(times=tallies)))
+    slot = WorkerSlot(number=0, workers=2, directory=tmp_path, pulse=None, starts=1)
+    slot.counters_of(0).write_bytes(msgspec.json.encode(Counted(times=tallies)))
 
     async with worker(tmp_path) as (made, members):
         members.add("decode", here)

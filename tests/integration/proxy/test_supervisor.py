@@ -14,11 +14,11 @@ from pathlib import Path
 from baton.proxy.workers.listen import listen_on
 from baton.proxy.workers.supervisor import Supervisor
 
-def serve(seat, sockets):
-    os.write(1, f"start {seat.number} {seat.starts}\\n".encode())  # in one piece, whatever others write
+def serve(slot, sockets):
+    os.write(1, f"start {slot.number} {slot.starts}\\n".encode())  # in one piece, whatever others write
     WORK
     while True:
-        seat.beat()
+        slot.beat()
         time.sleep(0.05)
 
 sockets = listen_on("127.0.0.1", 0, 1) + listen_on("127.0.0.1", 0, 1)
@@ -64,7 +64,7 @@ async def lines(process: asyncio.subprocess.Process, count: int) -> list[str]:
 
 async def test_a_worker_that_hangs_is_replaced() -> None:
     """One that does not beat any more is killed; the other one, which is well, is left alone."""
-    async with supervisor("while seat.number == 0 and seat.starts == 1: time.sleep(1)") as process:
+    async with supervisor("while slot.number == 0 and slot.starts == 1: time.sleep(1)") as process:
         found = await lines(process, 3)
 
     assert found == ["start 0 1", "start 0 2", "start 1 1"]
@@ -72,7 +72,7 @@ async def test_a_worker_that_hangs_is_replaced() -> None:
 
 async def test_a_worker_that_raises_is_replaced() -> None:
     """Also one that leaves by itself."""
-    work = "if seat.starts == 1: raise ValueError if seat.number else SystemExit(3)"
+    work = "if slot.starts == 1: raise ValueError if slot.number else SystemExit(3)"
     async with supervisor(work) as process:
         found = await lines(process, 4)
 

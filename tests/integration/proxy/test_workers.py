@@ -75,7 +75,7 @@ class Proxy:
         await until_true(is_whole, timeout_s=PATIENCE_S)
 
     async def kill_one(self) -> None:
-        """SIGKILL a worker and wait until another has its seat."""
+        """SIGKILL a worker and wait until another has its slot."""
         victim, *_ = before = await self.pids()
         os.kill(victim, signal.SIGKILL)
 

@@ -6,15 +6,15 @@ from baton.proxy.auth.counts import counts_of
 from baton.proxy.workers.slot import WorkerSlot
 
 
-def seat(directory: Path, number: int) -> WorkerSlot:
+def slot(directory: Path, number: int) -> WorkerSlot:
     """One of three."""
     return WorkerSlot(number=number, workers=3, directory=directory)
 
 
 def test_workers_see_each_others_requests(tmp_path: Path) -> None:
     """Of the same key, and of no other."""
-    first, second = (counts_of(seat(tmp_path, number))("a") for number in (0, 2))
-    other = counts_of(seat(tmp_path, 1))("b")
+    first, second = (counts_of(slot(tmp_path, number))("a") for number in (0, 2))
+    other = counts_of(slot(tmp_path, 1))("b")
     first.add(2)
     second.add(1)
     first.until_s = 12.5
@@ -26,11 +26,11 @@ def test_workers_see_each_others_requests(tmp_path: Path) -> None:
 
 def test_a_worker_that_died_leaves_no_requests_behind(tmp_path: Path) -> None:
     """Its successor begins with none; those of others, and what the minute has seen, stay."""
-    died, other = (counts_of(seat(tmp_path, number))("a") for number in (0, 1))
+    died, other = (counts_of(slot(tmp_path, number))("a") for number in (0, 1))
     died.add(5)
     other.add(1)
     other.until_s = 3.0
-    successor = counts_of(seat(tmp_path, 0))("a")
+    successor = counts_of(slot(tmp_path, 0))("a")
 
     assert (successor.inside, successor.own, successor.until_s) == (1, 0, 3.0)
 

@@ -54,29 +54,29 @@ class Told(Trace):
         self.heard.append(f"end {status}")
 
 
-def client(sight: RequestTelemetry, name: str = "r", trace: Trace | None = None) -> ClientResponse:
+def client(telemetry: RequestTelemetry, name: str = "r", trace: Trace | None = None) -> ClientResponse:
     """The client of a request that arrives now."""
     claims = ConnectionBudget(lambda: 100, lambda: None)
     more = {"trace": trace} if trace is not None else {}
-    return sight.client(None, Writer(), claims.claim(), name, **more)
+    return telemetry.client(None, Writer(), claims.claim(), name, **more)
 
 
 @asynccontextmanager
 async def watching() -> AsyncIterator[tuple[RequestTelemetry, RequestRecorder]]:
     """Somebody looks."""
-    sight = RequestTelemetry(ProxyConfig(), Metrics(), Tracing())
-    made = RequestRecorder(sight)
+    telemetry = RequestTelemetry(ProxyConfig(), Metrics(), Tracing())
+    made = RequestRecorder(telemetry)
     made.look()
-    yield sight, made
+    yield telemetry, made
     made.stop()
 
 
 async def test_nobody_looks_and_nothing_is_noted() -> None:
     """Before the first look and after the last one, clients are as ever, and nothing is kept."""
-    async with watching() as (sight, made):
-        watched = client(sight)
+    async with watching() as (telemetry, made):
+        watched = client(telemetry)
         made.stop()
-        plain = client(sight)
+        plain = client(telemetry)
         shown = made.shown()
 
     assert (type(watched), type(plain)) == (WatchedClient, ClientResponse)
@@ -86,20 +86,20 @@ async def test_nobody_looks_and_nothing_is_noted() -> None:
 async def test_a_look_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that is closed says nothing; a request that ends then is kept by nobody."""
     monkeypatch.setattr(recorder, "LOOK_S", 0.01)
-    async with watching() as (sight, made):
-        late = client(sight)
+    async with watching() as (telemetry, made):
+        late = client(telemetry)
         while made.is_watched:  # noqa: ASYNC110  # nobody is told of its end
             await asyncio.sleep(0.01)
         late.trace.end(200, failed=False)
 
-        assert sight.client is ClientResponse
+        assert telemetry.client is ClientResponse
         assert made.shown()["recent"] == []
 
 
 async def test_a_stream_is_followed_through_its_phases() -> None:
     """Waiting, prefill, decode, streaming, ended: with its legs, its chunks and the mean gap between them."""
-    async with watching() as (sight, made):
-        watched = client(sight)
+    async with watching() as (telemetry, made):
+        watched = client(telemetry)
         phases = [made.shown()["live"][0]["phase"]]
         watched.attempts, watched.prefill_url, watched.decode_url = 1, "http://p", "http://d"
         decode, prefill = watched.trace.leg("decode", "http://d"), watched.trace.leg("prefill", "http://p")
@@ -127,9 +127,9 @@ async def test_a_stream_is_followed_through_its_phases() -> None:
 
 async def test_a_trace_hears_what_it_would_have_heard() -> None:
     """Watching does not take a request's spans away, nor the header that its legs carry."""
-    async with watching() as (sight, _):
+    async with watching() as (telemetry, _):
         told = Told()
-        watched = client(sight, trace=told)
+        watched = client(telemetry, trace=told)
         watched.let_in(watched.arrived_s)
         watched.trace.leg("decode", "u").end("cut")
         watched.trace.event("retry", leg="decode")
@@ -143,15 +143,15 @@ async def test_what_is_watched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     """So many requests at once, so many shown, so many remembered; so many legs of each."""
     for name, most in {"MOST_WATCHED": 5, "MOST_SHOWN": 3}.items():
         monkeypatch.setattr(recorder, name, most)
-    async with watching() as (sight, made):
-        clients = [client(sight, f"r{number}") for number in range(7)]
+    async with watching() as (telemetry, made):
+        clients = [client(telemetry, f"r{number}") for number in range(7)]
         for _ in range(20):
             clients[4].trace.leg("decode", "u")
         shown = made.shown()
         for each in clients:
             each.trace.end(200, failed=False)
         for number in range(200):
-            client(sight, f"s{number}").trace.end(200, failed=False)
+            client(telemetry, f"s{number}").trace.end(200, failed=False)
         after = made.shown()
 
     assert (len(shown["live"]), shown["live_total"]) == (3, 5)
@@ -162,8 +162,8 @@ async def test_what_is_watched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_no_text_of_a_request_is_shown() -> None:
     """Chunks are counted, not kept."""
-    async with watching() as (sight, made):
-        watched = client(sight)
+    async with watching() as (telemetry, made):
+        watched = client(telemetry)
         await watched.start(200, [(b"x-secret", b"header")], b"data: prompt\n\n", streams=True)
         watched.write(b"data: answer\n\n")
         shown = str(made.shown())

@@ -62,8 +62,8 @@ async def ask(shared: Failover) -> str:
     """Serve a request; return the path of the plan that was answered."""
     paths: list[str] = []
     async with asyncio.timeout(20) as deadline:
-        course = shared.course(deadline)
-        async with course.answer(request(), lambda plan: paths.append(plan.path)):
+        request_attempts = shared.request_attempts(deadline)
+        async with request_attempts.answer(request(), lambda plan: paths.append(plan.path)):
             return paths[-1]
 
 
