@@ -26,7 +26,7 @@ serve: setup ## serve a model over prefill and decode nodes on this machine
 check: setup ## formatting, lint rules, types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict baton tests
+	$(BIN)/mypy --strict baton benchmarks tests
 
 test: setup ## all tests: unit, integration, end to end; they need a Chromium, which is installed where that is allowed
 	@deploy/test_setup.sh || echo "make test: without a Chromium the tests of HTML pages will fail" >&2
@@ -64,13 +64,13 @@ explore: setup ## the hand-off's state machines in every interleaving; ARGS="--s
 	$(BIN)/python -m tests.explorer $(ARGS)
 
 bench: setup ## Baton beside two plain servers, MooncakeConnector and NixlConnector; root, 20 minutes; writes into docs/benchmarks
-	$(BIN)/python -m baton.deploy.bench --out docs/benchmarks $(ARGS)
+	$(BIN)/python -m benchmarks.bench --out docs/benchmarks $(ARGS)
 
 bench-proxy: setup ## the proxy beside others, on mock engines; peers go into ~/.cache/baton/peers; 3 minutes
-	$(BIN)/python -m baton.loadtest.proxy_bench --install-peers $(ARGS)
+	$(BIN)/python -m benchmarks.proxy --install-peers $(ARGS)
 
 bench-quick: setup ## has anything become slower? ratios beside docs/benchmarks/quick.json; ARGS=--write-baseline stores new ones
-	@$(BIN)/python -m baton.deploy.bench_quick $(ARGS)
+	@$(BIN)/python -m benchmarks.quick $(ARGS)
 
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any, Final
 
-from baton.deploy.overlap.network import DATA_DEVICE, DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
+from benchmarks.overlap.network import DATA_DEVICE, DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
 from tests.chaos.actors import CONTROL_PORT, ActorError
 from tests.chaos.cluster import Cluster, Shape
 from tests.chaos.schedule import Way

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from baton.deploy.overlap.network import NetworkError, refuse_unprivileged
+from benchmarks.overlap.network import NetworkError, refuse_unprivileged
 from tests.chaos import schedule
 from tests.chaos.cluster import Cluster, Shape
 from tests.chaos.fences import DOMAINS, FenceBench, cost_table

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from baton.deploy.overlap.network import Network
+from benchmarks.overlap.network import Network
 from tests.chaos.actors import Actor, actor_for, heals_after_s
 from tests.chaos.bounds import Bounds
 from tests.chaos.cluster import BLOCK_BYTES, MAX_LENGTH_TOKENS, ROUTE, Cluster, Shape

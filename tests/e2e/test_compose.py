@@ -16,7 +16,7 @@ import pytest
 from baton.contracts.http import DISAGGREGATED
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import ForkServer
-from baton.deploy.overlap.network import NetworkError
+from benchmarks.overlap.network import NetworkError
 from tests.e2e.load import Load, under_load
 from tests.support.compose import compose_files, rendered
 from tests.support.composed.composition import Composition

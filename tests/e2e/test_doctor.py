@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from baton.deploy.doctor import command
-from baton.deploy.overlap.network import (
+from benchmarks.overlap.network import (
     DATA_DEVICE,
     DECODE_DATA,
     DECODE_HTTP,

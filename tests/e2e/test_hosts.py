@@ -11,7 +11,7 @@ import pytest
 from baton.contracts.http import CANCEL_PATH, DISAGGREGATED
 from baton.contracts.kv_transfer import FIELD, Grid, Grids, TransferParams, new_transfer_id, sign
 from baton.contracts.secret import generate_secret, read_secret
-from baton.deploy.overlap.network import NetworkError
+from benchmarks.overlap.network import NetworkError
 from tests.e2e.client import Answer, body_for, complete, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pytest
 
 from baton.deploy.forkserver import ForkServer
-from baton.deploy.overlap.network import Network, NetworkError
 from baton.kv_connector.engine.base import Push
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 from baton.kv_connector.layout.regions import Span
+from benchmarks.overlap.network import Network, NetworkError
 from tests.support.late_writes.stage import Stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]

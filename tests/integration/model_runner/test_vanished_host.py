@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.deploy.overlap.network import NetworkError
+from benchmarks.overlap.network import NetworkError
 from tests.support.composed.network import Networks, Seat, run
 
 NETWORK = "hosts"

@@ -12,7 +12,7 @@ import pytest
 
 from baton.contracts.probe import MIB, Order, Place, Push, Pushed, Receive, Receiving
 from baton.deploy.doctor.links import Tried, Wanted, judge
-from baton.deploy.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network, NetworkError
+from benchmarks.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network, NetworkError
 from tests.unit.deploy.doctor.known import decode, prefill
 
 pytest.importorskip("mooncake")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from baton.deploy.overlap.network import NetworkError, refuse_unprivileged
+from benchmarks.overlap.network import NetworkError, refuse_unprivileged
 
 PREFIX: Final = "baton-composed-"
 FOLDER: Final = Path("/run/netns")

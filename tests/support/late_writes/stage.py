@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from baton.deploy.forkserver import Child, ForkServer
-from baton.deploy.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network
+from benchmarks.overlap.network import DATA_DEVICE, DECODE_DATA, PREFILL_DATA, Network
 
 PATIENCE_S = 40.0
 

@@ -1,0 +1,1 @@
+"""Baton beside the alternatives in one session: `python -m benchmarks.bench`."""

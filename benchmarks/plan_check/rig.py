@@ -1,0 +1,88 @@
+"""Nodes in CPU quotas behind a proxy: one shape at a time."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from baton.contracts.secret import generate_secret
+from baton.deploy.cpu_quota import CpuQuota
+from baton.loadtest.plan.simulate import Shape
+from benchmarks.overlap.processes import Place, Processes, free_port
+
+QUIET: Final = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
+KV_CACHE_BYTES: Final = 256 << 20
+BATCHED_TOKENS: Final = 2048
+CORES: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What listens where."""
+
+    proxy: str
+    prefill: tuple[str, ...]
+    decode: tuple[str, ...]
+
+
+class Rig:
+    """Starts a shape in place of the one before."""
+
+    def __init__(
+        self, processes: Processes, folder: Path, model: Path, *, cores: float, period_us: int, prefix: str = ""
+    ) -> None:
+        """`processes`: its own. `cores`: of each node. `prefix`: of the processes' names, which the folder has once."""
+        self._prefix = prefix
+        self._processes = processes
+        self._folder = folder
+        self._model = str(model)
+        self._cores = cores
+        self._period_us = period_us
+        self._secret = ("--secret-file", str(folder / "secret"))
+        (folder / "secret").write_text(generate_secret())
+        self._quotas = ExitStack()
+        self._groups: list[CpuQuota] = []
+        self._started = 0
+
+    async def start(self, shape: Shape) -> Running:
+        """Start a shape. Nodes start at full speed; the quota begins once they serve."""
+        self.stop()
+        prefill = [await self._node("prefill", at % CORES) for at in range(shape.prefill)]
+        decode = [await self._node("decode", (shape.prefill + at) % CORES) for at in range(shape.decode)]
+        name, port = self._name("proxy"), free_port()
+        nodes = ("--prefill", *prefill, "--decode", *decode)
+        argv = ["--port", str(port), "--when-no-prefill", "refuse", *self._secret, *nodes]
+        self._processes.start(name, "baton.proxy.__main__:main", {"argv": argv}, Place(core=0, pinned=False))
+        url = f"http://127.0.0.1:{port}"
+        await self._processes.wait_for_url(name, url + "/ready")
+        return Running(proxy=url, prefill=tuple(prefill), decode=tuple(decode))
+
+    def stop(self) -> None:
+        """Stop what runs."""
+        self._processes.stop()
+        self._quotas.close()
+        self._groups.clear()
+
+    def throttled(self) -> Sequence[float]:
+        """Return for each node the share of periods in which it had used up its quota."""
+        return [group.throttled() for group in self._groups]
+
+    async def _node(self, role: str, core: int) -> str:
+        name, port = self._name(role), free_port()
+        argv = ["--model", self._model, "--host", "127.0.0.1", "--port", str(port), *self._secret, *QUIET]
+        argv += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-num-batched-tokens", str(BATCHED_TOKENS)]
+        argv += ["--no-enable-prefix-caching"]  # the same prompts come in every run
+        if role == "prefill":
+            argv += ["--control-port", str(free_port())]
+        pid = self._processes.start(name, f"baton.{role}_node.__main__:main", {"argv": argv}, Place(core=core))
+        url = f"http://127.0.0.1:{port}"
+        await self._processes.wait_for_url(name, url + "/health")
+        group = CpuQuota(f"baton-{name}", self._cores, period_us=self._period_us)
+        self._quotas.enter_context(group).add(pid)
+        self._groups.append(group)
+        return url
+
+    def _name(self, role: str) -> str:
+        self._started += 1
+        return f"{self._prefix}{role}-{self._started}"

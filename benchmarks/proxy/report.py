@@ -1,0 +1,154 @@
+"""A session → JSON for scripts, Markdown for people. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from benchmarks.proxy.figures import (
+    ADDED,
+    ASGI,
+    BATON,
+    CHUNK,
+    HTTPX,
+    METRICS,
+    REQUEST,
+    STARTS,
+    TARGETS,
+    Metric,
+    Sample,
+    Spread,
+    Verdict,
+    judge,
+    over_rounds,
+    ratio,
+)
+from benchmarks.proxy.proc import Memory
+from benchmarks.proxy.session import Result
+from benchmarks.proxy.stage import Plan
+from benchmarks.proxy.subjects import Missing, Subject
+
+_COMPARED: Final = (REQUEST, CHUNK, ADDED, STARTS)
+_MIB: Final = 1 << 20
+
+
+def to_plain(
+    plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return everything as JSON-ready containers: settings, samples, figures, verdicts."""
+    return {
+        **about,
+        "plan": asdict(plan),
+        "subjects": {subject.name: subject.what for subject in subjects},
+        "missing": {one.name: one.reason for one in missing},
+        "noise": asdict(result.noise),
+        "figures": {name: _plain_figures(samples) for name, samples in result.samples.items()},
+        "memory": {name: memory._asdict() for name, memory in result.memory.items()},
+        "verdicts": [_plain_verdict(judge(target, result.samples)) for target in TARGETS] if _judged(result) else [],
+        "samples": {name: [asdict(sample) for sample in samples] for name, samples in result.samples.items()},
+    }
+
+
+def markdown(
+    plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
+) -> str:
+    """Return the report."""
+    parts = [_opening(plan, subjects, missing, result, about), _figures(result)]
+    parts += [_ratios(result, other) for other in (ASGI, HTTPX) if other in result.samples]
+    if _judged(result):
+        parts.append(_verdicts(result))
+    return "\n\n".join(parts) + "\n"
+
+
+def _judged(result: Result) -> bool:
+    return BATON in result.samples
+
+
+def _opening(
+    plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
+) -> str:
+    noise = result.noise
+    most = max(noise.other_cores)
+    lines = [
+        (
+            f"{about['when'][:10]}; {about['system']}, {about['cpus']} cores: the proxy has one, load and mocks the other. "
+            f"{plan.rounds} rounds, each subject in turn; medians, (least–most) of the rounds."
+        ),
+        (
+            f"Load average {noise.load_before:.2f} before and {noise.load_after:.2f} after; other processes used at most "
+            f"{most:.3f} cores in a round."
+        ),
+        "",
+        (
+            f"A short request has a prompt of 40 bytes and one token, streamed, {plan.at_once} at once, {plan.short_requests} a "
+            f"round. Chunks: {plan.streams} streams of {plan.tokens} tokens, one each {plan.itl_ms:g} ms, of {plan.chunk_bytes} "
+            "bytes, all at once as an engine's step sends them; what they cost more than as many streams of one token. Added latency: one request at a time, median, less the mock's "
+            "own. Stretch: time of these streams ÷ the same without a proxy. CPU is user and system time of the proxy's whole "
+            "process tree. Every request was handed over from a prefill to a decode mock, and every byte was counted."
+        ),
+        "",
+        *(f"- **{subject.name}**: {subject.what}" for subject in subjects),
+        *(f"- **{one.name}**: not measured, {one.reason}" for one in missing),
+    ]
+    return "\n".join(lines)
+
+
+def _figures(result: Result) -> str:
+    head = ["proxy", *(f"{metric.name}, {metric.unit}" for metric in METRICS), "RSS, MiB", "PSS, MiB"]
+    rows = [
+        [name, *(_spread(metric, over_rounds(metric, samples)) for metric in METRICS), *_memory(result.memory[name])]
+        for name, samples in result.samples.items()
+    ]
+    return _table(head, rows)
+
+
+def _ratios(result: Result, other: str) -> str:
+    base = result.samples[other]
+    rows = [
+        [name, *(_ratio(ratio(metric, samples, base)) for metric in _COMPARED)]
+        for name, samples in result.samples.items()
+        if name != other
+    ]
+    return f"÷ {other}, round by round:\n\n" + _table(["proxy", *(metric.name for metric in _COMPARED)], rows)
+
+
+def _verdicts(result: Result) -> str:
+    rows = [list(_verdict(judge(target, result.samples))) for target in TARGETS]
+    return "Against the targets:\n\n" + _table(["target", "seen", "met"], rows)
+
+
+def _verdict(verdict: Verdict) -> tuple[str, str, str]:
+    target = verdict.target
+    if target.at_least is not None:
+        wanted = f"{target.metric.name}: {target.other} ÷ {BATON} ≥ {target.at_least:g}"
+    else:
+        wanted = f"{target.metric.name}: {BATON} ÷ {target.other} ≤ {target.at_most:g}"
+    if verdict.ratio is None:
+        return wanted, "–", f"{target.other} was not there"
+    return wanted, _ratio(verdict.ratio), "yes" if verdict.met else "**no**"
+
+
+def _memory(memory: Memory) -> tuple[str, str]:
+    return f"{memory.rss_bytes / _MIB:.0f}", f"{memory.pss_bytes / _MIB:.0f}"
+
+
+def _spread(metric: Metric, found: Spread) -> str:
+    digits = 2 if metric.unit == "×" else 1 if found.median < 100 else 0
+    return f"{found.median:.{digits}f} ({found.least:.{digits}f}–{found.most:.{digits}f})"
+
+
+def _ratio(found: Spread) -> str:
+    return f"{found.median:.2f} ({found.least:.2f}–{found.most:.2f})"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _plain_figures(samples: Sequence[Sample]) -> dict[str, Any]:
+    return {metric.name: {"unit": metric.unit, **over_rounds(metric, samples)._asdict()} for metric in METRICS}
+
+
+def _plain_verdict(verdict: Verdict) -> dict[str, Any]:
+    wanted, _, _ = _verdict(verdict)
+    return {"target": wanted, "ratio": verdict.ratio._asdict() if verdict.ratio else None, "met": verdict.met}

@@ -1,0 +1,168 @@
+"""What a session needs before it can measure: pairs of mocks, and subjects in front of them that hand over."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from baton.contracts.secret import generate_secret
+from baton.loadtest.client.wire import WireError
+from baton.loadtest.errors import RunError
+from baton.loadtest.mock_engine.settings import Counts
+from benchmarks.proxy.collector import Collector
+from benchmarks.proxy.load import Load, read_counts
+from benchmarks.proxy.processes import Cores, first_line, free_port, spawn, stop
+from benchmarks.proxy.subjects import Place, Subject
+
+SETTLE_S: Final = 5.0  # how long a leg may outlast its request
+Dialect = Literal["baton", "vllm"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How much is done in a round."""
+
+    rounds: int = 5
+    short_requests: int = 1000
+    at_once: int = 16
+    single_requests: int = 60
+    streams: int = 128
+    starts: int = 4  # so often do so many streams start together
+    tokens: int = 128
+    itl_ms: float = 20.0
+    chunk_bytes: int = 256
+    start_timeout_s: float = 60.0  # of a proxy, until it hands over
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prefill and a decode mock."""
+
+    prefill_url: str
+    decode_url: str
+
+    async def counts(self) -> tuple[Counts, Counts]:
+        """Return what both have done."""
+        return await read_counts(self.prefill_url), await read_counts(self.decode_url)
+
+    async def settled(self) -> tuple[Counts, Counts]:
+        """Return the same when no leg of an earlier load is under way any more."""
+        async with asyncio.timeout(SETTLE_S):
+            while True:
+                counts = await self.counts()
+                if all(one.requests == one.completed + one.refused + one.cancelled for one in counts):
+                    return counts
+                await asyncio.sleep(0.02)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A subject that runs."""
+
+    subject: Subject
+    pid: int
+    load: Load
+    mocks: Pair
+
+
+class Stage:
+    """Starts what a session needs."""
+
+    dialects: Final[tuple[Dialect, ...]] = ("baton", "vllm")
+
+    def __init__(self, plan: Plan, folder: Path, cores: Cores) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._cores = cores
+        self._secret_file = folder / "secret"
+        self._secret_file.write_text(generate_secret())
+        self._environment = {name: value for name, value in os.environ.items() if not name.startswith("BATON_")}
+
+    @asynccontextmanager
+    async def mocks(self, dialect: Dialect) -> AsyncIterator[Pair]:
+        """Start a prefill and a decode mock that speak a dialect."""
+        flags = ["--secret-file", str(self._secret_file)] if dialect == "baton" else []
+        itl = str(self._plan.itl_ms)
+        flags += ["--itl-ms", itl, "--tick-ms", itl, "--chunk-bytes", str(self._plan.chunk_bytes)]
+        async with AsyncExitStack() as stack:
+            urls = []
+            for role in ("prefill", "decode"):
+                command = [sys.executable, "-m", "baton.loadtest.mock_engine", "--role", role, *flags]
+                process = await spawn(command, self._folder / "mocks.log", self._environment, piped=True)
+                stack.push_async_callback(stop, process)
+                urls.append(await first_line(process))
+            yield Pair(*urls)
+
+    @asynccontextmanager
+    async def start(self, subject: Subject, pairs: Mapping[Dialect, Pair], traces: Collector) -> AsyncIterator[Running]:
+        """Start a subject and wait until it hands over; then open its connections once."""
+        mocks = pairs[subject.dialect]
+        place = Place(
+            port=free_port(),
+            spare_port=free_port(),
+            prefill_url=mocks.prefill_url,
+            decode_url=mocks.decode_url,
+            secret_file=self._secret_file,
+            collector_url=traces.url,
+        )
+        with self._cores.on(self._cores.proxy):
+            log = self._folder / f"{subject.name}.log"
+            process = await spawn(subject.command(place), log, self._environment)
+        load = Load(f"http://127.0.0.1:{place.port}", subject.body)
+        try:
+            one = Running(subject, process.pid, load, mocks)
+            await _wait_until_ready(one, process, self._plan.start_timeout_s)
+            await load.short(4 * self._plan.at_once, self._plan.at_once)
+            await load.together(self._plan.streams, 2)
+            yield one
+        finally:
+            load.close()
+            await stop(process)
+
+
+async def _wait_until_ready(one: Running, process: asyncio.subprocess.Process, timeout_s: float) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    problem = "it never handed over"
+    while time.monotonic() < deadline_s and process.returncode is None:
+        before = await one.mocks.settled()
+        try:
+            await one.load.short(1, 1)
+            await expect(one.mocks, before, 1, one.subject.name)
+        except (OSError, WireError, RunError) as exc:
+            problem = str(exc)
+        else:
+            return
+        await asyncio.sleep(0.1)
+    raise RunError(f"{one.subject.name} does not serve: {problem}")
+
+
+async def expect(mocks: Pair, before: tuple[Counts, Counts], requests: int, name: str) -> None:
+    """Wait until both mocks have completed so many hand-overs, and nothing else.
+
+    Raises:
+        RunError: they have done something else.
+    """
+    deadline_s = time.monotonic() + SETTLE_S
+    while True:
+        grown = [_growth(old, new) for old, new in zip(before, await mocks.counts(), strict=True)]
+        if all(done == (requests, requests, requests, 0) for done in grown):
+            return
+        if time.monotonic() > deadline_s or any(done[0] > requests or done[3] for done in grown):
+            raise RunError(f"{name}: {requests} requests were sent, the mocks counted {grown} (prefill, decode)")
+        await asyncio.sleep(0.02)
+
+
+def _growth(old: Counts, new: Counts) -> tuple[int, int, int, int]:
+    """Return how many more requests came, were hand-overs, were completed, and went wrong."""
+    wrong = sum(getattr(new, name) - getattr(old, name) for name in ("alone", "refused", "faulted", "cancelled"))
+    return (
+        new.requests - old.requests,
+        new.handed_over - old.handed_over,
+        new.completed - old.completed,
+        wrong,
+    )

@@ -1,0 +1,88 @@
+"""Samples → figures, and figures beside a baseline's. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from benchmarks.proxy.figures import Spread, spread
+
+HIGHER: Final = "HIGHER"  # costs more than in any round of the baseline
+LOWER: Final = "LOWER"
+NEW: Final = "new"
+NOT_MEASURED: Final = "not measured"
+_HEADINGS: Final = ("figure", "baseline", "now", "now ÷ baseline", "")
+_DASH: Final = "–"
+
+
+class Sample(NamedTuple):
+    """One ratio of one round."""
+
+    name: str
+    ratio: float
+
+
+class Line(NamedTuple):
+    """A figure and what it was."""
+
+    name: str
+    baseline: Spread | None
+    now: Spread | None
+
+    @property
+    def change(self) -> float | None:
+        """Median now ÷ median then."""
+        return self.now.median / self.baseline.median if self.now and self.baseline else None
+
+    @property
+    def mark(self) -> str:
+        """What a person should look at: all rounds now lie outside of all rounds then."""
+        if self.now is None:
+            return NOT_MEASURED
+        if self.baseline is None:
+            return NEW
+        if self.now.least > self.baseline.most:
+            return HIGHER
+        return LOWER if self.now.most < self.baseline.least else ""
+
+
+def figures(samples: Iterable[Sample]) -> dict[str, Spread]:
+    """Return median, least and most of each figure over its rounds, in the order in which they were first taken."""
+    found: dict[str, list[float]] = {}
+    for sample in samples:
+        found.setdefault(sample.name, []).append(sample.ratio)
+    return {name: spread(ratios) for name, ratios in found.items()}
+
+
+def beside(baseline: Mapping[str, Spread], now: Mapping[str, Spread]) -> list[Line]:
+    """Pair the figures by name, those of the baseline that were not measured included."""
+    names = [*now, *(name for name in baseline if name not in now)]
+    return [Line(name, baseline.get(name), now.get(name)) for name in names]
+
+
+def table(lines: Sequence[Line]) -> str:
+    """Return the lines with aligned columns."""
+    rows = [_HEADINGS, *map(_row, lines)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADINGS))]
+    shown = []
+    for name, *others, mark in rows:
+        cells = [text.rjust(width) for text, width in zip(others, widths[1:-1], strict=True)]
+        shown.append("  ".join([name.ljust(widths[0]), *cells, mark]).rstrip())
+    return "\n".join(shown)
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    change = _DASH if line.change is None else f"{line.change:.2f}"
+    return line.name, _shown(line.baseline), _shown(line.now), change, line.mark
+
+
+def _shown(found: Spread | None) -> str:
+    return f"{found.median:.3f} ({found.least:.3f}–{found.most:.3f})" if found else _DASH
+
+
+def to_plain(now: Mapping[str, Spread]) -> dict[str, Any]:
+    """Return the figures as they are stored."""
+    return {name: found._asdict() for name, found in now.items()}
+
+
+def from_plain(plain: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
+    """Undo `to_plain`."""
+    return {name: Spread(**found) for name, found in plain.items()}

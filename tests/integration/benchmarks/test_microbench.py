@@ -1,0 +1,142 @@
+"""The microbench's prefill rank is real enough that what it measures is the hand-off."""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from baton.kv_connector.engine.memory import MemoryFabric
+from baton.kv_connector.engine.mooncake import MooncakeFactory
+from baton.kv_connector.handoff.metadata import PrefillStep
+from baton.kv_connector.worker_side.sync import POLICIES
+from benchmarks.microbench import hooks
+from benchmarks.microbench.pushes import CACHE_BYTES, Pusher
+from benchmarks.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, RankError, Target
+
+SHAPE = KvShape(layers=2, blocks=16, block_bytes=4096)
+
+
+class World:
+    """A rank whose engine is in memory, and the memory that it pushes to."""
+
+    def __init__(self, shape: KvShape, folder: Path, policy: str = "event") -> None:
+        self.fabric = MemoryFabric()
+        self.source, self.target = HostMemory(shape.total_bytes), HostMemory(shape.total_bytes)
+        ctypes.memset(self.target.address, 0, shape.total_bytes)
+        receiver = self.fabric.factory("d").receiver([(self.target.address, self.target.size)])
+        self.rank = PrefillRank(
+            shape=shape,
+            address=self.source.address,
+            engines=self.fabric.factory("p"),
+            target=Target(receiver.session, self.target.address),
+            folder=folder,
+            layer_sync=policy,
+        )
+
+    def block(self, memory: HostMemory, layer: int, block: int) -> bytes:
+        """What a block of a layer holds."""
+        region = SHAPE.regions(memory.address)[layer]
+        return ctypes.string_at(region.base_addr + block * region.stride_bytes, region.block_bytes)
+
+    def compute(self, prompt: PlayedTransfer) -> None:
+        """Run one step of the whole prompt."""
+        worker = self.rank.worker
+        worker.begin_step(PrefillStep(started=[prompt.started()], progress=[prompt.progress(0, len(prompt.source))]))
+        for name in self.rank.layer_names:
+            worker.layer_written(name)
+        worker.end_step()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A started rank."""
+    made = World(SHAPE, tmp_path)
+    yield made
+    made.rank.stop()
+
+
+def test_a_played_prompt_arrives(world: World) -> None:
+    """Every block of every layer is where the played decode rank wanted it, and the transfer is committed."""
+    prompt = PlayedTransfer("a", [1, 2, 5], [7, 3, 4])
+
+    world.rank.reserve(prompt)
+    world.compute(prompt)
+    snapshot = world.rank.wait_for_commits(1)
+
+    assert snapshot["totals"]["bytes"] == 3 * SHAPE.layers * SHAPE.block_bytes
+    for layer in range(SHAPE.layers):
+        for mine, theirs in zip(prompt.source, prompt.destination, strict=True):
+            assert world.block(world.target, layer, theirs) == world.block(world.source, layer, mine)
+
+
+def test_a_transfer_that_fails_is_no_sample(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told at once; its time would look like a fast one."""
+    monkeypatch.setattr("benchmarks.microbench.rank.PATIENCE_S", 3600.0)
+    world.fabric.fail_next()
+    prompt = PlayedTransfer("a", [1], [2])
+
+    world.rank.reserve(prompt)
+    world.compute(prompt)
+
+    with pytest.raises(RankError, match="a push failed"):
+        world.rank.wait_for_commits(1)
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+@pytest.mark.parametrize("requests", [1, 16])
+def test_the_hooks_are_timed_while_everything_is_pushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, requests: int
+) -> None:
+    """One sample per layer and per step, and the bytes of every prompt have travelled."""
+    shape = KvShape(layers=2, blocks=256, block_bytes=256)
+    monkeypatch.setattr(hooks, "SHAPE", shape)
+    monkeypatch.setattr(hooks, "PYTHON_S", 0.0)
+    world = World(shape, tmp_path, policy)
+    case = hooks.Case(policy, requests, world.rank)
+
+    case.compute_prompts()
+    case.compute_prompts()
+
+    samples = case.samples
+    assert [len(taken) for taken in (samples.hooks, samples.layers)] == [
+        2 * hooks.STEPS * shape.layers,
+        2 * hooks.STEPS,
+    ]
+    assert [len(taken) for taken in (samples.begins, samples.ends)] == [2 * hooks.STEPS] * 2
+    totals = world.rank.worker.snapshot()["totals"]
+    assert totals["committed"] == 2 * requests
+    assert totals["bytes"] == 2 * hooks.CHUNK_BLOCKS * hooks.STEPS * shape.layers * shape.block_bytes
+    world.rank.stop()
+
+
+def test_without_a_connector_only_the_model_is_timed() -> None:
+    """It is what the others are compared with."""
+    case = hooks.Case("none", 1, None)
+
+    case.compute_prompts()
+
+    assert len(case.samples.layers) == hooks.STEPS
+
+
+def test_all_ways_push_the_same(tmp_path: Path) -> None:
+    """Through the connector, the engine and Mooncake's batch call: the same plan, each over real Mooncake."""
+    source, target = HostMemory(CACHE_BYTES), HostMemory(CACHE_BYTES)
+    receivers = MooncakeFactory(host="127.0.0.1")
+    session = receivers.receiver([(target.address, target.size)]).session
+    pusher = Pusher(64 << 10, source, Target(session, target.address), "127.0.0.1", tmp_path)
+    plan = pusher.plan(2 << 20)
+
+    assert (len(plan), plan.total_bytes) == (32, 2 << 20)
+    ways: list[Callable[[], float]] = [
+        lambda: pusher.through_connector(2 << 20),
+        lambda: pusher.through_engine(plan),
+        lambda: pusher.through_batch_call(plan),
+    ]
+    for push in ways:
+        for copy in plan:
+            ctypes.memset(copy.dst, 0, copy.length)
+        assert push() > 0
+        assert all(ctypes.string_at(c.dst, c.length) == ctypes.string_at(c.src, c.length) for c in plan)
+    pusher.close()
+    receivers.close()

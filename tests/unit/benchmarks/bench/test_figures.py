@@ -1,0 +1,105 @@
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from benchmarks.bench import report
+from benchmarks.bench.figures import BATON, Felts, first_tokens, ratio, streams
+from benchmarks.bench.interference import Felt
+from benchmarks.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Cell, Measured, Sample
+
+KV_BYTES = 1000
+
+
+def sampled(seconds: list[float], wire_bytes: int = KV_BYTES) -> list[Sample]:
+    """Return samples that took so long."""
+    return [Sample(seconds=each, wire_bytes=wire_bytes) for each in seconds]
+
+
+def measured(link: int = 200, tokens: int = 600) -> Measured:
+    """Return a cell of three rounds, the second of which was slow for all."""
+    return Measured(
+        cell=Cell(link, tokens, 2048),
+        layers=8,
+        expected_bytes=KV_BYTES,
+        samples={
+            PLAIN: sampled([0.1, 0.2, 0.1], 0),
+            TWO: sampled([0.1, 0.2, 0.1], 0),
+            UPSTREAM: sampled([0.2, 0.4, 0.2]),
+            NIXL: sampled([0.3, 0.6, 0.3], wire_bytes=KV_BYTES - 1),
+            BATON: sampled([0.12, 0.24, 0.12]),
+        },
+        other_cores=0.0,
+        noisy_rounds=0,
+    )
+
+
+def felts() -> Felts:
+    """Return two rounds: two plain servers stall for 500 ms, Baton for 20."""
+    plain = Felt(quiet_itl_s=[0.01] * 100, busy_itl_s=[0.01] * 95 + [0.5] * 5, long_ttft_s=[0.6])
+    ours = Felt(quiet_itl_s=[0.01] * 100, busy_itl_s=[0.01] * 95 + [0.02] * 5, long_ttft_s=[0.7])
+    return Felts(link_mbit_s=0, rounds={TWO: [plain, plain], BATON: [ours, ours]})
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    """A round in which the machine was slow is slow for both and changes no ratio."""
+    found = first_tokens(measured()).ratios[UPSTREAM]
+
+    assert found.least == found.median == found.most == pytest.approx(0.6)
+
+
+def test_a_ratio_has_its_spread() -> None:
+    """The least and the most of all rounds, around the median."""
+    assert ratio([1.0, 2.0, 9.0], [1.0, 1.0, 3.0]) == (2.0, 1.0, 3.0)
+
+
+def test_who_cannot_have_sent_everything_is_marked() -> None:
+    """One byte too few is too few; servers that send nothing are not judged."""
+    cell = first_tokens(measured())
+
+    assert cell.missing_bytes == [NIXL]
+    assert "300*" in report.first_token_table([cell])
+
+
+def test_what_streams_felt_is_compared_with_what_they_felt_elsewhere() -> None:
+    """P99 of the gaps with long prompts, ours by theirs; Baton's own line has none."""
+    lines = {line.subject: line for line in streams(felts())}
+
+    assert lines[TWO].busy_p99_s == pytest.approx(0.5)
+    assert lines[TWO].quiet_p99_s == pytest.approx(0.01)
+    assert lines[TWO].p99_ratio is not None
+    assert lines[TWO].p99_ratio.median == pytest.approx(0.04)
+    assert lines[BATON].p99_ratio is None
+    assert lines[TWO].tokens_share == pytest.approx(0.01 / 0.0345)
+
+
+def test_the_tables_have_a_column_for_each_heading() -> None:
+    """Also where a subject was left out."""
+    cell = measured()
+    del cell.samples[NIXL]  # type: ignore[attr-defined]  # a dict here
+    for table in (report.first_token_table([first_tokens(cell)]), report.streams_table(streams(felts()))):
+        widths = {line.count("|") for line in table.splitlines()}
+        assert len(widths) == 1, table
+
+
+def test_the_picture_is_a_file_of_its_own_with_a_line_for_each_subject() -> None:
+    """Well-formed, and of the link that was asked for alone."""
+    cells = [first_tokens(measured(link, tokens)) for link in (0, 200) for tokens in (600, 3500)]
+
+    root = ET.fromstring(report.picture(cells, 200))  # noqa: S314  # ours
+
+    lines = root.findall(".//{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 4
+    assert all(len((line.get("points") or "").split()) == 2 for line in lines)
+
+
+def test_every_sample_is_in_the_json() -> None:
+    """Whoever doubts a median can take another."""
+    cell, felt = measured(), felts()
+    plain = report.to_plain({"when": "today"}, [first_tokens(cell)], [cell], streams(felt), [felt])
+
+    again = json.loads(json.dumps(plain))
+
+    assert [sample["seconds"] for sample in again["first_token_samples"][0]["samples"][BATON]] == [0.12, 0.24, 0.12]
+    assert again["stream_samples"][0]["rounds"][TWO][0]["busy_itl_s"][-1] == 0.5
+    assert again["about"] == {"when": "today"}

@@ -1,0 +1,100 @@
+import asyncio
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.bench.interference import Setting, gaps, interfere
+from benchmarks.overlap.session import MeasureError, prompts
+from benchmarks.overlap.streaming import Answer
+
+QUICK = Setting(
+    streams=2,
+    stream_prompt_tokens=3,
+    stream_tokens=100_000,
+    quiet_s=0.05,
+    arrivals=3,
+    every_s=0.05,
+    long_prompt_tokens=50,
+    long_answer_tokens=1,
+)
+
+
+class Engine:
+    """Answers a token each 2 ms, but none while it computes a long prompt."""
+
+    def __init__(self, *, prefill_s: float = 0.03, stream_tokens: int | None = None) -> None:
+        self.prefill_s, self.stream_tokens = prefill_s, stream_tokens
+        self.cancelled = 0
+        self.began: list[float] = []
+        self._free = asyncio.Event()
+        self._free.set()
+
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
+        times = [] if times is None else times
+        began = time.monotonic()
+        if len(prompt) == QUICK.long_prompt_tokens:
+            self.began.append(began)
+            self._free.clear()
+            await asyncio.sleep(self.prefill_s)
+            self._free.set()
+            times.append(time.monotonic())
+            return Answer(began, times, {})
+        try:
+            for _ in range(self.stream_tokens or max_tokens):
+                await asyncio.sleep(0.002)
+                await self._free.wait()
+                times.append(time.monotonic())
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return Answer(began, times, {})
+
+
+async def test_the_gaps_that_a_long_prompt_tears_are_seen_and_those_before_it_are_apart() -> None:
+    """Every arrival holds both streams up for as long as its prefill takes."""
+    felt = await interfere(Engine(prefill_s=0.03), QUICK, prompts(1))
+
+    assert len(felt.long_ttft_s) == 3
+    assert sum(gap > 0.025 for gap in felt.busy_itl_s) >= 4
+    assert len(felt.quiet_itl_s) >= 4
+
+
+async def test_long_prompts_arrive_on_time_whatever_becomes_of_the_earlier_ones() -> None:
+    """An open loop: a server that is slow is not spared."""
+    engine = Engine(prefill_s=0.2)
+
+    await interfere(engine, QUICK, prompts(1))
+
+    assert engine.began[2] - engine.began[0] < 0.19
+
+
+async def test_the_streams_are_broken_off_in_the_end() -> None:
+    """None of them goes on into the next measurement."""
+    engine = Engine()
+
+    await interfere(engine, QUICK, prompts(1))
+
+    assert engine.cancelled == QUICK.streams
+
+
+async def test_a_stream_that_ends_too_early_is_an_error() -> None:
+    """There would be nothing left that could be disturbed."""
+    with pytest.raises(MeasureError, match="ended too early"):
+        await interfere(Engine(stream_tokens=40), QUICK, prompts(1))
+
+
+async def test_a_stream_that_fails_at_once_is_named() -> None:
+    """With the reason, and not as streams that did not begin."""
+
+    class Broken(Engine):
+        async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
+            raise MeasureError("answered 503 without a token")
+
+    with pytest.raises(MeasureError, match="503"):
+        await interfere(Broken(), QUICK, prompts(1))
+
+
+def test_a_gap_belongs_to_the_stretch_in_which_it_ends() -> None:
+    """A stall that began before the stretch is felt inside of it."""
+    assert gaps([1.0, 2.0, 5.0, 6.0, 9.0], since=4.0, until=6.0) == [3.0, 1.0]

@@ -1,0 +1,131 @@
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.overlap.figures import (
+    PLAIN,
+    RAW,
+    UPSTREAM,
+    Cell,
+    Figures,
+    Measured,
+    Sample,
+    bytes_are_right,
+    expected_kv_bytes,
+    figures,
+    handovers,
+    hidden_share,
+    ideal_s,
+)
+
+CELL = Cell(200, 3500, 2048)
+KV_BYTES = 14_680_064
+
+
+def samples(*seconds: float, **more: float) -> list[Sample]:
+    """Samples that sent everything."""
+    whole = Sample(seconds=0.0, wire_bytes=KV_BYTES + 500_000, kv_bytes=KV_BYTES, **more)
+    return [replace(whole, seconds=value) for value in seconds]
+
+
+def computed(**by_subject: list[Sample]) -> Figures:
+    """Figures of one cell from samples by subject."""
+    measured = Measured(
+        cell=CELL, layers=8, expected_bytes=KV_BYTES, samples=by_subject, other_cores=0.02, noisy_rounds=0
+    )
+    return figures(measured)
+
+
+@pytest.mark.parametrize(("tokens", "chunk", "expected"), [(600, 2048, 8), (3500, 2048, 16), (3500, 512, 56)])
+def test_each_layer_of_each_chunk_is_one_handover(tokens: int, chunk: int, expected: int) -> None:
+    """The last chunk counts, be it ever so short."""
+    assert handovers(8, tokens, chunk) == expected
+
+
+def test_on_a_slow_link_the_ideal_is_the_transfer_and_one_part_of_the_prefill() -> None:
+    """The prototype's row of 3,500 tokens at 200 Mbit/s: 448 and 615 ms give 643."""
+    assert ideal_s(0.448, 0.615, 16) == pytest.approx(0.643)
+
+
+def test_on_a_fast_link_the_ideal_is_the_prefill_and_one_part_of_the_transfer() -> None:
+    """The prototype's row at 1 Gbit/s: 477 and 123 ms give 485."""
+    assert ideal_s(0.477, 0.123, 16) == pytest.approx(0.485, abs=5e-4)
+
+
+@pytest.mark.parametrize(("ttft_s", "expected"), [(1.0, 0.0), (0.6, 1.0), (0.8, 0.5)])
+def test_the_hidden_share_runs_from_one_after_the_other_to_side_by_side(ttft_s: float, expected: float) -> None:
+    """C + X hides nothing; max(C, X) hides the shorter one whole."""
+    assert hidden_share(0.4, 0.6, ttft_s) == pytest.approx(expected)
+
+
+def test_nothing_can_be_hidden_where_there_is_nothing() -> None:
+    """On an unthrottled link a share would be a thousand percent of the fixed costs."""
+    assert hidden_share(0.4, 0.0, 0.4) is None
+    assert hidden_share(0.4, 0.005, 0.45) is None
+
+
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (128, 1), (129, 2), (3500, 28)])
+def test_whole_blocks_travel(tokens: int, blocks: int) -> None:
+    """The last block is sent even if it is partly filled."""
+    assert expected_kv_bytes(tokens, 128, 524_288) == blocks * 524_288
+
+
+def test_medians_are_compared_not_means() -> None:
+    """One slow sample of three changes no ratio."""
+    found = computed(
+        **{
+            PLAIN: samples(0.45, 0.45, 9.0),
+            RAW: samples(0.6, 0.6, 9.0),
+            UPSTREAM: samples(1.0, 1.0, 9.0),
+            "event": samples(0.65, 0.65, 9.0),
+        }
+    )
+
+    event = next(line for line in found.lines if line.subject == "event")
+    assert (found.plain_s, found.raw_s, event.ttft_s) == (0.45, 0.6, 0.65)
+    assert event.to_upstream == pytest.approx(0.65)
+    assert event.to_ideal == pytest.approx(0.65 / (ideal_s(0.45, 0.6, 16) + 0.010))
+    assert event.hidden_share == pytest.approx(0.4 / 0.45)
+    assert (event.fastest_s, event.slowest_s) == (0.65, 9.0)
+
+
+def test_references_have_no_line_of_their_own() -> None:
+    """C and X stand in every line instead."""
+    found = computed(**{PLAIN: samples(0.4), RAW: samples(0.6), "event": samples(0.7)})
+
+    assert [line.subject for line in found.lines] == ["event"]
+
+
+def test_a_variant_without_references_still_has_its_time() -> None:
+    """Ratios are missing then, not wrong."""
+    (line,) = computed(event=samples(0.7)).lines
+
+    assert (line.ttft_s, line.to_ideal, line.to_upstream, line.hidden_share, line.prefill_ratio) == (
+        0.7,
+        None,
+        None,
+        None,
+        None,
+    )
+
+
+def test_prefill_with_pushes_is_compared_with_the_plain_servers() -> None:
+    """P's own time, not the client's."""
+    found = computed(**{PLAIN: samples(0.5, prefill_s=0.40), "event": samples(0.7, prefill_s=0.42)})
+
+    assert found.lines[0].prefill_ratio == pytest.approx(1.05)
+
+
+@pytest.mark.parametrize(
+    ("wire_bytes", "kv_bytes", "right"),
+    [
+        (KV_BYTES + 9, KV_BYTES, True),
+        (KV_BYTES + 9, None, True),  # vLLM's connector keeps no count of its own
+        (KV_BYTES // 2, None, False),
+        (KV_BYTES // 2, KV_BYTES, False),  # a count that the link contradicts
+        (KV_BYTES + 9, KV_BYTES // 2, False),
+    ],
+)
+def test_bug_pushing_only_the_last_chunk_is_no_speed_up(wire_bytes: int, kv_bytes: int | None, right: bool) -> None:
+    """All bytes must have been counted, by the sender where it counts and by the link always."""
+    assert bytes_are_right(Sample(seconds=0.1, wire_bytes=wire_bytes, kv_bytes=kv_bytes), KV_BYTES) is right

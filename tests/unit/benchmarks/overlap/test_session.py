@@ -1,0 +1,118 @@
+from collections.abc import Sequence
+
+import pytest
+
+from benchmarks.overlap.figures import Cell, Measured, Sample
+from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts, rotated, wait_until_quiet
+
+CELL = Cell(200, 16, 512)
+
+
+class Recorder:
+    """A subject that notes what it was asked; some turns fail."""
+
+    def __init__(self, name: str, log: list[str], failing: Sequence[int] = ()) -> None:
+        self.name, self.log, self.failing = name, log, failing
+        self.prompts: list[tuple[int, ...]] = []
+
+    async def measure(self, prompt: Sequence[int]) -> Sample:
+        self.log.append(self.name)
+        self.prompts.append(tuple(prompt))
+        if len(self.prompts) in self.failing:
+            raise MeasureError("answered 500 without a token")
+        return Sample(seconds=float(len(self.prompts)))
+
+
+class Meter:
+    """Says what it was told to, one value per question, then nothing is running."""
+
+    def __init__(self, *cores: float) -> None:
+        self.cores = list(cores)
+
+    def restart(self) -> None:
+        pass
+
+    def other_cores(self) -> float:
+        return self.cores.pop(0) if self.cores else 0.0
+
+
+async def measured(subjects: dict[str, Recorder], meter: Meter, *, samples: int = 2, extra: int = 2) -> Measured:
+    """Measure one cell with an effort."""
+    effort = Effort(samples=samples, extra_rounds=extra, max_other_cores=0.1)
+    return await measure_cell(CELL, subjects, prompts(1), meter, effort, layers=8, expected_bytes=1)
+
+
+async def test_subjects_alternate_and_each_round_begins_with_another() -> None:
+    """Slow drifts of the machine then hit all alike."""
+    log: list[str] = []
+
+    await measured({name: Recorder(name, log) for name in "abc"}, Meter())
+
+    assert "".join(log) == "abcbcacab"
+
+
+async def test_no_prompt_is_used_twice() -> None:
+    """Stale KV in recycled blocks must not pass for a fresh transfer, nor a prefix hit for a fast prefill."""
+    log: list[str] = []
+    subjects = {name: Recorder(name, log) for name in "ab"}
+
+    await measured(subjects, Meter(), samples=9)
+
+    drawn = [prompt for subject in subjects.values() for prompt in subject.prompts]
+    assert len(set(drawn)) == len(drawn) == 20
+    assert {len(prompt) for prompt in drawn} == {CELL.tokens}
+
+
+async def test_the_first_round_only_warms_up() -> None:
+    """A link's or a length's first request is slow."""
+    found = await measured({"a": Recorder("a", [])}, Meter())
+
+    assert [sample.seconds for sample in found.samples["a"]] == [2.0, 3.0]
+
+
+async def test_a_round_in_which_others_used_the_cpu_is_taken_again() -> None:
+    """Its samples do not count while quiet ones can be had."""
+    found = await measured({"a": Recorder("a", [])}, Meter(0.9, 0.0, 0.02))
+
+    assert [sample.seconds for sample in found.samples["a"]] == [3.0, 4.0]
+    assert found.noisy_rounds == 0
+    assert found.other_cores == pytest.approx(0.01)
+
+
+async def test_without_enough_quiet_rounds_the_quietest_noisy_ones_count_and_are_told() -> None:
+    """The extra rounds are bounded, so a busy machine ends the cell too."""
+    found = await measured({"a": Recorder("a", [])}, Meter(0.9, 0.5, 0.0, 0.7))
+
+    assert [sample.seconds for sample in found.samples["a"]] == [4.0, 3.0]
+    assert found.noisy_rounds == 1
+    assert found.other_cores == pytest.approx(0.25)
+
+
+async def test_a_failed_round_is_dropped_whole_and_told() -> None:
+    """A pair of samples of different rounds would not be interleaved."""
+    found = await measured({"a": Recorder("a", [], failing=[2]), "b": Recorder("b", [])}, Meter())
+
+    assert [len(samples) for samples in found.samples.values()] == [2, 2]
+    assert found.failures == (f"a, {CELL}: answered 500 without a token",)
+
+
+async def test_a_cell_in_which_every_round_fails_is_an_error() -> None:
+    """Nothing is reported as if it had been measured."""
+    with pytest.raises(MeasureError, match="answered 500"):
+        await measured({"a": Recorder("a", [], failing=range(100))}, Meter())
+
+
+async def test_waiting_for_a_quiet_machine_ends_when_it_is_or_when_patience_does() -> None:
+    """Bounded, whatever others do."""
+    meter = Meter(0.9, 0.0, 0.9)
+
+    await wait_until_quiet(meter, Effort(samples=1, extra_rounds=0, max_other_cores=0.1, patience_s=5))
+    assert meter.cores == [0.9]
+
+    await wait_until_quiet(meter, Effort(samples=1, extra_rounds=0, max_other_cores=0.1, patience_s=0.1))
+    assert meter.cores == []
+
+
+def test_rotation_keeps_everybody() -> None:
+    """Only the order changes."""
+    assert [rotated("abc", turn) for turn in (0, 1, 3)] == [["a", "b", "c"], ["b", "c", "a"], ["a", "b", "c"]]

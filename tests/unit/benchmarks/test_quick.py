@@ -1,0 +1,145 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.microbench.children import PartError
+from benchmarks.proxy.figures import Spread
+from benchmarks.quick import __main__ as command
+from benchmarks.quick.connector import calibration
+from benchmarks.quick.ratios import (
+    HIGHER,
+    LOWER,
+    NEW,
+    NOT_MEASURED,
+    Line,
+    Sample,
+    beside,
+    figures,
+    from_plain,
+    table,
+    to_plain,
+)
+
+THEN = Spread(1.0, 0.9, 1.1)
+
+
+def three(folder: Path) -> Iterator[Sample]:
+    """A part with one figure in three rounds."""
+    yield from (Sample("a ÷ b", ratio) for ratio in (1.2, 1.0, 1.1))
+
+
+def broken(folder: Path) -> Iterator[Sample]:
+    """A part that fails behind its first round."""
+    yield Sample("c ÷ d", 2.0)
+    raise PartError("it did not come up")
+
+
+def test_a_figure_is_the_median_of_its_rounds_with_their_ends() -> None:
+    """In the order in which figures were first taken."""
+    found = figures([Sample("b", 3.0), Sample("a", 1.0), Sample("b", 1.0), Sample("b", 2.0)])
+
+    assert list(found.items()) == [("b", Spread(2.0, 1.0, 3.0)), ("a", Spread(1.0, 1.0, 1.0))]
+
+
+@pytest.mark.parametrize(
+    ("now", "mark"),
+    [
+        (Spread(1.05, 0.95, 1.2), ""),
+        (Spread(1.3, 1.1, 1.4), ""),
+        (Spread(1.3, 1.11, 1.4), HIGHER),
+        (Spread(0.7, 0.6, 0.89), LOWER),
+        (Spread(0.7, 0.6, 0.9), ""),
+        (None, NOT_MEASURED),
+    ],
+)
+def test_a_mark_means_that_the_rounds_of_both_do_not_overlap(now: Spread | None, mark: str) -> None:
+    """A median that moved within what both showed is no news."""
+    assert Line("a", THEN, now).mark == mark
+
+
+def test_figures_are_paired_by_name() -> None:
+    """A new one has no baseline; one that is gone is not forgotten."""
+    lines = beside({"old": THEN, "both": THEN}, {"both": Spread(2.0, 1.9, 2.1), "new": THEN})
+
+    assert [(line.name, line.mark, line.change) for line in lines] == [
+        ("both", HIGHER, 2.0),
+        ("new", NEW, None),
+        ("old", NOT_MEASURED, None),
+    ]
+
+
+def test_the_table_has_a_cell_for_everything() -> None:
+    """Aligned; a figure that is missing is a dash."""
+    text = table(beside({"a figure": THEN, "old": THEN}, {"a figure": Spread(1.5, 1.4, 1.6), "new": THEN}))
+
+    assert [" ".join(line.split()) for line in text.splitlines()] == [
+        "figure baseline now now ÷ baseline",
+        "a figure 1.000 (0.900–1.100) 1.500 (1.400–1.600) 1.50 HIGHER",
+        "new – 1.000 (0.900–1.100) – new",
+        "old 1.000 (0.900–1.100) – – not measured",
+    ]
+
+
+def test_the_stored_form_is_read_as_it_was_written() -> None:
+    """Figure by figure."""
+    found = {"a": THEN, "b": Spread(2.0, 1.0, 3.0)}
+
+    assert from_plain(to_plain(found)) == found
+
+
+def test_the_loop_always_does_the_same() -> None:
+    """What it computes is fixed: a change here would shift every ratio."""
+    assert calibration() == calibration() == 798508552768
+
+
+def test_a_baseline_is_written_and_shown_the_next_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without one every figure is new; a difference is no failure."""
+    monkeypatch.setattr(command, "PARTS", {"three": three})
+    argv = ["--parts", "three", "--baseline", str(tmp_path / "quick.json")]
+
+    assert command.main([*argv, "--write-baseline"]) == 0
+    assert "baseline: none" in capsys.readouterr().out
+    assert command.main(argv) == 0
+
+    assert "a ÷ b   1.100 (1.000–1.200)  1.100 (1.000–1.200)            1.00" in capsys.readouterr().out
+
+
+def test_what_cannot_be_measured_is_an_error_and_no_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The other parts are measured and shown."""
+    monkeypatch.setattr(command, "PARTS", {"broken": broken, "three": three})
+    path = tmp_path / "quick.json"
+
+    assert command.main(["--parts", "broken", "three", "--baseline", str(path), "--write-baseline"]) == 1
+
+    said = capsys.readouterr()
+    assert "broken could not be measured: it did not come up" in said.err
+    assert "a ÷ b" in said.out
+    assert not path.exists()
+
+
+def test_a_part_is_no_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would make the other figures disappear."""
+    path = tmp_path / "quick.json"
+
+    assert command.main(["--parts", "connector", "--baseline", str(path), "--write-baseline"]) == 2
+
+    assert "--write-baseline" in capsys.readouterr().err
+    assert not path.exists()
+
+
+def test_a_part_alone_misses_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The baseline's other figures are not said to be missing."""
+    path = tmp_path / "quick.json"
+    command.write(path, {"a ÷ b": THEN, "other": THEN}, 0.0)
+    monkeypatch.setattr(command, "PARTS", {"three": three, "broken": broken})
+
+    assert command.main(["--parts", "three", "--baseline", str(path)]) == 0
+
+    assert "other" not in capsys.readouterr().out.partition("\n\n")[2].partition("\n\n")[0]
