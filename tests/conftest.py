@@ -7,14 +7,21 @@ import pytest
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("e2e", "chaos")
+REAL_ENGINES = ("e2e", "matrix", "chaos")  # they share servers, and take both cores
+ONE_WORKER = "engines"  # of pytest-xdist runs them all, and what makes networks beside them
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by folder, and run the fast ones first."""
-    order = ("unit", "explorer", "integration", "e2e", "matrix", "chaos")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by folder; run the fast ones first, or, among several workers, the longest group first."""
+    order = ["unit", "explorer", "integration", *REAL_ENGINES]
+    if several := hasattr(config, "workerinput"):
+        order = [*REAL_ENGINES, "integration", "explorer", "unit"]
     for item in items:
         if _folder(item) in MARKED_FOLDERS:
             item.add_marker(_folder(item))
+        if several:
+            alone = _folder(item) in REAL_ENGINES or item.get_closest_marker("host_network") is not None
+            item.add_marker(pytest.mark.xdist_group(ONE_WORKER if alone else str(item.path)))
     items.sort(key=lambda item: order.index(_folder(item)) if _folder(item) in order else 0)
 
 

@@ -61,7 +61,7 @@ class ProxyConfig:
     local_below_bytes: Number = 0  # a prompt of which a decode node lacks less is computed there; 0: none is by choice
     max_own_prompt_bytes: AtLeastOne = 1024 * 1024  # of prompts that one decode node computes itself at once
     max_attempts: AtLeastOne = 4  # of one request, on whichever nodes
-    retry_share: Share = 0.2  # of all requests; so many may be tried again where failures last
+    retry_share: Share = 0.2  # retry budget: what each request adds to it; a retry on another node costs 1
     retry_burst: AtLeastOne = 512  # … and so many beyond that, for the loss of a node with all its requests
     resume: Literal["off", "token_ids", "all"] = "all"  # which streams that break go on elsewhere; see failover.md
     max_body_bytes: AtLeastOne = 64 * 1024 * 1024  # of one request

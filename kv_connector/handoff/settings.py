@@ -1,4 +1,4 @@
-"""Bounds of the hand-off, in seconds and shares. No clock takes part in safety: these decide only how long to hope."""
+"""Bounds of the hand-off, in seconds and shares. Time-outs affect liveness, never safety."""
 
 from dataclasses import dataclass
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def bill(request: "Request", cached_on_prefill_tokens: int) -> None:
-    """Say how many of the prompt's tokens were nobody's work: those that either node had, not both.
+    """Return how many of the prompt's tokens to report as cached: prefix-cache hits on either node, counted once.
 
     Args:
         request: its KV has come, and it has not answered yet.

@@ -1,4 +1,4 @@
-"""What one worker knows of the others: whichever of them is asked answers for all.
+"""Aggregates state and metrics of all worker processes, and replicates administrators' changes to them.
 
 With one worker there is no slot, no file and no socket, and the answer is its own.
 """

@@ -1,4 +1,4 @@
-"""What the keys' file is to the proxy: guards before its applications, and the keys followed while it runs."""
+"""Builds the API-key middleware; reloads the keys when their file changes."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Clients' connections: none waits without a bound for a request, for the rest of one's head, or for a client that reads."""
+"""Client connections with idle, header-read and write-stall time-outs."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -73,7 +73,7 @@ class ConnectionBudget:
 
 
 class ConnectionClaim:
-    """One request's, for the length of a block."""
+    """Context manager that reserves one request's upstream connections."""
 
     __slots__ = ("_claims", "_connections")
 

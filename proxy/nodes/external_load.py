@@ -14,7 +14,7 @@ LEAST: Final = 0.5  # requests: less than that is the rest of what was, and must
 
 
 class ExternalLoad:
-    """The rest, over the last probes; nothing while that is not known."""
+    """Smoothed load that other proxies put on this node; 0 until known."""
 
     __slots__ = ("_bytes", "_known", "_requests", "prompt_bytes", "requests")
 

@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 # What says that the node itself is gone, as against one request that it did not like.
 _GONE: Final = frozenset((FailureKind.CONNECT, FailureKind.DISCONNECT))
-_NO_FAULT: Final = frozenset((FailureKind.REFUSED, FailureKind.BUSY))  # the client's, or the hour's; the node works
+_NO_FAULT: Final = frozenset(
+    (FailureKind.REFUSED, FailureKind.BUSY)
+)  # client error or temporary overload: not a node failure
 
 
 class Listener(Protocol):

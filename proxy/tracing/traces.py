@@ -37,7 +37,7 @@ class Trace:
 
 
 class UnsampledTrace(Trace):
-    """A request that nobody traces, and that says so to the nodes: they would begin a trace of their own."""
+    """Propagates an unsampled traceparent, so that vLLM starts no trace of its own."""
 
     __slots__ = ("line",)
 

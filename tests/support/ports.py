@@ -1,11 +1,15 @@
 """Ports for servers of tests."""
 
+import os
 import random
 import socket
 from contextlib import suppress
 from typing import Final
 
 RANGE: Final = (20_000, 32_000)
+WORKERS: Final = 4  # of pytest-xdist, each with its part of the range
+_worker: Final = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
+_share: Final = (RANGE[1] - RANGE[0]) // WORKERS
 _given: Final[set[int]] = set()
 
 
@@ -16,7 +20,7 @@ def free_port(in_a_row: int = 1) -> int:
     may also be the same twice, before anybody listens there; this one never is, in one process.
     """
     while True:
-        first = random.randrange(*RANGE)
+        first = RANGE[0] + _worker * _share + random.randrange(_share - in_a_row)
         ports = range(first, first + in_a_row)
         if _given.isdisjoint(ports) and all(map(is_free, ports)):
             _given.update(ports)

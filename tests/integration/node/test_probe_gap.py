@@ -33,6 +33,8 @@ sys.stdout.flush()
 os._exit(0)
 """
 
+pytestmark = pytest.mark.host_network
+
 
 @pytest.fixture
 def network() -> Iterator[Network]:
