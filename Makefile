@@ -11,7 +11,7 @@ FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL))
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve check test test-all test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check docs newcomer dist clean test-gpu
+.PHONY: help setup serve check test test-all test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check docs newcomer dist clean test-gpu mutants
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ chaos: setup ## leaving clients, kills, stalls, cut links; SECONDS=600 SEED=1
 
 explore: setup ## the hand-off's state machines in every interleaving; ARGS="--suite quick" for a minute of it
 	$(BIN)/python -m tests.explorer $(ARGS)
+
+mutants: setup ## small faults put into the product, one at a time: the tests must notice each; ARGS=consumer.py for some
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: setup ## Baton beside two plain servers, MooncakeConnector and NixlConnector; root, 20 minutes; writes into docs/benchmarks
 	$(BIN)/python -m benchmarks.bench --out docs/benchmarks $(ARGS)

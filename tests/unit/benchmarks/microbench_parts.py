@@ -1,5 +1,6 @@
 """Parts of a benchmark that measure nothing."""
 
+import importlib
 import os
 import time
 from collections.abc import Iterator
@@ -7,6 +8,11 @@ from collections.abc import Iterator
 from benchmarks.microbench.figures import Figure
 
 FIGURES = [Figure(part="p", name="n", value=1.0, unit="µs")]
+
+
+def prepare() -> None:
+    """Import what answers the parent, once for all children."""
+    importlib.import_module("benchmarks.microbench.children")
 
 
 def measure(values: list[float]) -> Iterator[Figure]:

@@ -19,11 +19,11 @@ from tests.unit.benchmarks.microbench_parts import FIGURES
 PARTS = "tests.unit.benchmarks.microbench_parts"
 
 
-@pytest.fixture
-def children(tmp_path: Path) -> Iterator[Children]:
-    """Children of a fork server that imports nothing."""
-    with ForkServer(prepare="") as server:
-        yield Children(server, tmp_path)
+@pytest.fixture(scope="module")
+def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
+    """Children of a fork server that has imported what the parts below do."""
+    with ForkServer(prepare=f"{PARTS}:prepare") as server:
+        yield Children(server, tmp_path_factory.mktemp("children"))
 
 
 def figure(value: float, target: Target | None = None) -> Figure:

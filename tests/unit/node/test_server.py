@@ -101,9 +101,10 @@ def test_a_refusal_is_one_sentence_and_exit_status_2(
 
 @pytest.mark.usefixtures("vllm")
 def test_a_prefill_nodes_control_port_must_be_free_too(
-    config: BatonConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    config: BatonConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Decode nodes dial it."""
+    monkeypatch.setattr(server, "PORT_PATIENCE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         section = replace(config.decode_node, control_port=taken.getsockname()[1])
         with pytest.raises(SystemExit):

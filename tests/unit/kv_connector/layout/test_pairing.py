@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from baton.kv_connector.errors import LayoutError
+from baton.kv_connector.errors import BlockOutOfRange, LayoutError
 from baton.kv_connector.layout.copy_plan import plan_units
 from baton.kv_connector.layout.pairing import Side, pair, shares_of
 from baton.kv_connector.layout.regions import Region, Sections
@@ -143,6 +143,18 @@ def test_equal_layouts_travel_as_whole_blocks() -> None:
 
     assert found.whole
     assert len(plan) == 1
+
+
+@pytest.mark.parametrize(("source", "target"), [(POOL, 0), (-1, 0), (0, POOL), (0, -1)])
+@pytest.mark.parametrize("block_tokens", [8, 16])
+def test_no_unit_lies_outside_of_its_pool(source: int, target: int, block_tokens: int) -> None:
+    """On neither side, whether whole blocks travel or parts of them: memory beside the pool would be read or written."""
+    found = pair(
+        Rig(heads=2, tp_size=1, block_tokens=8).side(0), Rig(heads=2, tp_size=1, block_tokens=block_tokens).side(0)
+    )
+
+    with pytest.raises(BlockOutOfRange):
+        plan_units(found.regions, [0, source], [0, target], [0, 0])
 
 
 def test_shares_add_up_to_everything_that_a_rank_has() -> None:
