@@ -78,7 +78,7 @@ bench-quick: setup ## has anything become slower? ratios beside docs/benchmarks/
 config-check: setup ## print the effective configuration and where each value comes from
 	@$(BIN)/baton config check $(ARGS)
 
-newcomer: setup ## the README's way to a first token, walked on a clean Debian and timed; root, 10 minutes
+newcomer: setup ## the README's way to a first token, walked on clean Debians 12 and 13 and timed; root, 15 minutes
 	$(BIN)/python -m tests.newcomer $(ARGS)
 
 dist: setup ## sdist and wheel of this commit in dist, built twice, the wheel tried away from the tree

@@ -63,16 +63,17 @@ def choose_prompts(count: int) -> list[list[int]]:
 
 
 async def ask_all(
-    url: str, model: str, prompts: Sequence[Sequence[int]], at_once: int
+    url: str, model: str, prompts: Sequence[Sequence[int]], at_once: int, cache_salt: str = ""
 ) -> list[Answer | httpx.HTTPError]:
-    """Complete every prompt, `at_once` at a time; answers in the order of `prompts`."""
+    """Complete every prompt, `at_once` at a time; answers in the order of `prompts`. With another salt no cache has any."""
+    more = {"cache_salt": cache_salt} if cache_salt else {}
     gate = asyncio.Semaphore(at_once)
     async with httpx.AsyncClient(timeout=TIMEOUT_S, limits=httpx.Limits(max_connections=None)) as client:
 
         async def one(prompt: Sequence[int]) -> Answer | httpx.HTTPError:
             async with gate:
                 try:
-                    return await complete(client, url, model, prompt)
+                    return await complete(client, url, model, prompt, **more)
                 except httpx.HTTPError as exc:
                     return exc
 
@@ -104,7 +105,7 @@ class Pair:
         """Serve every prompt and compare."""
         cell = Cell(name=name, requests=len(prompts))
         before = self.counters()
-        found = asyncio.run(ask_all(self.proxy.url, self.model, prompts, at_once))
+        found = asyncio.run(ask_all(self.proxy.url, self.model, prompts, at_once, f"{at_once} at once"))
         for prompt, wanted, got in zip(prompts, reference, found, strict=True):
             if isinstance(got, httpx.HTTPError):
                 cell.problems.append(f"{len(prompt)} tokens: {got!r}")
@@ -148,11 +149,11 @@ def float32_cells(
 ) -> list[Cell]:
     """Every cell in float32."""
     cells = []
-    for chunk, at_once in product(CHUNKS_TOKENS, AT_ONCE):
+    for chunk in CHUNKS_TOKENS:
         pair = Pair(stack, ["--max-num-batched-tokens", str(chunk), *sync], FLOAT32)
-        name = f"float32, {at_once} at once, chunks of {chunk}"
-        for warmth in ("cold", "warm"):
-            cells.append(pair.run(f"{name}, {warmth}", prompts, reference, at_once))
+        for at_once, warmth in product(AT_ONCE, ("cold", "warm")):
+            name = f"float32, {at_once} at once, chunks of {chunk}, {warmth}"
+            cells.append(pair.run(name, prompts, reference, at_once))
             print(cells[-1], flush=True)
         pair.stop()
     return cells
