@@ -11,6 +11,8 @@ Two things are told apart. The *request* is resolved once (`resolved`: KV comple
 nobody waits any more), as early as possible. The *blocks* are given back once (`closed`), only when no write can come
 any more (I3). Further outputs: `outbox`, `started`, `fences` (engines to destroy), `forgotten` (peers to hang up on),
 `to_verify` (committed transfers whose digests are to be compared).
+
+Longer than other files: the state machine is one table of events, and its invariants hold between all of them.
 """
 
 from collections.abc import Callable

@@ -11,6 +11,8 @@ FAIL(dirty) as soon as one push failed.
 
 Outputs are collected: `outbox` (messages), `released` (requests whose source blocks may be freed), `to_digest`
 (complete transfers whose digests are wanted), `complaints` (committed transfers that arrived wrong).
+
+Longer than other files: the state machine is one table of events, and its invariants hold between all of them.
 """
 
 from collections.abc import Callable, Collection, Sequence

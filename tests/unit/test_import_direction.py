@@ -67,6 +67,7 @@ FLOORS: dict[str, list[str]] = {
         "connector",
     ],
 }
+MOST_LINES = 350  # of a file of the product
 MOST_ENTRIES = 25  # of a folder that a reader sees first
 GUARDED = {room.partition("/")[0] for room in MAY_IMPORT} | {"vllm", "torch", "torch_npu", "mooncake"}
 
@@ -125,6 +126,18 @@ def test_a_room_is_seen_at_a_glance(room: str) -> None:
 
     assert {entry.removesuffix(".py") for entry in entries} == {*FLOORS[room], "__init__"}
     assert len(entries) <= MOST_ENTRIES
+
+
+def test_long_files_say_why_they_are_long() -> None:
+    """Any other is divided."""
+    long = {
+        file.relative_to(ROOT)
+        for room in {room.partition("/")[0] for room in MAY_IMPORT}
+        for file in (ROOT / room).rglob("*.py")
+        if len((text := file.read_text()).splitlines()) > MOST_LINES and "Longer than other files" not in text
+    }
+
+    assert long == set()
 
 
 def test_every_import_of_ours_is_by_the_one_name() -> None:
