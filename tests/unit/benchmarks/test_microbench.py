@@ -2,7 +2,6 @@ import argparse
 import os
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
