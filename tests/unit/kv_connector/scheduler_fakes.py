@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from baton.contracts.configuration.schema import TransferConfig
-from baton.contracts.kv_transfer import Role, TransferParams, sign
+from baton.contracts.kv_transfer import SINGLE, Grids, Role, TransferParams, sign
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 
@@ -83,11 +83,18 @@ class FakeRequest:
 
 
 def request(
-    role: Role, tokens: int, *, request_id: str = "r1", transfer_id: str = "a" * 32, several: bool = False, **more: Any
+    role: Role,
+    tokens: int,
+    *,
+    request_id: str = "r1",
+    transfer_id: str = "a" * 32,
+    several: bool = False,
+    grids: Grids = SINGLE,
+    **more: Any,
 ) -> Any:
     """A request with signed parameters; `several`: one prompt of a batch."""
     peer = PEER if role == "decode" else ""
-    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer, several=several)
+    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer, several=several, grids=grids)
     return FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from baton.contracts.kv_transfer import Grid, Grids
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.scheduler_side import decode, prompt
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
@@ -51,6 +52,15 @@ def test_a_new_request_is_watched_at_its_prefill_node(engine: Engine) -> None:
     (watched,) = engine.side.take_step(step_output()).watched
 
     assert (watched.transfer_id, watched.request_id, watched.peers) == ("a" * 32, "r1", [PEER])
+
+
+@pytest.mark.parametrize("grids", [Grids(decode=Grid(tp=2)), Grids(prefill=Grid(tp=2))])
+def test_a_request_for_nodes_of_other_sizes_is_computed_here(engine: Engine, grids: Grids) -> None:
+    """The proxy's knowledge is older than a node's process, or it names fewer addresses than the node has ranks."""
+    engine.side.add_request(req := request("decode", 40, grids=grids))
+
+    assert engine.side.match(req, 0) == (0, False)
+    assert engine.side.take_step(step_output()).watched == []
 
 
 def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:

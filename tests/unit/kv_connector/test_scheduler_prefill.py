@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from baton.contracts.kv_transfer import Grid, Grids
 from baton.kv_connector.handoff.metadata import Progress
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED
@@ -210,3 +211,14 @@ def test_an_adapter_that_changed_in_the_queue_has_its_prompt_given_up() -> None:
     assert [started.request_id for started in step.started] == ["r2"]
     assert [progress.request_id for progress in step.progress] == ["r2"]
     assert side.finish_request(tuned, aborted=False) is False
+
+
+def test_a_prompt_for_a_node_of_another_size_is_given_up_at_once() -> None:
+    """The proxy's knowledge is older than this process: whoever waits on the decode node is told."""
+    side = scheduler()
+    side.add_request(request("prefill", 40, grids=Grids(prefill=Grid(tp=2))))
+
+    step = side.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
+
+    assert [each.transfer_id for each in step.abandoned] == ["a" * 32]
+    assert (step.started, step.progress) == ([], [])

@@ -81,6 +81,8 @@ def test_nothing_is_reserved_before_the_blocks_are_zeroed() -> None:
     pair = Pair()
     pair.watch()
     pair.d.prepare("d-t", 1, WISH, 0.0)
+    pair.d.domains.retire("e0", 0.0)
+    pair.d.engine_added(0, "fresh")  # looks whether anything waits for one
     pair.talk()
     assert not pair.heard_of(Reserve)
 

@@ -765,3 +765,16 @@ def test_a_prompt_may_start_while_its_epoch_is_being_revoked() -> None:
     pair.write()
 
     assert not pair.pushes()
+
+
+def test_what_was_written_once_stays_written() -> None:
+    """Events of a layer may come in another order than the steps that they belong to."""
+    pair = Pair()
+    pair.start()
+    pair.reserve()
+    pair.write(blocks=3)
+    pair.write(blocks=1)
+
+    pair.push()
+
+    assert len(pair.heard_of(Commit)) == 1

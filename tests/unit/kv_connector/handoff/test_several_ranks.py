@@ -154,17 +154,18 @@ def test_a_part_that_nobody_pushed_fails_the_request() -> None:
     assert trio.closed == ["d"]
 
 
-def test_ranks_that_count_each_other_differently_do_not_exchange() -> None:
+@pytest.mark.parametrize("shards", [1, 3])
+def test_ranks_that_count_each_other_differently_do_not_exchange(shards: int) -> None:
     """A node was started anew with other sizes; one side has not heard of it."""
     trio = Trio()
     trio.watch()
     trio.prepare()
-    trio.start(0, shards=1)
+    trio.start(0, shards=shards)
     trio.start(1)
 
     trio.push(0)
 
-    assert trio.finished == [("d", "the prefill node divides this rank's KV by 1, not 2", True)]
+    assert trio.finished == [("d", f"the prefill node divides this rank's KV by {shards}, not 2", True)]
 
 
 def test_stages_without_a_common_layer_end_at_once() -> None:
