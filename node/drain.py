@@ -31,6 +31,11 @@ class StopSignals:
         self._received = False
 
     @property
+    def received(self) -> bool:
+        """Whether the process has been told to stop."""
+        return self._received
+
+    @property
     def ended_unasked(self) -> bool:
         """Whether a server that has ended did so by itself, as vLLM's does when its engine dies."""
         return self._watching and not self._received

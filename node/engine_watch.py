@@ -6,6 +6,8 @@ import sys
 import threading
 from typing import Any, Final
 
+from baton.node.drain import STOP_SIGNALS
+
 EXIT_ENGINE_ENDED: Final = 1  # exit status of a node whose engine has died
 LOOK_S: Final = 0.25
 END_S: Final = 1.0  # for the server to tell its clients, and for the process to end in order
@@ -34,9 +36,11 @@ class EngineWatch:
 
         while self._state.engine_client.is_running:  # noqa: ASYNC110  # vLLM offers no event
             await asyncio.sleep(LOOK_S)
-        if not envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH:
+        if envs.VLLM_KEEP_ALIVE_ON_ENGINE_DEATH:
+            return
+        if not STOP_SIGNALS.received:  # else vLLM ended the engine, in the order and the time that the drain gives it
             bound_end()
-            self._state.server.should_exit = True
+        self._state.server.should_exit = True
 
 
 def bound_end() -> None:

@@ -143,7 +143,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "node/bearer.py",
-        f"{UNIT}/node",
+        f"{UNIT}/node/test_bearer.py {UNIT}/node/test_connections.py",
         ('if scheme.lower() == b"bearer" and self', "if self"),
         ("self._secret.accepts_node_token(token):", "token:"),
         ("            note_proof(scope)\n", ""),

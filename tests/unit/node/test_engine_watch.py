@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from baton.node import engine_watch
+from baton.node.drain import StopSignals
 from baton.node.engine_watch import EngineWatch
 
 PATIENCE_S = 60.0
@@ -31,6 +32,26 @@ async def test_the_server_ends_with_its_engine(state: SimpleNamespace) -> None:
     state.engine_client.is_running = False
     await watched(watch)
 
+    assert state.server.should_exit
+
+
+@pytest.mark.parametrize("told_to_stop", [False, True])
+async def test_the_end_of_an_engine_that_was_told_to_stop_is_not_hurried(
+    state: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, *, told_to_stop: bool
+) -> None:
+    """A drained node ends with status 0, however long the rest of vLLM's shutdown takes on a busy machine."""
+    hurried: list[bool] = []
+    monkeypatch.setattr(engine_watch, "bound_end", lambda: hurried.append(True))
+    monkeypatch.setattr(engine_watch, "STOP_SIGNALS", signals := StopSignals())
+    if told_to_stop:
+        signals.record_stop()
+    state.engine_client.is_running = False
+    watch = EngineWatch(state)
+
+    watch.start()
+    await watched(watch)
+
+    assert hurried == [True] * (not told_to_stop)
     assert state.server.should_exit
 
 
