@@ -11,6 +11,7 @@ REAL_ENGINES = ("e2e", "matrix", "chaos")  # they share servers, and take both c
 ONE_WORKER = "engines"  # of pytest-xdist runs them all, and what makes networks beside them
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by folder; run the fast ones first, or, among several workers, the longest group first."""
     order = ["unit", "explorer", "integration", *REAL_ENGINES]

@@ -23,8 +23,8 @@ class RetryBudget:
         self._filled_s = clock()
 
     def earn(self) -> None:
-        """Count a request that arrived."""
-        self._tokens = min(self._burst, self._tokens + self._share)
+        """Count a request that arrived; `left` bounds what has been earned."""
+        self._tokens += self._share
 
     @property
     def left(self) -> int:
@@ -41,4 +41,4 @@ class RetryBudget:
 
     def give_back(self) -> None:
         """Take back the payment for one retry."""
-        self._tokens = min(self._burst, self._tokens + 1)
+        self._tokens += 1

@@ -33,7 +33,9 @@ def main() -> int:
 
 def copy_tree(folder: Path) -> Path:
     """Copy what git tracks or would, links as links."""
-    listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    listed = subprocess.run(
+        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
     for name in filter(None, listed.split("\0")):
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)

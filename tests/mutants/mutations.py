@@ -168,8 +168,9 @@ MUTATIONS: Final = [
     *_of(
         "proxy/planning/retry_budget.py",
         f"{UNIT}/proxy/planning",
-        ("min(self._burst, self._tokens + 1)", "self._tokens + 1"),
-        ("min(self._burst, self._tokens + self._share)", "self._tokens + self._share"),
+        ("        self._tokens += 1\n", ""),
+        ("        self._tokens += self._share\n", ""),
+        ("min(self._burst, self._tokens + (now_s", "(self._tokens + (now_s"),
         ("self._filled_s = now_s\n", "pass\n"),
     ),
     *_of(
@@ -189,6 +190,7 @@ MUTATIONS: Final = [
         ("        if piece.ids[:known] != self._ids[:known]:\n", "        if False:\n"),
         ("        if said[:known] != self._text[:known]:\n", "        if False:\n"),
         ("[offset + self._following.text_offset for offset in", "[offset for offset in"),
+        ('min(details["cached_tokens"], prompt)', 'details["cached_tokens"]'),
     ),
     *_of(
         "proxy/resume/rules.py",

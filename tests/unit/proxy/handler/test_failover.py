@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
-from baton.proxy.errors import FailureKind, NoRoomError
+from baton.proxy.errors import FailureKind, NoRoomError, ProxyError
 from baton.proxy.handler.failover import Failover
 from baton.proxy.nodes.node import Node, State
 from baton.proxy.planning import local_prefill_queue
-from baton.proxy.planning.outcome import Opened, PrefillFailed
+from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillFailed
 from baton.proxy.planning.plans import LocalPlan, Plan
 from baton.proxy.planning.retry_budget import RetryBudget
 from baton.proxy.planning.retry_policy import RetryPolicy
@@ -23,6 +23,7 @@ from tests.unit.proxy.planning.test_planner import planner
 
 ANSWER = Opened(cast("Any", None), b"ok")
 FAILED = PrefillFailed(FailureKind.CONNECT, "it cannot be reached")
+LOST = DecodeFailed(FailureKind.CONNECT, "it cannot be reached")
 
 
 class Legs:
@@ -110,3 +111,43 @@ async def test_whoever_comes_does_not_go_before_those_who_stand_in_line() -> Non
 
     assert await accepted == RECOMPUTED
     assert await ask(shared) == LOCAL
+
+
+class LegsThatEnd:
+    """Each attempt ends as the next one of a list says."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        self._outcomes = list(outcomes)
+
+    @asynccontextmanager
+    async def run(self, _plan: Plan, _request: ClientRequest) -> AsyncIterator[Any]:
+        """Run a plan."""
+        yield self._outcomes.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "makers", "takers", "path", "spent"),
+    [
+        ((FAILED, ANSWER), 1, 1, RECOMPUTED, 0),  # nobody else was asked
+        ((FAILED, ANSWER), 2, 1, DISAGGREGATED, 1),
+        ((LOST, ANSWER), 1, 2, DISAGGREGATED, 1),
+        ((LOST,), 1, 1, "", 0),  # there is nobody else
+    ],
+)
+async def test_only_an_attempt_on_another_node_costs_a_retry(
+    outcomes: Any, makers: int, takers: int, path: str, spent: int
+) -> None:
+    """What was paid for it is given back if it is not made."""
+    prefill = [node("prefill", f"http://p{at}", slot=at) for at in range(makers)]
+    decode = [node("decode", f"http://d{at}", slot=at) for at in range(takers)]
+    budget = RetryBudget(share=0.0, burst=9, clock=lambda: 0.0)
+    planned = planner(prefill, decode, max_own_bytes=1)
+    shared = Failover(planned, cast("Any", LegsThatEnd(*outcomes)), RetryPolicy(budget, max_attempts=9), Metrics())
+
+    if path:
+        assert await ask(shared) == path
+    else:
+        with pytest.raises(ProxyError):
+            await ask(shared)
+
+    assert 9 - budget.left == spent

@@ -1,5 +1,6 @@
 import pytest
 
+from baton.proxy.errors import FailureKind
 from baton.proxy.planning.retry_budget import FLOOR_PER_S, RetryBudget
 from baton.proxy.planning.retry_policy import MIN_LEFT_S, History, RetryDenial, RetryPolicy
 from tests.unit.proxy.members import node
@@ -60,6 +61,7 @@ def test_the_budget_never_holds_more_than_its_burst() -> None:
     clock.now_s += 1e6
     for _ in range(50):
         budget.earn()
+        budget.give_back()
 
     assert spend_all(budget) == 3
 
@@ -107,3 +109,12 @@ def test_the_history_knows_who_failed_in_which_role() -> None:
     history = History().without(maker).without(taker)
 
     assert history == History(attempts=2, lost_prefill=(maker,), lost_decode=(taker,))
+
+
+def test_only_a_decode_node_that_did_not_answer_in_time_may_be_asked_again() -> None:
+    """It was never connected to, or has the request; a prefill node's silence costs the request another prefill node."""
+    maker, taker = node("prefill"), node("decode")
+
+    assert History().after(taker, FailureKind.TIMEOUT) == History(attempts=1)
+    assert History().after(taker, FailureKind.CONNECT) == History(attempts=1, lost_decode=(taker,))
+    assert History().after(maker, FailureKind.TIMEOUT) == History(attempts=1, lost_prefill=(maker,))

@@ -1,14 +1,16 @@
 """What ends a stream that passes through something, without sockets."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from baton.contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.planning.outcome import Opened
 from baton.proxy.response.client_response import ClientResponse
-from baton.proxy.response.stream_relay import relay
+from baton.proxy.response.stream_relay import END_OF_STREAM, relay
 from baton.proxy.resume.stream import Stream
 
 
@@ -36,3 +38,51 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
 
     assert caught.value is told
     assert sent == [b"tokens"]
+
+
+async def passed(chunks: list[bytes], *, recomputed: bool = False) -> ClientResponse:
+    """Relay a stream that comes in these pieces, and passes through nothing; return the client's side."""
+    first, *rest = chunks
+
+    async def pour(take: Callable[[bytes], bool], _drained: Any) -> None:
+        for chunk in rest:
+            take(chunk)
+
+    async def start(*_: Any, **__: Any) -> None:
+        """The head and the first bytes."""
+
+    headers = [(REASON_HEADER.encode(), b"it says why")] if recomputed else []
+    answer = SimpleNamespace(is_stream=True, status=200, headers=headers, pour=pour, is_over=not rest)
+    client = SimpleNamespace(
+        status=0, path=DISAGGREGATED, reason="", start=start, write=lambda _: True, drained=None, end=lambda: None
+    )
+    opened = SimpleNamespace(answer=answer, first=first, recomputed=recomputed)
+    await relay(cast("Any", opened), cast("Any", client), cast("Any", SimpleNamespace(passing=None, broken=None)))
+    return cast("ClientResponse", client)
+
+
+@pytest.mark.parametrize("line_end", [b"\n\n", b"\r\n\r\n", b"\n", b""])
+async def test_the_last_event_is_known_however_it_is_cut(line_end: bytes) -> None:
+    """In two pieces at every place, and byte by byte."""
+    whole = b'data: {"a": 1}\n\n' + END_OF_STREAM + line_end
+    for cut in range(1, len(whole)):
+        await passed([whole[:cut], whole[cut:]])
+    await passed([whole[at : at + 1] for at in range(len(whole))])
+
+
+@pytest.mark.parametrize("missing", range(1, len(END_OF_STREAM) + 1))
+async def test_a_stream_without_its_last_event_has_broken(missing: int) -> None:
+    """However clean its end looks."""
+    chunk = END_OF_STREAM[:-missing]
+    with pytest.raises(StreamBrokenError):
+        await passed([b'data: {"a": 1}\n\n', chunk or b"\n"])
+
+
+@pytest.mark.parametrize(
+    ("recomputed", "path", "reason"), [(True, RECOMPUTED, "it says why"), (False, DISAGGREGATED, "")]
+)
+async def test_a_decode_node_that_computed_the_prompt_is_believed(path: str, reason: str, *, recomputed: bool) -> None:
+    """The client's header says what happened, not what was planned."""
+    client = await passed([b"data: 1\n\n", END_OF_STREAM + b"\n\n"], recomputed=recomputed)
+
+    assert (client.path, client.reason) == (path, reason)
