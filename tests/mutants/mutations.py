@@ -171,7 +171,6 @@ MUTATIONS: Final = [
         ("        self._tokens += 1\n", ""),
         ("        self._tokens += self._share\n", ""),
         ("min(self._burst, self._tokens + (now_s", "(self._tokens + (now_s"),
-        ("self._filled_s = now_s\n", "pass\n"),
     ),
     *_of(
         "proxy/planning/retry_policy.py",

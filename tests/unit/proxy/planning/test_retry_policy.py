@@ -30,6 +30,16 @@ def test_the_budget_starts_full() -> None:
     assert spend_all(RetryBudget(share=0.2, burst=7, clock=Clock())) == 7
 
 
+def test_a_payment_that_is_taken_back_may_be_spent_again() -> None:
+    """The attempt was not made."""
+    budget = RetryBudget(share=0.0, burst=2, clock=Clock())
+    spend_all(budget)
+
+    budget.give_back()
+
+    assert spend_all(budget) == 1
+
+
 def test_an_empty_budget_is_refilled_by_requests() -> None:
     """With a share of 25 %, four requests pay for one retry."""
     budget = RetryBudget(share=0.25, burst=7, clock=Clock())

@@ -78,3 +78,21 @@ def test_usage_counts_the_original_prompt_and_no_more_of_it_as_cached() -> None:
         "total_tokens": 17,
         "prompt_tokens_details": {"cached_tokens": 10},
     }
+
+
+def test_log_probabilities_go_on_where_those_of_the_client_end() -> None:
+    """Their offsets are places in the whole text; those of tokens that the client has are left out."""
+    leg = splicer("tokens", repeated_text="a", repeated_ids=(5,), text_offset=40)
+    lists = {"text_offset": [0, 1], "token_logprobs": [-1.0, -2.0], "tokens": ["a", "b"], "top_logprobs": [{}, {}]}
+    choice = {"index": 0, "text": "ab", "logprobs": lists, "finish_reason": None, "token_ids": [5, 6]}
+
+    got = leg.take(events.encode({**NAME, "choices": [choice]}))
+
+    said = events.parse(got).choice
+    assert said is not None
+    assert said["logprobs"] == {
+        "text_offset": [41],
+        "token_logprobs": [-2.0],
+        "tokens": ["b"],
+        "top_logprobs": [{}],
+    }
