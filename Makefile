@@ -10,12 +10,16 @@ BIN   := $(VENV)/bin
 FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL)) \
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
+# Tests of real engines run in one worker of pytest-xdist, all others beside them; WORKERS=0: all in this process.
+WORKERS ?= 2
+SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
 .PHONY: help setup serve check test test-all test-matrix fidelity api-parity fuzz fuzz-http api-fuzz explore chaos bench bench-proxy bench-quick config-check docs newcomer dist clean test-gpu mutants
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@printf '\nVariables: MODEL (path or hub id), PREFILL and DECODE (number of nodes), PORT, ARGS (further flags),\n  SECONDS and SEED (chaos)\n'
+	@printf '\nVariables: MODEL (path or hub id), PREFILL and DECODE (number of nodes), PORT, ARGS (further flags),\n  WORKERS (of tests), SECONDS and SEED (chaos)\n'
 
 setup: ## install everything into .venv; again: no work
 	@VENV=$(VENV) deploy/setup.sh
@@ -30,14 +34,14 @@ check: setup ## formatting, lint rules, types
 
 test: setup ## all tests: unit, integration, end to end; they need a Chromium, which is installed where that is allowed
 	@deploy/test_setup.sh || echo "make test: without a Chromium the tests of HTML pages will fail" >&2
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) $(ARGS)
 
 fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
 	$(BIN)/python -m tests.e2e.fidelity --prompts 200 $(ARGS)
 
 test-all: setup ## make test, and what takes long: every shape and model, the proxy's image, pods; before a release
 	@deploy/test_setup.sh || echo "make test-all: without a Chromium the tests of HTML pages will fail" >&2
-	$(BIN)/python -m pytest -m "not image_of_node" $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not image_of_node" $(ARGS)
 
 test-gpu: $(if $(PYTHON),,setup) ## what only a CUDA device can show, ten scripts, one JSON; PYTHON=python3 uses that instead of .venv
 	@$(or $(PYTHON),$(BIN)/python) -m tests.gpu $(ARGS)

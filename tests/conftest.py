@@ -2,28 +2,44 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("e2e", "chaos")
 REAL_ENGINES = ("e2e", "matrix", "chaos")  # they share servers, and take both cores
-ONE_WORKER = "engines"  # of pytest-xdist runs them all, and what makes networks beside them
+HOST_NETWORKS = (
+    "test_late_writes.py",
+    "test_vanished_host.py",
+    "test_probe_gap.py",
+    "test_images.py",
+)  # at fixed addresses
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by folder; run the fast ones first, or, among several workers, the longest group first."""
     order = ["unit", "explorer", "integration", *REAL_ENGINES]
-    if several := hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):
         order = [*REAL_ENGINES, "integration", "explorer", "unit"]
     for item in items:
         if _folder(item) in MARKED_FOLDERS:
             item.add_marker(_folder(item))
-        if several:
-            alone = _folder(item) in REAL_ENGINES or item.get_closest_marker("host_network") is not None
-            item.add_marker(pytest.mark.xdist_group(ONE_WORKER if alone else str(item.path)))
     items.sort(key=lambda item: order.index(_folder(item)) if _folder(item) in order else 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file to one worker, and all tests of real engines and of the host's network to a single one."""
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = Path(nodeid.partition("::")[0])
+            alone = path.parts[1] in REAL_ENGINES or path.name in HOST_NETWORKS
+            return "engines" if alone else str(path)
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -22,7 +22,7 @@ from tests.support.images.container import Container
 from tests.support.images.machine import MachineError, debian
 from tests.support.pinned_venv import REQUIREMENTS
 
-pytestmark = [pytest.mark.host_network, pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 STAND_IN = """\
 FROM debian:bookworm-1-slim AS stand-in

@@ -20,7 +20,7 @@ from baton.kv_connector.layout.regions import Span
 from benchmarks.overlap.network import Network, NetworkError
 from tests.support.late_writes.stage import Stage
 
-pytestmark = [pytest.mark.host_network, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 MIB = 1 << 20
 SLOW_MBIT_S = 100  # 32 MiB take 2.7 s

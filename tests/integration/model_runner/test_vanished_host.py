@@ -13,8 +13,6 @@ import pytest
 from benchmarks.overlap.network import NetworkError
 from tests.support.composed.network import Networks, Seat, run
 
-pytestmark = pytest.mark.host_network
-
 NETWORK = "hosts"
 HEARD_WITHIN_S = 60.0
 RANK = """

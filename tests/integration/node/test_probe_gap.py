@@ -33,8 +33,6 @@ sys.stdout.flush()
 os._exit(0)
 """
 
-pytestmark = pytest.mark.host_network
-
 
 @pytest.fixture
 def network() -> Iterator[Network]:
