@@ -87,10 +87,10 @@ class MooncakeFactory:
             host: Address at which peers reach this process's memory.
             protocol: Mooncake's transport.
             device: Names of RDMA devices, comma-separated; empty for any.
-            max_in_flight: Writes in flight per target, over all pushes (trap 1).
+            max_in_flight: Writes in flight per target, over all pushes.
             push_timeout_s: A push that has not ended by then is given up, whatever Mooncake says of it.
             ports: Ports that receivers must not get, those of processes before this one included; a sender that was
-                stopped in the middle of a push may still write to them (trap 11). New ones are added, and once more
+                stopped in the middle of a push may still write to them. New ones are added, and once more
                 when their receiver is closed. `None`: those of this factory alone.
             enter_device: Makes the device current in the thread that calls it; on an NPU Mooncake asks for it.
 

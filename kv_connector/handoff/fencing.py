@@ -38,7 +38,7 @@ class FenceDomains:
         """A domain has a fresh engine.
 
         Its name must never have been used before, not even by an earlier process at this address: a sender that
-        stopped between its check and its write would otherwise write through the new engine (E2, trap 11).
+        stopped between its check and its write would otherwise write through the new engine (E2).
         """
         assert domain not in self.current, "the engine in use is retired first"
         assert engine not in self.retired, "an engine's name is not used twice"

@@ -45,7 +45,7 @@ class IgnoresRestart(Consumer):
 
 
 class IgnoresIncarnations(Consumer):
-    """Mail for another process is not acted on (trap 11); here every message is taken for ours."""
+    """Mail for another process is not acted on; here every message is taken for ours."""
 
     def receive(self, peer: str, message: Message, now: float) -> None:
         """Forge the envelope."""

@@ -81,7 +81,7 @@ class PushesUnwritten(Producer):
 
 
 class ForgetsWhoAsked(Producer):
-    """A commit answers the process that drew the epoch; here whoever asks for an epoch of that number (trap 11)."""
+    """A commit answers the process that drew the epoch; here whoever asks for an epoch of that number."""
 
     class _Tombstones(Tombstones):
         def answer(self, decode: int, transfer_id: str, epoch: int) -> Commit | Fail | None:

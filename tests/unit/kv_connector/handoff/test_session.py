@@ -48,7 +48,7 @@ def test_an_overtaken_message_is_dropped() -> None:
 
 
 def test_mail_for_a_predecessor_is_dropped() -> None:
-    """A queue may hand a restarted process what its predecessor should have read (trap 11)."""
+    """A queue may hand a restarted process what its predecessor should have read."""
     assert not accepts(known(), BEAT, receiver=D + 1)
     assert not accepts(known(), hello(), receiver=D + 1)
 
