@@ -10,8 +10,8 @@ BIN   := $(VENV)/bin
 FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL)) \
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
-# Tests of real engines run in one worker of pytest-xdist, all others beside them; WORKERS=0: all in this process.
-WORKERS ?= 2
+# WORKERS=2: tests of real engines run in one worker of pytest-xdist, all others beside them in another.
+WORKERS ?= 0
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

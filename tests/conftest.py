@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests by folder; run the fast ones first, or, among several workers, the longest group first."""
     order = ["unit", "explorer", "integration", *REAL_ENGINES]
     if hasattr(config, "workerinput"):
-        order = [*REAL_ENGINES, "integration", "explorer", "unit"]
+        order = [*REAL_ENGINES, "unit", "explorer", "integration"]
     for item in items:
         if _folder(item) in MARKED_FOLDERS:
             item.add_marker(_folder(item))

@@ -114,7 +114,7 @@ async def test_an_operator_sees_requests_under_way_and_ended() -> None:
     assert (ended["prefill"], ended["decode"]) == (running.prefill[0].url, running.decode[0].url)
     assert {leg[0]: leg[5] for leg in ended["legs"]} == {"prefill": "", "decode": ""}
     assert ended["ttft_s"] < ended["lasted_s"]
-    assert ended["chunks"] >= 3
+    assert ended["chunks"] >= 1  # a busy proxy reads several tokens at once
     assert "Once upon" not in str(after)
 
 

@@ -5,7 +5,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -349,11 +350,20 @@ def _lives(pid: int) -> bool:
         return False
 
 
-async def test_a_proxy_that_is_told_to_stop_before_it_has_started_leaves_nothing(tmp_path: Path) -> None:
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A temporary folder whose name leaves room for those of sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        yield Path(name)
+
+
+async def test_a_proxy_that_is_told_to_stop_before_it_has_started_leaves_nothing(
+    tmp_path: Path, short_folder: Path
+) -> None:
     """SIGTERM between its temporary directory and its first worker."""
-    secret, temporary = tmp_path / "secret", tmp_path / "tmp"
+    secret = tmp_path / "secret"
     secret.write_bytes(SECRET.values[0])
-    temporary.mkdir()
+    temporary = short_folder
     script = f"""
 import os, signal, sys
 from baton.proxy import server

@@ -1,12 +1,22 @@
 import json
 import logging
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from baton.proxy.telemetry.log_format import JsonFormat, TextFormat
+
+
+@pytest.fixture(autouse=True)
+def _plain_records() -> Iterator[None]:
+    """VLLM, once it is imported, gives every record of the process a field of its own."""
+    theirs = logging.getLogRecordFactory()
+    logging.setLogRecordFactory(logging.LogRecord)
+    yield
+    logging.setLogRecordFactory(theirs)
 
 
 def record(message: str, *args: object, **fields: Any) -> logging.LogRecord:
