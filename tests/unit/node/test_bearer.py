@@ -1,4 +1,5 @@
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,9 +34,13 @@ async def test_the_token_is_shown_as_a_bearers(header: str, *, enters: bool) -> 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "path": NODE_PATH, "headers": [(b"authorization", header.encode())]}
+    proofs: list[bool] = []
+    connection = SimpleNamespace(prove=lambda: proofs.append(True))
+    scope: dict[str, Any] = {"type": "http", "path": NODE_PATH, "headers": [(b"authorization", header.encode())]}
+    scope["extensions"] = {"baton.connection": connection}
 
     assert await BearerGate(SECRET, refusals).lets_in(scope, send) is enters
 
+    assert proofs == [True] * enters  # such a connection makes way last
     assert refusals.snapshot() == ({} if enters else {"bad_token": 1})
     assert [each["status"] for each in sent if "status" in each] == ([] if enters else [401])
