@@ -42,6 +42,7 @@ from baton.kv_connector.vllm_compat.versions import (
     cache_manager_of,
     check_engine,
 )
+from baton.kv_connector.vllm_compat.worker_deaths import watch_workers
 from baton.kv_connector.worker_side.decode import DecodeWorker
 from baton.kv_connector.worker_side.hosts import door_of, meet
 from baton.kv_connector.worker_side.prefill import PrefillWorker
@@ -223,6 +224,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
             self._integrity = StatusServer(self._config.engine_dir / "integrity.sock", self._scheduler.integrity.ask)
             self._status.start()
             self._integrity.start()
+            watch_workers()
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: "Mapping[tuple[int, int], KVConnectorHandshakeMetadata]"

@@ -1,0 +1,51 @@
+"""An engine core that has lost a worker process ends; one that is idle, or ends by itself, is left alone."""
+
+import subprocess
+import sys
+
+from baton.kv_connector.vllm_compat.worker_deaths import EXIT_WORKER_DIED
+
+PATIENCE_S = 60.0
+ENGINE_CORE = """
+import multiprocessing, sys, time
+from baton.kv_connector.vllm_compat.worker_deaths import watch_workers
+
+name, worker_s, end_s, own_s = sys.argv[1], *map(float, sys.argv[2:])
+fork = multiprocessing.get_context("fork")
+worker = fork.Process(target=time.sleep, args=(worker_s,), name=name, daemon=True)
+worker.start()
+watch_workers(end_s)
+def wait_for_the_other_host():
+    time.sleep(own_s)
+wait_for_the_other_host()
+"""
+
+
+def run_engine_core(name: str, *, worker_s: float, end_s: float, own_s: float) -> "subprocess.CompletedProcess[str]":
+    """Run one with a worker process that lives for `worker_s`; the core itself runs for `own_s`."""
+    command = [sys.executable, "-c", ENGINE_CORE, name, str(worker_s), str(end_s), str(own_s)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def test_an_engine_core_that_hangs_without_its_worker_is_ended_with_its_stacks() -> None:
+    """vLLM's own bound for a step is 300 s."""
+    done = run_engine_core("VllmWorker-0", worker_s=0.05, end_s=0.1, own_s=PATIENCE_S * 2)
+
+    assert done.returncode == EXIT_WORKER_DIED
+    assert "VllmWorker-0 ended" in done.stderr
+    assert "wait_for_the_other_host" in done.stderr
+
+
+def test_one_whose_workers_live_goes_on() -> None:
+    """However long they do."""
+    assert run_engine_core("VllmWorker-0", worker_s=PATIENCE_S, end_s=0.05, own_s=0.5).returncode == 0
+
+
+def test_one_that_vllm_ends_in_time_ends_as_vllm_says() -> None:
+    """The orderly way keeps its status and its log."""
+    assert run_engine_core("VllmWorker-1", worker_s=0.05, end_s=PATIENCE_S, own_s=0.5).returncode == 0
+
+
+def test_other_children_may_end() -> None:
+    """Such as those of a program that runs the engine in its own process."""
+    assert run_engine_core("Process-1", worker_s=0.05, end_s=0.05, own_s=0.5).returncode == 0
