@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from baton.node.flags import given
+from baton.node.startup.flags import given
 
 COMPILES = ("--compilation-config", "-cc", "--optimization-level", "-O")
 

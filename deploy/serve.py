@@ -23,15 +23,15 @@ from baton.deploy.memory import MIB, SHARED_BYTES, available_bytes, needed_bytes
 from baton.deploy.ports import taken
 from baton.deploy.stack import Stack, Surroundings, clashes, model_of, plan, served_model
 from baton.deploy.welcome import FirstRequest, trusted_ca, welcome
-from baton.node.checks import check_model
 from baton.node.command import own_flags
 from baton.node.errors import NodeError
-from baton.node.flags import ranks_of, value_of
-from baton.node.hosts import hosts_of
-from baton.node.kv_cache import default_bytes
 from baton.node.runtime_dir import owned_directory
-from baton.node.vllm_flags import refuse_unknown, spelled
-from baton.node.weights import read_model_config
+from baton.node.startup.checks import check_model
+from baton.node.startup.flags import ranks_of, value_of
+from baton.node.startup.hosts import hosts_of
+from baton.node.startup.kv_cache import default_bytes
+from baton.node.startup.vllm_flags import refuse_unknown, spelled
+from baton.node.startup.weights import read_model_config
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2

@@ -10,8 +10,8 @@ from pathlib import Path
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig
 from baton.contracts.kv_transfer import Role
 from baton.deploy.embedded_model import WEIGHTS
-from baton.node.arguments import control_port
-from baton.node.flags import given, ranks_of, value_of
+from baton.node.startup.arguments import control_port
+from baton.node.startup.flags import given, ranks_of, value_of
 
 EMBEDDED_NAME = "baton-embedded"  # what clients call the embedded model
 SERVED_NAME_FLAG = "--served-model-name"

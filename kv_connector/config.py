@@ -13,7 +13,7 @@ from baton.kv_connector.handoff.settings import HandoffSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectorConfig:
-    """One node's connector. The node launcher writes it (`node/arguments.py`)."""
+    """One node's connector. The node launcher writes it (`node/startup/arguments.py`)."""
 
     runtime_dir: Path  # for the sockets that the node API reads
     secret_file: Path

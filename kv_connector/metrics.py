@@ -1,6 +1,6 @@
 """A node's snapshots as Prometheus' families. Pure: what is counted where stands in the sides themselves.
 
-`docs/metrics.md` says what each one means; `node/metrics.py` brings them onto `/metrics`.
+`docs/metrics.md` says what each one means; `node/http/metrics.py` brings them onto `/metrics`.
 """
 
 from collections.abc import Mapping

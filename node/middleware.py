@@ -17,21 +17,21 @@ from baton.contracts.kv_transfer import TransferParamsError
 from baton.contracts.probe import Place
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.telemetry.refusals import Refusals
-from baton.node.api import PATHS, NodeApi
-from baton.node.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
-from baton.node.bearer import BearerGate
-from baton.node.cancel import CancelApi
-from baton.node.connections import bound_connections, note_proof
-from baton.node.connector_channel import CancelClient, Outcomes, SnapshotClient
+from baton.node.connector.connector_channel import CancelClient, Outcomes, SnapshotClient
 from baton.node.drain import RETRY_AFTER, Drain, nothing
 from baton.node.engine_watch import EngineWatch
-from baton.node.load import Load
-from baton.node.metrics import ConnectorMetrics
-from baton.node.openapi import OPENAPI_PATH, OpenApiBuilder
-from baton.node.path_header import name_path
-from baton.node.probe import ProbeApi
+from baton.node.http.api import PATHS, NodeApi
+from baton.node.http.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
+from baton.node.http.bearer import BearerGate
+from baton.node.http.cancel import CancelApi
+from baton.node.http.connections import bound_connections, note_proof
+from baton.node.http.load import Load
+from baton.node.http.metrics import ConnectorMetrics
+from baton.node.http.openapi import OPENAPI_PATH, OpenApiBuilder
+from baton.node.http.path_header import name_path
+from baton.node.http.probe import ProbeApi
+from baton.node.http.transfer_params import transfer_of
 from baton.node.roles import RoleTraits
-from baton.node.transfer_params import transfer_of
 
 logger = logging.getLogger(__name__)
 

@@ -20,22 +20,22 @@ from baton.contracts.secret import read_secret
 from baton.kv_connector.engine.mooncake_environment import check_transport
 from baton.kv_connector.errors import ConfigError as ConnectorConfigError
 from baton.model_runner import choose
-from baton.node import checks, environment, kv_cache, weights
-from baton.node.addresses import Addresses, resolve
-from baton.node.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
-from baton.node.beside import refuse_unproven
 from baton.node.drain import STOP_SIGNALS
 from baton.node.engine_watch import EXIT_ENGINE_ENDED
 from baton.node.errors import StartRefusedError
-from baton.node.flags import ranks_of, refuse_owned, value_of
 from baton.node.follower import follow
-from baton.node.hosts import Hosts, hosts_of
 from baton.node.middleware import GateSettings, configure
-from baton.node.preload import link_preloads
 from baton.node.roles import TRAITS, RoleTraits, node_config
-from baton.node.speculation import refuse_unrunnable
+from baton.node.startup import checks, environment, kv_cache, weights
+from baton.node.startup.addresses import Addresses, resolve
+from baton.node.startup.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
+from baton.node.startup.beside import refuse_unproven
+from baton.node.startup.flags import ranks_of, refuse_owned, value_of
+from baton.node.startup.hosts import Hosts, hosts_of
+from baton.node.startup.preload import link_preloads
+from baton.node.startup.speculation import refuse_unrunnable
+from baton.node.startup.vllm_flags import refuse_unknown
 from baton.node.versions import versions
-from baton.node.vllm_flags import refuse_unknown
 
 EXIT_REFUSED = 2
 EXIT_INTERRUPTED = 130

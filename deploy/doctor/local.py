@@ -17,13 +17,13 @@ from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.examination import Examination
 from baton.kv_connector.engine.mooncake_environment import prepare_environment
 from baton.kv_connector.errors import ConfigError as EngineConfigError
-from baton.node import checks
-from baton.node.addresses import resolve
-from baton.node.arguments import control_port
 from baton.node.errors import NodeError, StartRefusedError
+from baton.node.http.probe_engines import ProbeEngines
 from baton.node.machine import machine
-from baton.node.probe_engines import ProbeEngines
 from baton.node.roles import TRAITS, node_config
+from baton.node.startup import checks
+from baton.node.startup.addresses import resolve
+from baton.node.startup.arguments import control_port
 from baton.node.versions import versions
 
 HERE: Final = "this machine"

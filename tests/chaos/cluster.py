@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from baton.contracts.configuration.schema import TransferConfig
-from baton.node.flags import ranks_of
+from baton.node.startup.flags import ranks_of
 from tests.chaos.workload import BLOCK_TOKENS
 from tests.e2e.stack import FLOAT32, Server, Stack
 

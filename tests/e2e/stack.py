@@ -16,7 +16,7 @@ from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TRANSFERS_PATH
 from baton.contracts.secret import generate_secret, read_secret
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
-from baton.node.flags import ranks_of
+from baton.node.startup.flags import ranks_of
 from tests.support.ports import free_port
 
 START_TIMEOUT_S = 180.0

@@ -24,7 +24,7 @@ LEAK_FILE = "LEAK_FILE"  # environment: while this file exists, the next reserva
 
 def plain_vllm(argv: Sequence[str]) -> None:
     """Serve with vLLM alone: the reference that Baton must equal."""
-    from baton.node import environment
+    from baton.node.startup import environment
 
     environment.apply(environment.environment("cpu", list(argv), len(os.sched_getaffinity(0)), os.environ))
     sys.argv = ["vllm", *argv]
@@ -104,7 +104,7 @@ def hanging_decode_node(argv: Sequence[str]) -> None:
 
 def offloading_node(argv: Sequence[str], role: Role, store_after_s: float, load_after_s: float) -> None:
     """A node that may offload, though it runs on a CPU: only the copies themselves are not vLLM's."""
-    from baton.node import beside
+    from baton.node.startup import beside
     from baton.node.command import main
     from tests.support.host_copies import copy_late
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from baton.node.flags import ranks_of
+from baton.node.startup.flags import ranks_of
 from tests.support.pairwise import Case, pairwise
 
 SHAPES: Final[Mapping[str, str]] = MappingProxyType(

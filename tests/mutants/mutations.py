@@ -142,8 +142,8 @@ MUTATIONS: Final = [
         ("    if not is_transfer_id(transfer_id):\n", "    if False:\n"),
     ),
     *_of(
-        "node/bearer.py",
-        f"{UNIT}/node/test_bearer.py {UNIT}/node/test_connections.py",
+        "node/http/bearer.py",
+        f"{UNIT}/node/http/test_bearer.py {UNIT}/node/http/test_connections.py",
         ('if scheme.lower() == b"bearer" and self', "if self"),
         ("self._secret.accepts_node_token(token):", "token:"),
         ("            note_proof(scope)\n", ""),

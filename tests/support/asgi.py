@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from baton.node.asgi import App, Message, Scope
+from baton.node.http.asgi import App, Message, Scope
 
 
 def http(method: str, path: str, headers: Iterable[tuple[str, str]] = ()) -> Scope:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from baton.kv_connector.metrics import DECODE_OUTCOMES, PREFILL_OUTCOMES, VERIFIED, families
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
-from baton.node.metrics import ConnectorMetrics
+from baton.node.http.metrics import ConnectorMetrics
 from baton.proxy.admin import node_metrics
 from baton.proxy.admin.worker_group import _crew_metrics
 from baton.proxy.auth.metrics import AccessMetrics

@@ -1,4 +1,4 @@
-"""Writes `node/vllm_flags.json`: the flags of vLLM's server, by version. `python -m tests.support.vllm_flags [ROOT …]`.
+"""Writes `node/startup/vllm_flags.json`: the flags of vLLM's server, by version. `python -m tests.support.vllm_flags [ROOT …]`.
 
 Each ROOT is a folder that a wheel of another version was unpacked into; without one, the installed version is read again.
 """
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from baton.node.vllm_flags import FILE, read_flags
+from baton.node.startup.vllm_flags import FILE, read_flags
 
 READ = """
 import json
@@ -27,7 +27,7 @@ print(json.dumps([vllm.__version__, flags]))
 def read_parser(root: Path | None = None) -> tuple[str, list[str]]:
     """Return the version of a vLLM, `major.minor`, and every flag that its server's parser knows; takes seconds."""
     paths = [str(root)] if root else []
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, str(FILE.parent.parent)])}
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, str(FILE.parents[2])])}
     run = subprocess.run(
         [sys.executable, "-c", READ], env=environ, capture_output=True, text=True, timeout=600, check=True
     )

@@ -19,8 +19,8 @@ from baton.kv_connector.engine.mooncake_environment import check_transport
 from baton.kv_connector.errors import ConfigError
 from baton.loadtest.run import arguments as arguments_of_run
 from baton.node.command import parse, with_passthrough
-from baton.node.flags import ranks_of, refuse_owned
 from baton.node.roles import node_config
+from baton.node.startup.flags import ranks_of, refuse_owned
 from baton.proxy.__main__ import _overrides, command_line
 
 ROOT = Path(__file__).resolve().parents[2]

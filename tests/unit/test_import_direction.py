@@ -66,6 +66,22 @@ FLOORS: dict[str, list[str]] = {
         "supported",
         "connector",
     ],
+    "node": [
+        "errors",
+        "roles",
+        "versions",
+        "machine",
+        "runtime_dir",
+        "drain",
+        "engine_watch",
+        "connector",
+        "http",
+        "middleware",
+        "startup",
+        "follower",
+        "server",
+        "command",
+    ],
 }
 MOST_LINES = 350  # of a file of the product
 MOST_ENTRIES = 25  # of a folder that a reader sees first

@@ -31,7 +31,10 @@ CALLERS = (
 USED: Mapping[str, Sequence[str]] = MappingProxyType(
     {
         # kv_connector
-        "vllm.config:KVTransferConfig": ("kv_connector_module_path", "kv_load_failure_policy"),  # node/arguments.py
+        "vllm.config:KVTransferConfig": (
+            "kv_connector_module_path",
+            "kv_load_failure_policy",
+        ),  # node/startup/arguments.py
         "vllm.config:ParallelConfig": ("decode_context_parallel_size", "prefill_context_parallel_size"),
         CONNECTOR: ("_kv_cache_manager",),
         "vllm.lora.request:LoRARequest": ("is_3d_lora_weight", "load_inplace", "lora_int_id", "lora_path"),

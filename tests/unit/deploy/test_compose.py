@@ -11,7 +11,7 @@ import yaml
 from baton.contracts.configuration.load import load
 from baton.contracts.configuration.schema import BatonConfig
 from baton.deploy.cli import COMMANDS
-from baton.node.arguments import SHUTDOWN_TIMEOUT_S
+from baton.node.startup.arguments import SHUTDOWN_TIMEOUT_S
 from baton.proxy.tracing.tracing import tracing_of
 from tests.support.compose import DEMANDED, FOLDER, OVERLAYS, ROOT, compose_files, rendered, seconds
 from tests.support.pinned_venv import pinned_venv, site_packages

@@ -8,10 +8,10 @@ import pytest
 from baton.contracts.configuration.load import load
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig
 from baton.deploy.cli import COMMANDS
-from baton.node.arguments import SHUTDOWN_TIMEOUT_S, control_port
-from baton.node.flags import count_of, refuse_owned
 from baton.node.follower import OUTLIVE_S
-from baton.node.hosts import Hosts, hosts_of
+from baton.node.startup.arguments import SHUTDOWN_TIMEOUT_S, control_port
+from baton.node.startup.flags import count_of, refuse_owned
+from baton.node.startup.hosts import Hosts, hosts_of
 from tests.support.kubernetes.render import OVERLAYS, Object, named, pod_templates, render
 
 COREDNS_CACHE_S: Final = 30  # what kubeadm's CoreDNS keeps an answer for

@@ -10,7 +10,7 @@ import pytest
 
 from baton.contracts.http import CANCEL_PATH, NODE_PATH
 from baton.contracts.secret import ClusterSecret
-from baton.node.connector_channel import CancelClient, SnapshotClient, Snapshots
+from baton.node.connector.connector_channel import CancelClient, SnapshotClient, Snapshots
 from baton.node.drain import Drain, nothing
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 from baton.node.middleware import GateSettings, NodeMiddleware

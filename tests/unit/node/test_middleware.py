@@ -17,11 +17,11 @@ from baton.contracts.http import CANCEL_PATH, METRICS_PATH, NODE_PATH, PATH_HEAD
 from baton.contracts.kv_transfer import FIELD, Role, TransferParams, sign, verify
 from baton.contracts.secret import ClusterSecret
 from baton.node import middleware
-from baton.node.asgi import App, Scope
-from baton.node.connector_channel import Outcome, Outcomes
+from baton.node.connector.connector_channel import Outcome, Outcomes
 from baton.node.drain import Drain
 from baton.node.engine_watch import EngineWatch
-from baton.node.metrics import ConnectorMetrics
+from baton.node.http.asgi import App, Scope
+from baton.node.http.metrics import ConnectorMetrics
 from baton.node.middleware import GateSettings, NodeMiddleware, configure
 from baton.node.roles import TRAITS
 from tests.fuzz.values import flip_bits, mutate

@@ -11,7 +11,8 @@ import pytest
 
 from baton.contracts.configuration.schema import BatonConfig, ClusterConfig, NodeConfig
 from baton.model_runner import choose
-from baton.node import checks, middleware, server
+from baton.node import middleware, server
+from baton.node.startup import checks
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def run_engine_core(name: str, *, worker_s: float, end_s: float, own_s: float) -
 
 
 def test_an_engine_core_that_hangs_without_its_worker_is_ended_with_its_stacks() -> None:
-    """vLLM's own bound for a step is 300 s."""
+    """VLLM's own bound for a step is 300 s."""
     done = run_engine_core("VllmWorker-0", worker_s=0.05, end_s=0.1, own_s=PATIENCE_S * 2)
 
     assert done.returncode == EXIT_WORKER_DIED

@@ -1,0 +1,269 @@
+"""The API process's ends of the two channels to the connector, which lives in the engine's processes.
+
+*Questions*: the node asks `scheduler.sock` or a `worker-….sock` for a snapshot, or tells every worker to cancel
+transfers, and gets one JSON object each. The first data-parallel engine has its sockets in the node's folder, the others
+in `dp1`, `dp2`, … below it. A fresh socket for each question: there are a few a second, and an answer that comes too
+late can then never be taken for the next one. Ranks on another host have a port in place of the socket, and their
+address in a file of the same name.
+*Outcomes*: the connector sends one line for each transfer that did not go as planned, over a Unix socket that keeps messages
+apart (SOCK_SEQPACKET). A line is in the node's buffer before the request's first token leaves the scheduler.
+
+No socket exists before serving starts, so the process may be forked until then.
+"""
+
+import asyncio
+import json
+import socket
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from baton.contracts.http import LOCAL, RECOMPUTED
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.control.status_endpoints import FAR_SUFFIX
+from baton.model_runner.channel import RUNNER_SOCKET
+from baton.node.connector import combine
+from baton.node.connector.asker import Asker
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError
+
+SNAPSHOT_REQUEST = b"snapshot"
+CANCEL_REQUEST = b"cancel"
+TIMELINE_REQUEST = b"timeline"
+ANSWER_TIMEOUT_S = 1.0
+INTEGRITY_TIMEOUT_S = 5.0  # the scheduler looks several times before it reports anything
+_MAX_LINE_BYTES = 1 << 16
+MAX_OUTCOMES = 4096  # of requests whose client left before the first token
+_PATHS = (RECOMPUTED, LOCAL)
+
+
+class Outcome(NamedTuple):
+    """How a transfer's request was answered instead."""
+
+    path: str
+    reason: str
+
+
+class _Line(msgspec.Struct):
+    transfer_id: str
+    outcome: str
+    reason: str = ""
+
+
+class Snapshots(NamedTuple):
+    """What both sides of the connector say about themselves: of several engines and ranks, see `combine`."""
+
+    scheduler: dict[str, Any]
+    worker: dict[str, Any]
+
+
+def engine_dirs(runtime_dir: Path) -> list[Path]:
+    """Return the folders of a node's engines, as far as there are any, in their order."""
+    others = [path for path in _list_files(runtime_dir, "dp*") if path.name[2:].isdecimal()]
+    return [runtime_dir, *sorted(others, key=lambda path: int(path.name[2:]))]
+
+
+def worker_sockets(engine_dir: Path) -> list[Path]:
+    """Return the sockets of an engine's ranks, or their addresses' files, in the ranks' order."""
+    found = [path for path in _list_files(engine_dir, "worker-*") if path.suffix in (".sock", FAR_SUFFIX)]
+    return sorted(found, key=lambda path: int(path.stem.removeprefix("worker-")))
+
+
+def _list_files(folder: Path, pattern: str) -> list[Path]:
+    try:
+        return list(folder.glob(pattern))
+    except OSError as exc:  # EMFILE: a folder cannot be read without a descriptor
+        raise ConnectorSilentError(f"the connector's sockets cannot be listed: {exc.strerror}") from exc
+
+
+def _here_or_far(path: Path) -> Path:
+    """Return the file of an address if that is what there is in place of a socket."""
+    far = path.with_suffix(FAR_SUFFIX)
+    return far if far.exists() else path
+
+
+class SnapshotClient:
+    """Asks both sides of the connector for their state."""
+
+    def __init__(
+        self, runtime_dir: Path, secret: ClusterSecret | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        """Ask nobody yet; without a secret, ranks on other hosts cannot be asked."""
+        self._runtime_dir = runtime_dir
+        self._asker = Asker(timeout_s, secret)
+        self._patient_asker = Asker(INTEGRITY_TIMEOUT_S)
+
+    def start(self) -> None:
+        """Open what must not be opened first when descriptors are nearly used up; idempotent."""
+        self._asker.start()
+        self._patient_asker.start()
+
+    async def both(self) -> Snapshots:
+        """Return both snapshots.
+
+        Raises:
+            NoAnswerError: one side gave no snapshot; `ConnectorSilentError` if it only did not answer in time.
+        """
+        found = engine_dirs(self._runtime_dir)
+        workers = [worker_sockets(folder) for folder in found]
+        if not any(workers):
+            raise ConnectorFailedError("the connector has not started")
+        schedulers = [folder / "scheduler.sock" for folder in found]
+        paths = [*schedulers, *(path for of_engine in workers for path in of_engine)]
+        answers = iter(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in paths)))
+        of_engines = [next(answers) for _ in schedulers]
+        of_ranks = [[next(answers) for _ in of_engine] for of_engine in workers if of_engine]
+        return Snapshots(combine.schedulers(of_engines), combine.workers(of_ranks))
+
+    async def flows(self, transfer_id: str) -> list[dict[str, Any]]:
+        """Return what the prefill ranks know of the layers of one transfer.
+
+        Raises:
+            NoAnswerError: there is no rank, or one gave no answer.
+        """
+        workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
+        if not workers:
+            raise ConnectorFailedError("the connector has not started")
+        asked = (self._asker.ask(path, TIMELINE_REQUEST, transfer_id.encode()) for path in workers)
+        answers = await asyncio.gather(*asked)
+        return [{**flow, "rank": rank} for rank, answer in enumerate(answers) for flow in answer["flows"]]
+
+    async def runner(self) -> dict[str, Any]:
+        """Return what the worker has counted of its tokens' way to the host.
+
+        Raises:
+            NoAnswerError: it gave no answer.
+        """
+        found = [_here_or_far(folder / RUNNER_SOCKET) for folder in engine_dirs(self._runtime_dir)]
+        return combine.runners(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in found)))
+
+    async def integrity(self) -> dict[str, Any]:
+        """Have the block pool checked; return what was found.
+
+        Raises:
+            NoAnswerError: the scheduler gave no answer.
+        """
+        found = [folder / "integrity.sock" for folder in engine_dirs(self._runtime_dir)]
+        answers = await asyncio.gather(*(self._patient_asker.ask(path, SNAPSHOT_REQUEST) for path in found))
+        return combine.integrity(answers)
+
+    def stop(self) -> None:
+        """Close everything; idempotent."""
+        self._asker.stop()
+        self._patient_asker.stop()
+
+
+class CancelClient:
+    """Tells every worker of this node that nobody wants some transfers any more."""
+
+    def __init__(
+        self, runtime_dir: Path, secret: ClusterSecret | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> None:
+        """Tell nobody yet; without a secret, ranks on other hosts cannot be told."""
+        self._runtime_dir = runtime_dir
+        self._asker = Asker(timeout_s, secret)
+
+    def start(self) -> None:
+        """Open what must not be opened first when descriptors are nearly used up; idempotent."""
+        self._asker.start()
+
+    async def cancel(self, transfer_ids: Sequence[str]) -> int:
+        """Return how many of them were open on some worker.
+
+        Raises:
+            NoAnswerError: there is no worker, or one did not take it. It may be said again.
+        """
+        workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
+        if not workers:
+            raise ConnectorFailedError("the connector has not started")
+        ids = json.dumps(transfer_ids).encode()
+        answers = await asyncio.gather(*(self._asker.ask(path, CANCEL_REQUEST, ids) for path in workers))
+        return max(int(answer.get("open", 0)) for answer in answers)
+
+    def stop(self) -> None:
+        """Close everything; idempotent."""
+        self._asker.stop()
+
+
+class Outcomes:
+    """Which transfers did not go as planned, as far as the connector has said."""
+
+    def __init__(self, runtime_dir: Path) -> None:
+        self._path = runtime_dir / "outcomes.sock"
+        self._known: OrderedDict[str, Outcome] = OrderedDict()
+        self._listener: socket.socket | None = None
+        self._senders: list[socket.socket] = []
+
+    def start(self) -> None:
+        """Listen for the connectors of all engines; idempotent. In the event loop."""
+        if self._listener is None:
+            self._loop = asyncio.get_running_loop()
+            self._path.unlink(missing_ok=True)
+            self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._listener.setblocking(False)
+            self._listener.bind(str(self._path))
+            self._path.chmod(0o600)
+            self._listener.listen()
+            self._loop.add_reader(self._listener, self._accept)
+
+    def stop(self) -> None:
+        """Close everything; idempotent."""
+        while self._senders:
+            self._forget(self._senders[0])
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def take(self, transfer_id: str) -> Outcome | None:
+        """Return a transfer's outcome and forget it; None if it went as planned.
+
+        What the connector sent before the request's first token is known here: its `send` writes into our buffer.
+        """
+        self._accept()
+        for sender in tuple(self._senders):
+            self._drain(sender)
+        return self._known.pop(transfer_id, None)
+
+    def _accept(self) -> None:
+        while self._listener is not None:
+            try:
+                sender, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:  # EMFILE: it waits in the backlog with its lines, for a response that asks
+                self._loop.remove_reader(self._listener)
+                return
+            sender.setblocking(False)
+            self._senders.append(sender)
+            self._loop.add_reader(sender, self._drain, sender)  # while no response asks
+
+    def _drain(self, sender: socket.socket) -> None:
+        while True:
+            try:
+                line = sender.recv(_MAX_LINE_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                line = b""
+            if not line:
+                self._forget(sender)
+                return
+            self._add(line)
+
+    def _forget(self, sender: socket.socket) -> None:
+        self._loop.remove_reader(sender)
+        self._senders.remove(sender)
+        sender.close()
+
+    def _add(self, encoded: bytes) -> None:
+        try:
+            line = msgspec.json.decode(encoded, type=_Line)
+        except msgspec.DecodeError:
+            return  # of another version: the header is a courtesy, the answer is right either way
+        if line.outcome in _PATHS:
+            self._known[line.transfer_id] = Outcome(line.outcome, line.reason)
+        if len(self._known) > MAX_OUTCOMES:
+            self._known.popitem(last=False)

@@ -1,0 +1,76 @@
+"""`POST /baton/transfers/cancel`: nobody wants these transfers any more.
+
+The proxy calls it on a prefill node when a request ends in a way that the decode node may never have heard of. Without
+it such a prompt would keep its blocks for `orphan_timeout_s`. It may be said any number of times, before or after the
+transfer has begun; a decode node takes it too and stops waiting.
+"""
+
+import json
+
+from baton.contracts.http import MAX_CANCELLED
+from baton.contracts.kv_transfer import is_transfer_id
+from baton.node.connector.connector_channel import CancelClient
+from baton.node.errors import NoAnswerError
+from baton.node.http.asgi import (
+    BodyTooLargeError,
+    Receive,
+    Scope,
+    Send,
+    read_body,
+    send_error,
+    send_json,
+)
+from baton.node.http.bearer import BearerGate
+
+MAX_BODY_BYTES = 64 * MAX_CANCELLED
+
+
+class CancelApi:
+    """Answers that one route."""
+
+    def __init__(self, gate: BearerGate, connector: CancelClient) -> None:
+        self._gate = gate
+        self._connector = connector
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if not await self._gate.lets_in(scope, send):
+            return
+        if scope["method"] != "POST":
+            await send_error(send, 405, f"{scope['path']} takes POST", [(b"allow", b"POST")])
+        else:
+            await self._cancel(receive, send)
+
+    async def _cancel(self, receive: Receive, send: Send) -> None:
+        try:
+            body = await read_body(receive, MAX_BODY_BYTES)
+            transfer_ids = None if body is None else _parse(body)
+        except BodyTooLargeError:
+            return await send_error(send, 413, f"the body is larger than {MAX_BODY_BYTES} bytes")
+        except ValueError as exc:
+            return await send_error(send, 400, str(exc))
+        if transfer_ids is None:
+            return None  # the caller left before it had sent the request
+        try:
+            were_open = await self._connector.cancel(transfer_ids)
+        except NoAnswerError as exc:
+            return await send_error(send, 503, str(exc))
+        return await send_json(send, 200, {"cancelled": len(transfer_ids), "were_open": were_open})
+
+
+def _parse(body: bytes) -> list[str]:
+    """Return the transfer ids of a body, each once.
+
+    Raises:
+        ValueError: that is no list of transfer ids, or one that is too long.
+    """
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as exc:
+        raise ValueError("the body is not valid JSON") from exc
+    found = content.get("transfer_ids") if isinstance(content, dict) else None
+    if not isinstance(found, list) or not all(is_transfer_id(item) for item in found):
+        raise ValueError("'transfer_ids' must be a list of transfer ids")
+    if len(found) > MAX_CANCELLED:
+        raise ValueError(f"'transfer_ids' holds more than {MAX_CANCELLED} ids")
+    return list(dict.fromkeys(found))

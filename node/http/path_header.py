@@ -1,0 +1,41 @@
+"""The response header that says how an answer was made.
+
+Whether a transfer failed is known before the first token, but not before the response's status line would be sent:
+so the head waits for the first piece of the body, and nothing else ever waits.
+"""
+
+from baton.contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER
+from baton.node.connector.connector_channel import Outcomes
+from baton.node.http.asgi import Message, Send
+
+_REASON_MAX_CHARS = 200
+
+
+def name_path(send: Send, transfer_id: str, outcomes: Outcomes) -> Send:
+    """Return a `send` that adds the path header to a successful answer."""
+    held: list[Message] = []
+
+    async def send_named(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            held.append(message)
+            return
+        if held:
+            await send(_named(held.pop(), transfer_id, outcomes))
+        await send(message)
+
+    return send_named
+
+
+def _named(start: Message, transfer_id: str, outcomes: Outcomes) -> Message:
+    if start["status"] >= 400:
+        return start
+    outcome = outcomes.take(transfer_id)
+    added = [(PATH_HEADER.encode(), (outcome.path if outcome else DISAGGREGATED).encode())]
+    if outcome and outcome.reason:
+        added.append((REASON_HEADER.encode(), _header_text(outcome.reason)))
+    return {**start, "headers": [*start.get("headers", ()), *added]}
+
+
+def _header_text(text: str) -> bytes:
+    printable = "".join(char if " " <= char <= "~" else " " for char in text)
+    return printable[:_REASON_MAX_CHARS].strip().encode("ascii")

@@ -1,0 +1,1 @@
+"""What is decided and refused before vLLM begins: its arguments and environment, addresses, hosts, memory, weights."""

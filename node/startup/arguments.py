@@ -1,0 +1,99 @@
+"""From Baton's configuration to the arguments of vLLM's OpenAI server. Pure: no socket, file, torch or vLLM."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from baton.contracts.configuration.schema import NodeConfig, TransferConfig
+from baton.node.roles import RoleTraits
+from baton.node.startup.addresses import Addresses
+from baton.node.startup.beside import with_neighbours
+from baton.node.startup.flags import given
+
+MIDDLEWARE = "baton.node.middleware.NodeMiddleware"
+CONNECTOR_MODULE = "baton.kv_connector.connector"
+CONTROL_PORT_OFFSET = 1000
+SHUTDOWN_TIMEOUT_S = 5  # for requests in progress and the connector, after which the engine is killed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything that the arguments of one node follow from."""
+
+    traits: RoleTraits
+    node: NodeConfig
+    transfer: TransferConfig
+    secret_file: Path
+    runtime_dir: Path
+    addresses: Addresses
+    device: str  # vLLM's device type: "cpu", "cuda", "npu"
+    worker_class: str  # import path
+    kv_cache_bytes: int  # on a CPU, unless a flag says otherwise
+    weights: str  # digest of the weights' revision
+    connector_module: str = CONNECTOR_MODULE
+
+
+def vllm_arguments(launch: Launch) -> list[str]:
+    """Return the argument list for vLLM's OpenAI server; the user's own flags, already checked, come last."""
+    theirs = launch.node.vllm_args
+    return [
+        *("--model", launch.node.model),
+        *("--host", launch.addresses.listen_host),
+        *("--port", str(launch.node.port)),
+        *("--worker-cls", launch.worker_class),
+        *("--middleware", MIDDLEWARE),
+        *("--kv-transfer-config", json.dumps(kv_transfer_config(launch))),
+        *_defaults(theirs),
+        *(_cpu_defaults(launch, theirs) if launch.device == "cpu" else ()),
+        *theirs,
+    ]
+
+
+def control_port(node: NodeConfig) -> int:
+    """Return the port at which a prefill node waits for decode nodes."""
+    return node.control_port or node.port + CONTROL_PORT_OFFSET
+
+
+def kv_transfer_config(launch: Launch) -> dict[str, Any]:
+    """Return the value of `--kv-transfer-config`."""
+    baton = {
+        "kv_connector": "BatonConnector",
+        "kv_connector_module_path": launch.connector_module,
+        "kv_role": launch.traits.kv_role,
+        "kv_load_failure_policy": "recompute",  # vLLM's own default fails the request
+        "kv_connector_extra_config": _connector_settings(launch),
+    }
+    return with_neighbours(baton, launch.node.beside, launch.traits.role)
+
+
+def _connector_settings(launch: Launch) -> dict[str, Any]:
+    settings: dict[str, Any] = {
+        "runtime_dir": str(launch.runtime_dir),
+        "secret_file": str(launch.secret_file),  # never the secret: arguments are visible to the whole machine
+        "advertise_host": launch.addresses.advertise_host,
+        "data_host": launch.addresses.data_host,
+        "transfer": asdict(launch.transfer),
+        "weights": launch.weights,
+    }
+    if launch.traits.binds_control:
+        settings["control_host"] = launch.addresses.listen_host
+        settings["control_port"] = control_port(launch.node)
+    if launch.traits.pushes:
+        settings["layerwise"] = launch.transfer.layer_sync != "forward"
+    return settings
+
+
+def _defaults(theirs: Sequence[str]) -> list[str]:
+    # By default vLLM kills the engine in the middle of its orderly end, and peers would have to find out by silence.
+    return [] if given(theirs, "--shutdown-timeout") else ["--shutdown-timeout", str(SHUTDOWN_TIMEOUT_S)]
+
+
+def _cpu_defaults(launch: Launch, theirs: Sequence[str]) -> list[str]:
+    defaults = []
+    if not given(theirs, "--enforce-eager", "--compilation-config", "-cc", "--optimization-level", "-O"):
+        defaults.append("--enforce-eager")
+    if not given(theirs, "--kv-cache-memory-bytes", "--gpu-memory-utilization"):
+        defaults += ["--kv-cache-memory-bytes", str(launch.kv_cache_bytes)]
+    return defaults

@@ -1,0 +1,299 @@
+import asyncio
+import json
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from baton.kv_connector.control.status_server import OutcomeSender
+from baton.node.connector.connector_channel import MAX_OUTCOMES, CancelClient, Outcomes, SnapshotClient
+from baton.node.errors import ConnectorFailedError, NoAnswerError
+
+Answer = Callable[..., bytes]  # from a question's frames
+
+
+@pytest.fixture
+def runtime_dir() -> Iterator[Path]:
+    """A folder short enough for a socket's name."""
+    with tempfile.TemporaryDirectory(prefix="baton-test-") as folder:
+        yield Path(folder)
+
+
+class Side:
+    """One side of the connector: answers each snapshot request with `answer`."""
+
+    def __init__(self, path: Path, answer: Answer) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.bind(f"ipc://{path}")
+        self._answer = answer
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with self._socket as socket:
+            while True:
+                try:
+                    peer, empty, *question = socket.recv_multipart()
+                except zmq.ContextTerminated:
+                    return
+                if reply := self._answer(*question):
+                    socket.send_multipart([peer, empty, reply])
+
+    def stop(self) -> None:
+        """Stop answering."""
+        self._context.term()
+        self._thread.join()
+
+
+@pytest.fixture
+def connector(runtime_dir: Path) -> Iterator[Callable[[Answer, Answer], None]]:
+    """Starts both sides of a connector."""
+    sides: list[Side] = []
+
+    def start(scheduler: Answer, worker: Answer) -> None:
+        sides.append(Side(runtime_dir / "scheduler.sock", scheduler))
+        sides.append(Side(runtime_dir / "worker-0.sock", worker))
+
+    yield start
+    for side in sides:
+        side.stop()
+
+
+@pytest.fixture
+def workers(runtime_dir: Path) -> Iterator[Callable[[int, Answer], None]]:
+    """Starts further workers."""
+    sides: list[Side] = []
+    yield lambda rank, answer: sides.append(Side(runtime_dir / f"worker-{rank}.sock", answer))
+    for side in sides:
+        side.stop()
+
+
+def says(content: object) -> Answer:
+    """An answer that is always the same."""
+    return lambda *_: json.dumps(content).encode()
+
+
+async def test_the_integrity_check_has_time_of_its_own(runtime_dir: Path) -> None:
+    """It looks several times before it answers, on a socket where no snapshot waits behind it."""
+
+    def later(_: bytes) -> bytes:
+        time.sleep(0.3)
+        return b'{"ok": true}'
+
+    side = Side(runtime_dir / "integrity.sock", later)
+    client = SnapshotClient(runtime_dir, timeout_s=0.05)
+    try:
+        assert await client.integrity() == {"ok": True}
+    finally:
+        client.stop()
+        side.stop()
+
+
+async def test_both_sides_are_asked(runtime_dir: Path, connector: Callable[[Answer, Answer], None]) -> None:
+    """Each gets the word `snapshot` and gives one object; many may ask at once."""
+    asked: list[bytes] = []
+
+    def scheduler(request: bytes) -> bytes:
+        asked.append(request)
+        return b'{"free_blocks": 7, "control_addresses": ["tcp://a:1", "tcp://a:2"]}'
+
+    connector(scheduler, says({"side": "worker"}))
+    client = SnapshotClient(runtime_dir)
+
+    found = await asyncio.gather(*(client.both() for _ in range(5)))
+    client.stop()
+    client.stop()
+
+    assert asked == [b"snapshot"] * 5
+    assert [(snapshots.scheduler["free_blocks"], snapshots.worker) for snapshots in found] == [
+        (7, {"side": "worker"})
+    ] * 5
+    assert found[0].scheduler["control_addresses"] == ["tcp://a:1,tcp://a:2"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [lambda *_: b"", says([]), lambda *_: b"{", says({"error": "KeyError: x"})],
+    ids=["none", "a list", "no JSON", "an error"],
+)
+async def test_a_side_that_does_not_answer_properly_is_told(
+    answer: Answer, runtime_dir: Path, connector: Callable[[Answer, Answer], None]
+) -> None:
+    """The other side's answer does not help; the wait is bounded."""
+    connector(says({}), answer)
+    client = SnapshotClient(runtime_dir, timeout_s=0.2)
+
+    with pytest.raises(NoAnswerError, match="worker-0"):
+        await client.both()
+    client.stop()
+
+
+async def test_a_connector_that_is_not_there_may_come(
+    runtime_dir: Path, connector: Callable[[Answer, Answer], None]
+) -> None:
+    """A late answer to an earlier question is not taken for the next one."""
+    client = SnapshotClient(runtime_dir, timeout_s=0.1)
+    with pytest.raises(NoAnswerError):
+        await client.both()
+
+    numbers = iter(range(10))
+    connector(says({}), lambda *_: json.dumps({"n": next(numbers)}).encode())
+    await asyncio.sleep(0.2)
+
+    assert (await client.both()).worker == {"n": 0}
+    client.stop()
+
+
+async def test_every_worker_is_told_to_cancel(
+    runtime_dir: Path, connector: Callable[[Answer, Answer], None], workers: Callable[[int, Answer], None]
+) -> None:
+    """Each rank holds its own part of a prompt; a transfer was open if one of them had it."""
+    asked: list[tuple[bytes, ...]] = []
+
+    def answer(*question: bytes) -> bytes:
+        asked.append(question)
+        return b'{"open": 1}'
+
+    connector(says({"error": "the scheduler is not asked"}), says({"open": 2}))
+    workers(1, answer)
+    client = CancelClient(runtime_dir)
+
+    assert await client.cancel(["a", "b", "c"]) == 2
+    client.stop()
+    client.stop()
+
+    assert asked == [(b"cancel", b'["a", "b", "c"]')]
+
+
+@pytest.mark.parametrize("answer", [lambda *_: b"", says({"error": "unknown request"})], ids=["none", "an error"])
+async def test_a_worker_that_does_not_take_a_cancel_is_told(
+    answer: Answer,
+    runtime_dir: Path,
+    connector: Callable[[Answer, Answer], None],
+    workers: Callable[[int, Answer], None],
+) -> None:
+    """It is not enough that the others did; the wait is bounded."""
+    connector(says({}), says({"open": 1}))
+    workers(1, answer)
+    client = CancelClient(runtime_dir, timeout_s=0.2)
+
+    with pytest.raises(NoAnswerError, match="worker-1"):
+        await client.cancel(["a"])
+    client.stop()
+
+
+async def test_without_workers_nobody_can_be_told(runtime_dir: Path) -> None:
+    """The engine is starting; the caller says it again."""
+    client = CancelClient(runtime_dir)
+
+    with pytest.raises(ConnectorFailedError, match="not started"):
+        await client.cancel(["a"])
+    client.stop()
+
+
+@pytest.fixture
+async def outcomes(runtime_dir: Path) -> AsyncIterator[Outcomes]:
+    """The started receiving end."""
+    receiving = Outcomes(runtime_dir)
+    receiving.start()
+    receiving.start()
+    yield receiving
+    receiving.stop()
+    receiving.stop()
+
+
+@pytest.fixture
+def sender(runtime_dir: Path) -> Iterator[OutcomeSender]:
+    """The connector's end; it may be there first."""
+    sending = OutcomeSender(runtime_dir / "outcomes.sock")
+    yield sending
+    sending.close()
+
+
+async def test_an_outcome_is_known_as_soon_as_it_is_sent(outcomes: Outcomes, sender: OutcomeSender) -> None:
+    """Without a turn of the event loop in between: the first token may follow at once. It is forgotten when it was used."""
+    for number in range(1000):
+        assert sender.send(f"a{number}", "recomputed", "peer gone")
+        assert outcomes.take(f"b{number}") is None
+        assert outcomes.take(f"a{number}") == ("recomputed", "peer gone")
+        assert outcomes.take(f"a{number}") is None
+
+
+async def test_several_engines_and_one_that_starts_again_are_heard(outcomes: Outcomes, runtime_dir: Path) -> None:
+    """Each data-parallel engine has a connection; an ended one is closed."""
+    senders = [OutcomeSender(runtime_dir / "outcomes.sock") for _ in range(3)]
+    for number, each in enumerate(senders):
+        each.send(f"a{number}", "recomputed", "")
+        each.close()
+    assert [outcomes.take(f"a{number}") for number in range(3)] == [("recomputed", "")] * 3
+    again = Outcomes(runtime_dir)
+    sender = OutcomeSender(runtime_dir / "outcomes.sock")
+    assert sender.send("b", "recomputed", "")
+    outcomes.stop()
+
+    again.start()
+
+    assert sender.send("c", "recomputed", "")
+    assert again.take("c")
+    sender.close()
+    again.stop()
+
+
+async def test_what_is_not_understood_is_skipped(outcomes: Outcomes, runtime_dir: Path) -> None:
+    """The header is a courtesy; the answer is right without it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sender:
+        sender.connect(str(runtime_dir / "outcomes.sock"))
+        lines = {"a": "a word of the future", "b": "local"}
+        sender.send(b"not JSON")
+        for transfer_id, outcome in lines.items():
+            sender.send(json.dumps({"transfer_id": transfer_id, "outcome": outcome, "new": 1}).encode())
+
+        assert outcomes.take("b") == ("local", "")
+        assert outcomes.take("a") is None
+
+
+async def test_outcomes_that_no_response_asks_for_are_bounded(outcomes: Outcomes, sender: OutcomeSender) -> None:
+    """Clients may leave before the first token; the oldest are forgotten, and the socket's buffer does not fill."""
+    for number in range(MAX_OUTCOMES + 10):
+        assert sender.send(str(number), "recomputed", "")
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+
+    assert outcomes.take(str(MAX_OUTCOMES + 9))
+    assert outcomes.take("9") is None
+    assert outcomes.take("10")
+
+
+def test_without_a_socket_nothing_is_known(runtime_dir: Path) -> None:
+    """A server without life-span events still answers."""
+    assert Outcomes(runtime_dir).take("a") is None
+
+
+async def test_every_rank_tells_of_its_flows(
+    runtime_dir: Path, connector: Callable[[Answer, Answer], None], workers: Callable[[int, Answer], None]
+) -> None:
+    """Each is asked for the transfer by name, and the answers say whose they are."""
+    connector(says({}), says({"flows": [{"layers": 2}]}))
+    workers(1, says({"flows": [{"layers": 3}, {"layers": 4}]}))
+    client = SnapshotClient(runtime_dir)
+
+    found = await client.flows("ab" * 16)
+    client.stop()
+
+    assert found == [{"layers": 2, "rank": 0}, {"layers": 3, "rank": 1}, {"layers": 4, "rank": 1}]
+
+
+async def test_flows_of_a_connector_that_has_not_started_cannot_be_told(runtime_dir: Path) -> None:
+    """No worker is no answer."""
+    client = SnapshotClient(runtime_dir)
+
+    with pytest.raises(ConnectorFailedError, match="not started"):
+        await client.flows("ab" * 16)
+    client.stop()

@@ -1,0 +1,407 @@
+import json
+import logging
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TIMELINE_PATH, TRACE_PATH, TRANSFERS_PATH
+from baton.contracts.kv_transfer import PROTOCOL_VERSION, Role
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.telemetry.refusals import Refusals
+from baton.node.connector.connector_channel import SnapshotClient, Snapshots
+from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NodeError
+from baton.node.http.api import EngineFacts, NodeApi, engine_facts, merge
+from baton.node.http.asgi import Scope
+from baton.node.http.bearer import BearerGate
+from tests.support.asgi import Exchange, http
+
+OLD, NEW = b"a secret to be replaced", b"the secret that replaces it"
+SECRET = ClusterSecret(OLD, NEW)
+TOKEN = SECRET.node_token()
+FINGERPRINT = {
+    "weights": "w",
+    "dtype": "float32",
+    "kv_cache_dtype": "auto",
+    "quantization": "none",
+    "rope": "r",
+    "attention": "CPU_ATTN vec",
+    "block_size_tokens": 128,
+}
+REGION = {"name": "l0", "layer": 0, "base_addr": 4096, "block_bytes": 64, "stride_bytes": 64, "num_blocks": 9}
+WORKER = {
+    "incarnation": "00ff",
+    "fingerprint": FINGERPRINT,
+    "regions": [REGION],
+    "num_blocks": 9,
+    "layer_sync": "event",
+    "transfers": [],
+    "totals": {"pushed_bytes": 1},
+}
+
+
+SCHEDULER = {"engines": 1, "control_addresses": ["tcp://10.0.0.5:9100"]}
+
+
+class FakeConnector:
+    """Answers with what it is given, or not at all."""
+
+    def __init__(self, worker: dict[str, Any] | None = None, scheduler: dict[str, Any] | None = None) -> None:
+        self.worker = worker
+        self.scheduler = SCHEDULER if scheduler is None else scheduler
+        self.problem: NodeError = ConnectorSilentError("no snapshot")
+
+    async def both(self) -> Snapshots:
+        """Return both snapshots."""
+        if self.worker is None:
+            raise self.problem
+        return Snapshots(self.scheduler, self.worker)
+
+    async def flows(self, transfer_id: str) -> list[dict[str, Any]]:
+        """Return the timeline of one flow."""
+        return [{"transfer_id": transfer_id, "written": [[0.5, 0]]}]
+
+    async def integrity(self) -> dict[str, Any]:
+        """Return what the check found."""
+        if self.worker is None:
+            raise ConnectorSilentError("no answer")
+        return {"ok": False, "findings": [{"blocks": ["2-3"]}]}
+
+
+def node_api(connector: FakeConnector, role: Role = "prefill") -> NodeApi:
+    """A node's API."""
+    refusals = Refusals(logging.getLogger(__name__))
+    return NodeApi(
+        role=role,
+        model="/m",
+        gate=BearerGate(SECRET, refusals),
+        snapshots=cast("SnapshotClient", connector),
+        refusals=refusals,
+    )
+
+
+async def ask(api: NodeApi, path: str, method: str = "GET", token: str = TOKEN, app: object = None) -> Exchange:
+    """Send one request to the API."""
+    path, _, query = path.partition("?")
+    scope = http(method, path, [("Authorization", f"Bearer {token}")])
+    scope["app"], scope["query_string"] = app, query.encode()
+    exchange = Exchange(scope)
+    await api.answer(scope, exchange.send)
+    return exchange
+
+
+async def describe(api: NodeApi, app: object = None) -> dict[str, Any]:
+    """What the node says about itself."""
+    exchange = await ask(api, NODE_PATH, app=app)
+    assert exchange.status == 200
+    return cast("dict[str, Any]", json.loads(exchange.body))
+
+
+@pytest.mark.parametrize("path", [NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH])
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
+async def test_a_wrong_token_is_turned_away(path: str, token: str) -> None:
+    """Nothing about the node is said; the refusal has OpenAI's shape."""
+    exchange = await ask(node_api(FakeConnector(WORKER)), path, token=token)
+
+    assert exchange.status == 401
+    assert exchange.headers["www-authenticate"] == "Bearer"
+    assert json.loads(exchange.body)["error"]["type"] == "authentication_error"
+
+
+async def test_the_api_is_read_only() -> None:
+    """Other methods are refused with the ones that exist."""
+    exchange = await ask(node_api(FakeConnector(WORKER)), NODE_PATH, method="POST")
+
+    assert (exchange.status, exchange.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_a_ready_node_says_what_its_connector_says() -> None:
+    """Keys that the description has no place for are left out."""
+    info = await describe(node_api(FakeConnector(WORKER)))
+
+    assert (info["role"], info["state"], info["model"]) == ("prefill", "ready", "/m")
+    assert info["control_addresses"] == ["tcp://10.0.0.5:9100"]
+    assert (info["fingerprint"], info["regions"]) == (FINGERPRINT, [REGION])
+    assert (info["num_blocks"], info["incarnation"], info["layer_sync"]) == (9, "00ff", "event")
+    assert info["versions"]["protocol"] == str(PROTOCOL_VERSION)
+    assert "totals" not in info
+
+
+async def test_a_decode_node_has_no_control_address() -> None:
+    """An empty address is none."""
+    info = await describe(node_api(FakeConnector(WORKER, {"engines": 1, "control_addresses": [""]})))
+    assert info["control_addresses"] == []
+
+
+async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
+    """A request for the rank of an engine that has not announced itself would go astray."""
+    two = SimpleNamespace(
+        state=SimpleNamespace(
+            args=SimpleNamespace(served_model_name=["m"], model="m"),
+            vllm_config=SimpleNamespace(
+                model_config=SimpleNamespace(max_model_len=1),
+                parallel_config=SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=2),
+            ),
+        )
+    )
+
+    early = await describe(node_api(FakeConnector(WORKER)), two)
+    late = await describe(node_api(FakeConnector(WORKER, {"engines": 2, "control_addresses": ["a,b", "c,d"]})), two)
+
+    assert (early["state"], late["state"]) == ("starting", "ready")
+    assert late["control_addresses"] == ["a,b", "c,d"]
+
+
+async def test_a_node_starts_until_its_connector_knows_its_cache_and_may_recover() -> None:
+    """Silence before the first answer is a start, afterwards it is silence; an answer without sense is a failure."""
+    connector = FakeConnector()
+    api = node_api(connector)
+    states = []
+    for worker in (None, {**WORKER, "fingerprint": None}, WORKER, None, {"odd": 1}, WORKER):
+        connector.worker = worker
+        states.append((await describe(api))["state"])
+
+    assert states == ["starting", "starting", "ready", "silent", "failed", "ready"]
+
+
+async def test_a_silent_engine_is_described_as_it_was_and_one_that_is_gone_is_not() -> None:
+    """A proxy goes on pairing a node whose engine is stopped for a moment; what died has nothing to pair."""
+    connector = FakeConnector(WORKER)
+    api = node_api(connector)
+    ready = await describe(api)
+    connector.worker = None
+    silent = await describe(api)
+    connector.problem = ConnectorFailedError("its process is gone")
+    failed = await describe(api)
+
+    assert silent == ready | {"state": "silent"}
+    assert (failed["state"], failed["fingerprint"], failed["control_addresses"]) == ("failed", None, [])
+
+
+@pytest.mark.parametrize("path", [TRANSFERS_PATH, TRACE_PATH])
+async def test_transfers_of_a_silent_connector_are_unavailable(path: str) -> None:
+    """There is nothing to make up."""
+    exchange = await ask(node_api(FakeConnector()), path)
+
+    assert exchange.status == 503
+    assert json.loads(exchange.body)["error"]["message"] == "no snapshot"
+
+
+async def test_transfers_are_answered() -> None:
+    """As one JSON object."""
+    exchange = await ask(node_api(FakeConnector(WORKER, {"free_blocks": 3})), TRANSFERS_PATH)
+
+    assert exchange.status == 200
+    content = json.loads(exchange.body)
+    assert content["scheduler"] == {"free_blocks": 3}
+    assert content["worker"]["totals"] == {"pushed_bytes": 1}
+
+
+def test_both_sides_of_a_transfer_are_joined() -> None:
+    """A transfer may be known to one side only."""
+    scheduler = {"transfers": [{"transfer_id": "a", "state": "held"}, {"transfer_id": "b", "blocks_held": 2}]}
+    worker = {
+        "transfers": [{"transfer_id": "a", "state": "pushing"}, {"transfer_id": "c", "epoch": 1}],
+        "totals": {},
+        "regions": [],
+    }
+
+    assert merge(Snapshots(scheduler, worker)) == {
+        "transfers": [
+            {"transfer_id": "a", "scheduler": {"state": "held"}, "worker": {"state": "pushing"}},
+            {"transfer_id": "b", "scheduler": {"blocks_held": 2}},
+            {"transfer_id": "c", "worker": {"epoch": 1}},
+        ],
+        "scheduler": {},
+        "worker": {"totals": {}},
+    }
+
+
+RECORDS = [
+    {
+        "transfer_id": identity,
+        "scheduled_at_s": 100.0,
+        "timings_s": {"scheduled": 0.0, "last_layer": 1.0, "commit": 1.25},
+    }
+    for identity in ("a", "b")
+]
+
+
+async def trace(query: str, worker: dict[str, Any] | None = None) -> Exchange:
+    """Ask a prefill node that remembers transfers a and b."""
+    scope = http("GET", TRACE_PATH, [("Authorization", f"Bearer {TOKEN}")])
+    scope["query_string"], scope["server"] = query.encode(), ("10.0.0.5", 8100)
+    exchange = Exchange(scope)
+    await node_api(FakeConnector(worker or {**WORKER, "recent": RECORDS})).answer(scope, exchange.send)
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"), [("", {"a", "b"}), ("transfer_id=b", {"b"}), ("transfer_id=a&transfer_id=b", {"a", "b"})]
+)
+async def test_the_trace_shows_the_last_transfers_or_those_asked_for(query: str, shown: set[str]) -> None:
+    """As a plain list of events: those of several nodes, joined, are one trace."""
+    exchange = await trace(query)
+
+    events = json.loads(exchange.body)
+    assert exchange.status == 200
+    assert {event["args"]["transfer_id"] for event in events if event["ph"] == "X"} == shown
+    assert {event["pid"] for event in events} == {0xFF}
+    assert events[0]["args"]["name"].startswith("prefill node 10.0.0.5:8100")
+    now_us = time.time() * 1e6
+    began_us = min(event["ts"] for event in events if event["ph"] == "X")
+    assert began_us == pytest.approx(now_us - (time.monotonic() - 100.0) * 1e6, abs=5e6)  # wall clock
+
+
+async def test_a_transfer_that_is_not_remembered_has_no_trace() -> None:
+    """An empty trace would look like a transfer without milestones."""
+    exchange = await trace("transfer_id=c")
+
+    assert exchange.status == 404
+
+
+async def test_a_node_that_has_done_nothing_has_an_empty_trace() -> None:
+    """That is no error; it is still named."""
+    exchange = await trace("", WORKER)
+
+    assert [event["ph"] for event in json.loads(exchange.body)] == ["M"]
+
+
+async def test_a_decode_nodes_records_come_from_its_scheduler() -> None:
+    """Only there all milestones come together."""
+    record = {"transfer_id": "a", "arrived_at_s": 5.0, "timings_s": {"arrived": 0.0, "reserved": 0.5}}
+    api = node_api(FakeConnector(WORKER, {"recent": [record]}), role="decode")
+
+    exchange = await ask(api, TRACE_PATH)
+
+    assert [event["name"] for event in json.loads(exchange.body) if event["ph"] == "X"] == ["allocation"]
+
+
+def vllm_app(served_model_name: list[str] | None) -> object:
+    """What vLLM's server keeps in its application."""
+    parallel = SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=4)
+    config = SimpleNamespace(parallel_config=parallel, model_config=SimpleNamespace(max_model_len=4096))
+    arguments = SimpleNamespace(served_model_name=served_model_name, model="/m")
+    return SimpleNamespace(state=SimpleNamespace(args=arguments, vllm_config=config))
+
+
+@pytest.mark.parametrize(("names", "served"), [(None, ["/m"]), (["a", "b"], ["a", "b"])])
+async def test_what_vllm_knows_best_comes_from_vllm(names: list[str] | None, served: list[str]) -> None:
+    """Names, greatest length and ranks are read after all flags and defaults."""
+    info = await describe(node_api(FakeConnector(WORKER)), vllm_app(names))
+
+    assert (info["served_models"], info["max_model_len_tokens"]) == (served, 4096)
+    sizes = [info[f"{kind}_parallel_size"] for kind in ("tensor", "pipeline", "data")]
+    assert sizes == [2, 1, 4]
+
+
+async def test_adapters_loaded_at_run_time_are_served_models() -> None:
+    """The proxy knows no other names than those."""
+    app = vllm_app(["a"])
+    loaded = {"poet": SimpleNamespace(lora_path="/poet", base_model_name=None)}
+    app.state.openai_serving_models = SimpleNamespace(lora_requests=loaded)  # type: ignore[attr-defined]
+    said = await describe(node_api(FakeConnector(WORKER)), app)
+
+    assert said["served_models"] == ["a", "poet"]
+    assert said["adapters"] == [{"name": "poet", "root": "/poet", "parent": "a"}]
+
+
+@pytest.mark.parametrize("scope", [{}, {"app": None}, {"app": SimpleNamespace(state=SimpleNamespace())}])
+def test_an_application_without_state_gives_defaults(scope: Scope) -> None:
+    """Another version of vLLM may keep it elsewhere; the node still answers."""
+    assert engine_facts(scope) == EngineFacts()
+
+
+async def test_what_the_integrity_check_finds_is_passed_on() -> None:
+    """With status 200 whether or not something was found: the node answered."""
+    exchange = await ask(node_api(FakeConnector(WORKER)), INTEGRITY_PATH)
+
+    assert exchange.status == 200
+    assert json.loads(exchange.body) == {"ok": False, "findings": [{"blocks": ["2-3"]}]}
+
+
+async def test_a_check_that_is_not_answered_is_no_clean_bill() -> None:
+    """A scheduler that is silent has not been checked."""
+    assert (await ask(node_api(FakeConnector()), INTEGRITY_PATH)).status == 503
+
+
+@pytest.mark.parametrize("secret", [OLD, NEW])
+async def test_either_secrets_token_opens_the_api(secret: bytes) -> None:
+    """While the secret is being replaced, proxies that have only one of the two keep reading this node."""
+    token = ClusterSecret(secret).node_token()
+
+    assert (await ask(node_api(FakeConnector(WORKER)), NODE_PATH, token=token)).status == 200
+
+
+async def test_refusals_of_all_parts_are_added_up() -> None:
+    """One mapping tells what this node turned away, wherever it did."""
+    worker = WORKER | {"refused": {"malformed": 2, "bad_signature": 1}}
+    api = node_api(FakeConnector(worker, {"refused": {"bad_signature": 3}}))
+    await ask(api, NODE_PATH, token="wrong")
+
+    content = json.loads((await ask(api, TRANSFERS_PATH)).body)
+
+    assert content["refused"] == {"bad_token": 1, "bad_signature": 4, "malformed": 2}
+    assert content["worker"]["refused"] == worker["refused"]
+
+
+def test_a_node_says_which_routes_its_server_has() -> None:
+    """Each once, whatever its methods; what has no path is no route."""
+    route, other = SimpleNamespace(path="/tokenize"), SimpleNamespace(path="/v1/embeddings")
+    state = SimpleNamespace(
+        args=SimpleNamespace(served_model_name=["m"], model="m"),
+        vllm_config=SimpleNamespace(
+            parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1),
+            model_config=SimpleNamespace(max_model_len=9),
+        ),
+    )
+    app = SimpleNamespace(state=state, routes=[other, route, route, SimpleNamespace()])
+
+    assert engine_facts({"app": app}).routes == ["/tokenize", "/v1/embeddings"]
+
+
+WANTED, OTHER = "ab" * 16, "cd" * 16
+
+
+async def test_one_transfer_is_told_of() -> None:
+    """What either side says of it, open or ended, flow by flow, and nothing of others."""
+    worker = WORKER | {
+        "transfers": [{"transfer_id": WANTED, "state": "pushing"}, {"transfer_id": OTHER, "state": "pushing"}],
+        "recent": [{"transfer_id": f"{WANTED}/0-1", "state": "committed"}, {"transfer_id": OTHER}],
+    }
+    got = await ask(node_api(FakeConnector(worker)), f"{TIMELINE_PATH}?transfer_id={WANTED}")
+
+    assert json.loads(got.body) == {
+        "role": "prefill",
+        "flows": [{"transfer_id": WANTED, "written": [[0.5, 0]]}],
+        "open": [{"transfer_id": WANTED, "worker": {"state": "pushing"}}],
+        "ended": [{"transfer_id": f"{WANTED}/0-1", "state": "committed"}],
+    }
+
+
+async def test_a_decode_node_has_no_layers_to_tell_of() -> None:
+    """Its ranks are not asked for them."""
+    got = await ask(node_api(FakeConnector(WORKER), "decode"), f"{TIMELINE_PATH}?transfer_id={WANTED}")
+
+    assert (got.status, json.loads(got.body)["flows"], json.loads(got.body)["ended"]) == (200, [], [])
+
+
+@pytest.mark.parametrize("query", ["", "?transfer_id=", "?transfer_id=../secret", "?transfer_id=%ff"])
+async def test_a_timeline_is_asked_by_transfer_id(query: str) -> None:
+    """Anything else is refused before the connector is asked."""
+    got = await ask(node_api(FakeConnector(None)), TIMELINE_PATH + query)
+
+    assert got.status == 400
+    assert "transfer_id" in json.loads(got.body)["error"]["message"]
+
+
+async def test_transfers_in_brief_are_none() -> None:
+    """Totals and failures alone, for whoever asks every second."""
+    worker = WORKER | {"transfers": [{"transfer_id": WANTED}], "recent": [{}], "failures": [{"reason": "x"}]}
+    got = await ask(node_api(FakeConnector(worker, {"recent": [], "free_blocks": 3})), TRANSFERS_PATH + "?brief=1")
+
+    assert "transfers" not in json.loads(got.body)
+    assert "recent" not in json.loads(got.body)["worker"]
+    assert json.loads(got.body)["worker"]["failures"] == [{"reason": "x"}]
+    assert json.loads(got.body)["scheduler"] == {"free_blocks": 3}

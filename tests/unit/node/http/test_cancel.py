@@ -1,0 +1,138 @@
+import json
+import logging
+from typing import Any, cast
+
+import pytest
+
+from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.telemetry.refusals import Refusals
+from baton.node.connector.connector_channel import CancelClient
+from baton.node.errors import ConnectorSilentError
+from baton.node.http.asgi import Message
+from baton.node.http.bearer import BearerGate
+from baton.node.http.cancel import MAX_BODY_BYTES, CancelApi
+from tests.support.asgi import Exchange, body_of, http
+
+SECRET = ClusterSecret(b"the secret of this cluster")
+TOKEN = SECRET.node_token()
+A, B = "a" * 32, "b" * 32
+
+
+class FakeConnector:
+    """Notes what it is told; one transfer is open."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self.told: list[list[str]] = []
+        self._silent = silent
+
+    async def cancel(self, transfer_ids: list[str]) -> int:
+        """Take it, or not."""
+        if self._silent:
+            raise ConnectorSilentError("no answer")
+        self.told.append(transfer_ids)
+        return 1
+
+
+async def ask(
+    connector: FakeConnector, messages: list[Message], *, method: str = "POST", token: str = TOKEN
+) -> Exchange:
+    """Send one request to the route."""
+    exchange = Exchange(http(method, CANCEL_PATH, [("Authorization", f"Bearer {token}")]), messages)
+    exchange.disconnect()
+    gate = BearerGate(SECRET, Refusals(logging.getLogger(__name__)))
+    await CancelApi(gate, cast("CancelClient", connector)).answer(exchange.scope, exchange.receive, exchange.send)
+    return exchange
+
+
+def cancels(*transfer_ids: Any) -> list[Message]:
+    """A request's body."""
+    return body_of(json.dumps({"transfer_ids": transfer_ids}).encode())
+
+
+async def test_transfers_are_cancelled() -> None:
+    """Each id is passed on once; the answer says how many were open."""
+    connector = FakeConnector()
+
+    exchange = await ask(connector, cancels(A, B, A))
+
+    assert connector.told == [[A, B]]
+    assert (exchange.status, json.loads(exchange.body)) == (200, {"cancelled": 2, "were_open": 1})
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
+async def test_a_wrong_token_cancels_nothing(token: str) -> None:
+    """Whoever may cancel could make every prompt be computed twice."""
+    connector = FakeConnector()
+
+    exchange = await ask(connector, cancels(A), token=token)
+
+    assert (exchange.status, connector.told) == (401, [])
+    assert exchange.headers["www-authenticate"] == "Bearer"
+
+
+async def test_the_route_takes_nothing_but_post() -> None:
+    """It changes something."""
+    exchange = await ask(FakeConnector(), [], method="GET")
+
+    assert (exchange.status, exchange.headers["allow"]) == (405, "POST")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        b"[]",
+        b"{}",
+        json.dumps({"transfer_ids": A}).encode(),
+        json.dumps({"transfer_ids": [A.upper()]}).encode(),
+        json.dumps({"transfer_ids": [None]}).encode(),
+        json.dumps({"transfer_ids": [f"{number:032x}" for number in range(MAX_CANCELLED + 1)]}).encode(),
+    ],
+    ids=["empty", "no JSON", "deep", "a list", "no ids", "text", "upper case", "null", "too many"],
+)
+async def test_what_is_no_list_of_ids_is_refused(body: bytes) -> None:
+    """With a sentence, and before the connector is asked."""
+    connector = FakeConnector()
+
+    exchange = await ask(connector, body_of(body[:MAX_BODY_BYTES]))
+
+    assert (exchange.status, connector.told) == (400, [])
+    assert json.loads(exchange.body)["error"]["message"]
+
+
+async def test_as_many_as_are_allowed_fit() -> None:
+    """The bound on bytes does not undercut the bound on ids."""
+    connector = FakeConnector()
+
+    exchange = await ask(connector, cancels(*(f"{number:032x}" for number in range(MAX_CANCELLED))))
+
+    assert exchange.status == 200
+    assert len(connector.told[0]) == MAX_CANCELLED
+
+
+async def test_a_body_without_end_is_not_read() -> None:
+    """It is refused as soon as it is too large."""
+    piece = b" " * 50_000
+    exchange = await ask(FakeConnector(), body_of(piece, piece, piece))
+
+    assert exchange.status == 413
+
+
+async def test_a_caller_that_leaves_amid_its_body_is_forgotten() -> None:
+    """Nothing is passed on and nothing answered."""
+    connector = FakeConnector()
+
+    exchange = await ask(connector, [{"type": "http.request", "body": b"{", "more_body": True}])
+
+    assert (exchange.sent, connector.told) == ([], [])
+
+
+async def test_a_connector_that_does_not_take_it_is_unavailable() -> None:
+    """So that the caller says it again."""
+    exchange = await ask(FakeConnector(silent=True), cancels(A))
+
+    assert exchange.status == 503
+    assert json.loads(exchange.body)["error"]["message"] == "no answer"

@@ -1,0 +1,191 @@
+"""What ends a connection to a node, and which one makes way, on transports that the test moves."""
+
+import asyncio
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from baton.kv_connector.telemetry.refusals import Refused
+from baton.node.http.connections import MAX_HEAD_BYTES, Crowd, NodeProtocol, note_proof
+from tests.support.fake_transport import Transport
+
+HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n"
+UPGRADE = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+WHOLE = HEAD + b"body"
+Connection = tuple[NodeProtocol, Transport]
+
+
+class Node:
+    """A server for at most three connections."""
+
+    def __init__(self, head_timeout_s: float = 60.0, body_timeout_s: float = 60.0) -> None:
+        self.refused: list[str] = []
+        self.crowd = Crowd(3, lambda kind, _: self.refused.append(kind))
+        self.go = asyncio.Event()
+        self.reads_bodies = True
+        self.made: list[Connection] = []
+        self._state = uvicorn.server.ServerState()
+        self.config = uvicorn.Config(
+            self.answer, log_config=None, lifespan="off", interface="asgi3", timeout_keep_alive=1
+        )
+        self.config.load()
+        times: Any = {"crowd": self.crowd, "head_timeout_s": head_timeout_s, "body_timeout_s": body_timeout_s}
+        self._protocol = type("Protocol", (NodeProtocol,), times)
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer when it is told to."""
+        while self.reads_bodies and (await receive()).get("more_body"):
+            pass
+        if scope["path"] == "/proven":
+            note_proof(scope)
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def connected(self, sent: bytes = b"") -> Connection:
+        """Make a connection on which this much was sent."""
+        made, transport = self._protocol(self.config, self._state, {}), Transport()
+        self.made.append((made, transport))
+        made.connection_made(transport)
+        for each, its in self.made:
+            if its.closing and each in self._state.connections:
+                each.connection_lost(None)
+        if sent:
+            made.data_received(sent)
+        await asyncio.sleep(0.01)
+        return made, transport
+
+    def closed(self) -> list[Connection]:
+        """Those that had to make way, in the order of their making."""
+        return [each for each in self.made if each[0] not in self._state.connections]
+
+
+@pytest.fixture
+async def node() -> Node:
+    """The server."""
+    return Node()
+
+
+@pytest.fixture
+async def hasty() -> Node:
+    """One that does not wait for long."""
+    return Node(0.05, 0.1)
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST / HT", HEAD, HEAD + b"ab"])
+async def test_what_never_becomes_a_request_is_closed(hasty: Node, sent: bytes) -> None:
+    """Nothing, half a head, half a body."""
+    _, transport = await hasty.connected(sent)
+    await asyncio.sleep(0.5)
+
+    assert transport.closing
+
+
+async def test_bytes_that_come_slowly_win_no_time(hasty: Node) -> None:
+    """Neither in a head nor in a body."""
+    slow = [await hasty.connected(HEAD[:20]), await hasty.connected(HEAD.replace(b"4", b"400"))]
+    for _ in range(30):
+        for made, transport in slow:
+            if not transport.closing:
+                made.data_received(b"a")
+        await asyncio.sleep(0.02)
+
+    assert all(transport.closing for _, transport in slow)
+
+
+async def test_a_request_that_is_whole_has_its_time(hasty: Node) -> None:
+    """An answer may take long."""
+    _, transport = await hasty.connected(WHOLE)
+    await asyncio.sleep(0.3)
+    closed_before = transport.closing
+    hasty.go.set()
+    await asyncio.sleep(0.05)
+
+    assert not closed_before
+    assert b"200 OK" in transport.written
+
+
+async def test_a_refused_body_that_comes_later_leaves_no_connection_without_a_bound(hasty: Node) -> None:
+    """Uvicorn's own timer ends with the first byte of it."""
+    hasty.reads_bodies = False
+    hasty.go.set()
+    made, transport = await hasty.connected(HEAD)
+    made.data_received(b"body")
+    closed_before = transport.closing
+    await asyncio.sleep(0.5)
+
+    assert b"200 OK" in transport.written
+    assert not closed_before
+    assert transport.closing
+
+
+async def test_a_head_without_end_is_not_kept(node: Node) -> None:
+    """The parser has no bound of its own."""
+    made, transport = await node.connected(HEAD[:17] + b"x: ")
+    made.data_received(b"x" * MAX_HEAD_BYTES)
+
+    assert transport.closing
+
+
+async def test_connections_make_way_the_unproven_first(node: Node) -> None:
+    """Who has shown the token or a signature is kept for longer; who is being answered is never closed."""
+    node.go.set()
+    proven = await node.connected(HEAD.replace(b"/", b"/proven", 1) + b"body")
+    node.go.clear()
+    answered = [await node.connected(WHOLE)]
+    idle = await node.connected()
+    half = await node.connected(HEAD)
+    first = node.closed()
+    answered.append(await node.connected(WHOLE))
+    second = node.closed()
+    last = await node.connected()
+    third = node.closed()
+    answered.append(await node.connected(WHOLE))
+    newcomer = await node.connected()
+
+    assert first == [idle]
+    assert second == [idle, half]
+    assert third == [proven, idle, half]
+    assert node.closed() == [proven, idle, half, last, newcomer]
+    assert node.refused == [Refused.CROWDED] * 5
+
+
+async def test_a_whole_request_counts_for_as_long_as_it_is_answered(node: Node) -> None:
+    """Also if another one follows it at once, half of which has come."""
+    asking = await node.connected(WHOLE + HEAD)
+    for _ in range(4):
+        await node.connected()
+
+    assert asking not in node.closed()
+
+
+async def test_a_websocket_waits_for_no_request(hasty: Node) -> None:
+    """It is another protocol's from the upgrade on."""
+    websocket = Mock()
+    hasty.config.ws_protocol_class = Mock(return_value=websocket)
+    _, transport = await hasty.connected(UPGRADE)
+    await asyncio.sleep(0.3)
+
+    websocket.connection_made.assert_called_once_with(transport)
+    assert not transport.closing
+    assert not hasty.crowd.unproven
+
+
+async def test_an_answer_that_is_not_read_keeps_no_descriptor(hasty: Node, node: Node) -> None:
+    """Neither when the next request is late nor when a connection has to make way: closing would wait for the peer."""
+    for each in (hasty, node):
+        each.go.set()
+    _, late = await hasty.connected(WHOLE)
+    crowd = [await node.connected(WHOLE) for _ in range(4)]
+    made_way = [transport.aborted for _, transport in crowd]
+    for _ in range(3000):
+        if late.aborted:
+            break
+        await asyncio.sleep(0.01)
+
+    assert late.unread_bytes
+    assert late.aborted
+    assert made_way == [True, False, False, False]

@@ -1,0 +1,170 @@
+import asyncio
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from baton.contracts.http import PROBE_PATH
+from baton.contracts.probe import MAX_IDLE_S, MIB, SIZE_BYTES, Place, Pushed, Receiving
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.telemetry.refusals import Refusals
+from baton.node.http import probe
+from baton.node.http.bearer import BearerGate
+from baton.node.http.probe import MAX_BODY_BYTES, ProbeApi
+from baton.node.http.probe_engines import ProbeBusyError, ProbeError
+from tests.support.asgi import Exchange, body_of, http
+
+SECRET = ClusterSecret(b"the secret of this cluster")
+TOKEN = SECRET.node_token()
+PLACE = Place(host="127.0.0.1", protocol="tcp")
+PUSH = {"type": "push", "session": "h:1", "address": 4096, "size_bytes": MIB, "idle_s": 1}
+
+
+class FakeEngines:
+    """Notes what it is asked; answers, or fails."""
+
+    def __init__(self, place: Place) -> None:
+        self.asked: list[Any] = []
+        self.stopped = False
+        self.error: Exception | None = None
+
+    async def receive(self, order: Any) -> Receiving:
+        self._note(order)
+        return Receiving(session="h:1", address=4096, size_bytes=MIB)
+
+    async def release(self, session: str) -> bool:
+        self._note(session)
+        return True
+
+    async def push(self, order: Any) -> Pushed:
+        self._note(order)
+        return Pushed(first_s=0.5)
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    def _note(self, order: Any) -> None:
+        self.asked.append(order)
+        if self.error:
+            raise self.error
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> FakeEngines:
+    """What the route uses."""
+    made = FakeEngines(PLACE)
+    monkeypatch.setattr(probe, "ProbeEngines", lambda _: made)
+    return made
+
+
+async def ask(body: object = None, *, method: str = "POST", token: str = TOKEN, raw: bytes = b"") -> tuple[int, Any]:
+    """Send one request; return status and answer."""
+    api = ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
+    headers = [("Authorization", f"Bearer {token}")]
+    exchange = Exchange(http(method, PROBE_PATH, headers), body_of(raw or json.dumps(body).encode()))
+    await api.answer(exchange.scope, exchange.receive, exchange.send)
+    await api.stop()
+    return exchange.status, json.loads(exchange.body)
+
+
+async def test_a_get_describes_the_machine() -> None:
+    """Limits and cards, with the transfer engine's address."""
+    status, found = await ask(method="GET")
+
+    assert status == 200
+    assert found["data_host"] == "127.0.0.1"
+    assert found["open_files"] != 0
+    assert found["name"]
+
+
+async def test_nothing_is_tried_without_the_token(engines: FakeEngines) -> None:
+    """It makes a node open connections."""
+    status, _ = await ask(PUSH, token="another")
+
+    assert status == 401
+    assert engines.asked == []
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (PUSH, {"problem": "", "first_s": 0.5, "latency_s": None, "bytes_per_s": None, "after_idle_s": None}),
+        ({"type": "receive", "seconds": 3}, {"session": "h:1", "address": 4096, "size_bytes": MIB}),
+        ({"type": "release", "session": "h:1"}, {"found": True}),
+    ],
+)
+async def test_each_question_has_its_answer(engines: FakeEngines, question: Any, answer: Any) -> None:
+    """Those that need an engine of their own."""
+    assert await ask(question) == (200, answer)
+    assert len(engines.asked) == 1
+    assert engines.stopped
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {},
+        {"type": "format disk"},
+        {"type": "receive", "seconds": 0},
+        {"type": "receive", "seconds": 1e9},
+        {**PUSH, "size_bytes": SIZE_BYTES + 1},
+        {**PUSH, "idle_s": MAX_IDLE_S + 1},
+        {**PUSH, "address": -1},
+        {"type": "dial", "address": "x" * 513},
+        [],
+    ],
+)
+async def test_what_is_out_of_bounds_is_refused(engines: FakeEngines, question: Any) -> None:
+    """A caller with the token cannot keep a node busy for ever either."""
+    status, found = await ask(question)
+
+    assert status == 400
+    assert "cannot be tried" in found["error"]["message"]
+    assert engines.asked == []
+
+
+async def test_a_long_body_and_another_method_are_refused() -> None:
+    """With the statuses that say so."""
+    assert (await ask(raw=b" " * (MAX_BODY_BYTES + 1)))[0] == 413
+    assert (await ask(method="DELETE"))[0] == 405
+
+
+@pytest.mark.parametrize("error", [ProbeBusyError("others are at it"), ProbeError("no port")])
+async def test_an_engine_that_cannot_be_had_is_said(engines: FakeEngines, error: Exception) -> None:
+    """The doctor tells the reason."""
+    engines.error = error
+
+    status, found = await ask(PUSH)
+
+    assert status == 503
+    assert found["error"]["message"] == str(error)
+
+
+async def test_a_caller_that_leaves_is_not_waited_for(engines: FakeEngines) -> None:
+    """A pause of an hour would keep everybody else from pushing."""
+    ended = asyncio.Event()
+
+    async def push(order: Any) -> Pushed:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    engines.push = push  # type: ignore[method-assign]  # one that takes for ever
+    api = ProbeApi(BearerGate(SECRET, Refusals(logging.getLogger(__name__))), SECRET, PLACE)
+    headers = [("Authorization", f"Bearer {TOKEN}")]
+    exchange = Exchange(http("POST", PROBE_PATH, headers), body_of(json.dumps(PUSH).encode()))
+    exchange.disconnect()
+
+    await api.answer(exchange.scope, exchange.receive, exchange.send)
+
+    assert ended.is_set()
+    assert exchange.sent == []
+
+
+async def test_an_address_that_is_none_is_a_problem_and_no_fault() -> None:
+    """What other nodes announce may be anything."""
+    assert (await ask({"type": "dial", "address": "nonsense"}))[1]["problem"]
+    assert (await ask({"type": "greet", "session": "nonsense"}))[1]["problem"]

@@ -1,0 +1,99 @@
+import pytest
+
+from baton.contracts.configuration.schema import NodeConfig
+from baton.node.errors import StartRefusedError
+from baton.node.startup import addresses
+from baton.node.startup.addresses import first_external, is_local, refuse_unreachable, resolve
+
+EXTERNAL = "203.0.113.7"  # of a documentation range: surely not this machine's
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose addresses are loopback and `EXTERNAL`."""
+    monkeypatch.setattr(addresses, "first_external", lambda: EXTERNAL)
+    monkeypatch.setattr(addresses, "is_local", lambda address: address in ("127.0.0.1", EXTERNAL))
+
+
+def test_a_loopback_node_advertises_loopback() -> None:
+    """One machine needs nothing else."""
+    found = resolve(NodeConfig(host="127.0.0.1"))
+    assert (found.listen_host, found.advertise_host, found.data_host) == ("127.0.0.1",) * 3
+
+
+def test_a_name_is_advertised_as_a_name_and_bound_as_an_address() -> None:
+    """Peers may resolve it; the transfer engine wants an address."""
+    found = resolve(NodeConfig(host="localhost"))
+    assert (found.listen_host, found.advertise_host, found.data_host) == ("127.0.0.1", "localhost", "127.0.0.1")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", ""])
+@pytest.mark.usefixtures("machine")
+def test_a_node_on_all_addresses_advertises_the_first_external_one(host: str) -> None:
+    """Nobody has to know the pod's address."""
+    found = resolve(NodeConfig(host=host))
+    assert (found.listen_host, found.advertise_host, found.data_host) == ("0.0.0.0", EXTERNAL, EXTERNAL)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_specific_host_is_advertised() -> None:
+    """What the node listens on is what peers dial."""
+    assert resolve(NodeConfig(host=EXTERNAL)).advertise_host == EXTERNAL
+
+
+def test_a_machine_without_external_address_is_told_to_set_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to guess."""
+    monkeypatch.setattr(addresses, "first_external", lambda: None)
+    with pytest.raises(StartRefusedError, match="advertise_host"):
+        resolve(NodeConfig(host="0.0.0.0"))
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    """Peers would dial somebody else."""
+    with pytest.raises(StartRefusedError, match=EXTERNAL):
+        resolve(NodeConfig(host="0.0.0.0", advertise_host=EXTERNAL))
+
+
+@pytest.mark.parametrize(("host", "setting"), [("no-such-host.invalid", "host"), ("0.0.0.0", "advertise_host")])
+def test_a_name_that_cannot_be_resolved_is_refused(host: str, setting: str) -> None:
+    """The sentence says which setting holds it."""
+    with pytest.raises(StartRefusedError, match=rf"^{setting} 'no-such-host"):
+        resolve(NodeConfig(host=host, advertise_host="no-such-host.invalid"))
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertised"),
+    [
+        ("0.0.0.0", "0.0.0.0"),  # nothing that can be dialled
+        ("0.0.0.0", "127.0.0.1"),  # this machine alone
+        (EXTERNAL, "127.0.0.1"),
+        ("127.0.0.1", EXTERNAL),  # nobody listens there
+        (EXTERNAL, "203.0.113.8"),
+        ("::", "::1"),
+    ],
+)
+def test_what_a_peer_could_not_reach_is_refused(listen: str, advertised: str) -> None:
+    """Each of these would start well and then never see a peer."""
+    with pytest.raises(StartRefusedError, match=advertised):
+        refuse_unreachable(listen, advertised)
+
+
+def test_this_machine_knows_its_own_addresses() -> None:
+    """Loopback is ours, a documentation address is not; what is found as external is ours and no loopback."""
+    assert is_local("127.0.0.1")
+    assert not is_local(EXTERNAL)
+    found = first_external()
+    assert found is None or (is_local(found) and not found.startswith("127."))
+
+
+def test_without_a_default_route_the_first_interface_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An isolated network still has an address to advertise."""
+    monkeypatch.setattr(addresses, "_ELSEWHERE", ("256.0.0.1", 9))  # cannot be connected to
+    found = first_external()
+    assert found is None or (is_local(found) and not found.startswith("127."))
+
+
+def test_an_address_is_that_of_an_interface() -> None:
+    """Which torch must be told of; another machine's is of none."""
+    assert addresses.interface_of("127.0.0.1") == "lo"
+    assert addresses.interface_of(EXTERNAL) is None

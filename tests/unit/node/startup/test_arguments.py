@@ -1,0 +1,169 @@
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baton.contracts.configuration.schema import NodeConfig, TransferConfig
+from baton.node.roles import DECODE, PREFILL, RoleTraits
+from baton.node.startup.addresses import Addresses
+from baton.node.startup.arguments import Launch, control_port, kv_transfer_config, vllm_arguments
+
+ADDRESSES = Addresses(listen_host="0.0.0.0", advertise_host="node-1", data_host="10.0.0.5")
+
+
+def launch(traits: RoleTraits = PREFILL, *flags: str, device: str = "cpu", **changes: Any) -> Launch:
+    """A launch with `flags` for vLLM."""
+    plain = Launch(
+        traits=traits,
+        node=NodeConfig(model="/models/m", port=8100, vllm_args=flags),
+        transfer=TransferConfig(),
+        secret_file=Path("/run/secret"),
+        runtime_dir=Path("/run/baton"),
+        addresses=ADDRESSES,
+        device=device,
+        worker_class="baton.model_runner.cpu.Worker",
+        kv_cache_bytes=4096,
+        weights="d1",
+    )
+    return replace(plain, **changes)
+
+
+def value_after(arguments: list[str], flag: str) -> str:
+    """The word that follows a flag."""
+    return arguments[arguments.index(flag) + 1]
+
+
+def test_the_server_gets_what_makes_it_a_node() -> None:
+    """Model, address, worker class and gate are always set."""
+    arguments = vllm_arguments(launch())
+
+    assert value_after(arguments, "--model") == "/models/m"
+    assert value_after(arguments, "--host") == "0.0.0.0"
+    assert value_after(arguments, "--port") == "8100"
+    assert value_after(arguments, "--worker-cls") == "baton.model_runner.cpu.Worker"
+    assert value_after(arguments, "--middleware") == "baton.node.middleware.NodeMiddleware"
+
+
+def test_a_prefill_node_produces_and_says_where_it_is_dialled() -> None:
+    """The connector of a prefill node binds its control port, by default 1000 above the HTTP port."""
+    config = kv_transfer_config(launch(PREFILL))
+
+    assert config["kv_role"] == "kv_producer"
+    assert config["kv_connector"] == "BatonConnector"
+    assert config["kv_connector_module_path"] == "baton.kv_connector.connector"
+    assert config["kv_load_failure_policy"] == "recompute"
+    assert config["kv_connector_extra_config"] == {
+        "runtime_dir": "/run/baton",
+        "secret_file": "/run/secret",
+        "control_host": "0.0.0.0",
+        "control_port": 9100,
+        "advertise_host": "node-1",
+        "data_host": "10.0.0.5",
+        "transfer": asdict(TransferConfig()),
+        "weights": "d1",
+        "layerwise": True,
+    }
+
+
+def test_a_decode_node_consumes_and_binds_no_control_port() -> None:
+    """Decode nodes dial; nobody dials them for control."""
+    config = kv_transfer_config(launch(DECODE))
+
+    assert config["kv_role"] == "kv_consumer"
+    assert not {"control_host", "control_port", "layerwise"} & set(config["kv_connector_extra_config"])
+
+
+def test_whole_prompt_transfers_need_no_piecewise_graphs() -> None:
+    """With `layer_sync=forward` no layer's hook has to run, so full graphs are fine."""
+    config = kv_transfer_config(launch(transfer=TransferConfig(layer_sync="forward")))
+
+    assert config["kv_connector_extra_config"]["layerwise"] is False
+
+
+def test_the_connector_settings_are_what_the_connector_reads() -> None:
+    """The connector's own reader accepts them, for both roles."""
+    config = pytest.importorskip("baton.kv_connector.config").ConnectorConfig
+
+    for traits in (PREFILL, DECODE):
+        extra = kv_transfer_config(launch(traits))["kv_connector_extra_config"]
+        assert config.from_extra(json.loads(json.dumps(extra))).data_host == "10.0.0.5"
+
+
+def test_connectors_beside_batons_stand_in_one_that_asks_all() -> None:
+    """What stands in `beside` is written into vLLM's MultiConnector."""
+    node = NodeConfig(model="/models/m", port=8100, beside=({"kv_connector": "X", "kv_connector_extra_config": {}},))
+
+    config = json.loads(value_after(vllm_arguments(launch(DECODE, node=node)), "--kv-transfer-config"))
+
+    children = config["kv_connector_extra_config"]["connectors"]
+    assert (config["kv_connector"], [child["kv_connector"] for child in children]) == (
+        "MultiConnector",
+        ["BatonConnector", "X"],
+    )
+    assert children[0]["kv_role"] == "kv_consumer"
+
+
+def test_the_control_port_can_be_set() -> None:
+    """A set port is taken as it is."""
+    assert control_port(NodeConfig(port=8100, control_port=7000)) == 7000
+
+
+def test_another_connector_module_can_be_named() -> None:
+    """Tests put a probe where the connector would be."""
+    arguments = vllm_arguments(launch(connector_module="tests.support.probe_connector"))
+
+    config = json.loads(value_after(arguments, "--kv-transfer-config"))
+    assert config["kv_connector_module_path"] == "tests.support.probe_connector"
+
+
+def test_a_cpu_node_is_eager_and_has_a_modest_cache() -> None:
+    """The defaults of vLLM would compile for half a minute and take all memory."""
+    arguments = vllm_arguments(launch())
+
+    assert "--enforce-eager" in arguments
+    assert value_after(arguments, "--kv-cache-memory-bytes") == "4096"
+
+
+def test_an_accelerator_keeps_vllms_defaults() -> None:
+    """Graphs and memory share are right there."""
+    arguments = vllm_arguments(launch(device="cuda"))
+
+    assert "--enforce-eager" not in arguments
+    assert "--kv-cache-memory-bytes" not in arguments
+
+
+@pytest.mark.parametrize("flags", [("--no-enforce-eager",), ("-O2",), ("--compilation-config.mode", "0")])
+def test_the_user_may_choose_compilation(flags: tuple[str, ...]) -> None:
+    """Any flag about compilation turns the eager default off."""
+    assert "--enforce-eager" not in vllm_arguments(launch(PREFILL, *flags))
+
+
+@pytest.mark.parametrize("flag", ["--kv-cache-memory-bytes", "--gpu-memory-utilization"])
+def test_the_user_may_choose_the_cache_size(flag: str) -> None:
+    """Any flag about its memory turns the default off."""
+    assert vllm_arguments(launch(PREFILL, flag, "1")).count("4096") == 0
+
+
+def test_a_number_of_blocks_leaves_the_memory_as_it_is() -> None:
+    """Without a size vLLM would take nearly all of the machine's memory first, and fail beside another node."""
+    arguments = vllm_arguments(launch(PREFILL, "--num-gpu-blocks-override", "40"))
+
+    assert value_after(arguments, "--kv-cache-memory-bytes") == "4096"
+
+
+def test_a_stopping_engine_has_time_for_an_orderly_end() -> None:
+    """The connector tells its peers; how long that may take can be chosen."""
+    assert value_after(vllm_arguments(launch()), "--shutdown-timeout") == "5"
+    assert vllm_arguments(launch(PREFILL, "--shutdown-timeout", "30")).count("--shutdown-timeout") == 1
+
+
+def test_the_users_flags_come_last() -> None:
+    """So they win over ours where vLLM takes the last one."""
+    assert vllm_arguments(launch(PREFILL, "--dtype", "float32"))[-2:] == ["--dtype", "float32"]
+
+
+def test_statistics_stay_on() -> None:
+    """The proxy routes by them."""
+    assert "--disable-log-stats" not in vllm_arguments(launch())

@@ -1,0 +1,157 @@
+from typing import Any
+
+import pytest
+
+from baton.contracts.kv_transfer import Role
+from baton.node.errors import StartRefusedError
+from baton.node.startup.beside import refuse_unproven, with_neighbours
+
+BATON: dict[str, Any] = {
+    "kv_connector": "BatonConnector",
+    "kv_connector_module_path": "baton.kv_connector.connector",
+    "kv_role": "kv_producer",
+    "kv_load_failure_policy": "recompute",
+    "kv_connector_extra_config": {"layerwise": True},
+}
+SETTINGS = {"cpu_bytes_to_use": 1 << 30, "eviction_policy": "arc"}
+OFFLOADING = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": SETTINGS}
+
+
+def refused(*beside: dict[str, Any], flags: tuple[str, ...] = (), device: str = "cuda", vllm: str = "0.32.0") -> str:
+    """What a node says to this."""
+    with pytest.raises(StartRefusedError) as caught:
+        refuse_unproven(beside, flags, device, vllm)
+    return str(caught.value)
+
+
+def test_nothing_beside_is_fine_anywhere() -> None:
+    """A node without the setting is asked nothing."""
+    refuse_unproven((), ("-tp", "2"), "cpu", "0.28.0")
+
+
+def test_what_is_proven_passes() -> None:
+    """Offloading by vLLM itself, on a CUDA device, with the settings that were looked at."""
+    refuse_unproven((OFFLOADING,), ("--dtype", "float32", "-tp", "1"), "cuda", "0.32.0")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("MooncakeStoreConnector", "holds blocks that no request owns"),
+        ("SimpleCPUOffloadConnector", "holds blocks that no request owns"),
+        ("ExampleConnector", "loads KV inside the step that needs it"),
+        ("LMCacheConnectorV1", "loads KV inside the step that needs it"),
+        ("NixlConnector", "a prompt is handed over in one way"),
+        ("NixlPullConnector", "a prompt is handed over in one way"),
+        ("NixlPushConnector", "a prompt is handed over in one way"),
+        ("MooncakeConnector", "a prompt is handed over in one way"),
+        ("MoRIIOConnector", "a prompt is handed over in one way"),
+        ("BatonConnector", "the node sets it itself"),
+        ("MultiConnector", "the node sets it itself"),
+        ("FlexKVConnectorV1", "has not been proven"),
+        ("TheirOwnConnector", "has not been proven"),
+    ],
+)
+def test_every_other_connector_is_refused_by_name_with_the_reason(name: str, reason: str) -> None:
+    """And the sentence says what can stand there."""
+    said = refused({"kv_connector": name, "kv_connector_extra_config": {}})
+
+    assert said.startswith(f"{name} cannot stand in `beside`: ")
+    assert reason in said
+    assert said.endswith("; OffloadingConnector can")
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({}, "must name its `kv_connector`"),
+        ({"kv_connector": 5}, "must name its `kv_connector`"),
+        (OFFLOADING | {"kv_role": "kv_producer", "engine_id": "x"}, "not engine_id, kv_role"),
+        (OFFLOADING | {"kv_connector_module_path": "mine"}, "not kv_connector_module_path"),
+        ({"kv_connector": "OffloadingConnector"}, "needs kv_connector_extra_config with cpu_bytes_to_use"),
+        (OFFLOADING | {"kv_connector_extra_config": SETTINGS | {"spec_name": "X", "canonical_layout": 1}},
+         "has not been proven with canonical_layout, spec_name, only with cpu_bytes_to_use, "),
+        (OFFLOADING | {"kv_connector_extra_config": {}}, "must be a whole number of bytes, not None"),
+        (OFFLOADING | {"kv_connector_extra_config": {"cpu_bytes_to_use": 0}}, "must be a whole number of bytes, not 0"),
+        (OFFLOADING | {"kv_connector_extra_config": {"cpu_bytes_to_use": True}}, "bytes, not True"),
+        (OFFLOADING | {"kv_connector_extra_config": {"cpu_bytes_to_use": "4G"}}, "bytes, not '4G'"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_was_not_looked_at_is_refused(entry: dict[str, Any], said: str) -> None:
+    """Keys that the node sets, classes from elsewhere, other backends, and a size that is none."""
+    assert said in refused(entry)
+
+
+def test_two_connectors_are_refused() -> None:
+    """How they treat each other has not been looked at."""
+    assert "may name one connector" in refused(OFFLOADING, OFFLOADING)
+
+
+@pytest.mark.parametrize(
+    ("around", "said"),
+    [
+        ({"vllm": "0.33.0"}, "proven with vLLM 0.32.x, and this is 0.33.0"),
+        ({"vllm": "0.28.1"}, "proven with vLLM 0.32.x, and this is 0.28.1"),
+        ({"device": "cpu"}, "needs a CUDA device: vLLM cannot copy KV off a cpu device"),
+        ({"device": "npu"}, "needs a CUDA device: vLLM cannot copy KV off a npu device"),
+        ({"flags": ("-tp", "2")}, "leave out --tensor-parallel-size, or `beside`"),
+        ({"flags": ("--pipeline-parallel-size=2",)}, "leave out --pipeline-parallel-size, or `beside`"),
+        ({"flags": ("-dp", "2")}, "leave out --data-parallel-size, or `beside`"),
+        ({"flags": ("-dcp", "2")}, "leave out --decode-context-parallel-size, or `beside`"),
+        ({"flags": ("--no_enable_prefix_caching",)}, "leave out --no-enable-prefix-caching, or `beside`"),
+    ],
+)
+def test_a_place_where_it_is_not_proven_is_refused(around: dict[str, Any], said: str) -> None:
+    """Other versions of vLLM, other devices, several ranks, no prefix cache."""
+    assert said in refused(OFFLOADING, **around)
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_alone_batons_connector_is_not_wrapped(role: Role) -> None:
+    """What has always been written is written."""
+    assert with_neighbours(BATON, (), role) is BATON
+
+
+def names(config: dict[str, Any]) -> list[str]:
+    """The connectors, in the order in which vLLM asks them."""
+    return [child["kv_connector"] for child in config["kv_connector_extra_config"]["connectors"]]
+
+
+def test_a_decode_node_asks_batons_connector_first() -> None:
+    """A block from the host would otherwise keep the whole rest of a prompt from being received."""
+    config = with_neighbours(BATON, (OFFLOADING,), "decode")
+
+    assert names(config) == ["BatonConnector", "OffloadingConnector"]
+    own = config["kv_connector_extra_config"]["connectors"][0]
+    assert own == BATON | {"kv_connector_extra_config": own["kv_connector_extra_config"]}
+
+
+def test_a_decode_nodes_offloading_has_the_fence() -> None:
+    """Without it, it does not know of blocks that a peer writes to."""
+    child = with_neighbours(BATON, (OFFLOADING,), "decode")["kv_connector_extra_config"]["connectors"][1]
+
+    assert child == OFFLOADING | {
+        "kv_role": "kv_both",
+        "kv_connector_module_path": "baton.kv_connector.vllm_compat.fenced_offloading",
+    }
+
+
+def test_a_prefill_node_runs_the_others_hooks_first() -> None:
+    """A layer is handed over when nobody has anything left to do to it."""
+    config = with_neighbours(BATON, (OFFLOADING,), "prefill")
+
+    assert names(config) == ["OffloadingConnector", "BatonConnector"]
+    assert config["kv_connector_extra_config"]["connectors"][0] == OFFLOADING | {"kv_role": "kv_both"}
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_the_whole_is_one_that_loads_and_recomputes(role: Role) -> None:
+    """The outer configuration says when blocks may be given away, and what follows a failed load."""
+    config = with_neighbours(BATON, (OFFLOADING,), role)
+
+    own = next(
+        one for one in config["kv_connector_extra_config"]["connectors"] if one["kv_connector"] == "BatonConnector"
+    )
+    assert own["kv_connector_extra_config"]["has_neighbours"] is True
+    assert (config["kv_connector"], config["kv_role"]) == ("MultiConnector", "kv_both")
+    assert config["kv_load_failure_policy"] == "recompute"

@@ -1,0 +1,115 @@
+from pathlib import Path
+
+import pytest
+
+from baton.model_runner.channel import AUDIT_VARIABLE, RUNTIME_DIR_VARIABLE, STEP_TIMEOUT_VARIABLE
+from baton.node.errors import StartRefusedError
+from baton.node.startup import environment as module
+from baton.node.startup.addresses import Addresses
+from baton.node.startup.environment import apply, environment, of_hosts, of_runner, of_step, of_worker
+from baton.node.startup.hosts import Hosts
+
+HERE = Addresses(listen_host="0.0.0.0", advertise_host="first", data_host="10.0.0.1")
+
+
+def test_one_rank_on_a_cpu_shares_the_engines_process() -> None:
+    """Eager, in one process, and without the variable that would override the cache's size."""
+    assert environment("cpu", ["--enforce-eager"], 2, {}) == {
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_KVCACHE_SPACE": None,
+    }
+
+
+def test_a_compiled_server_keeps_the_compiler() -> None:
+    """Only eager servers are without it."""
+    assert "TORCHDYNAMO_DISABLE" not in environment("cpu", ["--no-enforce-eager"], 2, {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "threads"), [(["-tp", "2"], "4"), (["-tp=2", "-pp", "2"], "2"), (["-tp", "16"], "1")]
+)
+def test_several_ranks_share_the_cores(flags: list[str], threads: str) -> None:
+    """They live in processes of their own, unbound: automatic binding wants a NUMA node each."""
+    found = environment("cpu", flags, 8, {})
+
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in found
+    assert (found["VLLM_CPU_OMP_THREADS_BIND"], found["OMP_NUM_THREADS"]) == ("nobind", threads)
+
+
+def test_ranks_of_other_hosts_take_no_cores_here() -> None:
+    """A node of four ranks on two hosts has two here."""
+    flags = ["-tp", "4", "--nnodes", "2", "--master-addr", "10.0.0.1"]
+
+    assert environment("cpu", flags, 8, {})["OMP_NUM_THREADS"] == "4"
+
+
+def test_hosts_of_a_node_find_each_other_by_their_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the host's name, which may stand for loopback; what the user has set stays, and one host needs nothing."""
+    monkeypatch.setattr(module, "interface_of", {"10.0.0.1": "eth7"}.get)
+    two = Hosts(count=2)
+
+    assert of_hosts(two, HERE, {}) == {"VLLM_HOST_IP": "10.0.0.1", "GLOO_SOCKET_IFNAME": "eth7"}
+    assert of_hosts(two, HERE, {"GLOO_SOCKET_IFNAME": "ib0"}) == {"VLLM_HOST_IP": "10.0.0.1"}
+    assert of_hosts(Hosts(), HERE, {}) == {}
+
+
+def test_the_engine_gives_up_on_a_step_after_the_watchdog() -> None:
+    """Its own error, of several ranks, comes without stacks; a bound that the user has given it stays."""
+    engines = "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS"
+
+    assert of_step(300.0, {}) == {STEP_TIMEOUT_VARIABLE: "300.0", engines: "310"}
+    assert of_step(0.5, {})[engines] == "11"
+    assert of_step(300.0, {engines: "60", STEP_TIMEOUT_VARIABLE: "1"}) == {STEP_TIMEOUT_VARIABLE: "300.0"}
+
+
+def test_what_the_user_has_set_stays() -> None:
+    """All but the variable that contradicts a flag."""
+    current = {"TORCHDYNAMO_DISABLE": "0", "VLLM_CPU_KVCACHE_SPACE": "4"}
+    found = environment("cpu", ["--enforce-eager"], 2, current)
+
+    assert found == {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": None}
+
+
+@pytest.mark.parametrize("current", [{}, {"VLLM_USE_V2_MODEL_RUNNER": "1"}, {"VLLM_USE_V2_MODEL_RUNNER": "0"}])
+@pytest.mark.parametrize("model_runner", ["auto", "engine"])
+@pytest.mark.parametrize("device", ["cuda", "npu"])
+def test_accelerators_run_the_model_runner_of_vllm_s_choice(
+    device: str, model_runner: str, current: dict[str, str]
+) -> None:
+    """Or of the operator's."""
+    assert environment(device, [], 8, current) == {}
+    assert of_runner(device, model_runner, current) == {}
+
+
+def test_ours_is_made_for_vllm_s_first_model_runner() -> None:
+    """So it is asked for, on an accelerator; a CPU has no other."""
+    assert of_runner("cuda", "baton", {}) == {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+    assert of_runner("cpu", "auto", {"VLLM_USE_V2_MODEL_RUNNER": "0"}) == {}
+
+
+@pytest.mark.parametrize(("device", "model_runner"), [("cuda", "baton"), ("npu", "baton"), ("cpu", "auto")])
+def test_who_asks_for_both_is_told(device: str, model_runner: str) -> None:
+    """Neither is silently preferred."""
+    with pytest.raises(
+        StartRefusedError, match=r"VLLM_USE_V2_MODEL_RUNNER=1 .* needs V1: unset it, or set model_runner"
+    ):
+        of_runner(device, model_runner, {"VLLM_USE_V2_MODEL_RUNNER": "1"})
+
+
+def test_changes_are_applied() -> None:
+    """Set, and removed whether there or not."""
+    environ = {"a": "1", "b": "2"}
+    apply({"a": None, "c": "3", "d": None}, environ)
+    assert environ == {"b": "2", "c": "3"}
+
+
+def test_the_worker_is_told_where_to_answer_and_what_to_count(tmp_path: Path) -> None:
+    """Whatever its environment said before: it may be another node's."""
+    environ = {AUDIT_VARIABLE: "1", RUNTIME_DIR_VARIABLE: "/elsewhere"}
+
+    apply(of_worker(tmp_path, sync_audit=False), environ)
+    assert environ == {RUNTIME_DIR_VARIABLE: str(tmp_path)}
+
+    apply(of_worker(tmp_path, sync_audit=True), environ)
+    assert environ[AUDIT_VARIABLE] == "1"

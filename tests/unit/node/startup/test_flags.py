@@ -1,0 +1,84 @@
+import pytest
+
+from baton.node.errors import StartRefusedError
+from baton.node.startup.flags import OWNED, count_of, given, ranks_of, refuse_owned, value_of
+
+
+@pytest.mark.parametrize("flag", sorted(OWNED))
+def test_every_owned_flag_is_refused_with_its_name(flag: str) -> None:
+    """A flag that the node sets itself stops the start, and the sentence names it."""
+    with pytest.raises(StartRefusedError, match=flag):
+        refuse_owned([flag, "value"])
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "--kv_transfer_config",
+        "--kv-transfer-config={}",
+        "--kv-transfer-config.kv_role",
+        "--kv-transfer",
+        "--disable_log_stats",
+        "--por",
+    ],
+)
+def test_other_spellings_of_an_owned_flag_are_refused_too(spelling: str) -> None:
+    """The parser of vLLM also takes underscores, `=`, dotted keys and prefixes."""
+    with pytest.raises(StartRefusedError):
+        refuse_owned(["--dtype", "float32", spelling, "x"])
+
+
+@pytest.mark.parametrize(
+    "flag", ["--model-impl", "--kv-cache-dtype", "--portable", "-tp", "--hosted", "--config-format"]
+)
+def test_flags_that_only_look_alike_pass(flag: str) -> None:
+    """A longer flag is another flag."""
+    refuse_owned([flag, "x"])
+
+
+def test_sizes_of_engines_pass() -> None:
+    """Though the flag of something that is refused begins with one of them."""
+    refuse_owned(["--data-parallel-size", "2", "-dp", "2", "-tp=2"])
+
+    assert ranks_of(["-tp", "2", "--pipeline-parallel-size=3", "-dp", "4"]) == (6, 4)
+    assert ranks_of([]) == (1, 1)
+
+
+def test_a_word_without_a_flag_is_refused() -> None:
+    """It would be taken for a second model."""
+    with pytest.raises(StartRefusedError, match="'some/model'"):
+        refuse_owned(["some/model", "--dtype", "float32"])
+
+
+def test_no_flags_are_fine() -> None:
+    """There need not be any."""
+    refuse_owned([])
+
+
+@pytest.mark.parametrize("argument", ["--enforce-eager", "--no-enforce-eager", "--enforce_eager", "--enforce-eager=1"])
+def test_a_flag_is_found_in_any_spelling(argument: str) -> None:
+    """`given` also counts the negated form: either way the user has decided."""
+    assert given(["--dtype", "float32", argument], "--enforce-eager")
+
+
+def test_an_optimisation_level_may_be_glued_to_its_flag() -> None:
+    """`-O3` is `-O 3`."""
+    assert given(["-O3"], "-O")
+    assert not given(["-o"], "-O")
+
+
+def test_the_last_value_wins() -> None:
+    """As in argparse; both spellings of a value count."""
+    assert value_of(["--dtype", "auto", "--dtype=float32"], "--dtype") == "float32"
+    assert value_of(["--dtype=float32", "--dtype", "auto"], "--dtype") == "auto"
+    assert value_of(["--dtype"], "--dtype") is None
+    assert value_of([], "--dtype") is None
+
+
+def test_counts_default_to_one_and_must_be_positive() -> None:
+    """A rank count that is no number is named before anything starts."""
+    assert count_of([], "--tensor-parallel-size", "-tp") == 1
+    assert count_of(["-tp", "2"], "--tensor-parallel-size", "-tp") == 2
+    for text in ("two", "0", "-1"):
+        with pytest.raises(StartRefusedError, match="--tensor-parallel-size"):
+            count_of(["-tp", text], "--tensor-parallel-size", "-tp")
