@@ -88,7 +88,7 @@ class PrefillWorker:
         )
         self._digests: DigestThread[ProducerTransfer] = DigestThread(digests, self._digested, enter_device)
         self._read_from: deque[tuple[str, list[int]]] = deque(maxlen=256)  # verified transfers and their source blocks
-        stream = ModelStream.of(record)
+        stream = ModelStream.of_record(record)
         self._sync = make_layer_sync(config.transfer.layer_sync, caches.num_layers, self._sender.hand, stream)
         self._loop = ControlLoop(self, TICK_S, refusals=self._refusals)
         port = config.port_of_rank(introduction.index, introduction.grid.ranks)
@@ -224,7 +224,7 @@ class PrefillWorker:
     def timeline(self, transfer_id: str) -> dict[str, Any]:
         """When the layers of a transfer were written and pushed, flow by flow."""
         with self._lock:
-            return {"flows": self._timelines.of(transfer_id, self._producer.transfers.values())}
+            return {"flows": self._timelines.find(transfer_id, self._producer.transfers.values())}
 
     def snapshot(self) -> dict[str, Any]:
         """State for the node API."""

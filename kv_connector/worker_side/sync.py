@@ -60,7 +60,7 @@ class ModelStream:
         return self.record()
 
     @classmethod
-    def of(cls, record: Record) -> "ModelStream":
+    def of_record(cls, record: Record) -> "ModelStream":
         """Return `record` if it is a stream, else a stream that is synchronised by waiting for an event."""
         if isinstance(record, ModelStream):
             return record

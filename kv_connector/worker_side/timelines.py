@@ -28,7 +28,7 @@ class Timelines:
             about, scheduled_s = _about(transfer, is_open=False), transfer.marks["scheduled"]
             self._ended.append(_Ended(transfer.transfer_id, about, scheduled_s, transfer.layer_times))
 
-    def of(self, transfer_id: str, is_open: Iterable[ProducerTransfer]) -> list[dict[str, Any]]:
+    def find(self, transfer_id: str, is_open: Iterable[ProducerTransfer]) -> list[dict[str, Any]]:
         """Return each flow of a transfer: one, or one for each pair of ranks, whose ids begin with the transfer's."""
         ended = [
             {**each.about, **each.layer_times.snapshot(each.scheduled_s)}

@@ -84,7 +84,7 @@ class AttemptRunner:
             call.leg.end(CUT)
             raise
         if isinstance(outcome, DecodeFailed):
-            self.note("decode", call.node, outcome.kind)
+            self.report_failure("decode", call.node, outcome.kind)
             call.leg.end(outcome.kind)
             return outcome
         self._members.succeeded(call.node)
@@ -107,7 +107,7 @@ class AttemptRunner:
             call.leg.end(CUT)
             raise
         if not isinstance(outcome, PrefillDone):
-            self.note("prefill", call.node, outcome.kind)
+            self.report_failure("prefill", call.node, outcome.kind)
             call.leg.end(outcome.kind)
             return outcome
         self._members.succeeded(call.node)
@@ -115,7 +115,7 @@ class AttemptRunner:
         call.node.times.answered.observe(outcome.answered_s - sent.at_s)
         return outcome
 
-    def note(self, role: str, node: Node, kind: FailureKind) -> None:
+    def report_failure(self, role: str, node: Node, kind: FailureKind) -> None:
         """Count a failure of a node's."""
         self._metrics.leg_failed(role, kind)
         self._members.report(node, kind)
@@ -193,7 +193,7 @@ class Attempt:
     async def __aexit__(self, _kind: object, exc: BaseException | None, _traceback: object) -> None:
         """End the legs."""
         if isinstance(exc, StreamBrokenError):
-            self._shared.note("decode", self._plan.decode, exc.how)
+            self._shared.report_failure("decode", self._plan.decode, exc.how)
             self._end_leg(exc.how)
         answered = exc is None and isinstance(self._outcome, Opened)
         if answered:

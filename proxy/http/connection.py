@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
             head.set_exception(UnusedError())
         return head
 
-    async def ask(self, request: bytes) -> UpstreamResponse:
+    async def send_and_wait(self, request: bytes) -> UpstreamResponse:
         """Send a request and wait for the head of its answer; see `send` for what it raises."""
         head = self.send(request)
         try:

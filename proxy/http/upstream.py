@@ -125,7 +125,7 @@ class PendingRequest:
             except UnusedError:
                 pass
         try:
-            return await (await self._upstream.connect(self._address)).ask(self._request)
+            return await (await self._upstream.connect(self._address)).send_and_wait(self._request)
         except UnusedError as exc:
             raise UpstreamError(FailureKind.DISCONNECT, "its connection ended before its answer did") from exc
 

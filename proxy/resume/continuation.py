@@ -148,7 +148,7 @@ def _check(record: Record) -> Piece:
 def _fields(request: ClientRequest, prompt: list[int], given: list[int]) -> dict[str, msgspec.Raw]:
     fields = {name: value for name, value in request.fields.items() if name not in _NOT_HANDED_ON}
     most = limit(request)
-    assert most is not None  # `rules.judge` asked for it
+    assert most is not None  # `rules.find_resume_strategy` asked for it
     least = msgspec.json.decode(request.fields.get("min_tokens") or b"0") or 0
     new: dict[str, Any] = {
         "prompt": prompt + given,

@@ -122,7 +122,7 @@ _HARMLESS: Final[dict[str, Callable[[Any], bool]]] = {
 _COMPLETION_ONLY: Final = frozenset(("logprobs", "return_tokens_as_token_ids"))
 
 
-def judge(request: ClientRequest) -> ResumeStrategy | NotResumableReason:
+def find_resume_strategy(request: ClientRequest) -> ResumeStrategy | NotResumableReason:
     """Say how a stream would be resumed.
 
     Args:

@@ -12,7 +12,7 @@ from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume import continuation
 from baton.proxy.resume.continuation import CannotFollowError
 from baton.proxy.resume.record import Record, ReplayRecord, TokenRecord
-from baton.proxy.resume.rules import NotResumableReason, ResumeStrategy, judge
+from baton.proxy.resume.rules import NotResumableReason, ResumeStrategy, find_resume_strategy
 from baton.proxy.resume.splicer import ReplaySeam, TokenSeam
 
 Mode = Literal["off", "token_ids", "all"]
@@ -80,5 +80,5 @@ class Stream:
 def _way(request: ClientRequest, mode: Mode) -> ResumeStrategy | NotResumableReason:
     if mode == "off" or not is_on(request.fields, "stream"):
         return NotResumableReason.OFF
-    way = judge(request)
+    way = find_resume_strategy(request)
     return NotResumableReason.OFF if way is ResumeStrategy.REPLAY and mode == "token_ids" else way

@@ -104,8 +104,8 @@ def hanging_decode_node(argv: Sequence[str]) -> None:
 
 def offloading_node(argv: Sequence[str], role: Role, store_after_s: float, load_after_s: float) -> None:
     """A node that may offload, though it runs on a CPU: only the copies themselves are not vLLM's."""
-    from baton.node.startup import beside
     from baton.node.command import main
+    from baton.node.startup import beside
     from tests.support.host_copies import copy_late
 
     beside.DEVICES = ("cpu",)

@@ -289,11 +289,11 @@ async def test_whoever_leaves_as_the_answer_comes_leaves_the_connection_to_other
     connection = Connection(lambda _: None, lambda _: None)
     transport = Transport()
     connection.connection_made(transport)  # type: ignore[arg-type]
-    leaving = asyncio.create_task(connection.ask(b"first"))
+    leaving = asyncio.create_task(connection.send_and_wait(b"first"))
     await asyncio.sleep(0)
     connection.data_received(OK)
     leaving.cancel()
-    staying = asyncio.create_task(connection.ask(b"second"))
+    staying = asyncio.create_task(connection.send_and_wait(b"second"))
     with pytest.raises(asyncio.CancelledError):
         await leaving
     connection.data_received(OK)
@@ -309,7 +309,7 @@ async def test_a_connection_with_a_request_half_sent_is_not_kept(unsent_bytes: i
     connection = Connection(given_back.append, lambda _: None)
     transport = Transport(unsent_bytes)
     connection.connection_made(transport)  # type: ignore[arg-type]
-    asking = asyncio.create_task(connection.ask(b"request"))
+    asking = asyncio.create_task(connection.send_and_wait(b"request"))
     await asyncio.sleep(0)
     connection.data_received(OK)
 

@@ -65,10 +65,10 @@ def test_a_transfer_is_timed_layer_by_layer_and_told_of_after_its_end() -> None:
     pair.start()
     (transfer_id,) = pair.p.transfers
     pair.write()
-    (open_,) = timelines.of(transfer_id, pair.p.transfers.values())
+    (open_,) = timelines.find(transfer_id, pair.p.transfers.values())
     pair.push()
     timelines.add(pair.p.ended[-1][0])
-    (ended,) = timelines.of(transfer_id, ())
+    (ended,) = timelines.find(transfer_id, ())
 
     assert (open_["open"], ended["open"]) == (True, False)
     assert [layer for _, layer in open_["written"]] == [0, 1]
@@ -78,7 +78,7 @@ def test_a_transfer_is_timed_layer_by_layer_and_told_of_after_its_end() -> None:
     assert ended["timings_s"]["scheduled"] == 0.0
     assert "commit" in ended["timings_s"]
     assert ended["layers"] == 2
-    assert timelines.of("another", ()) == []
+    assert timelines.find("another", ()) == []
 
 
 def test_a_rank_that_is_not_asked_for_times_keeps_none() -> None:

@@ -242,7 +242,7 @@ def test_a_host_has_nothing_to_wait_for() -> None:
     assert stream() is None
     stream.synchronize()
     assert (stream.device_type, stream.attention_writes_kv) == ("cpu", False)
-    assert ModelStream.of(stream) is stream
+    assert ModelStream.of_record(stream) is stream
 
 
 def test_a_plain_recorder_is_synchronised_through_its_events() -> None:
@@ -255,12 +255,12 @@ def test_a_plain_recorder_is_synchronised_through_its_events() -> None:
             self.waits += 1
 
     event = Event()
-    stream = ModelStream.of(lambda: event)
+    stream = ModelStream.of_record(lambda: event)
     stream.synchronize()
 
     assert stream() is event
     assert event.waits == 1
-    ModelStream.of(lambda: None).synchronize()
+    ModelStream.of_record(lambda: None).synchronize()
 
 
 EVENT = object()

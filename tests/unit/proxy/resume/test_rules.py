@@ -5,7 +5,7 @@ import pytest
 
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.parse import ClientRequest, parse
-from baton.proxy.resume.rules import SENTENCES, NotResumableReason, ResumeStrategy, judge, limit
+from baton.proxy.resume.rules import SENTENCES, NotResumableReason, ResumeStrategy, find_resume_strategy, limit
 
 GREEDY = {"temperature": 0, "max_tokens": 9, "stream": True}
 SEEDED = {"temperature": 1.0, "seed": 3, "stream": True}
@@ -38,7 +38,7 @@ def chat(**more: Any) -> ClientRequest:
 )
 def test_what_depends_on_the_ids_alone_goes_on_from_them(make: Any, more: dict[str, Any]) -> None:
     """Greedy, and nothing that counts or matches what was said so far."""
-    assert judge(make(**{**GREEDY, **more})) is ResumeStrategy.TOKEN_IDS
+    assert find_resume_strategy(make(**{**GREEDY, **more})) is ResumeStrategy.TOKEN_IDS
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_what_depends_on_the_ids_alone_goes_on_from_them(make: Any, more: dict[s
 )
 def test_other_deterministic_answers_are_replayed(more: dict[str, Any]) -> None:
     """A field that nobody has looked at is among them."""
-    assert judge(completion(**{**GREEDY, **more})) is ResumeStrategy.REPLAY
+    assert find_resume_strategy(completion(**{**GREEDY, **more})) is ResumeStrategy.REPLAY
 
 
 @pytest.mark.parametrize("more", [{"tools": [{}]}, {"reasoning_effort": "low"}, {"include_reasoning": False}])
 def test_what_a_parser_shapes_is_replayed(more: dict[str, Any]) -> None:
     """Parsers of a chat carry state over the whole answer."""
-    assert judge(chat(**{**GREEDY, **more})) is ResumeStrategy.REPLAY
+    assert find_resume_strategy(chat(**{**GREEDY, **more})) is ResumeStrategy.REPLAY
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_what_a_parser_shapes_is_replayed(more: dict[str, Any]) -> None:
 )
 def test_what_is_never_resumed_has_a_reason(request_: ClientRequest, reason: NotResumableReason) -> None:
     """The client reads the sentence, the operator the label."""
-    assert judge(request_) is reason
+    assert find_resume_strategy(request_) is reason
     assert SENTENCES[reason]
 
 
@@ -102,8 +102,11 @@ def test_every_reason_has_a_sentence() -> None:
 
 def test_log_probabilities_of_a_completion_can_be_gone_on_with() -> None:
     """Their shape is the one that the next leg answers in."""
-    assert judge(completion(**GREEDY, logprobs=2, return_tokens_as_token_ids=True)) is ResumeStrategy.TOKEN_IDS
-    assert judge(chat(**GREEDY, logprobs=False)) is ResumeStrategy.TOKEN_IDS
+    assert (
+        find_resume_strategy(completion(**GREEDY, logprobs=2, return_tokens_as_token_ids=True))
+        is ResumeStrategy.TOKEN_IDS
+    )
+    assert find_resume_strategy(chat(**GREEDY, logprobs=False)) is ResumeStrategy.TOKEN_IDS
 
 
 @pytest.mark.parametrize(
@@ -125,4 +128,4 @@ def test_the_limit_is_the_clients_or_vllms_for_a_completion(request_: ClientRequ
 
 def test_a_chat_without_a_limit_is_replayed() -> None:
     """Its limit is the node's, which counts from where the second leg begins."""
-    assert judge(chat(temperature=0, stream=True)) is ResumeStrategy.REPLAY
+    assert find_resume_strategy(chat(temperature=0, stream=True)) is ResumeStrategy.REPLAY
