@@ -1,7 +1,7 @@
-"""The proxy as one ASGI application: data routes straight to `orchestrate`, everything else to FastAPI.
+"""The proxy as one ASGI application: data routes straight to a `RequestHandler`, everything else to FastAPI.
 
 FastAPI and its middleware cost about 50 µs a request and wrap every `send`; data routes go around them and appear in
-`/docs` through `document/`. What both sides share is the error body.
+`/docs` through `openapi/`. What both sides share is the error body.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ def create_app(
             await upstream.stop()
             await asyncio.to_thread(telemetry.stop)
 
-    api = FastAPI(title="Baton", lifespan=lifespan, openapi_url=None)  # `document/` has its own
+    api = FastAPI(title="Baton", lifespan=lifespan, openapi_url=None)  # `openapi/` has its own
     describe_data_routes(api)
     add_document(api, EngineDocument(members, upstream))
     series = NodeSeries(lambda: (*members.prefill, *members.decode), upstream) if config.proxy.node_metrics else None
