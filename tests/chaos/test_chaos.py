@@ -21,8 +21,8 @@ from tests.e2e.stack import running_stack
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SEED = 20
-ABORTS = 500
-STORM_SECONDS = 75.0  # unless some phase had too few
+ABORTS = 200
+STORM_SECONDS = 30.0  # unless some phase had too few
 FEW = 5  # clients that leave in each phase, on a machine however slow
 PEER_TIMEOUT_S = 2.0
 PATIENCE = 8.0
@@ -85,6 +85,7 @@ def test_killed_processes_cost_no_answer(chaos: tuple[Cluster, list[Reference]])
     )
 
 
+@pytest.mark.exhaustive  # shorter stops and their silence: test_silences.py
 def test_stopped_processes_cost_no_answer(chaos: tuple[Cluster, list[Reference]]) -> None:
     """The same for processes that stop and go on later, once shorter and once longer than a silent peer is waited for."""
     check(

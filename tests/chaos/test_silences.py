@@ -13,7 +13,7 @@ from tests.e2e.stack import running_stack
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SEED = 22
-STOPS_S = (0.8, 1.5, 3.0, 8.0)
+STOPS_S = (1.5, 8.0)
 RATE_PER_S = 6.0
 
 

@@ -122,6 +122,7 @@ def upgrade(proxy: Server, node: Server, stack: Stack) -> None:
     print(f"{node.name}: on {version_of(node)} after {time.monotonic() - began_s:.1f} s")
 
 
+@pytest.mark.exhaustive
 def test_a_rolling_upgrade_under_load_fails_no_request(stack: Stack, old: Stack, trio: Trio) -> None:
     """Two nodes of each role go from the old vLLM to the new one, one by one: every answer is there and right."""
     prefill = [old.node("prefill", *FLOAT32, name=f"upgraded-prefill-{number}") for number in range(2)]

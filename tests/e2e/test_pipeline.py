@@ -41,7 +41,7 @@ def counts(server: Server) -> list[dict[str, int]]:
     return found
 
 
-@pytest.mark.parametrize("stages", [2, 3])
+@pytest.mark.parametrize("stages", [pytest.param(2, marks=pytest.mark.exhaustive), 3])
 def test_tokens_are_those_of_one_stage(stack: Stack, trio: Trio, stages: int) -> None:
     """Several prompts at once, chunked at 256 tokens, every message sent with handles and received lazily."""
     server = staged(stack, stages, "--max-num-batched-tokens", "256")
@@ -58,6 +58,7 @@ def test_tokens_are_those_of_one_stage(stack: Stack, trio: Trio, stages: int) ->
     assert all(stage["send_handles"] >= 2 * steps for stage in seen[:-1])  # a head, and tensors
 
 
+@pytest.mark.exhaustive
 def test_synchronous_stages_give_the_same_tokens(stack: Stack, trio: Trio) -> None:
     """What the benchmark compares with is right, too, and counts nothing."""
     server = staged(stack, 2, **{VARIABLE: "sync"})
@@ -137,8 +138,15 @@ def hurt(stack: Stack) -> Iterator[Server]:
         server.kill()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    ("rank", "signal_number"),
+    [
+        (1, signal.SIGKILL),
+        (0, signal.SIGSTOP),
+        pytest.param(0, signal.SIGKILL, marks=pytest.mark.exhaustive),
+        pytest.param(1, signal.SIGSTOP, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_request_ends_when_a_stage_does(
     stack: Stack, hurt: Server, trio: Trio, rank: int, signal_number: signal.Signals
 ) -> None:

@@ -147,7 +147,7 @@ def test_ours_answers_like_the_engine_s(
     assert seen["tokens"]["submitted"] > 0
 
 
-@pytest.mark.parametrize("scheduling", ["synchronous", "asynchronous"])
+@pytest.mark.parametrize("scheduling", [pytest.param("synchronous", marks=pytest.mark.exhaustive), "asynchronous"])
 def test_late_tokens_change_no_answer(
     stack: Stack, prompts: list[list[int]], wanted: dict[str, list[dict[str, Any]]], scheduling: str
 ) -> None:
@@ -165,7 +165,8 @@ def test_late_tokens_change_no_answer(
     assert seen["tokens"]["slots_in_use"] == 0
 
 
-@pytest.mark.parametrize("method", [pytest.param("ngram", marks=pytest.mark.exhaustive), "draft"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("method", ["ngram", "draft"])
 def test_speculation_gets_its_tokens(stack: Stack, prompts: list[list[int]], method: str) -> None:
     """The drafts, those that are accepted, and their logprobs are the engine's own.
 

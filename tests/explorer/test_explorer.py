@@ -45,6 +45,7 @@ def test_a_missing_guard_is_found(mutant: Mutant) -> None:
     assert len(story(result.trace, result.violation).splitlines()) == len(result.trace) + 1
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.scope == CALM], ids=lambda mutant: mutant.name)
 def test_a_missing_guard_is_found_over_any_network(mutant: Mutant) -> None:
     """Putting ways and their mail together hides no mutant."""

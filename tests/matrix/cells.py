@@ -71,15 +71,13 @@ def name_of(case: Case) -> str:
     return f"{case['prefill']} to {case['decode']}; blocks of {case['blocks']}; chunks of {case['chunk']}{hits}"
 
 
-# One of each way in which KV changes hands: heads split, heads joined, replicas, stages, engines.
+# One of each way in which KV changes hands: heads joined and in replicas, heads split, stages, engines.
 REPRESENTATIVE: Final[Sequence[Case]] = tuple(
     dict(zip(AXES, values, strict=True))
     for values in (
-        ("tp2", "1", "32", "256", "prefill"),
-        ("1", "tp2", "64", "256", "none"),
+        ("tp4", "1", "32", "256", "prefill"),
+        ("1", "tp2", "64", "256", "decode"),
         ("pp2", "tp2", "128", "4096", "both"),
-        ("1", "pp2", "128", "256", "decode"),
-        ("tp4", "1", "128", "256", "none"),
         ("dp2", "dp2", "128", "4096", "none"),
     )
 )
