@@ -1,4 +1,4 @@
-"""What this connector can hand off today. Everything else is refused at start, with the reason."""
+"""Which combinations this connector refuses at start, with the reason; the kinds of KV cache that it knows stand in `layout/groups.py`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

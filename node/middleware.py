@@ -30,7 +30,7 @@ from baton.node.http.metrics import ConnectorMetrics
 from baton.node.http.openapi import OPENAPI_PATH, OpenApiBuilder
 from baton.node.http.path_header import name_path
 from baton.node.http.probe import ProbeApi
-from baton.node.http.transfer_params import transfer_of
+from baton.node.http.transfer_params import verified_params
 from baton.node.roles import RoleTraits
 
 logger = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class NodeMiddleware:
         if body is None:
             return  # the client left before it had sent the request
         try:
-            transfer = transfer_of(body, self._traits.role, self._secret)
+            transfer = verified_params(body, self._traits.role, self._secret)
         except TransferParamsError as exc:
             self._refusals.count(exc.kind, exc)
             await send_error(send, 403, str(exc))

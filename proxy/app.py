@@ -129,7 +129,7 @@ def create_app(
         members.decode,
         prefill_router=_router(config.proxy.prefill_policy, members),
         decode_router=_router(config.proxy.decode_policy, members),
-        conditional=_conditional(config.proxy, members),
+        local_policy=_local_policy(config.proxy, members),
         when_no_prefill=config.proxy.when_no_prefill,
         key_header=config.proxy.routing_key_header.lower(),
         prefill_patience_s=config.transfer.peer_timeout_s,
@@ -182,12 +182,12 @@ def _router(policy: str, members: NodeRegistry) -> Router:
     return router
 
 
-def _conditional(config: ProxyConfig, members: NodeRegistry) -> LocalPrefillPolicy:
-    conditional = LocalPrefillPolicy(
+def _local_policy(config: ProxyConfig, members: NodeRegistry) -> LocalPrefillPolicy:
+    local_policy = LocalPrefillPolicy(
         local_below_bytes=config.local_below_bytes, max_own_bytes=config.max_own_prompt_bytes
     )
-    members.listen(conditional)
-    return conditional
+    members.listen(local_policy)
+    return local_policy
 
 
 def _add_routes(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 
 
 class FanOut:
@@ -72,7 +72,7 @@ class FanOut:
         """Nobody wants the transfer any more. Returns how many flows of it were open."""
         flows = list(self._open.get(transfer_id, ()))
         if not flows:  # nothing has started: what decode ranks have asked for, and whatever comes later
-            flows = [flow for flow in self._producer.transfers if transfer_of(flow) == transfer_id]
+            flows = [flow for flow in self._producer.transfers if transfer_id_of_flow(flow) == transfer_id]
             flows.append(transfer_id)
         return sum([self._producer.cancel(flow, now) for flow in flows])
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.incoming import BlockReservation, Resolved
-from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Commit
 
 
@@ -148,7 +148,7 @@ class Gather:
 
     def _started(self) -> None:
         started, self._consumer.started[:] = self._consumer.started[:], []
-        self.started += dict.fromkeys(transfer_of(flow) for flow in started)
+        self.started += dict.fromkeys(transfer_id_of_flow(flow) for flow in started)
 
     def _parts(self, request_id: str) -> list[str]:
         gathering = self._requests.get(request_id)

@@ -447,7 +447,7 @@ class Producer:
         return {layer: spans[terms.group_of(layer)] for layer in terms.layers}
 
     def _may_push(self, transfer: ProducerTransfer) -> bool:
-        """A push may begin only for an epoch that is reserved, not ending, and of a session that is alive."""
+        """A push may begin only for an epoch that is reserved, not ending, and of a session that is alive; `Coverage` says of which layers."""
         return transfer.coverage is not None and not transfer.ending and transfer.decode in self.sessions
 
     def _note_pushable(self, transfer: ProducerTransfer) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Commit, Fail
 
 CAPACITY = 65_536
@@ -65,7 +65,7 @@ class Tombstones:
 
     def _known(self, transfer_id: str) -> tuple[int, Commit | Fail] | None:
         """A flow has ended with its transfer, too: that was cancelled before its flows had names here."""
-        return self._outcomes.get(transfer_id) or self._outcomes.get(transfer_of(transfer_id))
+        return self._outcomes.get(transfer_id) or self._outcomes.get(transfer_id_of_flow(transfer_id))
 
     def _forget(self, transfer_id: str) -> None:
         known = self._outcomes.pop(transfer_id, None)

@@ -75,7 +75,7 @@ def named(flow: str) -> dict[str, str]:
     return {"transfer_id": transfer_id, "flow": part} if part else {"transfer_id": transfer_id}
 
 
-def transfer_of(flow: str) -> str:
+def transfer_id_of_flow(flow: str) -> str:
     """Return the id of the transfer that a flow is part of."""
     return flow.partition("/")[0]
 

@@ -217,7 +217,8 @@ class DecodeScheduler:
             if waiting := self._requests.get(request_id):
                 self._end_receive(request_id, waiting)
         for request_id in report.closed:
-            self.integrity.history.note("let go by the peers of", request_id, self._ledger.release(request_id))
+            returned = self._ledger.release(request_id)  # to vLLM's pool: no peer can write to these blocks any more
+            self.integrity.history.note("let go by the peers of", request_id, returned)
 
     def has_open_reservations(self) -> bool:
         """Whether a peer may still write to some block.

@@ -17,18 +17,18 @@ from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.incoming import ConsumerTransfer, Resolved
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Ending
 from baton.kv_connector.layout.pairing import shares_of
-from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Reserve, decode, encode
 from baton.kv_connector.protocol.verification import differences, mismatch
 from baton.kv_connector.telemetry.refusals import Refusals
 from baton.kv_connector.worker_side.describing import describe
 from baton.kv_connector.worker_side.digest import BlockDigests
 from baton.kv_connector.worker_side.digesting import DigestThread, Part, blocks_of
-from baton.kv_connector.worker_side.drain import drain
 from baton.kv_connector.worker_side.landing import Arrived, Landing
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.receive_engines import ReceivingEngines
 from baton.kv_connector.worker_side.sync import Awaitable, Record
+from baton.kv_connector.worker_side.take_outputs import take_outputs
 from baton.kv_connector.worker_side.waiter import DeviceWaiter
 
 logger = logging.getLogger(__name__)
@@ -244,15 +244,15 @@ class DecodeWorker:
         gather.collect(time.monotonic())
         if gather.resolved or gather.started or gather.closed:
             self._waker.wake()
-        for peer, message in drain(consumer.outbox):
+        for peer, message in take_outputs(consumer.outbox):
             self._loop.send(("dial", peer), encode(message))
             if isinstance(message.body, Reserve):
-                self._reserve_sent_s.setdefault(transfer_of(message.body.transfer_id), time.monotonic())
-        for peer in drain(consumer.forgotten):
+                self._reserve_sent_s.setdefault(transfer_id_of_flow(message.body.transfer_id), time.monotonic())
+        for peer in take_outputs(consumer.forgotten):
             self._loop.forget(("dial", peer))
-        resolved = drain(gather.resolved)
-        to_verify = [(transfer, self._committed(transfer)) for transfer in drain(consumer.to_verify)]
-        arrived = Arrived(to_verify, [one for one in resolved if one.ok], drain(gather.closed))
+        resolved = take_outputs(gather.resolved)
+        to_verify = [(transfer, self._committed(transfer)) for transfer in take_outputs(consumer.to_verify)]
+        arrived = Arrived(to_verify, [one for one in resolved if one.ok], take_outputs(gather.closed))
         for one in resolved:
             if not one.ok:
                 self._resolve(one)  # it needs nothing of the device: it recomputes in other blocks
@@ -260,8 +260,8 @@ class DecodeWorker:
             self._landing.hold(arrived)
         else:
             self._deliver(arrived)
-        self._report.started.update(drain(gather.started))
-        for session in drain(consumer.fences):
+        self._report.started.update(take_outputs(gather.started))
+        for session in take_outputs(consumer.fences):
             self._engines.fence(session)
         for domain in consumer.domains.missing():
             self._engines.want(domain)
@@ -293,7 +293,7 @@ class DecodeWorker:
     def _committed(self, transfer: ConsumerTransfer) -> list[Part]:
         """Return what of our KV a transfer that is to be verified wrote."""
         assert transfer.wish is not None  # it was reserved
-        self._committed_s[transfer_of(transfer.transfer_id)] = time.monotonic()
+        self._committed_s[transfer_id_of_flow(transfer.transfer_id)] = time.monotonic()
         return self._introduction.written_to(transfer.wish, self._consumer.hellos[transfer.peer])
 
     def _resolve(self, resolved: Resolved) -> None:

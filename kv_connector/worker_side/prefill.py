@@ -18,18 +18,18 @@ from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import MismatchReport, ProducerTransfer
 from baton.kv_connector.handoff.producer import Producer
-from baton.kv_connector.layout.tp_mapping import named, transfer_of
+from baton.kv_connector.layout.tp_mapping import named, transfer_id_of_flow
 from baton.kv_connector.protocol.messages import decode, encode
 from baton.kv_connector.protocol.verification import Sampling
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.worker_side.connection_owners import ConnectionOwners
 from baton.kv_connector.worker_side.digest import BlockDigests
 from baton.kv_connector.worker_side.digesting import DigestThread, blocks_of
-from baton.kv_connector.worker_side.drain import drain
 from baton.kv_connector.worker_side.prompt_batches import PromptBatches
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sender import Sender
 from baton.kv_connector.worker_side.sync import ModelStream, Record, make_layer_sync
+from baton.kv_connector.worker_side.take_outputs import take_outputs
 from baton.kv_connector.worker_side.timelines import Timelines
 from baton.kv_connector.worker_side.transfer_stats import Accounts, ended_at
 
@@ -181,7 +181,7 @@ class PrefillWorker:
         """Requests whose blocks may be freed, each once."""
         with self._lock:
             self._fan_out.collect()
-            return set(drain(self._fan_out.released))
+            return set(take_outputs(self._fan_out.released))
 
     # --- control thread (ControlHandler) ---
 
@@ -270,16 +270,16 @@ class PrefillWorker:
 
     def _flush(self) -> None:
         """Send what the machine has to say, in its order, and count what has ended. Called with the lock held."""
-        for peer, message in drain(self._producer.outbox):
+        for peer, message in take_outputs(self._producer.outbox):
             self._loop.send(cast("PeerKey", peer), encode(message))
-        for transfer in drain(self._producer.to_digest):
+        for transfer in take_outputs(self._producer.to_digest):
             parts = self._introduction.read_from(transfer)
             self._read_from.append((transfer.transfer_id, blocks_of(parts)))
             self._digests.ask(transfer, parts)
-        for complaint in drain(self._producer.complaints):
+        for complaint in take_outputs(self._producer.complaints):
             self._hear(complaint)
-        for transfer, outcome in drain(self._producer.ended):
-            transfer_id = transfer_of(transfer.transfer_id)
+        for transfer, outcome in take_outputs(self._producer.ended):
+            transfer_id = transfer_id_of_flow(transfer.transfer_id)
             if self._fan_out.ended(transfer_id, transfer.transfer_id):
                 self._groups.end(transfer_id)
             self._accounts.add(transfer, outcome, self._describe(transfer, ended_at(transfer)))

@@ -18,7 +18,7 @@ _WORTH_PARSING = (
 )
 
 
-def transfer_of(body: bytes, role: Role, secret: ClusterSecret) -> TransferParams | None:
+def verified_params(body: bytes, role: Role, secret: ClusterSecret) -> TransferParams | None:
     """Return the transfer that a request belongs to; None if it names none, or is no JSON and so none of ours.
 
     Raises:

@@ -15,6 +15,7 @@ from baton.proxy.request.caller import CALLER
 from baton.proxy.request.error_format import shape_of
 from baton.proxy.request.parse import discard_body, is_reset_unless_read
 from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
 
@@ -58,8 +59,9 @@ class AuthMiddleware:
     async def _refuse(self, error: AccessError, scope: Scope, receive: Receive, send: Send) -> None:
         self._counted.refused(error.name, error.denial)
         request_id, claim = request_id_of(scope["headers"]), self._claims.claim()
-        client = ClientResponse(send, writer_of(scope), claim, request_id, shape_of(scope["path"]))
-        with self._telemetry.exchange(self._label(scope), scope, client):
+        record = RequestRecord(request_id)
+        client = ClientResponse(send, writer_of(scope), claim, record, shape_of(scope["path"]))
+        with self._telemetry.recording(self._label(scope), scope, record):
             if is_reset_unless_read(scope):
                 await discard_body(receive)
             await client.fail(error)

@@ -5,8 +5,8 @@ from collections import deque
 from itertools import count
 from typing import Any, Final
 
-from baton.proxy.dashboard.watched import WatchedClient
-from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.dashboard.watched import WatchedRequest
+from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
 LOOK_S: Final = 10.0  # whoever looks asks again well within that
@@ -21,7 +21,7 @@ class RequestRecorder:
     def __init__(self, telemetry: RequestTelemetry) -> None:
         self._telemetry = telemetry
         self._numbers = count(1)
-        self._live: dict[int, WatchedClient] = {}
+        self._live: dict[int, WatchedRequest] = {}
         self._ended: deque[dict[str, Any]] = deque(maxlen=MOST_ENDED)
         self._over: asyncio.TimerHandle | None = None
 
@@ -35,7 +35,7 @@ class RequestRecorder:
         if self._over is not None:
             self._over.cancel()
         else:
-            self._watch()
+            self._telemetry.listeners.append(self._begin)
         self._over = asyncio.get_running_loop().call_later(LOOK_S, self.stop)
 
     def stop(self) -> None:
@@ -43,7 +43,8 @@ class RequestRecorder:
         if self._over is not None:
             self._over.cancel()
             self._over = None
-        self._telemetry.client = ClientResponse
+        if self._begin in self._telemetry.listeners:
+            self._telemetry.listeners.remove(self._begin)
         self._live.clear()
         self._ended.clear()
 
@@ -51,21 +52,16 @@ class RequestRecorder:
         """Return what is to be seen."""
         live = list(self._live.values())
         return {
-            "live": [client.shown() for client in live[-MOST_SHOWN:]],
+            "live": [watched.shown() for watched in live[-MOST_SHOWN:]],
             "live_total": len(live),
             "recent": list(self._ended),
         }
 
-    def _watch(self) -> None:
-        self._telemetry.client = self._client
+    def _begin(self, record: RequestRecord) -> None:
+        if len(self._live) < MOST_WATCHED:
+            watched = WatchedRequest(record, next(self._numbers), self._end)
+            self._live[watched.number] = watched
 
-    def _client(self, *args: Any, **more: Any) -> ClientResponse:
-        if len(self._live) >= MOST_WATCHED:
-            return ClientResponse(*args, **more)
-        client = WatchedClient(*args, **more, number=next(self._numbers), ended=self._note_end)
-        self._live[client.number] = client
-        return client
-
-    def _note_end(self, client: WatchedClient) -> None:
-        if self._live.pop(client.number, None) is not None:  # else nobody has looked meanwhile
-            self._ended.append(client.shown())
+    def _end(self, watched: WatchedRequest) -> None:
+        if self._live.pop(watched.number, None) is not None:  # else nobody has looked meanwhile
+            self._ended.append(watched.shown())

@@ -1,4 +1,4 @@
-"""A request that is being watched: it is traced by what notes its legs, and its client counts chunks.
+"""A request that is being watched: what notes its legs stands around its trace.
 
 The main path tells a request's trace of everything that matters (`tracing/traces.py`). So a watched request has a trace that
 notes it, around the one that it would have had; all others are served as if there were no dashboard.
@@ -9,18 +9,13 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Final
 
-from starlette.types import Send
-
-from baton.proxy.http_server.client_protocol import Writer
-from baton.proxy.http_server.connection_budget import ConnectionClaim
-from baton.proxy.request.error_format import OPENAI, ErrorFormat
-from baton.proxy.response.client_response import ClientResponse
-from baton.proxy.tracing.traces import UNTRACED, Leg, Trace
+from baton.proxy.response.request_record import RequestRecord
+from baton.proxy.tracing.traces import Leg, Trace
 
 MAX_LEGS: Final = 8  # of one request; more attempts are counted alone
 MAX_EVENTS: Final = 8
 
-Ended = Callable[["WatchedClient"], None]
+Ended = Callable[["WatchedRequest"], None]
 
 
 class WatchedLeg(Leg):
@@ -98,76 +93,60 @@ class WatchedTrace(Trace):
         self._ended()
 
 
-class WatchedClient(ClientResponse):
-    """One exchange that somebody may look at."""
+class WatchedRequest:
+    """One request that somebody may look at."""
 
-    def __init__(
-        self,
-        send: Send,
-        writer: Writer,
-        claim: ConnectionClaim,
-        request_id: str,
-        shape: ErrorFormat = OPENAI,
-        *,
-        trace: Trace = UNTRACED,
-        number: int,
-        ended: Ended,
-    ) -> None:
+    def __init__(self, record: RequestRecord, number: int, ended: Ended) -> None:
         """`number` counts watched requests; `ended` is called when this one has."""
-        super().__init__(send, writer, claim, request_id, shape, trace=trace)
         self.number = number
-        self.chunks = 0  # after the first
-        self.at_s = time.time()
-        self.ended_s: float | None = None
+        self._at_s = time.time()
+        self._ended_s: float | None = None
+        self._record = record
         self._tell = ended
-        self.notes = self.trace = WatchedTrace(trace, self.arrived_s, self._end)
-
-    def write(self, chunk: bytes) -> bool:
-        """Send a further chunk of a stream, and count it."""
-        if chunk:
-            self.chunks += 1
-        return super().write(chunk)
+        self._trace = record.trace = WatchedTrace(record.trace, record.arrived_s, self._end)
 
     @property
     def phase(self) -> str:
         """Where the request is."""
-        if self.ended_s is not None:
+        record = self._record
+        if self._ended_s is not None:
             return "ended"
-        if self.stream_began_s is not None:
+        if record.stream_began_s is not None:
             return "streaming"
-        if not self.attempts:
+        if not record.attempts:
             return "waiting"
-        computing = any(leg.role == "prefill" and leg.ended_s is None for leg in self.notes.legs)
+        computing = any(leg.role == "prefill" and leg.ended_s is None for leg in self._trace.legs)
         return "prefill" if computing else "decode"
 
     def shown(self) -> dict[str, Any]:
         """Return it as the page takes it: no prompt, no answer, no key."""
-        began_s, ttft_s = self.stream_began_s, self.ttft_s
-        itl_s = (self._sent_s - began_s) / self.chunks if began_s is not None and self.chunks else None
-        lasted_s = perf_counter() - self.arrived_s if self.ended_s is None else self.ended_s
+        record = self._record
+        began_s, ttft_s = record.stream_began_s, record.ttft_s
+        itl_s = (record.sent_s - began_s) / record.chunks if began_s is not None and record.chunks else None
+        lasted_s = perf_counter() - record.arrived_s if self._ended_s is None else self._ended_s
         return {
-            "id": self.request_id,
-            "at": round(self.at_s, 3),
+            "id": record.request_id,
+            "at": round(self._at_s, 3),
             "phase": self.phase,
-            "path": self.path,
-            "reason": self.reason,
-            "status": int(self.status),
-            "broken": self.broken,
-            "left": self.left,
-            "prefill": self.prefill_url,
-            "decode": self.decode_url,
-            "transfer": self.transfer_id,
-            "attempts": self.attempts,
-            "wait_s": round(self.waited_s, 6),
+            "path": record.path,
+            "reason": record.reason,
+            "status": int(record.status),
+            "broken": record.broken,
+            "left": record.left,
+            "prefill": record.prefill_url,
+            "decode": record.decode_url,
+            "transfer": record.transfer_id,
+            "attempts": record.attempts,
+            "wait_s": round(record.waited_s, 6),
             "ttft_s": None if ttft_s is None else round(ttft_s, 6),
             "itl_s": None if itl_s is None else round(itl_s, 6),
-            "chunks": self.chunks + (began_s is not None),
+            "chunks": record.chunks + (began_s is not None),
             "lasted_s": round(lasted_s, 6),
-            "legs": [leg.shown() for leg in self.notes.legs],
-            "events": self.notes.events,
+            "legs": [leg.shown() for leg in self._trace.legs],
+            "events": self._trace.events,
         }
 
     def _end(self) -> None:
-        if self.ended_s is None:
-            self.ended_s = perf_counter() - self.arrived_s
+        if self._ended_s is None:
+            self._ended_s = perf_counter() - self._record.arrived_s
             self._tell(self)

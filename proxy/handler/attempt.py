@@ -59,7 +59,7 @@ class AttemptRunner:
     ) -> None:
         self._prefill_timeout_s = config.transfer.transfer_timeout_s
         self._secret = secret
-        self._upstream = upstream
+        self.upstream = upstream
         self._members = members
         self._metrics = metrics
         self._cancels = cancels
@@ -77,7 +77,7 @@ class AttemptRunner:
 
     async def decode(self, call: LegRequest) -> DecodeOutcome:
         """Run a decode leg until it could be relayed."""
-        sent = call.send(self._upstream)
+        sent = call.send(self.upstream)
         try:
             outcome = await open_decode(sent)
         except BaseException:
@@ -94,10 +94,6 @@ class AttemptRunner:
             call.leg.event("first bytes")
             call.node.times.first_bytes.observe(perf_counter() - sent.at_s)
         return outcome
-
-    def send(self, call: LegRequest) -> PendingRequest:
-        """Send a leg, before anything else is done."""
-        return call.send(self._upstream)
 
     async def prefill(self, call: LegRequest, sent: PendingRequest) -> PrefillOutcome:
         """Run a prefill leg that was sent to its end."""
@@ -210,7 +206,7 @@ class Attempt:
     async def _pair(self, plan: DisaggregatedPlan) -> Outcome:
         shared, request = self._shared, self._request
         prefill = shared.prefill_call(plan, request)
-        self._sent = shared.send(prefill)  # everything else waits for it
+        self._sent = prefill.send(shared.upstream)  # everything else waits for it
         self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent))
         # Counted at once: the next choice sees it.
         self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))

@@ -33,6 +33,7 @@ from baton.proxy.request.caller import check_model
 from baton.proxy.request.error_format import shape_of
 from baton.proxy.request.parse import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
 from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.resume.typed_stream import stream_of
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
@@ -56,14 +57,14 @@ class RequestHandler:
         """Answer one request, whatever happens."""
         route, request_id = self.label(scope), request_id_of(scope["headers"])
         claim = self._admission.claims.claim()
-        trace = self._telemetry.tracing.begin(scope["headers"], scope["method"], route, request_id)
-        client = self._telemetry.client(send, writer_of(scope), claim, request_id, shape_of(scope["path"]), trace=trace)
-        with self._telemetry.exchange(route, scope, client):
+        record = self._telemetry.begin(scope, route, request_id)
+        client = ClientResponse(send, writer_of(scope), claim, record, shape_of(scope["path"]))
+        with self._telemetry.recording(route, scope, record):
             try:
                 with claim:
                     await self._answer(scope, receive, client)
             except ClientGoneError:
-                self._gone(scope, client)
+                self._gone(scope, record)
             except NoDescriptorsError as exc:
                 self._metrics.refused(exc.reason)
                 await discard_body(receive)
@@ -78,7 +79,7 @@ class RequestHandler:
             except ProxyError as exc:
                 await client.fail(exc)
             except Exception:
-                logger.exception("request failed", extra={"request_id": client.request_id})
+                logger.exception("request failed", extra={"request_id": request_id})
                 await client.fail(ProxyError("the proxy failed; its log has the details"))
             except asyncio.CancelledError:
                 await client.fail(UnavailableError("the proxy is stopping"))
@@ -101,20 +102,20 @@ class RequestHandler:
     ) -> None:
         """Answer one request before its deadline."""
         body = await read_body(scope, receive, self._max_body_bytes)
-        request = parse(scope["path"], client.request_id, scope["headers"], body, client.trace)
+        request = parse(scope["path"], client.record.request_id, scope["headers"], body, client.record.trace)
         check_model(scope, request.model)
         asked_s = perf_counter()
         async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
-            client.let_in(asked_s)
+            client.record.let_in(asked_s)
             await self.serve(request, deadline, client)
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         """Serve a request that was let in."""
         await answer(stream_of(request, self._resume), self._failover.request_attempts(deadline), client, self._metrics)
 
-    def _gone(self, scope: Scope, client: ClientResponse) -> None:
-        client.left = True
+    def _gone(self, scope: Scope, record: RequestRecord) -> None:
+        record.left = True
         if STALLED in scope:
             self._metrics.client_dropped()
         else:
-            logger.debug("client left", extra={"request_id": client.request_id})
+            logger.debug("client left", extra={"request_id": record.request_id})

@@ -23,7 +23,7 @@ async def answer(stream: Stream, request_attempts: RequestAttempts, client: Clie
     broken: StreamBrokenError | None = None
     while True:
         try:
-            async with request_attempts.answer(stream.asked, client.take) as opened:
+            async with request_attempts.answer(stream.asked, client.record.take) as opened:
                 return await relay(opened, client, stream)
         except StreamBrokenError as exc:
             broken = exc
@@ -60,8 +60,10 @@ async def _go_on(
         raise _ends(broken, NotResumableReason.RETRY_DENIED, metrics)
     await client.claim.both_again()
     metrics.resumed(stream.way)
-    client.trace.event("resume", kind=str(broken.how), way=str(stream.way))
-    logger.info("stream resumed", extra={"request_id": client.request_id, "kind": str(broken.how), "way": stream.way})
+    client.record.trace.event("resume", kind=str(broken.how), way=str(stream.way))
+    logger.info(
+        "stream resumed", extra={"request_id": client.record.request_id, "kind": str(broken.how), "way": stream.way}
+    )
     return False
 
 

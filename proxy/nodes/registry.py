@@ -177,7 +177,7 @@ class NodeRegistry:
             self._reconcile(node.role)
 
     def drain(self, node: Node, *, draining: bool = True) -> None:
-        """Give a node no more work, or give it work again. What it carries goes on."""
+        """Give a node no more work, or give it work again. What it carries goes on, and the node itself is told nothing."""
         (self._drained[node.role].add if draining else self._drained[node.role].discard)(node.url)
         if node.draining is not draining:
             node.draining = draining

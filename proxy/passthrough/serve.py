@@ -62,10 +62,10 @@ class PassThrough(RequestHandler):
             check_model(scope, request.model)
         asked_s = perf_counter()
         async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
-            client.let_in(asked_s)
+            client.record.let_in(asked_s)
             passed = _passed(scope, request, body)
             nodes = await self._nodes(route, request, passed)
-            client.path, client.reason = LOCAL, REASON
+            client.record.path, client.record.reason = LOCAL, REASON
             await self._try_each(nodes, passed, request, client, deadline)
 
     async def _nodes(self, route: Route, request: ClientRequest, passed: Passed) -> Sequence[Node]:
@@ -85,7 +85,7 @@ class PassThrough(RequestHandler):
         for node in nodes:
             is_last = node is nodes[-1]
             left_s = (deadline.when() or 0.0) - asyncio.get_running_loop().time()
-            client.asks(*((node, None) if node.role == "decode" else (None, node)))
+            client.record.asks(*((node, None) if node.role == "decode" else (None, node)))
             leg = request.trace.leg(node.role, node.url)
             traced = replace(passed, headers=passed.headers + leg.line)
             try:
@@ -115,13 +115,13 @@ def _understood(scope: Scope, client: ClientResponse, body: bytes) -> ClientRequ
         fields, model = {}, ""
     return ClientRequest(
         endpoint=scope["path"],
-        request_id=client.request_id,
+        request_id=client.record.request_id,
         headers=scope["headers"],
-        forwarded=headers.to_forward(scope["headers"], client.trace.line),
+        forwarded=headers.to_forward(scope["headers"], client.record.trace.line),
         fields=fields,
         model=model,
         prompt=memoryview(body),
-        trace=client.trace,
+        trace=client.record.trace,
     )
 
 

@@ -20,9 +20,9 @@ from baton.proxy.routing.router import Router
 class LocalPrefillPlanner:
     """Makes plans of one node."""
 
-    def __init__(self, router: Router, conditional: LocalPrefillPolicy) -> None:
+    def __init__(self, router: Router, local_policy: LocalPrefillPolicy) -> None:
         self._router = router
-        self._conditional = conditional
+        self._local_policy = local_policy
 
     def first(self, work: Work, decode: Sequence[Node], reason: str, *, nowhere_else: bool = False) -> LocalPlan:
         """Choose a node, of at least one.
@@ -54,4 +54,4 @@ class LocalPrefillPlanner:
         return LocalPlan(decode=node, path=RECOMPUTED, reason=failure.reason, label=failure.label, own_bytes=size_bytes)
 
     def _with_room(self, work: Work, nodes: Sequence[Node]) -> list[Node]:
-        return [node for node in nodes if self._conditional.may_compute(work.prompt_bytes, node)]
+        return [node for node in nodes if self._local_policy.may_compute(work.prompt_bytes, node)]

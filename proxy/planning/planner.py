@@ -53,7 +53,7 @@ class Planner:
         *,
         prefill_router: Router,
         decode_router: Router,
-        conditional: LocalPrefillPolicy,
+        local_policy: LocalPrefillPolicy,
         when_no_prefill: Literal["decode_local", "refuse"],
         key_header: str = "",
         prefill_patience_s: float = math.inf,
@@ -63,8 +63,8 @@ class Planner:
         self._decode = decode
         self._prefill_router = prefill_router
         self._decode_router = decode_router
-        self._conditional = conditional
-        self._own = LocalPrefillPlanner(decode_router, conditional)
+        self._local_policy = local_policy
+        self._local_planner = LocalPrefillPlanner(decode_router, local_policy)
         self._key_header = key_header
         self._refuses = when_no_prefill == "refuse"
         self._prefill_patience_s = math.inf if self._refuses else prefill_patience_s
@@ -102,7 +102,7 @@ class Planner:
                 if matching := _that_fit(prefill, decode):
                     node = self._prefill_router.choose(work, matching)
                     return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
-            return self._own.first(work, decode, reason, nowhere_else=True)
+            return self._local_planner.first(work, decode, reason, nowhere_else=True)
         prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
         matching = _that_fit(decode, prefill)
         if not matching:
@@ -114,7 +114,7 @@ class Planner:
                 if not matching:
                     raise
         taker, new_bytes = self._decode_router.choice(work, matching)
-        verdict = self._conditional.judge(new_bytes, taker)
+        verdict = self._local_policy.judge(new_bytes, taker)
         if verdict is Verdict.LOCAL:
             return LocalPlan(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
         return self._pair(work, prefill, taker, keep, label=verdict)
@@ -147,7 +147,7 @@ class Planner:
                 return self._pair(work, makers, taker)
         if self._refuses:
             raise failure.error()
-        return self._own.after(work, takers, others, failure)
+        return self._local_planner.after(work, takers, others, failure)
 
     def _after_decode(
         self, failed: Plan, failure: DecodeFailed, request: ClientRequest, history: History, *, may_retry: bool
@@ -211,7 +211,7 @@ class Planner:
             raise UnavailableError(reason)
         if others_wait:
             raise NoRoomError
-        return self._own.first(work, decode, reason)
+        return self._local_planner.first(work, decode, reason)
 
     def _no_prefill_because(self, prefill: Sequence[Node], decode: Sequence[Node]) -> str:
         if not prefill:

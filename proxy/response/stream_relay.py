@@ -8,6 +8,7 @@ from baton.proxy.http import headers
 from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.planning.outcome import Opened
 from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.resume.stream import Stream
 
 # The last event of every stream of the OpenAI API; a stream without it was cut, however clean its end looks.
@@ -26,10 +27,10 @@ async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
     answer = opened.answer
     passing = stream.passing if answer.is_stream else None
     first = opened.first if passing is None else passing.take(opened.first)
-    if client.status:
+    if client.record.status:
         await client.relay(first)
     else:
-        _note_recompute(opened, client)
+        _record_recompute(opened, client.record)
         head = headers.to_relay(answer.headers)
         if not answer.is_stream:
             head.append((b"content-length", b"%d" % len(first)))
@@ -92,9 +93,9 @@ def _early_end(broken: UpstreamError | None) -> StreamBrokenError:
     return StreamBrokenError(broken.kind, str(broken))
 
 
-def _note_recompute(opened: Opened, client: ClientResponse) -> None:
+def _record_recompute(opened: Opened, record: RequestRecord) -> None:
     """Believe a decode node that says that it had to compute a prompt whose KV should have come."""
-    if client.path == DISAGGREGATED and opened.recomputed:
+    if record.path == DISAGGREGATED and opened.recomputed:
         reason = headers.find(opened.answer.headers, REASON_HEADER.encode()) or b""
-        client.path = RECOMPUTED
-        client.reason = reason.decode("latin-1") or _RECOMPUTED_BY_NODE
+        record.path = RECOMPUTED
+        record.reason = reason.decode("latin-1") or _RECOMPUTED_BY_NODE

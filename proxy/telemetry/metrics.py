@@ -13,7 +13,7 @@ from baton.proxy.errors import FailureKind, Refusal
 from baton.proxy.nodes.node import Role
 from baton.proxy.planning.plans import Plan
 from baton.proxy.planning.retry_policy import RetryDenial
-from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.request_record import RequestRecord
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 CLIENT_LEFT: Final = "client_left"  # the status of a request whose client left before the response's head
@@ -162,15 +162,15 @@ class Metrics:
         """Count a request as in flight."""
         self._in_flight.inc()
 
-    def ended(self, endpoint: str, client: ClientResponse, duration_s: float) -> None:
+    def ended(self, endpoint: str, record: RequestRecord, duration_s: float) -> None:
         """Count a request that is in flight no more."""
         self._in_flight.dec()
-        status = str(int(client.status)) if client.status else CLIENT_LEFT
-        self._requests_of(endpoint, client.path, status).inc()
-        self._duration_of(client.path).observe(duration_s)
-        if client.ttft_s is not None:
-            self._first_byte_of(client.path).observe(client.ttft_s)
-        if client.broken:
+        status = str(int(record.status)) if record.status else CLIENT_LEFT
+        self._requests_of(endpoint, record.path, status).inc()
+        self._duration_of(record.path).observe(duration_s)
+        if record.ttft_s is not None:
+            self._first_byte_of(record.path).observe(record.ttft_s)
+        if record.broken:
             self._broken.inc()
 
     def collect(self) -> list[Metric]:

@@ -1,14 +1,15 @@
 """What is noted of a request when it ends: series, its span, a line in the access log."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from starlette.types import Scope
 
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.admission.request_terms import tenant_of
 from baton.proxy.request.caller import caller_of
-from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.telemetry.access_log import AccessLog, Entry
 from baton.proxy.telemetry.metrics import Metrics
 from baton.proxy.tracing.tracing import Tracing
@@ -20,7 +21,7 @@ class RequestTelemetry:
     def __init__(self, config: ProxyConfig, metrics: Metrics, tracing: Tracing) -> None:
         self.metrics = metrics
         self.tracing = tracing
-        self.client: Callable[..., ClientResponse] = ClientResponse  # what makes the sending half of an exchange
+        self.listeners: list[Callable[[RequestRecord], None]] = []  # told of each request that arrives
         self.access_log = AccessLog(config.access_log, config.log_format)
         self._tenant_header = config.tenant_header.lower()
         metrics.registry.register(tracing)
@@ -36,65 +37,56 @@ class RequestTelemetry:
         self.access_log.stop()
         self.tracing.stop()
 
-    def exchange(self, route: str, scope: Scope, client: ClientResponse) -> "Exchange":
-        """Return what counts a request during a block."""
-        return Exchange(self, route, scope, client)
+    def begin(self, scope: Scope, route: str, request_id: str) -> RequestRecord:
+        """Begin the record of a request that arrived."""
+        record = RequestRecord(request_id, self.tracing.begin(scope["headers"], scope["method"], route, request_id))
+        for listener in self.listeners:
+            listener(record)
+        return record
 
-    def ended(self, route: str, scope: Scope, client: ClientResponse) -> None:
-        """Note a request's end."""
-        duration_s = time.perf_counter() - client.arrived_s
-        self.metrics.ended(route, client, duration_s)
-        status = int(client.status)
-        client.trace.end(
+    @contextmanager
+    def recording(self, route: str, scope: Scope, record: RequestRecord) -> Iterator[None]:
+        """Count a request as in flight during a block, and note its end."""
+        self.metrics.began()
+        try:
+            yield
+        finally:
+            self._end(route, scope, record)
+
+    def _end(self, route: str, scope: Scope, record: RequestRecord) -> None:
+        duration_s = time.perf_counter() - record.arrived_s
+        self.metrics.ended(route, record, duration_s)
+        status = int(record.status)
+        record.trace.end(
             status,
-            failed=client.broken or status >= 500,
-            path=client.path,
-            reason=client.reason,
-            attempts=client.attempts,
-            sent_bytes=client.sent_bytes,
+            failed=record.broken or status >= 500,
+            path=record.path,
+            reason=record.reason,
+            attempts=record.attempts,
+            sent_bytes=record.sent_bytes,
         )
-        if self.access_log.which != "off" and self.access_log.wants(status, broken=client.broken):
-            self.access_log.add(self._entry(route, scope, client, duration_s))
+        if self.access_log.which != "off" and self.access_log.wants(status, broken=record.broken):
+            self.access_log.add(self._entry(route, scope, record, duration_s))
 
-    def _entry(self, route: str, scope: Scope, client: ClientResponse, duration_s: float) -> Entry:
+    def _entry(self, route: str, scope: Scope, record: RequestRecord, duration_s: float) -> Entry:
         caller = caller_of(scope)
         name = caller.name if caller is not None else ""
         return Entry(
             time_s=time.time(),
-            request_id=client.request_id,
+            request_id=record.request_id,
             tenant=tenant_of(scope["headers"], self._tenant_header, name),
             route=route,
-            path=client.path,
-            reason=client.reason,
-            status=int(client.status),
-            broken=client.broken,
-            left=client.left,
-            prefill=client.prefill_url,
-            decode=client.decode_url,
-            attempts=client.attempts,
-            wait_s=client.waited_s,
-            ttft_s=client.ttft_s,
+            path=record.path,
+            reason=record.reason,
+            status=int(record.status),
+            broken=record.broken,
+            left=record.left,
+            prefill=record.prefill_url,
+            decode=record.decode_url,
+            attempts=record.attempts,
+            wait_s=record.waited_s,
+            ttft_s=record.ttft_s,
             duration_s=duration_s,
-            sent_bytes=client.sent_bytes,
-            trace_id=client.trace.trace_id,
+            sent_bytes=record.sent_bytes,
+            trace_id=record.trace.trace_id,
         )
-
-
-class Exchange:
-    """One request, from its head to its end."""
-
-    __slots__ = ("_client", "_route", "_scope", "_telemetry")
-
-    def __init__(self, telemetry: RequestTelemetry, route: str, scope: Scope, client: ClientResponse) -> None:
-        self._telemetry = telemetry
-        self._route = route
-        self._scope = scope
-        self._client = client
-
-    def __enter__(self) -> None:
-        """Begin."""
-        self._telemetry.metrics.began()
-
-    def __exit__(self, *_: object) -> None:
-        """End, however."""
-        self._telemetry.ended(self._route, self._scope, self._client)

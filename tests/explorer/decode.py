@@ -10,7 +10,7 @@ from typing import Any
 
 from baton.kv_connector.handoff.gather import Flow
 from baton.kv_connector.handoff.incoming import BlockReservation, ConsumerTransfer, Phase
-from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Message
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
@@ -158,7 +158,7 @@ class DecodeSide:
     def _on_verify(self, flow: str) -> None:
         transfer = self.verifying.pop(0)  # there is one thread
         assert transfer.commit is not None
-        content = self.wanted[transfer_of(flow)].content
+        content = self.wanted[transfer_id_of_flow(flow)].content
         wrong = transfer.commit.digests != digests(content)
         waited_for = self.machine.verified(transfer, "wrong" if wrong else "", mismatch=wrong)
         if waited_for and wrong and "flipped" not in content:
@@ -300,7 +300,7 @@ class DecodeSide:
 
     def started(self) -> frozenset[str]:
         """Transfers whose prompts P computes, as far as the scheduler has been told."""
-        return frozenset(transfer_of(flow) for flow, t in self.machine.transfers.items() if t.started)
+        return frozenset(transfer_id_of_flow(flow) for flow, t in self.machine.transfers.items() if t.started)
 
     def key(self) -> tuple[Any, ...]:
         """Everything that tells two states apart is in the attributes."""

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from baton.kv_connector.handoff.outgoing import ProducerTransfer, Prompt, Push
 from baton.kv_connector.handoff.producer import verify_none
 from baton.kv_connector.handoff.pushing import TransferLayout
-from baton.kv_connector.layout.tp_mapping import transfer_of
+from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
 from baton.kv_connector.protocol.messages import Fail, Hello, Message
 from tests.explorer.freeze import in_order
 from tests.explorer.scope import (
@@ -173,13 +173,13 @@ class PrefillSide:
         assert handle not in self.pushes, "what is being pushed is not handed out again"
         self.pushes[handle] = push
         source, target = push.transfer.source_blocks[0][piece.start], reservation.blocks[0][piece.start]
-        return [Submitted(handle, transfer_of(handle[0]), reservation.engine, source, target, piece.layer)]
+        return [Submitted(handle, transfer_id_of_flow(handle[0]), reservation.engine, source, target, piece.layer)]
 
     def _on_done(self, handle: tuple[str, int], ok: bool) -> None:
         self.machine.push_done(self.pushes.pop(handle), ok, 0.0)
 
     def _on_digest(self, flow: str) -> None:
-        content = digests(self.sources[transfer_of(flow)].content)  # of what is there by now
+        content = digests(self.sources[transfer_id_of_flow(flow)].content)  # of what is there by now
         self.machine.digested(self.digesting.pop(0), content, 0.0)  # there is one thread
 
     def _on_deliver(self, message: Message) -> None:
@@ -206,7 +206,7 @@ class PrefillSide:
 
     def _hear(self) -> None:
         for transfer, _ in self.machine.ended:
-            self.fan_out.ended(transfer_of(transfer.transfer_id), transfer.transfer_id)
+            self.fan_out.ended(transfer_id_of_flow(transfer.transfer_id), transfer.transfer_id)
         self.fan_out.collect()
         for request_id in self.fan_out.released:
             name = request_id.removesuffix(AT)

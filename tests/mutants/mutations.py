@@ -153,7 +153,7 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/response",
         ("_TAIL_BYTES: Final = len(END_OF_STREAM) + 4", "_TAIL_BYTES: Final = len(END_OF_STREAM) + 3"),
         ("    if not tail.rstrip().endswith(END_OF_STREAM):\n", "    if False:\n"),
-        ("if client.path == DISAGGREGATED and opened.recomputed:", "if False:"),
+        ("if record.path == DISAGGREGATED and opened.recomputed:", "if False:"),
     ),
     *_of(
         "proxy/handler/failover.py",

@@ -13,7 +13,7 @@ from baton.kv_connector.layout.tp_mapping import (
     named,
     readers,
     sources,
-    transfer_of,
+    transfer_id_of_flow,
 )
 
 SIZES = range(1, 17)
@@ -81,5 +81,5 @@ def test_a_flow_is_named_after_its_ranks() -> None:
     """Between single ranks it is the transfer itself, as earlier versions call it."""
     assert flow_id("t", Grid(), Grid(), 0, 0) == "t"
     assert flow_id("t", Grid(2, 2), Grid(1), 3, 0) == "t/3-0"
-    assert (transfer_of("t/3-0"), transfer_of("t")) == ("t", "t")
+    assert (transfer_id_of_flow("t/3-0"), transfer_id_of_flow("t")) == ("t", "t")
     assert (named("t/3-0"), named("t")) == ({"transfer_id": "t", "flow": "3-0"}, {"transfer_id": "t"})

@@ -4,7 +4,7 @@ import pytest
 
 from baton.contracts.kv_transfer import FIELD, Role, TransferParams, TransferParamsError, new_transfer_id, sign
 from baton.contracts.secret import ClusterSecret
-from baton.node.http.transfer_params import transfer_of
+from baton.node.http.transfer_params import verified_params
 
 SECRET = ClusterSecret(b"the secret of this cluster")
 PARAMS = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="tcp://10.0.0.1:9100")
@@ -14,7 +14,7 @@ FORGED = sign(PARAMS, ClusterSecret(b"the secret of another cluster"))
 
 def find(content: object, *, role: Role = "decode") -> TransferParams | None:
     """Look into a body as a client would send it."""
-    return transfer_of(json.dumps(content).encode(), role, SECRET)
+    return verified_params(json.dumps(content).encode(), role, SECRET)
 
 
 def test_a_signed_transfer_is_found() -> None:
@@ -43,7 +43,7 @@ def test_a_body_without_transfer_passes(content: object) -> None:
 )
 def test_what_is_no_json_passes(body: bytes) -> None:
     """Nobody behind us can read parameters out of it either."""
-    assert transfer_of(body, "decode", SECRET) is None
+    assert verified_params(body, "decode", SECRET) is None
 
 
 @pytest.mark.parametrize("value", [FORGED, {"do_remote_prefill": True}, {}, [], "x", 0, False])
@@ -71,22 +71,22 @@ def test_unsigned_parameters_are_refused_at_any_depth(content: object) -> None:
 def test_other_encodings_hide_nothing(encoding: str) -> None:
     """The server's JSON parser detects them, so they are looked into as well."""
     with pytest.raises(TransferParamsError):
-        transfer_of(json.dumps({FIELD: FORGED}).encode(encoding), "decode", SECRET)
+        verified_params(json.dumps({FIELD: FORGED}).encode(encoding), "decode", SECRET)
 
 
 def test_escapes_hide_nothing() -> None:
     """A key may be written with escapes."""
     body = json.dumps({FIELD: FORGED}).replace("kv_", "kv\\u005f").encode()
     with pytest.raises(TransferParamsError):
-        transfer_of(body, "decode", SECRET)
+        verified_params(body, "decode", SECRET)
 
 
 def test_of_two_equal_keys_the_last_one_counts() -> None:
     """As in the server's parser: a good first one does not cover a bad second one."""
     good, bad = json.dumps(SIGNED), json.dumps(FORGED)
-    assert transfer_of(f'{{"{FIELD}": {bad}, "{FIELD}": {good}}}'.encode(), "decode", SECRET) == PARAMS
+    assert verified_params(f'{{"{FIELD}": {bad}, "{FIELD}": {good}}}'.encode(), "decode", SECRET) == PARAMS
     with pytest.raises(TransferParamsError):
-        transfer_of(f'{{"{FIELD}": {good}, "{FIELD}": {bad}}}'.encode(), "decode", SECRET)
+        verified_params(f'{{"{FIELD}": {good}, "{FIELD}": {bad}}}'.encode(), "decode", SECRET)
 
 
 def test_parameters_for_the_other_role_are_refused() -> None:
@@ -107,4 +107,4 @@ def test_a_body_too_deep_to_search_is_refused() -> None:
     """What cannot be looked into is not let through."""
     body = b'{"kv_transfer_params": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     with pytest.raises(TransferParamsError, match="deep"):
-        transfer_of(body, "decode", SECRET)
+        verified_params(body, "decode", SECRET)

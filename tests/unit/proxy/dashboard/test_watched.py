@@ -10,9 +10,10 @@ import pytest
 from baton.contracts.configuration.schema import ProxyConfig
 from baton.proxy.dashboard import recorder
 from baton.proxy.dashboard.recorder import RequestRecorder
-from baton.proxy.dashboard.watched import MAX_LEGS, WatchedClient
+from baton.proxy.dashboard.watched import MAX_LEGS, WatchedTrace
 from baton.proxy.http_server.connection_budget import ConnectionBudget
 from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.telemetry.metrics import Metrics
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 from baton.proxy.tracing.traces import Leg, Trace
@@ -54,11 +55,16 @@ class Told(Trace):
         self.heard.append(f"end {status}")
 
 
-def client(telemetry: RequestTelemetry, name: str = "r", trace: Trace | None = None) -> ClientResponse:
-    """The client of a request that arrives now."""
-    claims = ConnectionBudget(lambda: 100, lambda: None)
-    more = {"trace": trace} if trace is not None else {}
-    return telemetry.client(None, Writer(), claims.claim(), name, **more)
+def begin(telemetry: RequestTelemetry, name: str = "r", trace: Trace | None = None) -> RequestRecord:
+    """The record of a request that arrives now."""
+    if trace is not None:
+        telemetry.tracing.begin = lambda *_: trace  # type: ignore[method-assign]
+    return telemetry.begin({"headers": [], "method": "POST"}, "/v1/x", name)
+
+
+def response(record: RequestRecord) -> ClientResponse:
+    """The response to its client."""
+    return ClientResponse(None, Writer(), ConnectionBudget(lambda: 100, lambda: None).claim(), record)  # type: ignore[arg-type]
 
 
 @asynccontextmanager
@@ -74,12 +80,12 @@ async def watching() -> AsyncIterator[tuple[RequestTelemetry, RequestRecorder]]:
 async def test_nobody_looks_and_nothing_is_noted() -> None:
     """Before the first look and after the last one, clients are as ever, and nothing is kept."""
     async with watching() as (telemetry, made):
-        watched = client(telemetry)
+        watched = begin(telemetry)
         made.stop()
-        plain = client(telemetry)
+        plain = begin(telemetry)
         shown = made.shown()
 
-    assert (type(watched), type(plain)) == (WatchedClient, ClientResponse)
+    assert [isinstance(each.trace, WatchedTrace) for each in (watched, plain)] == [True, False]
     assert shown == {"live": [], "live_total": 0, "recent": []}
 
 
@@ -87,30 +93,31 @@ async def test_a_look_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page that is closed says nothing; a request that ends then is kept by nobody."""
     monkeypatch.setattr(recorder, "LOOK_S", 0.01)
     async with watching() as (telemetry, made):
-        late = client(telemetry)
+        late = begin(telemetry)
         while made.is_watched:  # noqa: ASYNC110  # nobody is told of its end
             await asyncio.sleep(0.01)
         late.trace.end(200, failed=False)
 
-        assert telemetry.client is ClientResponse
+        assert telemetry.listeners == []
         assert made.shown()["recent"] == []
 
 
 async def test_a_stream_is_followed_through_its_phases() -> None:
     """Waiting, prefill, decode, streaming, ended: with its legs, its chunks and the mean gap between them."""
     async with watching() as (telemetry, made):
-        watched = client(telemetry)
+        watched = begin(telemetry)
         phases = [made.shown()["live"][0]["phase"]]
         watched.attempts, watched.prefill_url, watched.decode_url = 1, "http://p", "http://d"
         decode, prefill = watched.trace.leg("decode", "http://d"), watched.trace.leg("prefill", "http://p")
         phases.append(made.shown()["live"][0]["phase"])
         prefill.end()
         phases.append(made.shown()["live"][0]["phase"])
-        await watched.start(200, [], b"data: 1\n\n", streams=True)
+        client = response(watched)
+        await client.start(200, [], b"data: 1\n\n", streams=True)
         decode.event("first bytes")
         phases.append(made.shown()["live"][0]["phase"])
         for chunk in (b"data: 2\n\n", b"", b"data: 3\n\n"):
-            watched.write(chunk)
+            client.write(chunk)
         decode.end()
         watched.trace.end(200, failed=False)
         shown = made.shown()
@@ -129,7 +136,7 @@ async def test_a_trace_hears_what_it_would_have_heard() -> None:
     """Watching does not take a request's spans away, nor the header that its legs carry."""
     async with watching() as (telemetry, _):
         told = Told()
-        watched = client(telemetry, trace=told)
+        watched = begin(telemetry, trace=told)
         watched.let_in(watched.arrived_s)
         watched.trace.leg("decode", "u").end("cut")
         watched.trace.event("retry", leg="decode")
@@ -144,14 +151,14 @@ async def test_what_is_watched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     for name, most in {"MOST_WATCHED": 5, "MOST_SHOWN": 3}.items():
         monkeypatch.setattr(recorder, name, most)
     async with watching() as (telemetry, made):
-        clients = [client(telemetry, f"r{number}") for number in range(7)]
+        clients = [begin(telemetry, f"r{number}") for number in range(7)]
         for _ in range(20):
             clients[4].trace.leg("decode", "u")
         shown = made.shown()
         for each in clients:
             each.trace.end(200, failed=False)
         for number in range(200):
-            client(telemetry, f"s{number}").trace.end(200, failed=False)
+            begin(telemetry, f"s{number}").trace.end(200, failed=False)
         after = made.shown()
 
     assert (len(shown["live"]), shown["live_total"]) == (3, 5)
@@ -163,9 +170,10 @@ async def test_what_is_watched_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_no_text_of_a_request_is_shown() -> None:
     """Chunks are counted, not kept."""
     async with watching() as (telemetry, made):
-        watched = client(telemetry)
-        await watched.start(200, [(b"x-secret", b"header")], b"data: prompt\n\n", streams=True)
-        watched.write(b"data: answer\n\n")
+        watched = begin(telemetry)
+        client = response(watched)
+        await client.start(200, [(b"x-secret", b"header")], b"data: prompt\n\n", streams=True)
+        client.write(b"data: answer\n\n")
         shown = str(made.shown())
 
     assert "prompt" not in shown.replace("'prefill'", "")

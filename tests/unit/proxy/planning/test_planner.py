@@ -50,7 +50,7 @@ def planner(
         decode,
         prefill_router=Router(PrefixAffinity()),
         decode_router=Router(decode_policy or LeastLoad()),
-        conditional=LocalPrefillPolicy(local_below_bytes=local_below_bytes, max_own_bytes=max_own_bytes),
+        local_policy=LocalPrefillPolicy(local_below_bytes=local_below_bytes, max_own_bytes=max_own_bytes),
         when_no_prefill=when_no_prefill,
         key_header="x-session-id",
         prefill_patience_s=prefill_patience_s,

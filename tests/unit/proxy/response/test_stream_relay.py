@@ -10,6 +10,7 @@ from baton.contracts.http import DISAGGREGATED, REASON_HEADER, RECOMPUTED
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.planning.outcome import Opened
 from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.response.stream_relay import END_OF_STREAM, relay
 from baton.proxy.resume.stream import Stream
 
@@ -28,7 +29,7 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
         """The stream ends."""
 
     answer = SimpleNamespace(is_stream=True, status=200, headers=[], pour=pour, is_over=True)
-    client = SimpleNamespace(status=0, path="", start=start, write=sent.append, drained=None)
+    client = SimpleNamespace(record=RequestRecord("r"), start=start, write=sent.append, drained=None)
     stream = SimpleNamespace(passing=SimpleNamespace(take=lambda first: first[:6]), broken=told, ended=False)
 
     with pytest.raises(StreamBrokenError) as caught:
@@ -40,8 +41,8 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
     assert sent == [b"tokens"]
 
 
-async def passed(chunks: list[bytes], *, recomputed: bool = False) -> ClientResponse:
-    """Relay a stream that comes in these pieces, and passes through nothing; return the client's side."""
+async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRecord:
+    """Relay a stream that comes in these pieces, and passes through nothing; return what is known of it."""
     first, *rest = chunks
 
     async def pour(take: Callable[[bytes], bool], _drained: Any) -> None:
@@ -53,12 +54,12 @@ async def passed(chunks: list[bytes], *, recomputed: bool = False) -> ClientResp
 
     headers = [(REASON_HEADER.encode(), b"it says why")] if recomputed else []
     answer = SimpleNamespace(is_stream=True, status=200, headers=headers, pour=pour, is_over=not rest)
-    client = SimpleNamespace(
-        status=0, path=DISAGGREGATED, reason="", start=start, write=lambda _: True, drained=None, end=lambda: None
-    )
+    record = RequestRecord("r")
+    record.path = DISAGGREGATED
+    client = SimpleNamespace(record=record, start=start, write=lambda _: True, drained=None, end=lambda: None)
     opened = SimpleNamespace(answer=answer, first=first, recomputed=recomputed)
     await relay(cast("Any", opened), cast("Any", client), cast("Any", SimpleNamespace(passing=None, broken=None)))
-    return cast("ClientResponse", client)
+    return record
 
 
 @pytest.mark.parametrize("line_end", [b"\n\n", b"\r\n\r\n", b"\n", b""])
@@ -83,6 +84,6 @@ async def test_a_stream_without_its_last_event_has_broken(missing: int) -> None:
 )
 async def test_a_decode_node_that_computed_the_prompt_is_believed(path: str, reason: str, *, recomputed: bool) -> None:
     """The client's header says what happened, not what was planned."""
-    client = await passed([b"data: 1\n\n", END_OF_STREAM + b"\n\n"], recomputed=recomputed)
+    record = await passed([b"data: 1\n\n", END_OF_STREAM + b"\n\n"], recomputed=recomputed)
 
-    assert (client.path, client.reason) == (path, reason)
+    assert (record.path, record.reason) == (path, reason)

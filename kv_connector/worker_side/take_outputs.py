@@ -5,7 +5,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def drain(output: list[T]) -> list[T]:
+def take_outputs(output: list[T]) -> list[T]:
     """Empty an output list and return what was in it.
 
     Emptied before anything is done with it: were it emptied afterwards, an exception halfway would have the same
