@@ -21,13 +21,17 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 EXIT_WORKER_DIED: Final = 72  # exit status of an engine core that is ended here
-END_S: Final = 10.0  # for vLLM to end the engine core; it gives its workers 4 s
-NAME: Final = "VllmWorker-"  # how vLLM names worker processes; other children of this process are not looked after
+END_S: Final = 20.0  # for vLLM to end the engine core, on a busy machine too; it gives its workers 4 s
+# How vLLM names its processes. An engine inside of a program of the user's is left alone, and so are other children.
+ENGINE_CORE: Final = "EngineCore"
+WORKER: Final = "VllmWorker-"
 
 
 def watch_workers(end_s: float = END_S) -> None:
-    """Have this process ended `end_s` after the first of its worker processes has, if it runs on until then."""
-    workers = [child for child in multiprocessing.active_children() if child.name.startswith(NAME)]
+    """Have this engine core ended `end_s` after the first of its worker processes has, if it runs on until then."""
+    if not multiprocessing.current_process().name.startswith(ENGINE_CORE):
+        return
+    workers = [child for child in multiprocessing.active_children() if child.name.startswith(WORKER)]
     if workers:
         threading.Thread(target=_watch, args=(workers, end_s), name="baton-worker-deaths", daemon=True).start()
 

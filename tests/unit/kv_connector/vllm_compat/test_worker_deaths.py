@@ -10,7 +10,8 @@ ENGINE_CORE = """
 import multiprocessing, sys, time
 from baton.kv_connector.vllm_compat.worker_deaths import watch_workers
 
-name, worker_s, end_s, own_s = sys.argv[1], *map(float, sys.argv[2:])
+own_name, name, worker_s, end_s, own_s = *sys.argv[1:3], *map(float, sys.argv[3:])
+multiprocessing.current_process().name = own_name
 fork = multiprocessing.get_context("fork")
 worker = fork.Process(target=time.sleep, args=(worker_s,), name=name, daemon=True)
 worker.start()
@@ -21,9 +22,11 @@ wait_for_the_other_host()
 """
 
 
-def run_engine_core(name: str, *, worker_s: float, end_s: float, own_s: float) -> "subprocess.CompletedProcess[str]":
+def run_engine_core(
+    name: str, *, worker_s: float, end_s: float, own_s: float, own_name: str = "EngineCore_DP0"
+) -> "subprocess.CompletedProcess[str]":
     """Run one with a worker process that lives for `worker_s`; the core itself runs for `own_s`."""
-    command = [sys.executable, "-c", ENGINE_CORE, name, str(worker_s), str(end_s), str(own_s)]
+    command = [sys.executable, "-c", ENGINE_CORE, own_name, name, str(worker_s), str(end_s), str(own_s)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
@@ -47,5 +50,11 @@ def test_one_that_vllm_ends_in_time_ends_as_vllm_says() -> None:
 
 
 def test_other_children_may_end() -> None:
-    """Such as those of a program that runs the engine in its own process."""
+    """They are none of vLLM's workers."""
     assert run_engine_core("Process-1", worker_s=0.05, end_s=0.05, own_s=0.5).returncode == 0
+
+
+def test_a_program_that_runs_the_engine_in_its_own_process_is_not_ended() -> None:
+    """It may go on long after it has shut the engine down."""
+    done = run_engine_core("VllmWorker-0", worker_s=0.05, end_s=0.05, own_s=0.5, own_name="MainProcess")
+    assert done.returncode == 0
