@@ -23,7 +23,6 @@ from baton.loadtest.run.environment import environment, now
 from benchmarks.bench import report
 from benchmarks.bench.figures import BATON, OTHERS, Felts, first_tokens, streams
 from benchmarks.bench.interference import Asked, Felt, Setting, interfere
-from benchmarks.overlap.cpu import OtherCpu
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Cell, Measured
 from benchmarks.overlap.network import Network, NetworkError
 from benchmarks.overlap.peers import PeerError, install_nixl
@@ -39,6 +38,7 @@ from benchmarks.overlap.session import (
     rotated,
     wait_until_quiet,
 )
+from benchmarks.usage import OtherCpu
 
 CHUNK_TOKENS: Final = 2048  # vLLM's default
 REQUEST_TIMEOUT_S: Final = 120.0

@@ -18,8 +18,8 @@ from benchmarks.microbench.children import PREPARE, Children, PartError, Place
 from benchmarks.microbench.figures import Figure, line, to_plain
 from benchmarks.microbench.pushes import CACHE_BYTES
 from benchmarks.microbench.sender_cpu import LINK_MBIT_S
-from benchmarks.overlap.cpu import OtherCpu
 from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, NetworkError
+from benchmarks.usage import OtherCpu
 
 Part = Callable[[Children], Iterator[Figure]]
 

@@ -18,7 +18,6 @@ import aiohttp
 from baton.contracts.configuration.schema import TransferConfig
 from baton.deploy.environment import zygote_environment
 from baton.deploy.forkserver import ForkServer, ForkServerError
-from benchmarks.overlap.cpu import OtherCpu
 from benchmarks.overlap.figures import UPSTREAM, Cell, Figures, figures
 from benchmarks.overlap.network import Network, NetworkError
 from benchmarks.overlap.processes import Processes, RigError
@@ -26,6 +25,7 @@ from benchmarks.overlap.report import table, to_plain
 from benchmarks.overlap.rig import Kv, Rig
 from benchmarks.overlap.servers import Servers
 from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts
+from benchmarks.usage import OtherCpu
 
 REQUEST_TIMEOUT_S: Final = 60.0
 MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"

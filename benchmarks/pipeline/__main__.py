@@ -17,13 +17,13 @@ from baton.deploy.embedded_model import bench_model
 from baton.deploy.environment import zygote_environment
 from baton.deploy.forkserver import ForkServer, ForkServerError
 from baton.model_runner.pipeline.choose import Transfer
-from benchmarks.overlap.cpu import OtherCpu
 from benchmarks.overlap.network import Network, NetworkError
 from benchmarks.overlap.processes import Processes, RigError
 from benchmarks.overlap.session import Effort, MeasureError, prompts, rotated, wait_until_quiet
 from benchmarks.overlap.subjects import Plain
 from benchmarks.pipeline import servers
 from benchmarks.pipeline.figures import Cell, Load, Round, round_of, table
+from benchmarks.usage import OtherCpu
 
 WAY: Final = "async"
 WAYS: Final = get_args(Transfer)

@@ -36,12 +36,12 @@ from baton.loadtest.run import arguments as run_arguments
 from baton.loadtest.run import build
 from baton.loadtest.run import command as run_command
 from baton.loadtest.run.environment import environment, now
-from benchmarks.overlap.cpu import OtherCpu
 from benchmarks.overlap.processes import Processes, RigError
 from benchmarks.plan_check.figures import Comparison, Means, Runs, compare
 from benchmarks.plan_check.quiet import Quiet
 from benchmarks.plan_check.report import as_plain, comparison_table, markdown
 from benchmarks.plan_check.rig import BATCHED_TOKENS, Rig, Running
+from benchmarks.usage import OtherCpu
 
 MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
 SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(1, 2))

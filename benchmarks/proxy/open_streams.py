@@ -24,7 +24,7 @@ from baton.loadtest import words
 from baton.loadtest.client.wire import WireError
 from baton.loadtest.errors import LoadtestError, RunError, UsageError
 from baton.loadtest.run.environment import environment, now
-from benchmarks.proxy import proc
+from benchmarks import usage
 from benchmarks.proxy.collector import collector
 from benchmarks.proxy.load import Load, Taken
 from benchmarks.proxy.processes import Cores
@@ -94,7 +94,7 @@ async def run(given: argparse.Namespace, folder: Path) -> Found:
 
 
 async def _measure(given: argparse.Namespace, one: Running, load: Load) -> Found:
-    before, before_bytes = await one.mocks.settled(), proc.memory(one.pid).pss_bytes
+    before, before_bytes = await one.mocks.settled(), usage.memory(one.pid).pss_bytes
     began_s = time.monotonic()
     answers = [Taken() for _ in range(given.streams)]
     reading = asyncio.create_task(load.one_by_one(answers, given.tokens, given.starts_per_s))
@@ -102,7 +102,7 @@ async def _measure(given: argparse.Namespace, one: Running, load: Load) -> Found
         if reading.done():
             await reading
         await asyncio.sleep(0.1)
-    opened_s, after_bytes = time.monotonic(), proc.memory(one.pid).pss_bytes
+    opened_s, after_bytes = time.monotonic(), usage.memory(one.pid).pss_bytes
     if any(answer.ended for answer in answers):
         raise RunError("the first streams had ended before the last ones were open: ask for more --tokens")
     await reading

@@ -22,10 +22,10 @@ from benchmarks.proxy.figures import (
     over_rounds,
     ratio,
 )
-from benchmarks.proxy.proc import Memory
 from benchmarks.proxy.session import Result
 from benchmarks.proxy.stage import Plan
 from benchmarks.proxy.subjects import Missing, Subject
+from benchmarks.usage import Memory
 
 _COMPARED: Final = (REQUEST, CHUNK, ADDED, STARTS)
 _MIB: Final = 1 << 20

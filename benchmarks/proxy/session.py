@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 from baton.loadtest.errors import RunError
-from benchmarks.proxy import proc
+from benchmarks import usage
 from benchmarks.proxy.collector import collector
 from benchmarks.proxy.figures import Sample
 from benchmarks.proxy.load import Load
@@ -35,7 +35,7 @@ class Result:
     """All samples, by subject and round."""
 
     samples: dict[str, list[Sample]]
-    memory: dict[str, proc.Memory]  # after the last round
+    memory: dict[str, usage.Memory]  # after the last round
     noise: Noise
 
 
@@ -58,15 +58,15 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
         samples: dict[str, list[Sample]] = {subject.name: [] for subject in subjects}
         for number in range(plan.rounds):
             say(f"round {number + 1} of {plan.rounds}")
-            began_s, others_s = time.perf_counter(), proc.others_cpu_s([os.getpid()])
+            began_s, others_s = time.perf_counter(), usage.others_cpu_s([os.getpid()])
             alone = await _direct(plan, direct)
             first = number % len(running)  # nobody is always the first
             for one in running[first:] + running[:first]:
                 samples[one.subject.name].append(await _sample(plan, one, alone))
-            others_s = proc.others_cpu_s([os.getpid()]) - others_s
+            others_s = usage.others_cpu_s([os.getpid()]) - others_s
             noise.other_cores.append(others_s / (time.perf_counter() - began_s))
         noise.load_after = os.getloadavg()[0]
-        memory = {one.subject.name: proc.memory(one.pid) for one in running}
+        memory = {one.subject.name: usage.memory(one.pid) for one in running}
         enough = plan.rounds * plan.short_requests * TRACED > 10
         if enough and not traces.batches and any(subject.dialect == "baton" for subject in subjects):
             raise RunError("no trace has come: Baton was not measured as is said")
@@ -109,7 +109,7 @@ async def _again(load: Load, plan: Plan) -> list[float]:
 async def _metered(one: Running, load: Coroutine[Any, Any, T], requests: int) -> tuple[T, float]:
     """Run a load; return what came of it, and the proxy's CPU time."""
     before = await one.mocks.settled()
-    cpu_s = proc.cpu_s(one.pid)
+    cpu_s = usage.cpu_s(one.pid)
     came = await load
     await expect(one.mocks, before, requests, one.subject.name)
-    return came, proc.cpu_s(one.pid) - cpu_s
+    return came, usage.cpu_s(one.pid) - cpu_s

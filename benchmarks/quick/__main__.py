@@ -18,12 +18,12 @@ from baton.loadtest.client.wire import WireError
 from baton.loadtest.errors import LoadtestError
 from baton.loadtest.run.environment import environment, now
 from benchmarks.microbench.children import PREPARE, Children, PartError
-from benchmarks.overlap.cpu import OtherCpu
 from benchmarks.overlap.processes import RigError
 from benchmarks.overlap.session import MeasureError
 from benchmarks.proxy.figures import Spread
 from benchmarks.quick import connector, first_token, proxy
 from benchmarks.quick.ratios import Sample, beside, figures, from_plain, table, to_plain
+from benchmarks.usage import OtherCpu
 
 BASELINE: Final = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "quick.json"
 _FAILURES: Final = (PartError, RigError, ForkServerError, MeasureError, LoadtestError, WireError, OSError, TimeoutError)

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton.contracts.configuration.schema import TransferConfig
+from baton.deploy.cpu_quota import descendants
 from tests.chaos.cluster import ROUTE, Cluster, Shape, send_signal
 from tests.chaos.crowd import Crowd
 from tests.chaos.exchange import Exchange
 from tests.chaos.ledger import TAG, Watch
 from tests.chaos.matrix import table
-from tests.chaos.memory import descendants, pss_bytes
+from tests.chaos.memory import pss_bytes
 from tests.chaos.phases import Phase, phase_of
 from tests.chaos.workload import Reference, body_of
 from tests.e2e.stack import Server, Stack

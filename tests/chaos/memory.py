@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from baton.deploy.cpu_quota import descendants
 from tests.e2e.stack import Server
 
 ALLOWED_SHARE: Final = 0.05  # growth beyond that of a plain server under the same storm
@@ -41,18 +42,6 @@ def processes_of(server: Server) -> dict[str, int]:
     found = {server.name: server.child.pid}
     for pid in descendants(server.child.pid):
         found[f"{server.name}/{_title(pid)}"] = pid
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """Return children and their children."""
-    found: list[int] = []
-    try:
-        for task in (_PROC / str(pid) / "task").iterdir():
-            for child in (task / "children").read_text().split():
-                found += [int(child), *descendants(int(child))]
-    except (FileNotFoundError, ProcessLookupError):
-        pass  # it ended meanwhile
     return found
 
 

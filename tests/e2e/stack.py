@@ -14,6 +14,7 @@ import httpx
 
 from baton.contracts.http import INTEGRITY_PATH, NODE_PATH, TRANSFERS_PATH
 from baton.contracts.secret import generate_secret, read_secret
+from baton.deploy.cpu_quota import descendants
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
 from baton.node.startup.flags import ranks_of
@@ -66,6 +67,14 @@ class Server:
                     return
             time.sleep(0.05)
         raise RuntimeError(f"{self.name} was not ready within {timeout_s} s:\n{self.tail()}")
+
+    def process(self, title: str) -> int:
+        """Return the process id of the one of its processes whose title begins so."""
+        assert self.child is not None
+        (found,) = (
+            pid for pid in descendants(self.child.pid) if Path(f"/proc/{pid}/cmdline").read_text().startswith(title)
+        )
+        return found
 
     def stop(self) -> None:
         """Stop the process and wait for its end."""

@@ -19,6 +19,7 @@ HANG_IN = "HANG_IN"  # environment: "module:Class.method" of the engine that sle
 HANG_FILE = (
     "HANG_FILE"  # environment: once this file is there, the fifth such call sleeps so many seconds and renames it
 )
+HANG_EVERY = "HANG_EVERY"  # environment: another number than the fifth
 LEAK_FILE = "LEAK_FILE"  # environment: while this file exists, the next reservation keeps one block, and removes it
 
 
@@ -87,11 +88,11 @@ def hanging_decode_node(argv: Sequence[str]) -> None:
     module, _, name = os.environ[HANG_IN].partition(":")
     owner, method = getattr(import_module(module), name.partition(".")[0]), name.partition(".")[2]
     real, order = getattr(owner, method), Path(os.environ[HANG_FILE])
-
+    every = int(os.environ.get(HANG_EVERY, "5"))
     calls = itertools.count(1)
 
     def planted_sleep(*args: Any, **kwargs: Any) -> Any:
-        if order.exists() and next(calls) % 5 == 0:
+        if order.exists() and next(calls) % every == 0:
             with suppress(FileNotFoundError):  # another rank has taken it
                 seconds = float(order.read_text())
                 order.rename(order.with_suffix(".taken"))  # the test removes it as soon as it is there

@@ -5,7 +5,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -73,24 +72,7 @@ def test_synchronous_stages_give_the_same_tokens(stack: Stack, trio: Trio) -> No
 
 def stage_process(server: Server, rank: int) -> int:
     """The process id of a stage of this server."""
-    assert server.child is not None
-    parents, names = {}, {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                names[int(folder.name)] = (folder / "cmdline").read_text().strip("\0 ")
-            except OSError:
-                continue  # it has just ended
-            parents[int(folder.name)] = int(fields[1])
-
-    def is_ours(pid: int) -> bool:
-        while pid in parents and pid != server.child.pid:  # type: ignore[union-attr]  # asserted above
-            pid = parents[pid]
-        return pid == server.child.pid  # type: ignore[union-attr]
-
-    (found,) = (pid for pid, name in names.items() if name.startswith(f"VLLM::Worker_PP{rank}") and is_ours(pid))
-    return found
+    return server.process(f"VLLM::Worker_PP{rank}")
 
 
 class Running:

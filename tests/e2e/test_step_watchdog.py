@@ -1,6 +1,7 @@
 """A step that hangs in a real node: the node ends within the bound and a little, and its log shows where it hung."""
 
 import json
+import os
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from baton.kv_connector.vllm_compat.worker_deaths import END_S, EXIT_WORKER_DIED
 from baton.model_runner.watchdog import EXIT_OVERDUE, TICK_S
 from tests.e2e.client import body_for
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.targets import HANG_FILE, HANG_IN
+from tests.e2e.targets import HANG_EVERY, HANG_FILE, HANG_IN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -106,4 +108,27 @@ def test_a_step_that_hangs_ends_the_node(
     assert took_s > BOUND_S
     assert f"{call} has not returned for" in log
     assert f"ends with status {EXIT_OVERDUE}" in log
+    assert "in planted_sleep" in log
+
+
+@pytest.mark.exhaustive
+def test_an_engine_core_that_hangs_when_a_worker_has_died_ends(stack: Stack, tmp_path: Path) -> None:
+    """As one does, now and then, that waits for a rank on another host: vLLM's executor is never told of the death."""
+    (order := tmp_path / "order").write_text(str(FOR_EVER_S))
+    hang = {
+        HANG_FILE: str(order),
+        HANG_EVERY: "1",
+        HANG_IN: "vllm.v1.executor.multiproc_executor:MultiprocExecutor.shutdown",
+    }
+    server = stack.node(
+        "decode", *FLOAT32, "-tp", "2", name="deaf", target="tests.e2e.targets:hanging_decode_node", env=hang
+    )
+    server.wait_ready()
+
+    os.kill(server.process("VLLM::Worker_TP1"), signal.SIGKILL)
+
+    assert server.child is not None
+    assert server.child.wait(END_S + PATIENCE_S) != 0
+    log = server.log.read_text(errors="replace")
+    assert f"ends with status {EXIT_WORKER_DIED}" in log
     assert "in planted_sleep" in log

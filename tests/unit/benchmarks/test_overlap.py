@@ -4,7 +4,6 @@ import sys
 import pytest
 
 from benchmarks.overlap.__main__ import layer_syncs, main, parser
-from benchmarks.overlap.cpu import machine_ticks, stolen_ticks, tree_ticks
 from benchmarks.overlap.network import NetworkError, maker_of, refuse_unprivileged, sent_bytes
 
 NET_DEV = """Inter-|   Receive                                                |  Transmit
@@ -34,23 +33,6 @@ def test_the_links_bytes_are_the_device_that_sent_them() -> None:
     assert sent_bytes(NET_DEV) == 76543210
     with pytest.raises(NetworkError, match="eth7"):
         sent_bytes(NET_DEV, "eth7")
-
-
-def test_user_and_system_time_count_and_waiting_does_not() -> None:
-    """Interrupts do not either: they move our own packets."""
-    assert machine_ticks("cpu  10 2 30 4000 50 6 7 8 0 0\ncpu0 1 1 1 1\n") == 42
-
-
-def test_time_that_the_host_took_is_read() -> None:
-    """The eighth figure."""
-    assert stolen_ticks("cpu  10 2 30 4000 50 6 7 8 0 0\ncpu0 1 1 1 1\n") == 8
-
-
-def test_a_process_tree_counts_descendants_alone() -> None:
-    """Everything else on the machine is a disturbance."""
-    processes = {1: (0, 1000), 10: (1, 5), 11: (10, 7), 12: (11, 11), 20: (1, 500)}
-
-    assert tree_ticks(processes, 10) == 23
 
 
 def test_every_policy_of_the_configuration_is_measured() -> None:

@@ -5,11 +5,11 @@ import pytest
 
 from benchmarks.proxy.__main__ import main, put
 from benchmarks.proxy.figures import ASGI, BATON, HTTPX
-from benchmarks.proxy.proc import Memory
 from benchmarks.proxy.report import markdown, to_plain
 from benchmarks.proxy.session import Noise, Result
 from benchmarks.proxy.stage import Plan
 from benchmarks.proxy.subjects import Missing, Place, subjects
+from benchmarks.usage import Memory
 from tests.unit.benchmarks.proxy.test_figures import costs
 
 ABOUT = {"when": "2026-01-02T03:04:05+00:00", "system": "Linux x86_64", "cpus": 2}

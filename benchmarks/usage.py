@@ -1,0 +1,94 @@
+"""CPU and memory of process trees, and of everything else on this machine: a figure taken on a busy machine is none."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple, TypeVar
+
+import psutil
+
+T = TypeVar("T")
+
+_CPUCLOCK_SCHED: Final = 2  # of linux/posix-timers.h: all threads of a process, living and ended, in ns
+
+
+class Memory(NamedTuple):
+    """Of a process tree."""
+
+    rss_bytes: int  # shared pages count in each process
+    pss_bytes: int  # shared pages are divided among those that share them
+
+
+class OtherCpu:
+    """All user and system time of the machine less that of our own process tree; interrupts, which move packets, too."""
+
+    def __init__(self, root: int) -> None:
+        """`root` is the process whose descendants count as ours."""
+        self._root = root
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin a measurement."""
+        self._since_s = time.monotonic()
+        self._others_s = self._others()
+        self._stolen_s = psutil.cpu_times().steal
+
+    def other_cores(self) -> float:
+        """Return the CPU that other processes have used since `restart`, in cores."""
+        return max(0.0, self._cores(self._others() - self._others_s))
+
+    def stolen_cores(self) -> float:
+        """Return the CPU that the host has taken from this machine since `restart`, in cores; 0 where it does not say."""
+        return self._cores(psutil.cpu_times().steal - self._stolen_s)
+
+    def _cores(self, seconds: float) -> float:
+        return seconds / (time.monotonic() - self._since_s)
+
+    def _others(self) -> float:
+        machine = psutil.cpu_times()
+        return float(machine.user + machine.nice + machine.system) - sum(_read(tree(self._root), _with_children_s))
+
+
+def tree(root: int) -> list[psutil.Process]:
+    """Return a process and all below it; none if it has ended."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(root)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def cpu_s(root: int) -> float:
+    """Return the CPU time of a process tree so far, that of children that have ended included."""
+    return float(sum(_read(tree(root), lambda process: _own_cpu_s(process) + sum(process.cpu_times()[2:4]))))
+
+
+def memory(root: int) -> Memory:
+    """Return the memory of a process tree."""
+    parts = _read(tree(root), psutil.Process.memory_full_info)
+    return Memory(sum(part.rss for part in parts), sum(part.pss for part in parts))
+
+
+def others_cpu_s(roots: Sequence[int]) -> float:
+    """Return the CPU time of all processes but some trees."""
+    ours = {process.pid for root in roots for process in tree(root)}
+    return sum(_read((process for process in psutil.process_iter() if process.pid not in ours), _with_children_s))
+
+
+def _read(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], T]) -> list[T]:
+    """Read something of each; those that end meanwhile are left out."""
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            found.append(read(process))
+    return found
+
+
+def _with_children_s(process: psutil.Process) -> float:
+    return float(sum(process.cpu_times()[:4]))  # user, system, and both of children that have ended
+
+
+def _own_cpu_s(process: psutil.Process) -> float:
+    try:
+        return time.clock_gettime(~process.pid << 3 | _CPUCLOCK_SCHED)
+    except OSError:  # it has just ended
+        return float(sum(process.cpu_times()[:2]))

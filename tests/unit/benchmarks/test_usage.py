@@ -1,0 +1,43 @@
+"""CPU and memory of real process trees."""
+
+import os
+import subprocess
+import sys
+
+from benchmarks.usage import OtherCpu, cpu_s, memory, others_cpu_s, tree
+
+BURN = "import time\nwhile time.process_time() < 0.15: pass\n"
+# A process that leaves its work to a child that ends, and to one that stays.
+PROGRAM = (
+    f"import subprocess, sys\nburn = {BURN!r}\n"
+    "subprocess.run([sys.executable, '-c', burn])\n"
+    "child = subprocess.Popen([sys.executable, '-c', burn + 'print(flush=True); input()'], stdin=subprocess.PIPE,\n"
+    "    stdout=subprocess.PIPE)\n"
+    "child.stdout.readline()\nprint(flush=True)\ninput()\nchild.communicate(b'.')"
+)
+
+
+def test_cpu_of_children_counts_whether_they_live_or_have_ended() -> None:
+    """For a tree, and for everything but a tree; what this machine's other processes used is less."""
+    others_s, other_cpu = others_cpu_s([]), OtherCpu(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        used_s, held, processes = cpu_s(process.pid), memory(process.pid), tree(process.pid)
+        process.communicate(b"\n")
+
+    assert used_s >= 0.28  # ticks are cut off
+    assert held.rss_bytes >= held.pss_bytes > 0
+    assert len(processes) == 2
+    assert others_cpu_s([]) - others_s >= 0.28
+    assert others_cpu_s([os.getpid()]) < others_cpu_s([])
+    assert other_cpu.other_cores() >= 0.0
+    assert other_cpu.stolen_cores() >= 0.0
+
+
+def test_a_process_that_has_ended_has_no_tree() -> None:
+    """And has used nothing."""
+    process = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+
+    assert tree(int(process.stdout)) == []
+    assert cpu_s(int(process.stdout)) == 0
