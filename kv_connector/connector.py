@@ -44,7 +44,7 @@ from baton.kv_connector.vllm_compat.versions import (
 )
 from baton.kv_connector.vllm_compat.worker_deaths import watch_workers
 from baton.kv_connector.worker_side.decode import DecodeWorker
-from baton.kv_connector.worker_side.hosts import door_of, meet
+from baton.kv_connector.worker_side.hosts import door_of, verify_hosts_agree
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.worker_factory import Worker, make_worker
 
@@ -133,7 +133,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         self._status = StatusServer(path, made.snapshot, self._worker.cancel, timeline, door)
         self._worker.start()
         self._status.start()
-        meet(self._vllm_config, self._config)
+        verify_hosts_agree(self._vllm_config, self._config)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         """Where this rank is reached, for the scheduler's side."""

@@ -10,15 +10,15 @@ from vllm.distributed.parallel_state import get_pp_group
 from vllm.v1.worker import cpu_worker
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from baton.model_runner.lifetime import end_with_parent
+from baton.model_runner.multi_host import MultiHostWorker
+from baton.model_runner.parent_death import end_with_parent
 from baton.model_runner.pipeline import choose, lane
 from baton.model_runner.reports import Reports
-from baton.model_runner.ties import Tied
 from baton.model_runner.voids_first import VoidsFirst, refuse_v2
 from baton.model_runner.watched import Watched
 
 
-class EngineWorker(Tied, Watched, Reports, VoidsFirst, CPUWorker):
+class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, CPUWorker):
     """vLLM's CPU worker for a Baton node, with vLLM's model runner."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -66,8 +66,8 @@ class Worker(EngineWorker):
 
     def init_device(self) -> None:
         """Make our runner where vLLM's code makes its own."""
+        from baton.model_runner.runner.attribute_patch import in_place_of
         from baton.model_runner.runner.cpu import CpuRunner
-        from baton.model_runner.runner.place import in_place_of
 
         with in_place_of(cpu_worker, "CPUModelRunner", CpuRunner):
             super().init_device()

@@ -6,15 +6,15 @@ from typing import Any
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_worker import Worker as GpuWorker
 
-from baton.model_runner.lifetime import end_with_parent
 from baton.model_runner.model_stream import ModelStream
+from baton.model_runner.multi_host import MultiHostWorker
+from baton.model_runner.parent_death import end_with_parent
 from baton.model_runner.reports import Reports
-from baton.model_runner.ties import Tied
 from baton.model_runner.voids_first import VoidsFirst, refuse_v2
 from baton.model_runner.watched import Watched
 
 
-class EngineWorker(ModelStream, Tied, Watched, Reports, VoidsFirst, GpuWorker):
+class EngineWorker(ModelStream, MultiHostWorker, Watched, Reports, VoidsFirst, GpuWorker):
     """vLLM's GPU worker for a Baton node, with vLLM's model runner, V1 or V2."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -37,8 +37,8 @@ class Worker(EngineWorker):
 
     def init_device(self) -> None:
         """Have a vLLM that makes its runner in here make ours."""
+        from baton.model_runner.runner.attribute_patch import in_place_of
         from baton.model_runner.runner.cuda import CudaRunner
-        from baton.model_runner.runner.place import in_place_of
 
         has_hook = hasattr(GpuWorker, "_make_model_runner")
         with nullcontext() if has_hook else in_place_of(gpu_model_runner, "GPUModelRunner", CudaRunner):

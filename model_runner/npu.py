@@ -6,14 +6,14 @@ from vllm_ascend.worker import worker as ascend_worker  # type: ignore[import-no
 from vllm_ascend.worker.worker import NPUWorker  # type: ignore[import-not-found,unused-ignore]
 
 from baton.model_runner.choose import refuse_ascend
-from baton.model_runner.lifetime import end_with_parent
+from baton.model_runner.multi_host import MultiHostWorker
+from baton.model_runner.parent_death import end_with_parent
 from baton.model_runner.reports import Reports
-from baton.model_runner.ties import Tied
 from baton.model_runner.voids_first import VoidsFirst, refuse_v2
 from baton.model_runner.watched import Watched
 
 
-class EngineWorker(Tied, Watched, Reports, VoidsFirst, NPUWorker):
+class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, NPUWorker):
     """vllm-ascend's worker for a Baton node, with its model runner, V1 or V2."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
@@ -31,8 +31,8 @@ class Worker(EngineWorker):
 
     def init_device(self) -> None:
         """Make our runner where vllm-ascend's code makes its own."""
+        from baton.model_runner.runner.attribute_patch import in_place_of
         from baton.model_runner.runner.npu import NpuRunner
-        from baton.model_runner.runner.place import in_place_of
 
         with in_place_of(ascend_worker, "NPUModelRunner", NpuRunner):
             super().init_device()

@@ -13,7 +13,7 @@ from baton.kv_connector.errors import ConnectorError
 from baton.kv_connector.worker_side.hosts import door_of
 from baton.model_runner.audit import Audit, NoAudit, make_audit
 from baton.model_runner.channel import RUNNER_SOCKET, RUNTIME_DIR_VARIABLE
-from baton.model_runner.ties import node_config_of
+from baton.model_runner.multi_host import node_config_of
 
 logger = logging.getLogger(__name__)
 

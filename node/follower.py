@@ -1,7 +1,7 @@
 """Runs the ranks of a node on a host that is not its first one; nothing here serves HTTP.
 
 What `vllm serve --headless` does, but for its end: told to stop, ranks first wait for the node's first host, which may
-have requests to finish with them. They end when it does (`model_runner/ties.py`), or when their time is up.
+have requests to finish with them. They end when it does (`model_runner/multi_host.py`), or when their time is up.
 """
 
 import signal

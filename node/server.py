@@ -29,7 +29,7 @@ from baton.node.roles import TRAITS, RoleTraits, node_config
 from baton.node.startup import checks, environment, kv_cache, weights
 from baton.node.startup.addresses import Addresses, resolve
 from baton.node.startup.arguments import CONNECTOR_MODULE, Launch, control_port, vllm_arguments
-from baton.node.startup.beside import refuse_unproven
+from baton.node.startup.extra_connectors import refuse_unproven
 from baton.node.startup.flags import ranks_of, refuse_owned, value_of
 from baton.node.startup.hosts import Hosts, hosts_of
 from baton.node.startup.preload import link_preloads

@@ -114,7 +114,7 @@ def ratio(metric: Metric, above: Sequence[Sample], below: Sequence[Sample]) -> S
     return spread([metric.of(one) / metric.of(other) for one, other in zip(above, below, strict=True)])
 
 
-def judge(target: Target, samples: Mapping[str, Sequence[Sample]]) -> Verdict:
+def verdict_of(target: Target, samples: Mapping[str, Sequence[Sample]]) -> Verdict:
     """Say whether the median ratio reaches a target."""
     if target.other not in samples:
         return Verdict(target, None, None)

@@ -18,9 +18,9 @@ from benchmarks.proxy.figures import (
     Sample,
     Spread,
     Verdict,
-    judge,
     over_rounds,
     ratio,
+    verdict_of,
 )
 from benchmarks.proxy.session import Result
 from benchmarks.proxy.stage import Plan
@@ -43,7 +43,9 @@ def to_plain(
         "noise": asdict(result.noise),
         "figures": {name: _plain_figures(samples) for name, samples in result.samples.items()},
         "memory": {name: memory._asdict() for name, memory in result.memory.items()},
-        "verdicts": [_plain_verdict(judge(target, result.samples)) for target in TARGETS] if _judged(result) else [],
+        "verdicts": [_plain_verdict(verdict_of(target, result.samples)) for target in TARGETS]
+        if _judged(result)
+        else [],
         "samples": {name: [asdict(sample) for sample in samples] for name, samples in result.samples.items()},
     }
 
@@ -112,7 +114,7 @@ def _ratios(result: Result, other: str) -> str:
 
 
 def _verdicts(result: Result) -> str:
-    rows = [list(_verdict(judge(target, result.samples))) for target in TARGETS]
+    rows = [list(_verdict(verdict_of(target, result.samples))) for target in TARGETS]
     return "Against the targets:\n\n" + _table(["target", "seen", "met"], rows)
 
 

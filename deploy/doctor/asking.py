@@ -45,7 +45,7 @@ class _Transfers(msgspec.Struct):
     worker: _Worker
 
 
-class Asker:
+class ProbeClient:
     """Makes the requests."""
 
     def __init__(self, http: httpx.AsyncClient, secret: ClusterSecret) -> None:

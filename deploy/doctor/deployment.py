@@ -11,7 +11,7 @@ import msgspec
 from baton.contracts.kv_transfer import Role
 from baton.contracts.secret import ClusterSecret
 from baton.deploy.doctor import fit, links, machine
-from baton.deploy.doctor.asking import Asker, AskError, Unlike
+from baton.deploy.doctor.asking import AskError, ProbeClient, Unlike
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.examination import Examination
 from baton.deploy.doctor.fit import Known
@@ -49,20 +49,20 @@ class _Ready(msgspec.Struct):
 async def examine(targets: Targets, secret: ClusterSecret, wanted: Wanted, idle_s: float) -> Examination:
     """Look at all nodes and at every pair of them."""
     async with httpx.AsyncClient(trust_env=False) as http:
-        asker = Asker(http, secret)
+        asker = ProbeClient(http, secret)
         findings, listed = await _listed(asker, targets)
         seen = await asyncio.gather(*(_look(asker, each.url, each.role) for each in listed))
         nodes = [node for node, _ in seen]
         for node, problems in seen:
-            findings += [*problems, *_judge(node)]
+            findings += [*problems, *_diagnose(node)]
         findings += _disagreements(listed, findings)
-        findings += fit.judge_versions(nodes)
+        findings += fit.diagnose_versions(nodes)
         tried = await _tried(asker, nodes, findings, idle_s)
-        findings += links.judge(tried, wanted)
+        findings += links.diagnose(tried, wanted)
     return Examination(findings=findings, nodes=nodes, tried=tried)
 
 
-async def _listed(asker: Asker, targets: Targets) -> tuple[list[Finding], list[_Listed]]:
+async def _listed(asker: ProbeClient, targets: Targets) -> tuple[list[Finding], list[_Listed]]:
     """Who is to be looked at: the proxy's members, and who was named."""
     findings: list[Finding] = []
     listed: list[_Listed] = []
@@ -82,7 +82,7 @@ async def _listed(asker: Asker, targets: Targets) -> tuple[list[Finding], list[_
     return findings, listed
 
 
-async def _look(asker: Asker, url: str, role: Role) -> tuple[Known, list[Finding]]:
+async def _look(asker: ProbeClient, url: str, role: Role) -> tuple[Known, list[Finding]]:
     """Ask one node for everything that it says of itself."""
     try:
         info = await asker.info(url)
@@ -93,10 +93,10 @@ async def _look(asker: Asker, url: str, role: Role) -> tuple[Known, list[Finding
     return Known(url=url, role=role, info=info, machine=found, engines=engines), []
 
 
-def _judge(node: Known) -> list[Finding]:
-    findings = list(fit.judge_node(node))
+def _diagnose(node: Known) -> list[Finding]:
+    findings = list(fit.diagnose_node(node))
     if node.info is not None and node.machine is not None:
-        findings += machine.judge(node.machine, node.url, fit.kv_bytes(node.info) or None)
+        findings += machine.diagnose(node.machine, node.url, fit.kv_bytes(node.info) or None)
     return findings
 
 
@@ -114,7 +114,7 @@ def _disagreements(listed: Sequence[_Listed], findings: Sequence[Finding]) -> li
     ]
 
 
-async def _tried(asker: Asker, nodes: Sequence[Known], findings: list[Finding], idle_s: float) -> list[Tried]:
+async def _tried(asker: ProbeClient, nodes: Sequence[Known], findings: list[Finding], idle_s: float) -> list[Tried]:
     """Judge every pair, and try those that could reach each other."""
     usable: dict[str, list[Known]] = {
         role: [node for node in nodes if node.role == role and node.usable] for role in ROLES
@@ -123,7 +123,7 @@ async def _tried(asker: Asker, nodes: Sequence[Known], findings: list[Finding], 
     for turn in links.rounds(usable["prefill"], usable["decode"]):
         trials: list[Any] = []
         for prefill, decode in turn:
-            found = list(fit.judge_pair(prefill, decode))
+            found = list(fit.diagnose_pair(prefill, decode))
             findings += found
             if not any(finding.code == "loopback-advertised" for finding in found):
                 trials.append(try_pair(asker, prefill, decode, idle_s))

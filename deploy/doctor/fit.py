@@ -67,7 +67,7 @@ def token_bytes(info: NodeInfo) -> float | None:
     return sum(region.block_bytes for region in info.regions) / info.fingerprint.block_size_tokens
 
 
-def judge_node(node: Known) -> Iterator[Finding]:
+def diagnose_node(node: Known) -> Iterator[Finding]:
     """Yield what is wrong with one node that described itself."""
     if node.info is None:
         return
@@ -81,7 +81,7 @@ def judge_node(node: Known) -> Iterator[Finding]:
         yield Finding(code="no-probe", where=node.url, what="the node has no /baton/probe")
 
 
-def judge_versions(nodes: Sequence[Known]) -> Iterator[Finding]:
+def diagnose_versions(nodes: Sequence[Known]) -> Iterator[Finding]:
     """Yield the components of which the nodes run different versions."""
     for component in COMPARED:
         found: dict[str, list[str]] = {}
@@ -95,7 +95,7 @@ def judge_versions(nodes: Sequence[Known]) -> Iterator[Finding]:
             yield Finding(code="versions", where=where, what=f"{component} {'; '.join(parts)}")
 
 
-def judge_pair(prefill: Known, decode: Known) -> Iterator[Finding]:
+def diagnose_pair(prefill: Known, decode: Known) -> Iterator[Finding]:
     """Yield why no KV may, or could, go from one node to the other."""
     if prefill.info is None or decode.info is None:
         return
@@ -104,8 +104,8 @@ def judge_pair(prefill: Known, decode: Known) -> Iterator[Finding]:
     if mine != theirs or mine != OUR_PROTOCOL:
         what = f"the prefill node speaks protocol {mine}, the decode node {theirs}, this Baton {OUR_PROTOCOL}"
         yield Finding(code="protocol", where=where, what=what)
-    yield from _judge_kv(prefill.info, decode.info, where)
-    yield from _judge_loopback(prefill, decode, where)
+    yield from _diagnose_kv(prefill.info, decode.info, where)
+    yield from _diagnose_loopback(prefill, decode, where)
 
 
 def name_of_pair(prefill: Known, decode: Known) -> str:
@@ -113,7 +113,7 @@ def name_of_pair(prefill: Known, decode: Known) -> str:
     return f"{prefill.url} → {decode.url}"
 
 
-def _judge_kv(prefill: NodeInfo, decode: NodeInfo, where: str) -> Iterator[Finding]:
+def _diagnose_kv(prefill: NodeInfo, decode: NodeInfo, where: str) -> Iterator[Finding]:
     if prefill.fingerprint is None or decode.fingerprint is None:
         return  # they are not ready, which is said of them
     found = differences(prefill.fingerprint, decode.fingerprint)
@@ -140,7 +140,7 @@ def _first_rank(info: NodeInfo) -> Side:
     return Side(rank, [Region.from_info(region) for region in info.regions], tokens)
 
 
-def _judge_loopback(prefill: Known, decode: Known, where: str) -> Iterator[Finding]:
+def _diagnose_loopback(prefill: Known, decode: Known, where: str) -> Iterator[Finding]:
     if prefill.info is None or not _apart(prefill, decode):
         return
     for address in control_addresses(prefill.info):

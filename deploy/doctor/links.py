@@ -51,13 +51,13 @@ class Tried:
         return None if found is None else found * 1000
 
 
-def judge(tried: Sequence[Tried], wanted: Wanted) -> Iterator[Finding]:
+def diagnose(tried: Sequence[Tried], wanted: Wanted) -> Iterator[Finding]:
     """Yield what is wrong with the links."""
     best = max((each.mbit_s or 0.0 for each in tried), default=0.0)
     for each in tried:
-        yield from _judge_control(each)
-        yield from _judge_data(each)
-        yield from _judge_worth(each, wanted, best)
+        yield from _diagnose_control(each)
+        yield from _diagnose_data(each)
+        yield from _diagnose_worth(each, wanted, best)
 
 
 def rounds(prefill: Sequence[Known], decode: Sequence[Known]) -> list[list[tuple[Known, Known]]]:
@@ -70,13 +70,13 @@ def rounds(prefill: Sequence[Known], decode: Sequence[Known]) -> list[list[tuple
     return [turn for turn in turns if turn]
 
 
-def _judge_control(tried: Tried) -> Iterator[Finding]:
+def _diagnose_control(tried: Tried) -> Iterator[Finding]:
     if tried.control is not None and tried.control.problem:
         code = "control-secret" if tried.control.refused else "control-unreachable"
         yield Finding(code=code, where=tried.where, what=tried.control.problem)
 
 
-def _judge_data(tried: Tried) -> Iterator[Finding]:
+def _diagnose_data(tried: Tried) -> Iterator[Finding]:
     push = tried.push
     if push is not None and push.problem and push.bytes_per_s is not None:
         what = f"after {tried.idle_s:g} s without a byte, {push.problem}"
@@ -89,7 +89,7 @@ def _judge_data(tried: Tried) -> Iterator[Finding]:
         yield Finding(code="probe-failed", where=tried.where, what=tried.problem)
 
 
-def _judge_worth(tried: Tried, wanted: Wanted, best: float) -> Iterator[Finding]:
+def _diagnose_worth(tried: Tried, wanted: Wanted, best: float) -> Iterator[Finding]:
     mbit_s, latency_ms = tried.mbit_s, tried.latency_ms
     if mbit_s is not None and mbit_s < wanted.min_mbit_s:
         what = f"KV travels at {mbit_s:.0f} Mbit/s, {wanted.min_mbit_s:g} are wanted"

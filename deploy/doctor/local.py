@@ -53,7 +53,7 @@ def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | N
     place = Place(host=LOOPBACK, protocol=config.transfer.protocol)
     found = machine(place.host, place.protocol)
     installed = versions()
-    findings += judging.judge(found, HERE)
+    findings += judging.diagnose(found, HERE)
     findings += _secret(config, needed=role is not None)
     if roles:
         if "vllm" not in installed:

@@ -10,7 +10,7 @@ MIN_OPEN_FILES: Final = 8192
 RDMA: Final = "rdma"
 
 
-def judge(machine: Machine, where: str, kv_bytes: int | None = None) -> Iterator[Finding]:
+def diagnose(machine: Machine, where: str, kv_bytes: int | None = None) -> Iterator[Finding]:
     """Yield what is wrong.
 
     Args:
@@ -22,10 +22,10 @@ def judge(machine: Machine, where: str, kv_bytes: int | None = None) -> Iterator
         what = f"a process may open {machine.open_files} files; {MIN_OPEN_FILES} is the least that nodes and proxy want"
         yield Finding(code="open-files", where=where, what=what)
     if machine.protocol == RDMA:
-        yield from _judge_rdma(machine, where, kv_bytes)
+        yield from _diagnose_rdma(machine, where, kv_bytes)
 
 
-def _judge_rdma(machine: Machine, where: str, kv_bytes: int | None) -> Iterator[Finding]:
+def _diagnose_rdma(machine: Machine, where: str, kv_bytes: int | None) -> Iterator[Finding]:
     names = ", ".join(device.name for device in machine.rdma_devices)
     if not names:
         yield Finding(code="rdma-device", where=where, what="the transport is RDMA and there is no RDMA card")

@@ -6,14 +6,14 @@ from contextlib import suppress
 from typing import Final
 
 from baton.contracts.probe import Dial, Greet, Push, Pushed, Question, Reached, Receive, Receiving, Release
-from baton.deploy.doctor.asking import Asker, AskError
+from baton.deploy.doctor.asking import AskError, ProbeClient
 from baton.deploy.doctor.fit import Known, control_addresses
 from baton.deploy.doctor.links import Tried
 
 RECEIVE_S: Final = 120.0  # besides the pause
 
 
-async def try_pair(asker: Asker, prefill: Known, decode: Known, idle_s: float) -> Tried:
+async def try_pair(asker: ProbeClient, prefill: Known, decode: Known, idle_s: float) -> Tried:
     """Try everything between two nodes that describe themselves."""
     assert prefill.info is not None  # it is usable
     dials = [Dial(address=address) for address in control_addresses(prefill.info)]
@@ -29,7 +29,7 @@ async def try_pair(asker: Asker, prefill: Known, decode: Known, idle_s: float) -
     return Tried(prefill=prefill, decode=decode, control=control, data=data, push=push, problem=problem, idle_s=idle_s)
 
 
-async def _first_problem(asker: Asker, node: Known, questions: Sequence[Question]) -> Reached | None:
+async def _first_problem(asker: ProbeClient, node: Known, questions: Sequence[Question]) -> Reached | None:
     """Whether everything is reached; the first that is not, if something is not. None if it could not be asked."""
     try:
         answers: list[Reached] = await asyncio.gather(*(asker.ask(node.url, each) for each in questions))
@@ -38,7 +38,7 @@ async def _first_problem(asker: Asker, node: Known, questions: Sequence[Question
     return next((answer for answer in answers if answer.problem), Reached())
 
 
-async def _push(asker: Asker, prefill: Known, decode: Known, idle_s: float) -> Pushed:
+async def _push(asker: ProbeClient, prefill: Known, decode: Known, idle_s: float) -> Pushed:
     target: Receiving = await asker.ask(decode.url, Receive(seconds=RECEIVE_S + idle_s))
     try:
         order = Push(session=target.session, address=target.address, size_bytes=target.size_bytes, idle_s=idle_s)

@@ -53,7 +53,7 @@ class Consumer:
         domains: int,
         settings: HandoffSettings,
         hello: Callable[[], Hello],
-        judge: Callable[[Hello], str],
+        check_compatible: Callable[[Hello], str],
         refused: Callable[[Refused], None] = uncounted,
     ) -> None:
         """Make the machine; it knows no peer yet.
@@ -63,7 +63,7 @@ class Consumer:
             domains: number of fence domains.
             settings: Time-outs.
             hello: Makes our introduction.
-            judge: Returns why a peer's introduction cannot be accepted, or "".
+            check_compatible: Returns why a peer's introduction cannot be accepted, or "".
             refused: Told of each message that is not acted on.
         """
         self.incarnation = incarnation
@@ -80,7 +80,7 @@ class Consumer:
         self.to_verify: list[ConsumerTransfer] = []
         self._settings = settings
         self._hello = hello
-        self._judge = judge
+        self._check_compatible = check_compatible
         self._count = refused
         self._sequence = count(1)
         self._ids: dict[str, str] = {}  # request id → transfer id
@@ -236,7 +236,7 @@ class Consumer:
         return session
 
     def _greeted(self, peer: str, session: Session, hello: Hello) -> None:
-        if reason := self._judge(hello):
+        if reason := self._check_compatible(hello):
             self._count(Refused.INTRODUCTION)
             self._refused(peer, session, reason)
             return

@@ -70,7 +70,7 @@ class Producer:
         block_tokens: int,
         settings: HandoffSettings,
         hello: Callable[[], Hello],
-        judge: Callable[[Hello], str],
+        check_compatible: Callable[[Hello], str],
         terms: Callable[[Hello], TransferLayout] | None = None,
         verify: Callable[[str], bool] = verify_none,
         refused: Callable[[Refused], None] = uncounted,
@@ -84,7 +84,7 @@ class Producer:
             block_tokens: tokens of a scheduler block.
             settings: Time-outs.
             hello: Makes our introduction.
-            judge: Returns why a peer's introduction cannot be accepted, or "".
+            check_compatible: Returns why a peer's introduction cannot be accepted, or "".
             terms: What we have in common with a peer that was accepted; None: with all of them all layers, and blocks
                 of the same size.
             verify: Whether the commit of a transfer (by id) shall carry digests of its source blocks.
@@ -109,7 +109,7 @@ class Producer:
         self._terms = terms or partial(_all_of_them, layers)
         self._settings = settings
         self._hello = hello
-        self._judge = judge
+        self._check_compatible = check_compatible
         self._verify = verify
         self._count = refused
         self._times_layers = times_layers
@@ -281,7 +281,7 @@ class Producer:
             self._count(refusal)
             return
         self.sessions[message.sender], self._routes[message.sender] = session, route
-        session.reason = self._judge(hello)
+        session.reason = self._check_compatible(hello)
         if session.reason:
             session.state = SessionState.REFUSED
             self._count(Refused.INTRODUCTION)

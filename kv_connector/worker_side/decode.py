@@ -63,7 +63,7 @@ class DecodeWorker:
             domains=config.transfer.receive_engines,
             settings=config.handoff(caches.num_blocks),
             hello=introduction.hello,
-            judge=introduction.judge,
+            check_compatible=introduction.check_compatible,
             refused=self._refusals.count,
         )
         self._gather = Gather(self._consumer, shares_of(caches.regions))

@@ -37,7 +37,7 @@ def door_of(vllm_config: "VllmConfig", config: ConnectorConfig, path: Path) -> D
     return TcpEndpoint(path, config.data_host, config.secret())
 
 
-def meet(vllm_config: "VllmConfig", config: ConnectorConfig) -> None:
+def verify_hosts_agree(vllm_config: "VllmConfig", config: ConnectorConfig) -> None:
     """Compare settings with the ranks on other hosts; on the first host, write down where those answer.
 
     All ranks of the node call it at the same time.

@@ -67,7 +67,7 @@ class PrefillWorker:
             block_tokens=caches.block_tokens,
             settings=config.handoff(caches.num_blocks),
             hello=introduction.hello,
-            judge=introduction.judge,
+            check_compatible=introduction.check_compatible,
             terms=introduction.terms,
             verify=Sampling.of(config.transfer.kv_verify),
             refused=self._refusals.count,

@@ -48,7 +48,7 @@ class RankDescriptor:
             regions=[region.to_info() for region in self.caches.regions],
         )
 
-    def judge(self, theirs: Hello) -> str:
+    def check_compatible(self, theirs: Hello) -> str:
         """Return why KV must not be exchanged with this peer, naming both sides; "" if it may."""
         reasons = differences(self.fingerprint, theirs.fingerprint)
         if not reasons:

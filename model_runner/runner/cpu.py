@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
+from baton.model_runner.runner.attribute_patch import in_place_of
 from baton.model_runner.runner.event_synced import EventSynced
-from baton.model_runner.runner.place import in_place_of
 
 
 class CpuRunner(EventSynced, CPUModelRunner):

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from vllm.v1.worker import gpu_model_runner
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
-from baton.model_runner.runner.companions import Companion, Companions
+from baton.model_runner.runner.attribute_patch import in_place_of
 from baton.model_runner.runner.output import fields, outputs_through, with_logprobs
-from baton.model_runner.runner.place import in_place_of
+from baton.model_runner.runner.piggybacked_copies import Companion, PiggybackedCopies
 from baton.model_runner.tokens import choose
 from baton.model_runner.tokens.packing import DEFAULT_TOP_LOGPROBS, Sizes
 from baton.model_runner.tokens.transfer import TokenTransfer
@@ -54,7 +54,7 @@ class OwnsTransfer:
         super().__init__(*args, **kwargs)
         self.token_transfer = choose.transfer_for(self.device, sizes_of(self.vllm_config))
         self.token_transfer.start()
-        self.companions = Companions(self.token_transfer)
+        self.companions = PiggybackedCopies(self.token_transfer)
         self._make_output = outputs_through(self.companions, AsyncGPUModelRunnerOutput)
         if isinstance(self.token_transfer, TokenTransfer):
             self._exchange(self.token_transfer)

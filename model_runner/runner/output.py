@@ -12,7 +12,7 @@ import torch
 from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
-from baton.model_runner.runner.companions import Companions
+from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
 from baton.model_runner.tokens.handles import Tensors
 
 
@@ -21,7 +21,7 @@ class TokenOutput(AsyncGPUModelRunnerOutput):
 
     def __init__(
         self,
-        companions: Companions,
+        companions: PiggybackedCopies,
         *,
         model_runner_output: Any,
         sampled_token_ids: torch.Tensor,
@@ -68,7 +68,7 @@ def with_logprobs(logprobs: LogprobsTensors | None, host: Tensors) -> LogprobsTe
     )
 
 
-def outputs_through(companions: Companions, theirs: Callable[..., Any]) -> Callable[..., Any]:
+def outputs_through(companions: PiggybackedCopies, theirs: Callable[..., Any]) -> Callable[..., Any]:
     """Return what stands in for the construction of `theirs`, vLLM's class, in a runner's module.
 
     A step with anything that we do not know is left to vLLM: the fault mask of expert parallelism, vllm-ascend's routed

@@ -25,8 +25,8 @@ from baton.contracts.http import LOCAL, RECOMPUTED
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control.status_endpoints import FAR_SUFFIX
 from baton.model_runner.channel import RUNNER_SOCKET
-from baton.node.connector import combine
-from baton.node.connector.asker import Asker
+from baton.node.connector import snapshot_merge
+from baton.node.connector.control_client import ControlClient
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError
 
 SNAPSHOT_REQUEST = b"snapshot"
@@ -92,13 +92,13 @@ class SnapshotClient:
     ) -> None:
         """Ask nobody yet; without a secret, ranks on other hosts cannot be asked."""
         self._runtime_dir = runtime_dir
-        self._asker = Asker(timeout_s, secret)
-        self._patient_asker = Asker(INTEGRITY_TIMEOUT_S)
+        self._client = ControlClient(timeout_s, secret)
+        self._patient_client = ControlClient(INTEGRITY_TIMEOUT_S)
 
     def start(self) -> None:
         """Open what must not be opened first when descriptors are nearly used up; idempotent."""
-        self._asker.start()
-        self._patient_asker.start()
+        self._client.start()
+        self._patient_client.start()
 
     async def both(self) -> Snapshots:
         """Return both snapshots.
@@ -112,10 +112,10 @@ class SnapshotClient:
             raise ConnectorFailedError("the connector has not started")
         schedulers = [folder / "scheduler.sock" for folder in found]
         paths = [*schedulers, *(path for of_engine in workers for path in of_engine)]
-        answers = iter(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in paths)))
+        answers = iter(await asyncio.gather(*(self._client.ask(path, SNAPSHOT_REQUEST) for path in paths)))
         of_engines = [next(answers) for _ in schedulers]
         of_ranks = [[next(answers) for _ in of_engine] for of_engine in workers if of_engine]
-        return Snapshots(combine.schedulers(of_engines), combine.workers(of_ranks))
+        return Snapshots(snapshot_merge.schedulers(of_engines), snapshot_merge.workers(of_ranks))
 
     async def flows(self, transfer_id: str) -> list[dict[str, Any]]:
         """Return what the prefill ranks know of the layers of one transfer.
@@ -126,7 +126,7 @@ class SnapshotClient:
         workers = [path for folder in engine_dirs(self._runtime_dir) for path in worker_sockets(folder)]
         if not workers:
             raise ConnectorFailedError("the connector has not started")
-        asked = (self._asker.ask(path, TIMELINE_REQUEST, transfer_id.encode()) for path in workers)
+        asked = (self._client.ask(path, TIMELINE_REQUEST, transfer_id.encode()) for path in workers)
         answers = await asyncio.gather(*asked)
         return [{**flow, "rank": rank} for rank, answer in enumerate(answers) for flow in answer["flows"]]
 
@@ -137,7 +137,9 @@ class SnapshotClient:
             NoAnswerError: it gave no answer.
         """
         found = [_here_or_far(folder / RUNNER_SOCKET) for folder in engine_dirs(self._runtime_dir)]
-        return combine.runners(await asyncio.gather(*(self._asker.ask(path, SNAPSHOT_REQUEST) for path in found)))
+        return snapshot_merge.runners(
+            await asyncio.gather(*(self._client.ask(path, SNAPSHOT_REQUEST) for path in found))
+        )
 
     async def integrity(self) -> dict[str, Any]:
         """Have the block pool checked; return what was found.
@@ -146,13 +148,13 @@ class SnapshotClient:
             NoAnswerError: the scheduler gave no answer.
         """
         found = [folder / "integrity.sock" for folder in engine_dirs(self._runtime_dir)]
-        answers = await asyncio.gather(*(self._patient_asker.ask(path, SNAPSHOT_REQUEST) for path in found))
-        return combine.integrity(answers)
+        answers = await asyncio.gather(*(self._patient_client.ask(path, SNAPSHOT_REQUEST) for path in found))
+        return snapshot_merge.integrity(answers)
 
     def stop(self) -> None:
         """Close everything; idempotent."""
-        self._asker.stop()
-        self._patient_asker.stop()
+        self._client.stop()
+        self._patient_client.stop()
 
 
 class CancelClient:
@@ -163,11 +165,11 @@ class CancelClient:
     ) -> None:
         """Tell nobody yet; without a secret, ranks on other hosts cannot be told."""
         self._runtime_dir = runtime_dir
-        self._asker = Asker(timeout_s, secret)
+        self._client = ControlClient(timeout_s, secret)
 
     def start(self) -> None:
         """Open what must not be opened first when descriptors are nearly used up; idempotent."""
-        self._asker.start()
+        self._client.start()
 
     async def cancel(self, transfer_ids: Sequence[str]) -> int:
         """Return how many of them were open on some worker.
@@ -179,12 +181,12 @@ class CancelClient:
         if not workers:
             raise ConnectorFailedError("the connector has not started")
         ids = json.dumps(transfer_ids).encode()
-        answers = await asyncio.gather(*(self._asker.ask(path, CANCEL_REQUEST, ids) for path in workers))
+        answers = await asyncio.gather(*(self._client.ask(path, CANCEL_REQUEST, ids) for path in workers))
         return max(int(answer.get("open", 0)) for answer in answers)
 
     def stop(self) -> None:
         """Close everything; idempotent."""
-        self._asker.stop()
+        self._client.stop()
 
 
 class Outcomes:

@@ -9,7 +9,7 @@ from typing import Any
 from baton.contracts.configuration.schema import NodeConfig, TransferConfig
 from baton.node.roles import RoleTraits
 from baton.node.startup.addresses import Addresses
-from baton.node.startup.beside import with_neighbours
+from baton.node.startup.extra_connectors import wrap_multi_connector
 from baton.node.startup.flags import given
 
 MIDDLEWARE = "baton.node.middleware.NodeMiddleware"
@@ -65,7 +65,7 @@ def kv_transfer_config(launch: Launch) -> dict[str, Any]:
         "kv_load_failure_policy": "recompute",  # vLLM's own default fails the request
         "kv_connector_extra_config": _connector_settings(launch),
     }
-    return with_neighbours(baton, launch.node.beside, launch.traits.role)
+    return wrap_multi_connector(baton, launch.node.beside, launch.traits.role)
 
 
 def _connector_settings(launch: Launch) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Planner:
                 if not matching:
                     raise
         taker, new_bytes = self._decode_router.choice(work, matching)
-        verdict = self._local_policy.judge(new_bytes, taker)
+        verdict = self._local_policy.decide(new_bytes, taker)
         if verdict is Verdict.LOCAL:
             return LocalPlan(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
         return self._pair(work, prefill, taker, keep, label=verdict)

@@ -45,7 +45,7 @@ class LocalPrefillPolicy:
         self._max_own = max_own_bytes
         self._busy: set[int] = set()  # slots
 
-    def judge(self, new_bytes: int, node: Decoder) -> Verdict:
+    def decide(self, new_bytes: int, node: Decoder) -> Verdict:
         """Say whether the decode node had better compute the prompt.
 
         Args:

@@ -106,10 +106,10 @@ def hanging_decode_node(argv: Sequence[str]) -> None:
 def offloading_node(argv: Sequence[str], role: Role, store_after_s: float, load_after_s: float) -> None:
     """A node that may offload, though it runs on a CPU: only the copies themselves are not vLLM's."""
     from baton.node.command import main
-    from baton.node.startup import beside
+    from baton.node.startup import extra_connectors
     from tests.support.host_copies import copy_late
 
-    beside.DEVICES = ("cpu",)
+    extra_connectors.DEVICES = ("cpu",)
     copy_late(store_after_s=store_after_s, load_after_s=load_after_s)
     main(role, argv)
 

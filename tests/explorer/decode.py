@@ -51,7 +51,7 @@ class DecodeSide:
     def __init__(self, scene: Scene, machines: Machines, incarnation: int, skip: tuple[str, ...] = ()) -> None:
         self.place = place_of(incarnation)
         self.machine = machines.consumer(
-            incarnation=incarnation, domains=1, settings=SETTINGS, hello=HELLO, judge=accept_all
+            incarnation=incarnation, domains=1, settings=SETTINGS, hello=HELLO, check_compatible=accept_all
         )
         self.machine._sequence = Numbers()  # type: ignore[assignment]  # `count` cannot be copied everywhere
         self.parts = scene.prefill_ranks * scene.layers

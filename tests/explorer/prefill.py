@@ -56,7 +56,7 @@ class PrefillSide:
             block_tokens=16,
             settings=SETTINGS,
             hello=HELLO,
-            judge=accept_all,
+            check_compatible=accept_all,
             terms=partial(_terms, scene.terms(self.place)),
             verify=verify_all if scene.verify else verify_none,
         )

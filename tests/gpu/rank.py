@@ -106,7 +106,7 @@ class PushingRank:
             block_tokens=BLOCK_TOKENS,
             settings=HandoffSettings(pool_blocks=blocks),
             hello=ours.hello,
-            judge=ours.judge,
+            check_compatible=ours.check_compatible,
             terms=ours.terms,
         )
         self._fan_out = FanOut(self._producer)

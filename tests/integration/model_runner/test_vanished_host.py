@@ -18,16 +18,16 @@ HEARD_WITHIN_S = 60.0
 RANK = """
 import queue, sys
 from baton.contracts.secret import ClusterSecret
-from baton.model_runner.lifeline import End, Hub
+from baton.model_runner.rank_monitor import RankLink, RankMonitor
 
 heard, secret = queue.SimpleQueue(), ClusterSecret(b"the secret of this cluster")
 told = lambda who, farewell: heard.put(f"{who} {farewell}")
 if sys.argv[1] == "hub":
-    hub = Hub(sys.argv[2], secret)
+    hub = RankMonitor(sys.argv[2], secret)
     print(hub.address[1], flush=True)
     hub.wait_for({1}, told)
 else:
-    end = End((sys.argv[2], int(sys.argv[3])), secret, 1, told)
+    end = RankLink((sys.argv[2], int(sys.argv[3])), secret, 1, told)
 print("tied", flush=True)
 print(heard.get(), flush=True)
 """

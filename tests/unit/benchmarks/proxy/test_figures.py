@@ -14,9 +14,9 @@ from benchmarks.proxy.figures import (
     Sample,
     Spread,
     Target,
-    judge,
     over_rounds,
     ratio,
+    verdict_of,
 )
 
 SAMPLE = Sample(
@@ -71,13 +71,13 @@ def test_a_bound_is_met_up_to_its_value(baton_us: float, met: bool) -> None:
     """Baton ÷ other ≤ 1.35."""
     samples = {BATON: costs(baton_us), ASGI: costs(100)}
 
-    assert judge(Target(metric=REQUEST, other=ASGI, at_most=1.35), samples).met is met
+    assert verdict_of(Target(metric=REQUEST, other=ASGI, at_most=1.35), samples).met is met
 
 
 @pytest.mark.parametrize(("baton_us", "met"), [(100, True), (130, False)])
 def test_a_factor_is_the_others_cost_over_ours(baton_us: float, met: bool) -> None:
     """Other ÷ Baton ≥ 8."""
-    verdict = judge(Target(metric=REQUEST, other=HTTPX, at_least=8), {BATON: costs(baton_us), HTTPX: costs(800)})
+    verdict = verdict_of(Target(metric=REQUEST, other=HTTPX, at_least=8), {BATON: costs(baton_us), HTTPX: costs(800)})
 
     assert verdict.met is met
     assert verdict.ratio == pytest.approx(Spread(*[800 / baton_us] * 3))
@@ -85,6 +85,6 @@ def test_a_factor_is_the_others_cost_over_ours(baton_us: float, met: bool) -> No
 
 def test_a_target_against_one_that_was_not_there_is_open() -> None:
     """Neither met nor missed."""
-    verdict = judge(Target(metric=REQUEST, other=ASGI, at_most=1.35), {BATON: costs(1)})
+    verdict = verdict_of(Target(metric=REQUEST, other=ASGI, at_most=1.35), {BATON: costs(1)})
 
     assert (verdict.ratio, verdict.met) == (None, None)

@@ -11,9 +11,9 @@ from baton.deploy.doctor.fit import (
     DIFFERENCES,
     Known,
     control_addresses,
-    judge_node,
-    judge_pair,
-    judge_versions,
+    diagnose_node,
+    diagnose_pair,
+    diagnose_versions,
     token_bytes,
 )
 from tests.unit.deploy.doctor.known import FINGERPRINT, REGION, VERSIONS, decode, info, machine, prefill
@@ -26,7 +26,7 @@ def codes(findings: Iterable[Finding]) -> list[str]:
 
 def test_a_pair_that_fits_has_no_finding() -> None:
     """Two nodes of one deployment."""
-    assert codes(judge_pair(prefill(), decode())) == []
+    assert codes(diagnose_pair(prefill(), decode())) == []
 
 
 def test_every_difference_of_fingerprints_has_a_finding() -> None:
@@ -40,7 +40,7 @@ def test_a_difference_is_named_with_both_values(field: str) -> None:
     other = 96 if field == "block_size_tokens" else "other"
     theirs = decode(fingerprint=msgspec.structs.replace(FINGERPRINT, **{field: other}))
 
-    (finding,) = judge_pair(prefill(), theirs)
+    (finding,) = diagnose_pair(prefill(), theirs)
 
     assert finding.code == DIFFERENCES[field]
     assert f"{getattr(FINGERPRINT, field)!r} on the prefill node, {other!r} on the decode node" in finding.what
@@ -50,7 +50,7 @@ def test_regions_that_differ_alone_are_a_layout() -> None:
     """What the connector would refuse although the fingerprints are the same."""
     theirs = decode(regions=[msgspec.structs.replace(REGION, block_bytes=512)])
 
-    (finding,) = judge_pair(prefill(), theirs)
+    (finding,) = diagnose_pair(prefill(), theirs)
 
     assert finding.code == "layout"
     assert "1024" in finding.what
@@ -60,7 +60,7 @@ def test_numbers_that_describe_no_buffer_are_a_layout_too() -> None:
     """A node of another kind may say anything."""
     theirs = decode(regions=[msgspec.structs.replace(REGION, stride_bytes=1)])
 
-    assert codes(judge_pair(prefill(), theirs)) == ["layout"]
+    assert codes(diagnose_pair(prefill(), theirs)) == ["layout"]
 
 
 @pytest.mark.parametrize("which", ["prefill", "decode", "both"])
@@ -70,12 +70,12 @@ def test_another_protocol_is_named(which: str) -> None:
     one = prefill(**(old if which in ("prefill", "both") else {}))
     other = decode(**(old if which in ("decode", "both") else {}))
 
-    assert codes(judge_pair(one, other)) == ["protocol"]
+    assert codes(diagnose_pair(one, other)) == ["protocol"]
 
 
 def test_a_node_that_names_no_protocol_is_taken_to_speak_ours() -> None:
     """As the proxy takes it."""
-    assert codes(judge_pair(prefill(versions={}), decode())) == []
+    assert codes(diagnose_pair(prefill(versions={}), decode())) == []
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:9100", "tcp://localhost:9100", "tcp://[::1]:9100"])
@@ -83,12 +83,12 @@ def test_a_loopback_address_for_another_machine_is_named(address: str) -> None:
     """The prefill node's control address; one of several ranks is enough."""
     rank = f"tcp://10.0.0.1:9100,{address}"
 
-    assert codes(judge_pair(prefill(control_addresses=[rank]), decode())) == ["loopback-advertised"]
+    assert codes(diagnose_pair(prefill(control_addresses=[rank]), decode())) == ["loopback-advertised"]
 
 
 def test_a_decode_nodes_engine_on_loopback_is_named() -> None:
     """The prefill node would push to itself."""
-    assert codes(judge_pair(prefill(), decode(engines=("127.0.0.1:15001",)))) == ["loopback-advertised"]
+    assert codes(diagnose_pair(prefill(), decode(engines=("127.0.0.1:15001",)))) == ["loopback-advertised"]
 
 
 def test_loopback_on_one_machine_is_well() -> None:
@@ -97,7 +97,7 @@ def test_loopback_on_one_machine_is_well() -> None:
     one = dataclasses.replace(prefill(control_addresses=["tcp://127.0.0.1:9100"]), machine=here)
     other = dataclasses.replace(decode(engines=("127.0.0.1:15001",)), machine=here)
 
-    assert codes(judge_pair(one, other)) == []
+    assert codes(diagnose_pair(one, other)) == []
 
 
 @pytest.mark.parametrize(
@@ -115,21 +115,21 @@ def test_loopback_on_one_machine_is_well() -> None:
 )
 def test_role_and_state_are_judged_as_the_proxy_does(changes: dict[str, Any], found: list[str]) -> None:
     """With its own words."""
-    assert codes(judge_node(prefill(**changes))) == found
+    assert codes(diagnose_node(prefill(**changes))) == found
 
 
 def test_a_node_that_cannot_try_transfers_is_said() -> None:
     """It is of an older version."""
-    assert codes(judge_node(dataclasses.replace(prefill(), machine=None))) == ["no-probe"]
+    assert codes(diagnose_node(dataclasses.replace(prefill(), machine=None))) == ["no-probe"]
 
 
 def test_a_node_that_said_nothing_has_no_further_findings() -> None:
     """That it did not answer has been said."""
     silent = Known(url="http://10.0.0.3:8100", role="prefill")
 
-    assert codes(judge_node(silent)) == []
-    assert codes(judge_pair(silent, decode())) == []
-    assert codes(judge_versions([silent, decode()])) == []
+    assert codes(diagnose_node(silent)) == []
+    assert codes(diagnose_pair(silent, decode())) == []
+    assert codes(diagnose_versions([silent, decode()])) == []
 
 
 @pytest.mark.parametrize("component", ["baton", "vllm", "mooncake"])
@@ -137,7 +137,7 @@ def test_different_releases_are_named_with_the_odd_node(component: str) -> None:
     """Two nodes have one, the third another."""
     odd = decode(url="http://odd:1", versions={**VERSIONS, component: "0.0.9"})
 
-    (finding,) = judge_versions([prefill(), decode(), odd])
+    (finding,) = diagnose_versions([prefill(), decode(), odd])
 
     assert finding.code == "versions"
     assert finding.where == "http://odd:1"

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from baton.contracts.probe import Pushed, Reached
-from baton.deploy.doctor.links import Tried, Wanted, judge, rounds
+from baton.deploy.doctor.links import Tried, Wanted, diagnose, rounds
 from tests.unit.deploy.doctor.known import decode, prefill
 
 WANTED = Wanted(min_mbit_s=1000, max_latency_ms=5)
@@ -20,7 +20,7 @@ def tried(**changes: Any) -> Tried:
 
 def codes(*pairs: Tried) -> list[str]:
     """The kinds of what is found."""
-    return [finding.code for finding in judge(pairs, WANTED)]
+    return [finding.code for finding in diagnose(pairs, WANTED)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_link_far_below_the_best_is_named() -> None:
 
 def test_a_pause_is_told_with_its_length() -> None:
     """So that one knows what the firewall's limit is below."""
-    (finding,) = judge([tried(push=Pushed(problem="gone", bytes_per_s=2 * GIGABIT), idle_s=350)], WANTED)
+    (finding,) = diagnose([tried(push=Pushed(problem="gone", bytes_per_s=2 * GIGABIT), idle_s=350)], WANTED)
 
     assert "after 350 s without a byte" in finding.what
 

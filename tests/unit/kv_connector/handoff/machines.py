@@ -35,7 +35,12 @@ def hello(node: str = "p") -> Hello:
 def make_producer(incarnation: int = P, layers: int = 2, refuse: str = "") -> Producer:
     """Make a producer that judges every introduction with `refuse`."""
     return Producer(
-        incarnation=incarnation, layers=layers, block_tokens=16, settings=SETTINGS, hello=hello, judge=lambda _: refuse
+        incarnation=incarnation,
+        layers=layers,
+        block_tokens=16,
+        settings=SETTINGS,
+        hello=hello,
+        check_compatible=lambda _: refuse,
     )
 
 
@@ -43,7 +48,11 @@ def make_consumer(incarnation: int = D, domains: int = 1, refuse: str = "", pool
     """Make a consumer with one engine per domain: e0, e1, …."""
     settings = HandoffSettings(pool_blocks=pool_blocks)
     consumer = Consumer(
-        incarnation=incarnation, domains=domains, settings=settings, hello=lambda: hello("d"), judge=lambda _: refuse
+        incarnation=incarnation,
+        domains=domains,
+        settings=settings,
+        hello=lambda: hello("d"),
+        check_compatible=lambda _: refuse,
     )
     for domain in range(domains):
         consumer.engine_added(domain, f"e{domain}")

@@ -237,7 +237,7 @@ def test_processes_that_introduce_themselves_are_bounded(scene: Scene, monkeypat
 
 def test_an_introduction_that_is_refused_is_not_kept(scene: Scene) -> None:
     """It may be as long as a frame; only its reason stays, for the operator."""
-    scene.pair.p._judge = lambda _: "other weights"
+    scene.pair.p._check_compatible = lambda _: "other weights"
 
     scene.says(greeting(), sender=77)
 
@@ -266,7 +266,7 @@ def test_what_a_prefill_rank_does_not_act_on_is_counted(scene: Scene, message: M
 
 def test_a_rank_whose_introduction_was_refused_is_not_heard(scene: Scene) -> None:
     """It may say what it likes; nothing of it becomes a transfer."""
-    scene.pair.p._judge = lambda _: "other weights"
+    scene.pair.p._check_compatible = lambda _: "other weights"
     scene.says(greeting(), sender=77)
 
     scene.says(reservation("u"), sender=77)
@@ -300,7 +300,7 @@ def test_a_peer_that_was_hung_up_on_is_a_stranger(scene: Scene) -> None:
 
 def test_other_weights_are_counted_on_both_sides(scene: Scene) -> None:
     """An operator sees nodes that do not fit without reading logs."""
-    scene.pair.d._judge = lambda _: "other weights"
+    scene.pair.d._check_compatible = lambda _: "other weights"
 
     scene.pair.to_d(hello(), sender=P + 1)
 

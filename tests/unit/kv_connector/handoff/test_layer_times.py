@@ -21,7 +21,7 @@ def timing_pair() -> Pair:
         block_tokens=16,
         settings=HANDOFF,
         hello=hello,
-        judge=lambda _: "",
+        check_compatible=lambda _: "",
         times_layers=True,
     )
     return Pair(producer)

@@ -25,7 +25,7 @@ def producer_of(incarnation: int, shares: int, layers: int = 2) -> Producer:
         block_tokens=16,
         settings=SETTINGS,
         hello=hello,
-        judge=lambda _: "",
+        check_compatible=lambda _: "",
         terms=lambda _: TransferLayout(range(layers), shares=shares),
     )
 

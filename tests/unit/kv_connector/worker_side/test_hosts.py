@@ -10,7 +10,7 @@ from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.status_endpoints import IpcEndpoint, TcpEndpoint
 from baton.kv_connector.errors import ConfigError
 from baton.kv_connector.worker_side import hosts
-from baton.kv_connector.worker_side.hosts import Member, disagreement, door_of, meet, write_doors
+from baton.kv_connector.worker_side.hosts import Member, disagreement, door_of, verify_hosts_agree, write_doors
 
 SETTINGS = {"weights": "a1", "dtype": "float32"}
 
@@ -84,7 +84,7 @@ def test_ranks_meet(host: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     if host:
         (tmp_path / "worker-1.addr").write_text("tcp://b:1")
 
-    meet(engine(host), config(tmp_path))
+    verify_hosts_agree(engine(host), config(tmp_path))
 
     assert told[0].doors == ({"worker-1.addr": "tcp://b:1"} if host else {})
     assert (tmp_path / "worker-1.addr").read_text() == "tcp://b:1"
@@ -96,11 +96,11 @@ def test_hosts_that_differ_do_not_start(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(hosts, "settings_of", lambda *_: SETTINGS)
 
     with pytest.raises(ConfigError, match="dtype"):
-        meet(engine(0), config(tmp_path))
+        verify_hosts_agree(engine(0), config(tmp_path))
 
 
 def test_ranks_of_one_host_need_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is asked of torch there."""
-    monkeypatch.setattr(hosts, "_gather", lambda _: pytest.fail("nobody to meet"))
+    monkeypatch.setattr(hosts, "_gather", lambda _: pytest.fail("nobody to compare with"))
 
-    meet(engine(0, count=1), config(tmp_path))
+    verify_hosts_agree(engine(0, count=1), config(tmp_path))

@@ -10,9 +10,9 @@ import torch
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-from baton.model_runner.runner.companions import Companions
 from baton.model_runner.runner.cuda import CudaRunner
 from baton.model_runner.runner.event_synced import ListsEventSynced
+from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
 from baton.model_runner.tokens.packing import Sizes
 from baton.model_runner.tokens.transfer import TokenTransfer
 from tests.support.fake_device import FakeDevice, Run
@@ -42,7 +42,7 @@ def runner_of(kind: type[GPUModelRunner], world: LateWorld, transfer: TokenTrans
     made: Any = object.__new__(kind)
     made.use_async_scheduling = False
     made.token_transfer = transfer
-    made.companions = Companions(transfer)
+    made.companions = PiggybackedCopies(transfer)
     made.max_model_len = 16
     made.transfer_event = world.event()
     made.sampled_token_ids_pinned_cpu = torch.empty(4, 1, dtype=torch.int64)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
 
-from baton.model_runner.runner.companions import Companion
 from baton.model_runner.runner.event_synced import COMPANIONS, EVENTS, OUTPUT, EventSynced, ListsEventSynced, sizes_of
+from baton.model_runner.runner.piggybacked_copies import Companion
 from baton.model_runner.tokens import choose
 from baton.model_runner.tokens.packing import Sizes
 from baton.model_runner.tokens.transfer import TokenTransfer

@@ -10,8 +10,8 @@ from vllm.v1.outputs import LogprobsTensors
 from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput
 
-from baton.model_runner.runner.companions import Companions
 from baton.model_runner.runner.output import TokenOutput, outputs_through
+from baton.model_runner.runner.piggybacked_copies import PiggybackedCopies
 from baton.model_runner.tokens.errors import DeviceLostError
 from baton.model_runner.tokens.packing import Sizes
 from baton.model_runner.tokens.transfer import TokenTransfer
@@ -30,7 +30,7 @@ class Rig:
         self.transfer = TokenTransfer(FakeLane(self.world.device, self.world.compute), Sizes(max_num_seqs=4))
         self.ways: dict[str, Make] = {
             "vLLM's": AsyncGPUModelRunnerOutput,
-            "ours": outputs_through(Companions(self.transfer), AsyncGPUModelRunnerOutput),
+            "ours": outputs_through(PiggybackedCopies(self.transfer), AsyncGPUModelRunnerOutput),
         }
 
     def make(self, way: str, ids: list[list[int]], *, logprobs: bool = False, **more: Any) -> Any:
@@ -99,7 +99,7 @@ def test_logits_that_are_no_numbers_are_counted(rig: Rig) -> None:
 def test_a_step_with_what_we_do_not_know_is_vllm_s(rig: Rig) -> None:
     """Such as vllm-ascend's routed experts: nothing is lost."""
     seen = {}
-    make = outputs_through(Companions(rig.transfer), lambda **step: seen.update(step))
+    make = outputs_through(PiggybackedCopies(rig.transfer), lambda **step: seen.update(step))
 
     make(
         model_runner_output=None,

@@ -18,9 +18,9 @@ def test_only_little_new_prompt_is_computed_locally() -> None:
     node = Decoder()
     local_policy = LocalPrefillPolicy(local_below_bytes=100, max_own_bytes=1000)
 
-    assert local_policy.judge(99, node) is Verdict.LOCAL
-    assert local_policy.judge(100, node) is Verdict.ELSEWHERE
-    assert LocalPrefillPolicy(local_below_bytes=0, max_own_bytes=1000).judge(0, node) is Verdict.ELSEWHERE
+    assert local_policy.decide(99, node) is Verdict.LOCAL
+    assert local_policy.decide(100, node) is Verdict.ELSEWHERE
+    assert LocalPrefillPolicy(local_below_bytes=0, max_own_bytes=1000).decide(0, node) is Verdict.ELSEWHERE
 
 
 def test_a_busy_node_takes_half_as_much_until_it_is_calm_again() -> None:
@@ -30,7 +30,7 @@ def test_a_busy_node_takes_half_as_much_until_it_is_calm_again() -> None:
 
     def local(new_bytes: int, own: int) -> bool:
         node.own_prompt_bytes = own
-        return local_policy.judge(new_bytes, node) is Verdict.LOCAL
+        return local_policy.decide(new_bytes, node) is Verdict.LOCAL
 
     assert local(80, 499)
     assert not local(80, 500)
@@ -43,13 +43,13 @@ def test_a_busy_node_takes_half_as_much_until_it_is_calm_again() -> None:
 def test_nodes_are_busy_one_by_one() -> None:
     """One node's load says nothing about another; a node that left is forgotten."""
     local_policy = LocalPrefillPolicy(local_below_bytes=100, max_own_bytes=1000)
-    assert local_policy.judge(80, Decoder(600, slot=1)) is Verdict.BUSY
-    assert local_policy.judge(80, Decoder(0, slot=2)) is Verdict.LOCAL
-    assert local_policy.judge(80, Decoder(300, slot=1)) is Verdict.BUSY
+    assert local_policy.decide(80, Decoder(600, slot=1)) is Verdict.BUSY
+    assert local_policy.decide(80, Decoder(0, slot=2)) is Verdict.LOCAL
+    assert local_policy.decide(80, Decoder(300, slot=1)) is Verdict.BUSY
 
     local_policy.left(Decoder(slot=1))
 
-    assert local_policy.judge(80, Decoder(300, slot=1)) is Verdict.LOCAL
+    assert local_policy.decide(80, Decoder(300, slot=1)) is Verdict.LOCAL
 
 
 def test_a_node_has_no_more_to_compute_than_it_may() -> None:
@@ -59,4 +59,4 @@ def test_a_node_has_no_more_to_compute_than_it_may() -> None:
     assert local_policy.may_compute(400, Decoder(600))
     assert not local_policy.may_compute(401, Decoder(600))
     assert local_policy.may_compute(5000, Decoder(0))
-    assert LocalPrefillPolicy(local_below_bytes=500, max_own_bytes=1000).judge(200, Decoder(900)) is Verdict.BUSY
+    assert LocalPrefillPolicy(local_below_bytes=500, max_own_bytes=1000).decide(200, Decoder(900)) is Verdict.BUSY

@@ -9,7 +9,7 @@ PARENT = """
 import subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", '''
 import time
-from baton.model_runner.lifetime import end_with_parent
+from baton.model_runner.parent_death import end_with_parent
 end_with_parent()
 print("tied", flush=True)
 time.sleep(60)

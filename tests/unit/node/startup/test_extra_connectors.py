@@ -4,7 +4,7 @@ import pytest
 
 from baton.contracts.kv_transfer import Role
 from baton.node.errors import StartRefusedError
-from baton.node.startup.beside import refuse_unproven, with_neighbours
+from baton.node.startup.extra_connectors import refuse_unproven, wrap_multi_connector
 
 BATON: dict[str, Any] = {
     "kv_connector": "BatonConnector",
@@ -109,7 +109,7 @@ def test_a_place_where_it_is_not_proven_is_refused(around: dict[str, Any], said:
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_alone_batons_connector_is_not_wrapped(role: Role) -> None:
     """What has always been written is written."""
-    assert with_neighbours(BATON, (), role) is BATON
+    assert wrap_multi_connector(BATON, (), role) is BATON
 
 
 def names(config: dict[str, Any]) -> list[str]:
@@ -119,7 +119,7 @@ def names(config: dict[str, Any]) -> list[str]:
 
 def test_a_decode_node_asks_batons_connector_first() -> None:
     """A block from the host would otherwise keep the whole rest of a prompt from being received."""
-    config = with_neighbours(BATON, (OFFLOADING,), "decode")
+    config = wrap_multi_connector(BATON, (OFFLOADING,), "decode")
 
     assert names(config) == ["BatonConnector", "OffloadingConnector"]
     own = config["kv_connector_extra_config"]["connectors"][0]
@@ -128,7 +128,7 @@ def test_a_decode_node_asks_batons_connector_first() -> None:
 
 def test_a_decode_nodes_offloading_has_the_fence() -> None:
     """Without it, it does not know of blocks that a peer writes to."""
-    child = with_neighbours(BATON, (OFFLOADING,), "decode")["kv_connector_extra_config"]["connectors"][1]
+    child = wrap_multi_connector(BATON, (OFFLOADING,), "decode")["kv_connector_extra_config"]["connectors"][1]
 
     assert child == OFFLOADING | {
         "kv_role": "kv_both",
@@ -138,7 +138,7 @@ def test_a_decode_nodes_offloading_has_the_fence() -> None:
 
 def test_a_prefill_node_runs_the_others_hooks_first() -> None:
     """A layer is handed over when nobody has anything left to do to it."""
-    config = with_neighbours(BATON, (OFFLOADING,), "prefill")
+    config = wrap_multi_connector(BATON, (OFFLOADING,), "prefill")
 
     assert names(config) == ["OffloadingConnector", "BatonConnector"]
     assert config["kv_connector_extra_config"]["connectors"][0] == OFFLOADING | {"kv_role": "kv_both"}
@@ -147,7 +147,7 @@ def test_a_prefill_node_runs_the_others_hooks_first() -> None:
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_the_whole_is_one_that_loads_and_recomputes(role: Role) -> None:
     """The outer configuration says when blocks may be given away, and what follows a failed load."""
-    config = with_neighbours(BATON, (OFFLOADING,), role)
+    config = wrap_multi_connector(BATON, (OFFLOADING,), role)
 
     own = next(
         one for one in config["kv_connector_extra_config"]["connectors"] if one["kv_connector"] == "BatonConnector"

@@ -9,8 +9,8 @@ import pytest
 
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.errors import ConnectorError
-from baton.model_runner import lifeline
-from baton.model_runner.lifeline import End, Hub
+from baton.model_runner import rank_monitor
+from baton.model_runner.rank_monitor import RankLink, RankMonitor
 
 HERE = "127.0.0.1"
 SECRET = ClusterSecret(b"the secret of this cluster")
@@ -23,8 +23,8 @@ class Ranks:
     """The first rank, and ranks on other hosts that connect to it."""
 
     def __init__(self, secret: ClusterSecret = SECRET) -> None:
-        self.hub = Hub(HERE, secret)
-        self.ends: list[End] = []
+        self.hub = RankMonitor(HERE, secret)
+        self.ends: list[RankLink] = []
         self.heard_by_hub: Heard = SimpleQueue()
         self.heard_by_end: Heard = SimpleQueue()
 
@@ -38,10 +38,10 @@ class Ranks:
             thread.join()
 
     def _connect(self, index: int, secret: ClusterSecret) -> None:
-        self.ends.append(End(self.hub.address, secret, index, lambda *told: self.heard_by_end.put(told)))
+        self.ends.append(RankLink(self.hub.address, secret, index, lambda *told: self.heard_by_end.put(told)))
 
     def close(self) -> None:
-        """End everything."""
+        """RankLink everything."""
         for end in self.ends:
             end.close()
         self.hub.close()
@@ -87,7 +87,7 @@ def test_an_orderly_end_is_told_from_a_loss(ranks: Ranks) -> None:
 
 def test_strangers_do_not_get_in(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that says nothing and one that speaks something else are hung up on, and the rank that was waited for is let in."""
-    monkeypatch.setattr(lifeline, "_GREETING_S", 0.2)
+    monkeypatch.setattr(rank_monitor, "_GREETING_S", 0.2)
     with socket.create_connection(ranks.hub.address), socket.create_connection(ranks.hub.address) as odd:
         odd.sendall(b"GET / HTTP/1.1\r\n\r\n" * 20)
         ranks.connect(1)
@@ -101,7 +101,7 @@ def test_a_rank_with_another_secret_stops_the_start(ranks: Ranks) -> None:
 
     def knock() -> None:
         with pytest.raises(ConnectorError) as stopped:
-            End(ranks.hub.address, OTHER, 1, lambda *_: None)
+            RankLink(ranks.hub.address, OTHER, 1, lambda *_: None)
         refused.append(str(stopped.value))
 
     thread = threading.Thread(target=knock)
@@ -134,7 +134,7 @@ def test_a_rank_sees_through_a_false_hub() -> None:
         thread = threading.Thread(target=pretend)
         thread.start()
         with pytest.raises(ConnectorError, match="does not hold this cluster secret"):
-            End(server.getsockname(), SECRET, 1, lambda *_: None)
+            RankLink(server.getsockname(), SECRET, 1, lambda *_: None)
         thread.join()
 
 
@@ -157,4 +157,4 @@ def test_a_host_that_vanishes_is_noticed_by_the_kernel(ranks: Ranks) -> None:
             end.getsockopt(socket.IPPROTO_TCP, option)
             for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
         )
-        assert idle_s + every_s * probes == lifeline.SILENT_S
+        assert idle_s + every_s * probes == rank_monitor.SILENT_S

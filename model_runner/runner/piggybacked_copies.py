@@ -23,7 +23,9 @@ from baton.model_runner.tokens.lanes import LaneEvent
 class Companion:
     """Stands in for a pinned buffer of vLLM's and for its event. Of the model thread."""
 
-    def __init__(self, name: str, event: LaneEvent, party: "Companions", buffer: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, name: str, event: LaneEvent, party: "PiggybackedCopies", buffer: torch.Tensor | None = None
+    ) -> None:
         """Make it.
 
         Args:
@@ -106,7 +108,7 @@ class _Part:
         return getattr(self._part, name)
 
 
-class Companions:
+class PiggybackedCopies:
     """Those of one runner. Submits steps, as a `Transfer`."""
 
     def __init__(self, transfer: Transfer) -> None:

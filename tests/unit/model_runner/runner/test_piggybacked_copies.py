@@ -14,10 +14,10 @@ from vllm.v1.outputs import SamplerOutput
 from vllm.v1.spec_decode.ngram_proposer_gpu import copy_num_valid_draft_tokens, update_scheduler_for_invalid_drafts
 from vllm.v1.worker.gpu_model_runner import AsyncGPUModelRunnerOutput, GPUModelRunner
 
-from baton.model_runner.runner.companions import Companion, Companions
 from baton.model_runner.runner.cuda import CudaRunner
 from baton.model_runner.runner.event_synced import EVENTS
 from baton.model_runner.runner.output import outputs_through
+from baton.model_runner.runner.piggybacked_copies import Companion, PiggybackedCopies
 from baton.model_runner.tokens import transfer as transfer_module
 from baton.model_runner.tokens.errors import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.packing import Sizes
@@ -52,7 +52,7 @@ class Rig:
         self._output: Callable[..., Any] = AsyncGPUModelRunnerOutput
         if kind is CudaRunner:
             self.runner.token_transfer = self.transfer
-            self.runner.companions = Companions(self.transfer)
+            self.runner.companions = PiggybackedCopies(self.transfer)
             self.runner._exchange(self.transfer)
             self._output = outputs_through(self.runner.companions, AsyncGPUModelRunnerOutput)
 

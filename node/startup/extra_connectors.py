@@ -80,7 +80,7 @@ def refuse_unproven(beside: Sequence[Mapping[str, Any]], flags: Sequence[str], d
         raise StartRefusedError("`beside` needs vLLM's prefix cache: leave out --no-enable-prefix-caching, or `beside`")
 
 
-def with_neighbours(baton: dict[str, Any], beside: Sequence[Mapping[str, Any]], role: Role) -> dict[str, Any]:
+def wrap_multi_connector(baton: dict[str, Any], beside: Sequence[Mapping[str, Any]], role: Role) -> dict[str, Any]:
     """Return the value of `--kv-transfer-config`: Baton's connector alone, or in vLLM's MultiConnector.
 
     On a decode node Baton's comes first: the first connector that has tokens loads, and it alone, so that a single block

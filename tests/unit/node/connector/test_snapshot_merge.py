@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from baton.node.connector import combine
+from baton.node.connector import snapshot_merge
 
 RANK: dict[str, Any] = {
     "incarnation": "a",
@@ -17,14 +17,14 @@ RANK: dict[str, Any] = {
 
 def test_one_rank_stays_as_it_is() -> None:
     """The common case changes nothing."""
-    assert combine.ranks([RANK]) == RANK
+    assert snapshot_merge.ranks([RANK]) == RANK
 
 
 def test_counts_are_added_up_and_the_rest_is_the_first_ranks() -> None:
     """A kind that one rank never counted counts as none there."""
     other = {**RANK, "incarnation": "b", "totals": {"committed": 1, "dirty": 4}, "refused": {}}
 
-    both = combine.ranks([RANK, other])
+    both = snapshot_merge.ranks([RANK, other])
 
     assert both["totals"] == {"committed": 3, "dirty": 4}
     assert both["refused"] == {"malformed": 1}
@@ -37,22 +37,22 @@ def test_the_engines_of_all_ranks_are_told() -> None:
     """The doctor tries each: they may be on several hosts."""
     ranks = [{**RANK, "engines": {"current": [f"{host}:1", f"{host}:2"], "retired": []}} for host in "ab"]
 
-    assert combine.ranks(ranks)["engines"] == {"current": ["a:1", "a:2", "b:1", "b:2"], "retired": []}
+    assert snapshot_merge.ranks(ranks)["engines"] == {"current": ["a:1", "a:2", "b:1", "b:2"], "retired": []}
 
 
 def test_what_no_rank_has_seen_counts_as_none() -> None:
     """Whoever reads a total finds it."""
     quiet = {**RANK, "totals": {"committed": 0}}
 
-    assert combine.ranks([quiet, quiet])["totals"] == {"committed": 0}
+    assert snapshot_merge.ranks([quiet, quiet])["totals"] == {"committed": 0}
 
 
 def test_a_block_that_several_ranks_keep_out_of_the_pool_is_one_block() -> None:
     """The ranks of an engine share its pool; other engines have their own."""
     rank = {**RANK, "quarantined_blocks": 3}
 
-    assert combine.ranks([rank, {**rank, "quarantined_blocks": 2}])["quarantined_blocks"] == 3
-    assert combine.workers([[rank, rank], [rank]])["quarantined_blocks"] == 6
+    assert snapshot_merge.ranks([rank, {**rank, "quarantined_blocks": 2}])["quarantined_blocks"] == 3
+    assert snapshot_merge.workers([[rank, rank], [rank]])["quarantined_blocks"] == 6
 
 
 def test_engines_have_pools_and_addresses_of_their_own() -> None:
@@ -60,7 +60,7 @@ def test_engines_have_pools_and_addresses_of_their_own() -> None:
     engine = {"num_blocks": 10, "free_blocks": 4, "totals": {}, "control_addresses": ["tcp://h:1", "tcp://h:2"]}
     other = {**engine, "free_blocks": 3, "control_addresses": ["tcp://h:3", "tcp://h:4"]}
 
-    both = combine.schedulers([engine, other])
+    both = snapshot_merge.schedulers([engine, other])
 
     assert (both["engines"], both["num_blocks"], both["free_blocks"]) == (2, 20, 7)
     assert both["control_addresses"] == ["tcp://h:1,tcp://h:2", "tcp://h:3,tcp://h:4"]
@@ -78,8 +78,8 @@ def test_a_node_is_sound_if_all_of_its_engines_are() -> None:
     }
     other = {**sound, "ok": False, "findings": [{"block": 7}], "integrity_findings": 1}
 
-    assert combine.integrity([sound]) == sound
-    assert combine.integrity([sound, other]) == {
+    assert snapshot_merge.integrity([sound]) == sound
+    assert snapshot_merge.integrity([sound, other]) == {
         **sound,
         "ok": False,
         "findings": [{"block": 7}],
@@ -98,10 +98,12 @@ def test_engines_reports_of_tokens_are_added_up() -> None:
     }
     ours = {"runner": "CudaRunner", "syncs": {"a.py:1": 1}, "tokens": tokens}
 
-    both = combine.runners([ours, {**ours, "tokens": {**tokens, "slots_in_use_max": 1}}, {"runner": "", "syncs": {}}])
+    both = snapshot_merge.runners(
+        [ours, {**ours, "tokens": {**tokens, "slots_in_use_max": 1}}, {"runner": "", "syncs": {}}]
+    )
 
     assert both["tokens"]["submitted"] == 6
     assert (both["tokens"]["slots"], both["tokens"]["slots_in_use_max"]) == (8, 2)
     assert both["tokens"]["histograms"]["wait_s"]["counts"] == [2, 0]
     assert both["syncs"] == {"a.py:1": 2}
-    assert "tokens" not in combine.runners([{"runner": "", "syncs": {}}])
+    assert "tokens" not in snapshot_merge.runners([{"runner": "", "syncs": {}}])

@@ -10,8 +10,8 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control.status_endpoints import TcpEndpoint
 from baton.kv_connector.control.status_server import StatusServer
 from baton.kv_connector.errors import ConnectorError
-from baton.node.connector.asker import Asker
 from baton.node.connector.connector_channel import CancelClient, SnapshotClient
+from baton.node.connector.control_client import ControlClient
 from baton.node.errors import ConnectorFailedError, ConnectorSilentError, NoAnswerError
 from tests.e2e.waiting import until
 
@@ -38,7 +38,7 @@ def serve(folder: Path, secret: ClusterSecret, name: str = "worker-1.sock") -> S
 async def test_a_far_rank_answers_and_takes_cancels(tmp_path: Path) -> None:
     """As one here does; its file takes the place of the socket."""
     server = serve(tmp_path, ClusterSecret(OLD))
-    asker, cancels = Asker(5.0, ClusterSecret(OLD)), CancelClient(tmp_path, ClusterSecret(OLD), timeout_s=5.0)
+    asker, cancels = ControlClient(5.0, ClusterSecret(OLD)), CancelClient(tmp_path, ClusterSecret(OLD), timeout_s=5.0)
     path = tmp_path / "worker-1.addr"
 
     assert await asker.ask(path, b"snapshot") == {"far": True}
@@ -64,7 +64,7 @@ async def test_the_rank_that_samples_may_be_far(tmp_path: Path) -> None:
 async def test_nobody_else_is_answered(secret: ClusterSecret | None, tmp_path: Path) -> None:
     """Whoever could cancel transfers could spoil a cluster's day."""
     server = serve(tmp_path, ClusterSecret(OLD))
-    asker = Asker(0.5, secret)
+    asker = ControlClient(0.5, secret)
 
     with pytest.raises(NoAnswerError):
         await asker.ask(tmp_path / "worker-1.addr", b"snapshot")
@@ -75,7 +75,7 @@ async def test_nobody_else_is_answered(secret: ClusterSecret | None, tmp_path: P
 async def test_the_secret_may_be_replaced(tmp_path: Path) -> None:
     """Both are tried while there are two, and the rank's port opens anew with the new one."""
     theirs, ours = Changing(OLD), Changing(OLD)
-    server, asker = serve(tmp_path, theirs), Asker(5.0, ours)
+    server, asker = serve(tmp_path, theirs), ControlClient(5.0, ours)
     path = tmp_path / "worker-1.addr"
     address = path.read_text()
 
@@ -96,7 +96,7 @@ async def test_the_secret_may_be_replaced(tmp_path: Path) -> None:
 
 async def test_an_address_file_that_is_gone_is_a_rank_that_failed(tmp_path: Path) -> None:
     """Its process has not started, or has ended."""
-    asker = Asker(0.5, ClusterSecret(OLD))
+    asker = ControlClient(0.5, ClusterSecret(OLD))
 
     with pytest.raises(ConnectorFailedError, match="cannot be read"):
         await asker.ask(tmp_path / "worker-1.addr", b"snapshot")
@@ -113,7 +113,7 @@ async def test_a_process_that_accepts_nothing_is_silent_and_one_that_ended_has_f
         stopped.listen(1)
         if far:
             path.write_text(f"tcp://{HERE}:{stopped.getsockname()[1]}")
-        asker = Asker(0.1, ClusterSecret(OLD))
+        asker = ControlClient(0.1, ClusterSecret(OLD))
 
         for _ in range(4):  # more than the queue takes
             with pytest.raises(ConnectorSilentError):

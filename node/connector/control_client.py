@@ -33,7 +33,7 @@ class _Door(NamedTuple):
     server_key: bytes = b""  # of an encrypted connection
 
 
-class Asker:
+class ControlClient:
     """Asks for a JSON object."""
 
     def __init__(self, timeout_s: float, secret: ClusterSecret | None = None) -> None:

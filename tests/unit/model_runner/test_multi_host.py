@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch.distributed
 
-from baton.model_runner import ties
-from baton.model_runner.ties import EXIT_LOST, Tied, tie
+from baton.model_runner import multi_host
+from baton.model_runner.multi_host import EXIT_LOST, MultiHostWorker, connect_ranks
 
 ADDRESS = ("10.0.0.1", 4711)
 Engine = Callable[..., Any]
@@ -63,12 +63,12 @@ def join(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
         told[0] = mine or ADDRESS
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
-    monkeypatch.setattr(ties, "Hub", FakeHub)
-    monkeypatch.setattr(ties, "End", lambda address, _secret, index, _lost: (address, index))
+    monkeypatch.setattr(multi_host, "RankMonitor", FakeHub)
+    monkeypatch.setattr(multi_host, "RankLink", lambda address, _secret, index, _lost: (address, index))
 
     def as_rank(rank: int) -> None:
         group = SimpleNamespace(rank_in_group=rank, world_size=4, cpu_group=None)
-        monkeypatch.setattr(ties, "get_inner_dp_world_group", lambda: group)
+        monkeypatch.setattr(multi_host, "get_inner_dp_world_group", lambda: group)
 
     return as_rank
 
@@ -77,7 +77,7 @@ def test_the_first_rank_waits_for_those_of_other_hosts(engine: Engine, join: Cal
     """Not for its neighbour, whom vLLM watches."""
     join(0)
 
-    hub: Any = tie(engine(0))
+    hub: Any = connect_ranks(engine(0))
 
     assert hub.ranks == {2, 3}
 
@@ -85,18 +85,18 @@ def test_the_first_rank_waits_for_those_of_other_hosts(engine: Engine, join: Cal
 def test_ranks_of_other_hosts_connect_to_the_first(engine: Engine, join: Callable[[int], None]) -> None:
     """At the address that it tells; its neighbour has nothing to do."""
     join(3)
-    end: Any = tie(engine(1))
+    end: Any = connect_ranks(engine(1))
     assert end == (ADDRESS, 3)
     join(1)
-    assert tie(engine(0)) is None
+    assert connect_ranks(engine(0)) is None
 
 
 def test_on_one_host_nothing_is_tied(engine: Engine) -> None:
     """Nor in a server that is no node, or has other connectors beside."""
-    assert tie(engine(0, hosts=1)) is None
-    assert tie(engine(0, connector="MultiConnector")) is None
+    assert connect_ranks(engine(0, hosts=1)) is None
+    assert connect_ranks(engine(0, connector="MultiConnector")) is None
     plain: Any = SimpleNamespace(parallel_config=SimpleNamespace(), kv_transfer_config=None)
-    assert tie(plain) is None
+    assert connect_ranks(plain) is None
 
 
 def test_a_worker_takes_leave_before_it_stops(engine: Engine, join: Callable[[int], None]) -> None:
@@ -111,7 +111,7 @@ def test_a_worker_takes_leave_before_it_stops(engine: Engine, join: Callable[[in
             tied: Any = worker._tie
             seen.append(tied.closed)
 
-    class Worker(Tied, Base):
+    class Worker(MultiHostWorker, Base):
         vllm_config = engine(0)
 
     join(0)
@@ -131,7 +131,7 @@ def test_the_process_ends_with_its_tie(
     monkeypatch.setattr(os, "_exit", codes.append)
     monkeypatch.setattr(logging, "shutdown", lambda: None)
 
-    ties._end("rank 1", farewell)
+    multi_host._end("rank 1", farewell)
 
     assert codes == [code]
     assert words in caplog.text

@@ -12,7 +12,7 @@ import torch.distributed
 from vllm.distributed.parallel_state import get_inner_dp_world_group
 
 from baton.kv_connector.config import ConnectorConfig
-from baton.model_runner.lifeline import End, Hub
+from baton.model_runner.rank_monitor import RankLink, RankMonitor
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -22,16 +22,16 @@ logger = logging.getLogger(__name__)
 EXIT_LOST: Final = 70
 
 
-class Tied:
+class MultiHostWorker:
     """Mixed into a worker."""
 
     vllm_config: Any
-    _tie: Hub | End | None = None
+    _tie: RankMonitor | RankLink | None = None
 
     def init_device(self) -> None:
         """Tie this rank to the others, as soon as they know each other: loading a model may take long."""
         super().init_device()  # type: ignore[misc]
-        self._tie = tie(self.vllm_config)
+        self._tie = connect_ranks(self.vllm_config)
 
     def shutdown(self) -> None:
         """Take leave of the others, then stop the worker."""
@@ -48,7 +48,7 @@ def node_config_of(vllm_config: "VllmConfig") -> ConnectorConfig | None:
     return ConnectorConfig.from_extra(transfer.kv_connector_extra_config)
 
 
-def tie(vllm_config: "VllmConfig") -> Hub | End | None:
+def connect_ranks(vllm_config: "VllmConfig") -> RankMonitor | RankLink | None:
     """Connect this rank with those on other hosts, if there are any.
 
     All ranks of the engine call it at the same time.
@@ -62,7 +62,7 @@ def tie(vllm_config: "VllmConfig") -> Hub | End | None:
         return None
     group = get_inner_dp_world_group()
     secret = config.secret()
-    hub = Hub(config.data_host, secret) if group.rank_in_group == 0 else None
+    hub = RankMonitor(config.data_host, secret) if group.rank_in_group == 0 else None
     told: list[Any] = [None] * group.world_size
     torch.distributed.all_gather_object(told, hub and hub.address, group=group.cpu_group)
     if hub is not None:
@@ -70,11 +70,11 @@ def tie(vllm_config: "VllmConfig") -> Hub | End | None:
         return hub
     if parallel.node_rank_within_dp == 0:
         return None  # vLLM's own watch has both of us
-    return End(told[0], secret, group.rank_in_group, _end)
+    return RankLink(told[0], secret, group.rank_in_group, _end)
 
 
 def _end(who: str, farewell: bool) -> None:
-    """End this process; vLLM's executor on this host then ends all the others."""
+    """RankLink this process; vLLM's executor on this host then ends all the others."""
     if farewell:
         logger.warning("%s has been stopped: so is this one", who)
     else:

@@ -37,7 +37,7 @@ _GREETING: Final = _INDEX.size + 2 * _NONCE_BYTES
 Lost = Callable[[str, bool], None]  # which rank; whether it took its leave
 
 
-class Hub:
+class RankMonitor:
     """The first rank's end."""
 
     def __init__(self, host: str, secret: ClusterSecret) -> None:
@@ -106,7 +106,7 @@ class Hub:
         self._ends[index] = end
 
 
-class End:
+class RankLink:
     """The end of a rank on another host."""
 
     def __init__(self, address: tuple[str, int], secret: ClusterSecret, index: int, lost: Lost) -> None:
