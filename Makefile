@@ -10,8 +10,8 @@ BIN   := $(VENV)/bin
 FLAGS := $(if $(MODEL),--model "$(MODEL)") $(if $(PREFILL),--prefill $(PREFILL)) \
          $(if $(DECODE),--decode $(DECODE)) $(if $(PORT),--port $(PORT)) $(ARGS)
 
-# WORKERS=2: tests of real engines run in one worker of pytest-xdist, all others beside them in another.
-WORKERS ?= 0
+# Tests of real engines run in one worker of pytest-xdist, all others beside them in another; WORKERS=0: one after the other, as with ARGS.
+WORKERS ?= $(if $(ARGS),0,2)
 SIDE_BY_SIDE := -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 .DEFAULT_GOAL := help

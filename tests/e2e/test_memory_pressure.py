@@ -10,7 +10,7 @@ from tests.e2e.fidelity import answers, ask_all, choose_prompts
 from tests.e2e.stack import FLOAT32, Stack
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
 TIGHT = ("--kv-cache-memory-bytes", str(20 << 20))  # 40 blocks of 512 KiB; the longest prompt needs 28
 

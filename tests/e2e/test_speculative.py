@@ -62,9 +62,9 @@ def accepted(node: Server) -> float:
 @pytest.mark.parametrize(
     ("prefill", "decode", "least_accepted"),
     [
-        ("", "ngram", 0.0),
         ("draft", "draft", 0.85),
-        ("", "eagle", 0.0),
+        pytest.param("", "ngram", 0.0, marks=pytest.mark.matrix),
+        pytest.param("", "eagle", 0.0, marks=pytest.mark.matrix),
         pytest.param("ngram", "ngram", 0.0, marks=pytest.mark.matrix),
         pytest.param("", "draft", 0.0, marks=pytest.mark.matrix),
         pytest.param("draft", "", None, marks=pytest.mark.matrix),

@@ -77,6 +77,7 @@ def test_a_session_that_loses_hand_overs_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_streams_that_are_open_together_are_counted_and_whole() -> None:
     """The few of a test, over two workers; each one's memory is a number above nothing."""
     command = [sys.executable, "-m", "benchmarks.proxy.open_streams", "--streams", "200", "--workers", "2"]

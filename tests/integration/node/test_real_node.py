@@ -212,7 +212,7 @@ def test_a_second_node_on_the_port_is_refused_before_it_starts(
     assert forked.poll() is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
 def test_a_signal_stops_a_forked_node_in_order(number: signal.Signals, place: Place, forked: Child) -> None:
     """Both sides of the connector are shut down, and no engine stays behind."""
     engine = children_of(forked.pid)
@@ -241,6 +241,7 @@ def test_an_eager_pipeline_answers_its_first_request(forkserver: ForkServer, pla
         assert node.poll() is None
 
 
+@pytest.mark.exhaustive
 def test_a_plain_process_serves_and_leaves_no_engine_behind_when_killed(place: Place) -> None:
     """An orphaned engine would keep the node's ports and look alive to its peers."""
     log = place.runtime_dir / "log"

@@ -4,21 +4,22 @@ The fields and words were compared with the CRD of LeaderWorkerSet 0.10; `BATON_
 templates are Kubernetes' own and checked in full.
 """
 
+from collections.abc import Callable
 from typing import Any, Final
 
 _NUMBER_OR_SHARE: Final = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": "^[0-9]+%?$"}]}
-_POD_TEMPLATE: Final = {"$ref": "#/$defs/io.k8s.api.core.v1.PodTemplateSpec"}
-_CLAIM: Final = {"$ref": "#/$defs/io.k8s.api.core.v1.PersistentVolumeClaim"}
 
 
-def leader_worker_set() -> dict[str, Any]:
-    """Return the schema."""
+def leader_worker_set(ref: Callable[[str], str]) -> dict[str, Any]:
+    """Return the schema; `ref` gives the address of a definition of Kubernetes' own."""
+    pod_template = {"$ref": ref("io.k8s.api.core.v1.PodTemplateSpec")}
+    claim = {"$ref": ref("io.k8s.api.core.v1.PersistentVolumeClaim")}
     group = {
-        "leaderTemplate": _POD_TEMPLATE,
-        "workerTemplate": _POD_TEMPLATE,
+        "leaderTemplate": pod_template,
+        "workerTemplate": pod_template,
         "size": {"type": "integer", "minimum": 1},
         "restartPolicy": {"enum": ["Default", "RecreateGroupOnPodRestart", "RecreateGroupAfterStart", "None"]},
-        "volumeClaimTemplates": {"type": "array", "items": _CLAIM},
+        "volumeClaimTemplates": {"type": "array", "items": claim},
         "persistentVolumeClaimRetentionPolicy": {"type": "object"},
         "subGroupPolicy": {"type": "object"},
     }

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import yaml
 from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
 
 from tests.support.kubernetes.leader_worker_set import leader_worker_set
 from tests.support.registry import from_npm, from_pypi
@@ -65,15 +67,27 @@ def _validator(api_version: str, kind: str, version: str) -> Draft202012Validato
     known = definitions(version)
     name = _own_name(known, api_version, kind)
     if name is not None:
-        return Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": known})
+        return Draft202012Validator({"$ref": _ref(version, name)}, registry=_registry(version))
     schema = _crds().get((api_version, kind))
     if schema is None and group == "leaderworkerset.x-k8s.io":
-        schema = leader_worker_set()
+        schema = leader_worker_set(lambda name: _ref(version, name))
     if schema is None:
         schema = _model(*_MODELS[api_version, kind])
     schema = closed(schema)
-    schema["properties"]["metadata"] = {"$ref": f"#/$defs/{_META}"}
-    return Draft202012Validator({**schema, "$defs": known})
+    schema["properties"]["metadata"] = {"$ref": _ref(version, _META)}
+    return Draft202012Validator(schema, registry=_registry(version))
+
+
+@cache
+def _registry(version: str) -> "Registry[Any]":
+    """Kubernetes' definitions as one document: read once, not once for every kind."""
+    document = Resource.from_contents({"$defs": definitions(version)}, default_specification=DRAFT202012)
+    registry: Registry[Any] = Registry().with_resource(_ref(version), document)
+    return registry.crawl()
+
+
+def _ref(version: str, name: str = "") -> str:
+    return f"urn:kubernetes:{version}" + (f"#/$defs/{name}" if name else "")
 
 
 def _own_name(known: Schema, api_version: str, kind: str) -> str | None:
