@@ -75,7 +75,7 @@ def others_cpu_s(roots: Sequence[int]) -> float:
 
 
 def _read(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], T]) -> list[T]:
-    """Read something of each; those that end meanwhile are left out."""
+    """Read something of each; those that have ended are left out."""
     found = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):

@@ -3,7 +3,7 @@
 The proxy draws a transfer id and puts one object into the body of either leg:
 `{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts and
 `"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks.
-vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since whoever may write
+vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since anyone who may write
 these parameters can make a node push KV.
 """
 

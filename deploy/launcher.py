@@ -136,7 +136,7 @@ class Launcher:
 
         Raises:
             StackFailedError: a process died, or the time to start ran out.
-            StopAskedError: somebody does not want to wait any longer.
+            StopAskedError: the user does not want to wait any longer.
         """
         for group in (self._stack.nodes, (self._stack.proxy,)):
             while waiting := [member for member in group if member.name not in self._ready]:

@@ -37,7 +37,7 @@ def make(file: Path) -> bool:
         with os.fdopen(handle, "w") as text:
             text.write(generate_secret() + "\n")
         with suppress(FileExistsError):
-            os.link(written, file)  # unlike a rename, it does not replace what somebody else made meanwhile
+            os.link(written, file)  # unlike a rename, it does not replace what another process has made since
             return True
     finally:
         Path(written).unlink()

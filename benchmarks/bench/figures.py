@@ -39,7 +39,7 @@ class FirstTokens:
     ttft_s: Mapping[str, float]  # median, by subject
     ratios: Mapping[str, Ratio]  # Baton ÷ the other, of TTFT
     missing_bytes: Sequence[str]  # subjects that cannot have sent all KV
-    other_cores: float  # CPU that other processes used meanwhile
+    other_cores: float  # CPU that other processes used in that time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

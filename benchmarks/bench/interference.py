@@ -1,4 +1,4 @@
-"""What long prompts do to streams that are running: the gaps between the streams' tokens, before and meanwhile."""
+"""What long prompts do to streams that are running: the gaps between the streams' tokens, before and during them."""
 
 import asyncio
 import time

@@ -91,7 +91,7 @@ def measure(arguments: argparse.Namespace, children: Children) -> Iterator[dict[
         else:
             part["other_cores"] = other = meter.other_cores()
             noisy = "noisy: " if other > arguments.max_other_cpu else ""
-            print(f"  {noisy}other processes used {other:.2f} cores meanwhile", flush=True)
+            print(f"  {noisy}other processes used {other:.2f} cores", flush=True)
         yield part
 
 

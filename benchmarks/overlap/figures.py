@@ -37,7 +37,7 @@ class Sample:
     """One request, or one raw push."""
 
     seconds: float  # to the first token at the client; raw: to the last byte acknowledged
-    wire_bytes: int = 0  # left P over the data link meanwhile, headers included
+    wire_bytes: int = 0  # left P over the data link in that time, headers included
     kv_bytes: int | None = None  # the sender's own count of acknowledged bytes; None where nobody counts
     prefill_s: float | None = None  # on P, as vLLM measures it: first scheduled to first token
     after_commit_s: float | None = None  # COMMIT left P to first token at the client
@@ -52,7 +52,7 @@ class Measured:
     layers: int
     expected_bytes: int  # KV of the prompt
     samples: Mapping[str, Sequence[Sample]]  # by subject
-    other_cores: float  # CPU that other processes used meanwhile, in cores
+    other_cores: float  # CPU that other processes used in that time, in cores
     noisy_rounds: int  # rounds that were kept although others used the CPU
     failures: Sequence[str] = ()  # why rounds were dropped
 

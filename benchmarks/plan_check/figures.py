@@ -29,7 +29,7 @@ class Runs(NamedTuple):
     """The runs of one shape."""
 
     records: Sequence[Sequence[Record]]  # run by run
-    other_cores: float  # CPU that other processes used meanwhile, most of all runs
+    other_cores: float  # CPU that other processes used in that time, most of all runs
     client_late_s: float  # P99 of the client's event loop, most of all runs
     stolen_cores: float = 0.0  # CPU that the host took, most of all runs and rounds of calibration
     repeated: int = 0  # runs and rounds that it disturbed

@@ -44,5 +44,5 @@ class Quiet:
                 return found
             forget()
             self.repeated += 1
-            print(f"the host took {stolen:.2f} cores meanwhile: once more", file=sys.stderr)
+            print(f"the host took {stolen:.2f} cores: once more", file=sys.stderr)
         raise AssertionError("unreachable: `tries` is 1 or more")

@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     found, other_cores = figures(samples), meter.other_cores()
     _show(arguments, found)
-    print(f"\n{time.monotonic() - began:.0f} s; other processes used {other_cores:.2f} cores meanwhile")
+    print(f"\n{time.monotonic() - began:.0f} s; other processes used {other_cores:.2f} cores")
     if failed:
         print("\n".join(f"bench-quick: {each}" for each in failed), file=sys.stderr)
         return 1

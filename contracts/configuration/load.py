@@ -17,7 +17,7 @@ from baton.contracts.configuration.values import convert
 DEFAULT_FILE = Path("baton.yaml")
 ENVIRONMENT_PREFIX = "BATON_"
 DEFAULT_ORIGIN = "default"
-READ_ELSEWHERE = {  # variables of our own that are no settings: whoever reads them is inside vLLM's workers
+READ_ELSEWHERE = {  # variables of our own that are no settings: they are read inside vLLM's workers
     "BATON_PIPELINE_TRANSFER": "how pipeline stages on a CPU hand tensors on: `async` (default), `sync` or `shm`",
     "BATON_CPU_ASYNC_SCHEDULING": "1: a node of one rank on a CPU schedules a step ahead",
 }

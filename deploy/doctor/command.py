@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="baton doctor",
         description="Find what is wrong. Without addresses: on this machine, before anything is started. With --proxy, or "
-        "--prefill and --decode: in a running deployment, each pair of nodes included; serving goes on meanwhile.",
+        "--prefill and --decode: in a running deployment, each pair of nodes included; serving goes on.",
         epilog="Exit status: 0 nothing is wrong, 1 something is, 2 the command line is.",
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: baton.yaml, if there is one")

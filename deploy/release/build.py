@@ -49,7 +49,7 @@ def build(source: Path, out: Path, *, epoch_s: int, umask: int = FILES_OF_OTHERS
         source: the project's files.
         out: made if it is not there.
         epoch_s: the time that all packed files bear, in seconds since 1970.
-        umask: of whoever builds.
+        umask: of the user who builds.
 
     Raises:
         BuildError: the build back end failed.

@@ -174,7 +174,7 @@ class ControlLoop:
                 self._act()  # or the answers to a burst would pile up
         for address, client in list(self._clients.items()):
             if self._clients.get(address) is not client:
-                continue  # forgotten meanwhile
+                continue  # forgotten since
             if client.socket in ready:
                 for payload in client.receive(_BURST):
                     self._call(self._handler.on_payload, ("dial", address), payload)

@@ -35,7 +35,7 @@ class Monitor:
         socket.monitor(address, events)
         self.pair = socket.context.socket(zmq.PAIR)
         self.pair.linger = 0
-        self.pair.rcvhwm = 0  # a full queue would block libzmq's thread, and whoever closes the socket after it
+        self.pair.rcvhwm = 0  # a full queue would block libzmq's thread, and after it the thread that closes the socket
         self.pair.connect(address)
 
     def events(self) -> Iterator[Event]:

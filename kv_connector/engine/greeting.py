@@ -28,7 +28,7 @@ class PeerReachability:
     def answered(self, target: str) -> bool | None:
         """Say whether a target answers; `None` while that is being found out.
 
-        False is said once: whoever asks after that has the target asked again.
+        False is said once: the next call has the target asked again.
         """
         with self._lock:
             if target not in self._answered:

@@ -2,7 +2,7 @@
 
 Writes land when the test says: at once (`automatic`), or with `land` and `land_all`. A push that failed is dirty, as
 with Mooncake: what it has not written yet stays on the way and lands later, whatever the sender or its process does
-meanwhile, unless the receiver has been closed. Addresses are real ones of this process.
+until then, unless the receiver has been closed. Addresses are real ones of this process.
 """
 
 import ctypes

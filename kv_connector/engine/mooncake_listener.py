@@ -99,6 +99,6 @@ def _descriptor_of(inodes: set[str]) -> int | None:
         try:
             if str(entry.readlink()) in wanted:
                 return int(entry.name)
-        except FileNotFoundError:  # closed meanwhile by another thread
+        except FileNotFoundError:  # closed by another thread
             continue
     return None

@@ -147,7 +147,7 @@ class Consumer:
         """The digests have been compared: there is no problem, or the KV must not be used. P hears of a mismatch.
 
         Returns:
-            False if whoever waited had left before: the blocks may have been somebody else's when they were read.
+            False if the request had ended before: the blocks may have been another's when they were read.
         """
         if self.transfers.get(transfer.transfer_id) is not transfer:
             return False
@@ -384,7 +384,7 @@ class Consumer:
             self._decline(transfer)
             self._close(transfer)
         elif transfer.phase is Phase.VERIFYING:
-            self._close(transfer)  # whoever compares still reads the blocks, which harms nobody
+            self._close(transfer)  # the comparison still reads the blocks, which changes nothing
         elif transfer.phase is Phase.RESERVED:
             transfer.phase, transfer.revoked_at = Phase.REVOKING, now
             self._send(transfer, Revoke(transfer_id=transfer.transfer_id, epoch=transfer.epoch))

@@ -65,7 +65,7 @@ class Gather:
         """Blocks are allocated."""
         gathering = self._requests.get(request_id)
         if gathering is None:
-            self._consumer.prepare(request_id, epoch, wish, now)  # it failed meanwhile, and this says so
+            self._consumer.prepare(request_id, epoch, wish, now)  # it has failed since, and this says so
             return
         gathering.prepared = True
         for part in gathering.flows:

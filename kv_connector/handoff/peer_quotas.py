@@ -19,7 +19,7 @@ MAX_BLOCKS_EACH = 1 << 20  # block ids in a rank's open reservations: pools are 
 # wants a few, and every KV cache group has a list. 64 MiB.
 MAX_PLACES_EACH = 8 * MAX_BLOCKS_EACH
 MAX_ENGINES_EACH = 64  # names that a rank has given to its engines, one after the other
-BEAT_BUDGET = 1_024  # transfers that one beat may begin, end or have answered: others wait for us meanwhile
+BEAT_BUDGET = 1_024  # transfers that one beat may begin, end or have answered: other peers wait until it is over
 
 
 class PeerQuotas:

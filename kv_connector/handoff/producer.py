@@ -158,7 +158,7 @@ class Producer:
             self._end(transfer, reason, now)
 
     def abandon(self, transfer_id: str, reason: str, now: float) -> None:
-        """The prompt will never start here: whoever waits for it is told. One that has started is another request's."""
+        """The prompt will never start here: the decode node that waits for it is told. One that has started is another request's."""
         if transfer_id in self.tombstones:
             return
         transfer = self._find_or_create(transfer_id, now)
@@ -166,7 +166,7 @@ class Producer:
             self._end(transfer, reason, now)
 
     def cancel(self, transfer_id: str, now: float) -> bool:
-        """Whoever asked for the transfer wants it no more (any time, any number of times). Was it open here?"""
+        """The decode node or the proxy wants the transfer no more (any time, any number of times). Was it open here?"""
         if transfer := self.transfers.get(transfer_id):
             self._end(transfer, CANCELLED, now)
             return True
@@ -229,7 +229,7 @@ class Producer:
         """The digests of a complete transfer's source blocks; empty if they cannot be had.
 
         The blocks may have been taken away while they were read (I2): the epoch is void then, and the digests are
-        those of somebody else's KV.
+        those of another request's KV.
         """
         if self.transfers.get(transfer.transfer_id) is not transfer:
             return

@@ -5,7 +5,7 @@ Which blocks do depends on the ids alone, so `plan_layers` finds the runs once a
 of copies within a push is free: pairs are sorted by source first, since vLLM frees a request from its end, and blocks that
 are used again come in falling order.
 
-A plan is kept as columns of numbers and becomes `Copy` tuples only as somebody iterates: to make 100,000 of them takes
+A plan is kept as columns of numbers and becomes `Copy` tuples only in an iteration: to make 100,000 of them takes
 longer than to plan them, and an engine takes no more at a time than may be in flight.
 """
 

@@ -34,7 +34,7 @@ class BlockHistory:
             events[block] = (*events.get(block, ())[1 - EVENTS_PER_BLOCK :], event)
 
     def ended(self, request_id: str) -> None:
-        """A request has ended: from now on its blocks should be somebody else's, or free."""
+        """A request has ended: from now on its blocks should be another request's, or free."""
         self._ended[request_id] = time.monotonic()
         if len(self._ended) > ENDED_REQUESTS:
             self._ended.popitem(last=False)

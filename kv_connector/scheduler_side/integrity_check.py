@@ -1,4 +1,4 @@
-"""Compares pool, scheduler and ledger: whenever the engine is about to idle, and when somebody asks.
+"""Compares pool, scheduler and ledger: whenever the engine is about to idle, and on request.
 
 *Before idling* the scheduler's own thread looks. All blocks must be free then, which one number tells; only if they are
 not are all of them gone through.
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 STEPS = 3  # after so many a deferred return has happened
 QUIET_S = 0.1  # no step for so long: the engine idles
-PATIENCE_S = 2.0  # whoever asks is answered by then
+PATIENCE_S = 2.0  # a question is answered by then
 LOOK_EVERY_S = 0.02
 REPORTED = 32  # blocks of which the same is to be said count as one
 

@@ -1,7 +1,7 @@
 """Who, besides vLLM's requests, holds blocks of the pool.
 
 The connector holds a reference of its own on every block that a peer may write to, from allocation until the epoch is
-closed. So whatever vLLM does with the request meanwhile, the blocks cannot come back to the pool too early (I3).
+closed. So whatever vLLM does with the request until then, the blocks cannot come back to the pool too early (I3).
 """
 
 from collections import Counter

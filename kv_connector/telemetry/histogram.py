@@ -1,4 +1,4 @@
-"""A histogram that counts where things happen and is read where somebody asks.
+"""A histogram that counts where things happen and is read in another process.
 
 The engine's processes observe; the node's API process turns snapshots into Prometheus' families (`node/http/metrics.py`).
 """

@@ -32,7 +32,7 @@ class OffloadingConnector(Unfenced):
             raise ConfigError("this vLLM's OffloadingConnector does not say which blocks a step writes: empty `beside`")
 
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
-        """Blocks are allocated for a request, whoever fills them."""
+        """Blocks are allocated for a request, by whatever connector they are filled."""
         allocated: set[int] = getattr(self.scheduler, ALLOCATED)
         allocated.update(block.block_id for group in blocks.blocks for block in group if not block.is_null)
         super().update_state_after_alloc(request, blocks, num_external_tokens)

@@ -15,7 +15,7 @@ What it detects:
 - *Changes of several blocks, and blocks that changed places*: each block's term takes on a value that has nothing to do
   with the former one, so terms cancel each other with a probability of about 2^-64.
 
-It is no defence against somebody who knows the weights: they are the same everywhere, so that both nodes agree.
+It is no defence against an attacker who knows the weights: they are the same everywhere, so that both nodes agree.
 
 Additions and products of 64-bit integers wrap around alike on CPU, CUDA and NPU, and a sum does not depend on its order.
 Whole blocks travel, hence whole blocks are compared, the unused tail of the last one included.
@@ -61,7 +61,7 @@ class RegionDigests:
         self._stream: Callable[[], AbstractContextManager[object]] | None = None
 
     def __call__(self, blocks: Sequence[int], regions: Sequence[int]) -> bytes:
-        """Return the digests of `blocks` in some regions, and wait for the device meanwhile.
+        """Return the digests of `blocks` in some regions, and wait for the device until they are there.
 
         Args:
             blocks: Scheduler-block ids, in prompt order.

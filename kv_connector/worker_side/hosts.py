@@ -99,7 +99,7 @@ def write_doors(folder: Path, members: Sequence[Member]) -> None:
         for name, address in member.doors.items():
             new = folder / f".{name}"
             new.write_text(address)
-            new.rename(folder / name)  # whoever looks sees all of it or nothing
+            new.rename(folder / name)  # a reader sees all of it or nothing
 
 
 def _host(vllm_config: "VllmConfig") -> int:

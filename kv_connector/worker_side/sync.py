@@ -56,7 +56,7 @@ class ModelStream:
     attention_writes_kv: bool = True  # False: a layer's KV is issued before its attention
 
     def __call__(self) -> Awaitable | None:
-        """Record an event: whoever needs no more than a `Record` may take a stream for one."""
+        """Record an event, so that a stream serves where a `Record` is wanted."""
         return self.record()
 
     @classmethod

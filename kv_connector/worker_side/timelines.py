@@ -48,7 +48,7 @@ def _belongs(flow_id: str, transfer_id: str) -> bool:
 
 
 def _about(transfer: ProducerTransfer, *, is_open: bool) -> dict[str, Any]:
-    """What does not change any more, or not before the next time that somebody asks."""
+    """What does not change any more, or not before the next question."""
     prompt = transfer.prompt
     return {
         "transfer_id": transfer.transfer_id,

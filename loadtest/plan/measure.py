@@ -97,7 +97,7 @@ class Pair:
         return cells
 
     async def decode(self) -> list[list[Record]]:
-        """Ask for long answers with short and long prompts; and for short ones, so that more requests arrive meanwhile.
+        """Ask for long answers with short and long prompts; and for short ones, so that more requests arrive while they run.
 
         Raises:
             RunError: an answer failed.

@@ -96,7 +96,7 @@ def mixed_rate_per_s(found: Calibration, tokens: float, answer_tokens: int) -> f
 def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Calibration:
     """Return the calibration with the overheads that make simulated first tokens of a mixed load come as measured ones.
 
-    What a first token costs besides steps depends on what its nodes do meanwhile, and neither requests one at a time nor
+    What a first token costs besides steps depends on what its nodes do at that time, and neither requests one at a time nor
     users in line meet what an open loop meets. So it is measured in one.
 
     Args:
@@ -108,7 +108,7 @@ def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Cal
     told = [at for at in (1, 2) if FEW <= sum(values[at] for values, _ in late) <= len(late) - FEW]
     try:
         shares = solve(late, [0, *told], OVERHEADS, "first tokens of an open loop")
-    except RunError:  # whoever met others on the one node met some on the other
+    except RunError:  # a request that met others on the one node met some on the other
         shares = solve(late, [0, *told[:1]], OVERHEADS, "first tokens of an open loop")
     return msgspec.structs.replace(
         plain,
@@ -203,7 +203,7 @@ class _Span(NamedTuple):
 def _row(span: _Span, spans: Sequence[_Span]) -> Row:
     """Look around in each of its gaps: so every step counts once, and a slow one not more.
 
-    A gap is a step. Whoever got a token at its end, the first one included, was in it; arrivals at the client scatter, so
+    A gap is a step. A request that got a token at its end, the first one included, was in it; arrivals at the client scatter, so
     the end is taken a little later for those who begin, and earlier for those who end.
     """
     gaps = span.record.itls_s or (span.ended_s - span.began_s,)

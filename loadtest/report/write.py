@@ -13,7 +13,7 @@ from baton.loadtest.result import Result, write_result
 
 
 def with_figures(result: Result) -> Result:
-    """Return the run with its figures beside its records, for whoever only reads the file."""
+    """Return the run with its figures beside its records, for a reader of the file alone."""
     stages = [
         msgspec.structs.replace(stage, figures=as_plain(figures(stage, result.slos_ms))) for stage in result.stages
     ]

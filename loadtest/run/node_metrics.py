@@ -47,7 +47,7 @@ def difference(url: str, before: Scrape, after: Scrape) -> NodeFigures:
     """Return what happened in between. A count that fell means that the node was restarted: then nothing is known."""
     for name, count in (*before.counts.items(), *before.transfers.items()):
         if after.counts.get(name, after.transfers.get(name, 0.0)) < count:
-            return NodeFigures(url=url, histograms={}, transfers={}, note="the node was restarted meanwhile")
+            return NodeFigures(url=url, histograms={}, transfers={}, note="the node was restarted during the stage")
     means = {}
     for name, count in after.counts.items():
         n = count - before.counts.get(name, 0.0)

@@ -1,4 +1,4 @@
-"""A line that says how far a stage is; only where somebody watches."""
+"""A line that says how far a stage is; only on a terminal."""
 
 import asyncio
 import contextlib

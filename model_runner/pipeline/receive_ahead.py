@@ -32,7 +32,7 @@ class ReceiveAhead:
     """Hands out messages in the order in which they were sent."""
 
     def __init__(self, post: Callable[..., Posted], *, timeout_s: float, ahead: int = AHEAD) -> None:
-        """Make it; nothing is received before somebody asks.
+        """Make it; nothing is received before it is asked for.
 
         Args:
             post: Waits for the head of a message, then posts its receive.

@@ -4,7 +4,7 @@
     step n + 1            forward ─ copy into slot 1 ─ send ────┼───────┐
     step n + 2                      forward ─ wait for slot 0 ──┘ copy into slot 0 ─ send
 
-gloo reads a tensor when the receiver asks for it, not when it is posted, so that a tensor that is written meanwhile
+gloo reads a tensor when the receiver asks for it, not when it is posted, so that a tensor that is written in between
 arrives with another step's values (vLLM #54962). What a model returns may be a buffer that its next step writes: the
 receive buffer of a stage in the middle, a captured graph's output. Only a copy is ours to keep until it has been read,
 and a slot is written when its earlier send has ended and not before.

@@ -38,7 +38,7 @@ class Companion:
         self.buffer: Any = buffer
         self._event = event
         self._party = party
-        self._target: torch.Tensor | None = None  # a part of the buffer that somebody has asked to fill
+        self._target: torch.Tensor | None = None  # a part of the buffer that a companion has asked to fill
         self._handle: Any = None  # of the copy that what it shall hold travels in
 
     # --- as the buffer ---

@@ -122,7 +122,7 @@ class TokenTransfer:
         return True
 
     def event(self) -> LaneEvent:
-        """Make an event for whoever else waits on this device: the waiter sleeps."""
+        """Make an event for another waiter on this device: the waiter sleeps."""
         return self._lane.event()
 
     # --- inside ---

@@ -1,6 +1,6 @@
 """Baton's series on the `/metrics` that vLLM serves.
 
-They are asked for when somebody asks us: a scrape first fetches the connector's snapshots and hands them, through the
+They are fetched when they are asked for: a scrape first fetches the connector's snapshots and hands them, through the
 request's context, to a collector in the registry that vLLM renders. So a gauge shows what is true now, whether steps run
 or not, and a connector that does not answer shows no series at all but `baton_connector_up 0` and, where its process is
 there, `baton_connector_silent 1`.

@@ -115,7 +115,7 @@ async def _answer(child: Process, kind: type[_T], timeout_s: float) -> _T:
     except TimeoutError:
         await _end(child)
         raise ProbeSilentError(f"the probe's transfer engine gave no answer within {timeout_s:g} s") from None
-    except BaseException:  # whoever waited has gone
+    except BaseException:  # the caller has gone
         await _end(child)
         raise
     try:

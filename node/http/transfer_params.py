@@ -1,6 +1,6 @@
 """Finding and checking `kv_transfer_params` in a request's body.
 
-Whoever may write these parameters can make a node push KV, so nothing of the kind reaches vLLM unsigned. vLLM reads
+Anyone who may write these parameters can make a node push KV, so nothing of the kind reaches vLLM unsigned. vLLM reads
 them at the top of most bodies, but at other depths too (`sampling_params.extra_args` of its token API), so every key
 of that name counts, wherever it stands.
 """

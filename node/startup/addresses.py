@@ -49,7 +49,7 @@ def resolve(node: NodeConfig) -> Addresses:
 
 
 def refuse_unreachable(listen: str, advertised: str) -> None:
-    """Check that whoever dials `advertised` reaches a socket bound to `listen`; both are addresses.
+    """Check that a peer that dials `advertised` reaches a socket bound to `listen`; both are addresses.
 
     Raises:
         StartRefusedError: they would not.

@@ -53,7 +53,7 @@ def of_runner(device: str, model_runner: str, current: Mapping[str, str]) -> dic
 
 
 def of_worker(runtime_dir: Path, *, sync_audit: bool) -> dict[str, str | None]:
-    """Return what the worker is told by its environment, whoever else has set it."""
+    """Return what the worker is told by its environment, even where it was set before."""
     return {RUNTIME_DIR_VARIABLE: str(runtime_dir), AUDIT_VARIABLE: "1" if sync_audit else None}
 
 

@@ -1,4 +1,4 @@
-"""The file with what operators ordered: whoever changes it holds a lock, whoever starts reads it."""
+"""The file with what operators ordered: a change is made under a lock, and a process that starts reads it."""
 
 import asyncio
 import fcntl
@@ -54,7 +54,7 @@ class OverrideStore:
         """Hold the lock during the block, which should not wait for anything.
 
         Raises:
-            BookError: somebody else holds it, and does not let go.
+            BookError: another process holds it, and does not let go.
         """
         with _told():
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -59,7 +59,7 @@ class FairQueue(Generic[T]):
         return None
 
     def remove(self, item: T) -> None:
-        """Somebody waits no more; one who is not here is ignored."""
+        """Remove a waiter; one that is not here is ignored."""
         if item in self._waiting:
             self._leave(item)
             if len(self._heap) > 2 * len(self._waiting) + 16:

@@ -63,7 +63,7 @@ def counts_of(slot: WorkerSlot | None) -> Callable[[str], Counts]:
 
 
 def _shared(path: Path, cells: int) -> MutableSequence[float]:
-    """Map a file of numbers, zeros at first; whoever comes first makes it."""
+    """Map a file of numbers, zeros at first; the first worker makes it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.ftruncate(descriptor, cells * _CELL_BYTES)

@@ -1,4 +1,4 @@
-"""Why somebody is not served, and what the answer says; the codes are OpenAI's."""
+"""Why a request's key does not let it in, and what the answer says; the codes are OpenAI's."""
 
 from enum import StrEnum
 from http import HTTPStatus

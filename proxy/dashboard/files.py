@@ -1,4 +1,4 @@
-"""The page's files, as they lie in the package: read when somebody first looks, kept then."""
+"""The page's files, as they lie in the package: read at the first request, kept then."""
 
 import hashlib
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How many may look: so many answers a second, whoever asks. No I/O."""
+"""How many may look: a rate of answers per second for all viewers together. No I/O."""
 
 import time
 from collections.abc import Callable

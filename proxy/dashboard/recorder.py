@@ -1,4 +1,4 @@
-"""The requests of this process, watched for as long as somebody looks and forgotten then."""
+"""The requests of this process, watched while a page is open, and forgotten then."""
 
 import asyncio
 from collections import deque
@@ -9,7 +9,7 @@ from baton.proxy.dashboard.watched import WatchedRequest
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
-LOOK_S: Final = 10.0  # whoever looks asks again well within that
+LOOK_S: Final = 10.0  # an open page asks again well within that
 MOST_WATCHED: Final = 512  # requests at once; further ones are served unwatched
 MOST_SHOWN: Final = 64  # of those under way; the newest
 MOST_ENDED: Final = 96
@@ -27,7 +27,7 @@ class RequestRecorder:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody looks."""
+        """Whether a page is open."""
         return self._over is not None
 
     def look(self) -> None:
@@ -63,5 +63,5 @@ class RequestRecorder:
             self._live[watched.number] = watched
 
     def _end(self, watched: WatchedRequest) -> None:
-        if self._live.pop(watched.number, None) is not None:  # else nobody has looked meanwhile
+        if self._live.pop(watched.number, None) is not None:  # else all pages have been closed since
             self._ended.append(watched.shown())

@@ -94,7 +94,7 @@ class WatchedTrace(Trace):
 
 
 class WatchedRequest:
-    """One request that somebody may look at."""
+    """One request, as the dashboard shows it."""
 
     def __init__(self, record: RequestRecord, number: int, ended: Ended) -> None:
         """`number` counts watched requests; `ended` is called when this one has."""

@@ -132,7 +132,7 @@ class RequestAttempts:
         return plan
 
     def _pay(self) -> RetryDenial | None:
-        """Pay for one more attempt before it is known whether it must wait: others may ask meanwhile."""
+        """Pay for one more attempt before it is known whether it must wait: others may ask in between."""
         denied = self._shared.retries.denied(self._history, self._left_s())
         if denied is None:
             self._shared.retries.spend()

@@ -140,7 +140,7 @@ class UpstreamResponse:
             try:
                 if self._sink(data):
                     return
-            except Exception as exc:  # noqa: BLE001  # told to whoever pours; this is the event loop's callback
+            except Exception as exc:  # noqa: BLE001  # told to the caller of `pour`; this is the event loop's callback
                 self._refusal, self._sink = exc, None
             self._pause()
             self._wake()

@@ -1,6 +1,6 @@
 """The client of the nodes: requests go out on kept connections, and every failure becomes an `UpstreamError`.
 
-A kept connection that the node had closed meanwhile (a restart, an idle time-out) is no failure: a request that received
+A kept connection that the node has closed (a restart, an idle time-out) is no failure: a request that received
 nothing is sent once more, on a new connection.
 """
 

@@ -58,7 +58,7 @@ class ConnectionBudget:
                 turn.set_result(None)
 
     async def one_more(self) -> None:
-        """Wait for a connection; whoever calls has a deadline."""
+        """Wait for a connection. Without a bound of its own: the caller has a deadline."""
         if self.connections < self._most() and not self._again:
             self.connections += 1
             return

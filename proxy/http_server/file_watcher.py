@@ -70,7 +70,7 @@ class FileWatcher(Generic[T]):
         while True:
             await asyncio.sleep(self._look_s)
             if (stamps := self._now()) != self._stamps:
-                self._stamps = stamps  # before it is read: what is written meanwhile will differ
+                self._stamps = stamps  # before it is read: what is written from here on will differ
                 await self._again()
 
     async def _again(self) -> None:

@@ -1,6 +1,6 @@
 """Clients that do not read. What is sent to one is bounded by uvicorn's flow control; how long it may wait, here.
 
-Above 64 KiB of unread data the transport pauses whoever writes: so the proxy holds these, one chunk more, and two chunks
+Above 64 KiB of unread data the transport pauses its writer: so the proxy holds these, one chunk more, and two chunks
 of the node's, whose own connection is not read any further. The same watch ends a connection that is closing and whose
 last bytes nobody takes.
 

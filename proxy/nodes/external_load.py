@@ -1,4 +1,4 @@
-"""What others have in flight on one node: other proxies, other workers of this one, whoever asks it directly. Pure.
+"""What others have in flight on one node: other proxies, other workers of this one, clients that ask it directly. Pure.
 
 A node says with every probe how much it has; what this proxy had there at that time is taken off. The rest is smoothed:
 it is a sample of what comes and goes within a probe's interval, and proxies that all follow the latest sample all go to
@@ -26,7 +26,7 @@ class ExternalLoad:
         self.prompt_bytes = 0.0
 
     def learn(self, total: NodeLoad | None, own: NodeLoad) -> None:
-        """Take what a node said, and what this proxy had there meanwhile.
+        """Take what a node said, and what this proxy had there at that time.
 
         The two are not of the same instant, so a difference is never less than nothing. A node counts whole bodies and the
         proxy the prompts in them: without requests of others there are no bytes of others.

@@ -94,7 +94,7 @@ class HealthProbe:
 
     async def _run(self) -> None:
         while True:
-            self._woken.clear()  # whoever wakes us from here on knows something that this probe may not have seen
+            self._woken.clear()  # a wake-up from here on means something that this probe may not have seen
             before = self._node.probed, self._node.probed_reason
             await self._prober.probe(self._node)
             self._note(before)

@@ -52,7 +52,7 @@ class Listener(Protocol):
 
 
 class NodeRegistry:
-    """All nodes. `prefill` and `decode` are lists that change in place, so whoever holds one sees every change."""
+    """All nodes. `prefill` and `decode` are lists that change in place, so a holder of one sees every change."""
 
     def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
         self.prefill: list[Node] = []
@@ -93,7 +93,7 @@ class NodeRegistry:
         return [node for node in self.all() if node.url == url]
 
     def listen(self, listener: Listener) -> None:
-        """Tell somebody of every member that there is and every change from now on."""
+        """Tell a listener of every member that there is and every change from now on."""
         self._listeners.append(listener)
         for node in self.all():
             listener.joined(node)

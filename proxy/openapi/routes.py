@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`. The engine's part is asked of a node, once for each start of one, when somebody asks us."""
+"""`/openapi.json` and `/docs`. The engine's part is asked of a node, once for each start of one, when the document is asked for."""
 
 from typing import Any, Final
 

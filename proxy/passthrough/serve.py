@@ -55,7 +55,7 @@ class PassThrough(RequestHandler):
     ) -> None:
         """Pass one request on."""
         route = route_of(scope["method"], scope["path"])
-        assert route is not None  # whoever dispatches has looked
+        assert route is not None  # `FrontDoor` has looked
         body = await read_body(scope, receive, self._max_body_bytes)
         request = _understood(scope, client, body)
         if not route.response_id:  # such a request names no model, and computes nothing

@@ -22,7 +22,7 @@ class LocalPrefillQueue:
         self._heads: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def is_waiting(self, model: str) -> bool:
-        """Whether somebody stands here for a model."""
+        """Whether a request for this model waits here."""
         head = self._heads.get(model)
         return head is not None and head.locked()
 

@@ -27,7 +27,7 @@ class Channel:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Listen, in the place of whoever did before."""
+        """Listen, in place of the last process that did."""
         self._path.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._serve, self._path)
 

@@ -11,7 +11,7 @@ def listen_on(host: str, port: int, workers: int) -> list[list[socket.socket]]:
     """Bind every address that a host name stands for, once for each worker; the workers listen.
 
     Raises:
-        OSError: an address cannot be bound, or somebody has it.
+        OSError: an address cannot be bound, or is in use.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))

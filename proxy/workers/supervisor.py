@@ -1,7 +1,7 @@
 """Starts the workers and keeps them there: one that ends, or hangs, is replaced, until the supervisor is told to stop.
 
 Each slot has a listening socket of its own (SO_REUSEPORT: the kernel deals connections out evenly), bound here and
-inherited by whoever sits there. It stays open while a worker is replaced: connections that the kernel has queued wait for
+inherited by the worker of this slot. It stays open while a worker is replaced: connections that the kernel has queued wait for
 the next one, and none is lost with the one that died.
 """
 
@@ -203,7 +203,7 @@ class Supervisor:
             _readable([self._woken], left_s)
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
-            if len(self._told) > heard:  # somebody is in a hurry
+            if len(self._told) > heard:  # told to stop once more
                 heard = len(self._told)
                 self._signal(signal.SIGINT)
             self._reap()

@@ -1,4 +1,4 @@
-// What happened: changes between two looks that somebody should know of, newest first.
+// What happened: changes between two looks that an operator should know of, newest first.
 
 import { at, make } from "./dom.js";
 import { clock, count, short } from "./figures.js";

@@ -70,7 +70,7 @@ export class Feed {
 
   async once(number) {
     const answer = await this.fetch("dashboard/api/feed");
-    if (number !== this.asked) return; // somebody has asked anew meanwhile
+    if (number !== this.asked) return; // a newer question is under way
     let wait_ms = PERIOD_MS;
     if (answer.ok) {
       this.failures = 0;

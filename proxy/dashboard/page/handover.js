@@ -1,4 +1,4 @@
-// One transfer: each layer as it was computed and pushed, and what the decode node did meanwhile, on one axis.
+// One transfer: each layer as it was computed and pushed, and what the decode node did at that time, on one axis.
 
 import { at, draw, make, say } from "./dom.js";
 import { bytes, count, percent, short, timeText } from "./figures.js";

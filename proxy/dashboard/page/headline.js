@@ -92,7 +92,7 @@ function mean(pairs) {
   return n ? known.reduce((sum, pair) => sum + pair[1], 0) / n : null;
 }
 
-// Answers that were the fault of somebody here: 5xx, and streams that ended with an error.
+// Answers that were the cluster's fault: 5xx, and streams that ended with an error.
 function bad(counters) {
   const statuses = Object.entries(counters.requests ?? {}).filter(([labels]) => /\b5\d\d$/.test(labels));
   return statuses.reduce((sum, [, n]) => sum + n, 0) + total(counters.broken);

@@ -28,7 +28,7 @@ def test_a_restart_is_no_negative_figure() -> None:
     """Counters that fell tell nothing."""
     got = difference("u", scraped(10), scraped(4))
 
-    assert (got.histograms, got.note) == ({}, "the node was restarted meanwhile")
+    assert (got.histograms, got.note) == ({}, "the node was restarted during the stage")
 
 
 def test_a_node_that_cannot_be_read_says_why() -> None:

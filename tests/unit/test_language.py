@@ -1,0 +1,26 @@
+"""Comments and documents name their subject: three words that never do are not used."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("contracts", "proxy", "kv_connector", "model_runner", "node", "deploy", "loadtest", "benchmarks")
+VAGUE = re.compile(r"\b(whoever|somebody|meanwhile)\b", re.IGNORECASE)
+
+
+def test_sentences_name_their_subject() -> None:
+    """A reader should not have to ask who, or when."""
+    texts = [
+        path for room in ROOMS for kind in ("*.py", "*.js", "*.yaml", "*.sh") for path in (ROOT / room).rglob(kind)
+    ]
+    texts += [*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in texts
+        if path.name != "CHANGELOG.md"
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if VAGUE.search(line)
+    ]
+
+    assert len(texts) > 400
+    assert found == []
