@@ -49,26 +49,26 @@ class _Ready(msgspec.Struct):
 async def examine(targets: Targets, secret: ClusterSecret, wanted: Wanted, idle_s: float) -> Examination:
     """Look at all nodes and at every pair of them."""
     async with httpx.AsyncClient(trust_env=False) as http:
-        asker = ProbeClient(http, secret)
-        findings, listed = await _listed(asker, targets)
-        seen = await asyncio.gather(*(_look(asker, each.url, each.role) for each in listed))
+        client = ProbeClient(http, secret)
+        findings, listed = await _listed(client, targets)
+        seen = await asyncio.gather(*(_look(client, each.url, each.role) for each in listed))
         nodes = [node for node, _ in seen]
         for node, problems in seen:
             findings += [*problems, *_diagnose(node)]
         findings += _disagreements(listed, findings)
         findings += fit.diagnose_versions(nodes)
-        tried = await _tried(asker, nodes, findings, idle_s)
+        tried = await _tried(client, nodes, findings, idle_s)
         findings += links.diagnose(tried, wanted)
     return Examination(findings=findings, nodes=nodes, tried=tried)
 
 
-async def _listed(asker: ProbeClient, targets: Targets) -> tuple[list[Finding], list[_Listed]]:
+async def _listed(client: ProbeClient, targets: Targets) -> tuple[list[Finding], list[_Listed]]:
     """Who is to be looked at: the proxy's members, and who was named."""
     findings: list[Finding] = []
     listed: list[_Listed] = []
     if targets.proxy:
         try:
-            listed += (await asker.get(targets.proxy + READY, _Ready, statuses=(200, 503), is_open=True)).nodes
+            listed += (await client.get(targets.proxy + READY, _Ready, statuses=(200, 503), is_open=True)).nodes
         except AskError as exc:
             findings.append(Finding(code="proxy-unreachable", where=targets.proxy, what=str(exc)))
     for role in ROLES:
@@ -82,11 +82,11 @@ async def _listed(asker: ProbeClient, targets: Targets) -> tuple[list[Finding], 
     return findings, listed
 
 
-async def _look(asker: ProbeClient, url: str, role: Role) -> tuple[Known, list[Finding]]:
+async def _look(client: ProbeClient, url: str, role: Role) -> tuple[Known, list[Finding]]:
     """Ask one node for everything that it says of itself."""
     try:
-        info = await asker.info(url)
-        found, engines = await asyncio.gather(asker.machine(url), asker.engines(url))
+        info = await client.info(url)
+        found, engines = await asyncio.gather(client.machine(url), client.engines(url))
     except AskError as exc:
         code = {Unlike.SECRET: "cluster-secret", Unlike.OTHER: "no-node"}.get(exc.unlike, "node-unreachable")
         return Known(url=url, role=role), [Finding(code=code, where=url, what=str(exc))]
@@ -114,7 +114,7 @@ def _disagreements(listed: Sequence[_Listed], findings: Sequence[Finding]) -> li
     ]
 
 
-async def _tried(asker: ProbeClient, nodes: Sequence[Known], findings: list[Finding], idle_s: float) -> list[Tried]:
+async def _tried(client: ProbeClient, nodes: Sequence[Known], findings: list[Finding], idle_s: float) -> list[Tried]:
     """Judge every pair, and try those that could reach each other."""
     usable: dict[str, list[Known]] = {
         role: [node for node in nodes if node.role == role and node.usable] for role in ROLES
@@ -126,6 +126,6 @@ async def _tried(asker: ProbeClient, nodes: Sequence[Known], findings: list[Find
             found = list(fit.diagnose_pair(prefill, decode))
             findings += found
             if not any(finding.code == "loopback-advertised" for finding in found):
-                trials.append(try_pair(asker, prefill, decode, idle_s))
+                trials.append(try_pair(client, prefill, decode, idle_s))
         all_tried += await asyncio.gather(*trials)
     return all_tried

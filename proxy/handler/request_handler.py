@@ -57,7 +57,7 @@ class RequestHandler:
         """Answer one request, whatever happens."""
         route, request_id = self.label(scope), request_id_of(scope["headers"])
         claim = self._admission.claims.claim()
-        record = self._telemetry.begin(scope, route, request_id)
+        record = self._telemetry.begin_record(scope, route, request_id)
         client = ClientResponse(send, writer_of(scope), claim, record, shape_of(scope["path"]))
         with self._telemetry.recording(route, scope, record):
             try:

@@ -23,7 +23,7 @@ async def answer(stream: Stream, request_attempts: RequestAttempts, client: Clie
     broken: StreamBrokenError | None = None
     while True:
         try:
-            async with request_attempts.answer(stream.asked, client.record.take) as opened:
+            async with request_attempts.answer(stream.asked, client.record.record_plan) as opened:
                 return await relay(opened, client, stream)
         except StreamBrokenError as exc:
             broken = exc

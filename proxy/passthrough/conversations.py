@@ -39,7 +39,7 @@ class Conversations(RequestHandler):
         plan = LocalPlan(
             decode=node, path=LOCAL, reason=PREVIOUS, label=LABELS[PREVIOUS], own_bytes=request.prompt_bytes
         )
-        client.record.take(plan)
+        client.record.record_plan(plan)
         self._metrics.decided(plan)
         async with self._attempts.run(plan, request) as outcome:
             if isinstance(outcome, Opened):

@@ -73,7 +73,7 @@ class RequestRecord:
         if decode is not None:
             self.gaps = decode.times.gaps
 
-    def take(self, plan: Plan) -> None:
+    def record_plan(self, plan: Plan) -> None:
         """Record the plan that is tried now; once the head was sent, the path is how the answer began."""
         self.asks(plan.decode, plan.prefill if isinstance(plan, DisaggregatedPlan) else None)
         if self.status:

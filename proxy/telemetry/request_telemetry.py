@@ -37,7 +37,7 @@ class RequestTelemetry:
         self.access_log.stop()
         self.tracing.stop()
 
-    def begin(self, scope: Scope, route: str, request_id: str) -> RequestRecord:
+    def begin_record(self, scope: Scope, route: str, request_id: str) -> RequestRecord:
         """Begin the record of a request that arrived."""
         record = RequestRecord(request_id, self.tracing.begin(scope["headers"], scope["method"], route, request_id))
         for listener in self.listeners:

@@ -2,7 +2,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from baton.kv_connector import connector
 from baton.kv_connector.vllm_compat.worker_deaths import EXIT_WORKER_DIED
 
 PATIENCE_S = 60.0
@@ -58,3 +64,20 @@ def test_a_program_that_runs_the_engine_in_its_own_process_is_not_ended() -> Non
     """It may go on long after it has shut the engine down."""
     done = run_engine_core("VllmWorker-0", worker_s=0.05, end_s=0.05, own_s=0.5, own_name="MainProcess")
     assert done.returncode == 0
+
+
+def test_a_scheduler_that_gets_its_block_pool_watches_the_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The executor has started them by then."""
+    watched: list[bool] = []
+    monkeypatch.setattr(connector, "watch_workers", lambda: watched.append(True))
+    monkeypatch.setattr(connector, "cache_manager_of", lambda _: None)
+    monkeypatch.setattr(connector, "StatusServer", lambda *_: SimpleNamespace(start=lambda: None))
+    made: Any = connector.BatonConnector.__new__(connector.BatonConnector)
+    made._config = SimpleNamespace(engine_dir=tmp_path)
+    made._scheduler = SimpleNamespace(bind_pool=lambda *_: None, snapshot=None, integrity=SimpleNamespace(ask=None))
+
+    made.bind_gpu_block_pool(None)
+
+    assert watched == [True]

@@ -59,7 +59,7 @@ def begin(telemetry: RequestTelemetry, name: str = "r", trace: Trace | None = No
     """The record of a request that arrives now."""
     if trace is not None:
         telemetry.tracing.begin = lambda *_: trace  # type: ignore[method-assign]
-    return telemetry.begin({"headers": [], "method": "POST"}, "/v1/x", name)
+    return telemetry.begin_record({"headers": [], "method": "POST"}, "/v1/x", name)
 
 
 def response(record: RequestRecord) -> ClientResponse:
