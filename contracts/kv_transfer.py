@@ -2,7 +2,8 @@
 
 The proxy draws a transfer id and puts one object into the body of either leg:
 `{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts and
-`"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks.
+`"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks, and `"first": true` if P shall sample the
+answer's first token and D start with it.
 vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since anyone who may write
 these parameters can make a node push KV.
 """
@@ -76,6 +77,7 @@ class TransferParams:
     peer: str
     several: bool = False  # the HTTP request has several prompts, and `transfer_id` stands for all of them
     grids: Grids = SINGLE
+    first_token: bool = False  # P samples the answer's first token as the client asks for it, and D starts with it
 
     def transfer_of(self, prompt_hash: bytes) -> str:
         """Return the id of one prompt's transfer; both nodes find the same one, and equal prompts share it."""
@@ -107,6 +109,8 @@ def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
         fields["several"] = True
     if params.grids != SINGLE:
         fields["grids"] = [list(grid) for grid in params.grids]
+    if params.first_token:
+        fields["first"] = True
     return {KEY: fields}
 
 
@@ -128,10 +132,12 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
         raise TransferParamsError(f"{FIELD} has no valid transfer id")
     if role not in ("prefill", "decode") or not _is_address(peer) or not isinstance(sig, str):
         raise TransferParamsError(f"{FIELD} is malformed")
-    several, grids = fields.get("several", False), _grids(fields.get("grids"))
-    if not isinstance(several, bool) or grids is None:
+    several, grids, first = fields.get("several", False), _grids(fields.get("grids")), fields.get("first", False)
+    if not isinstance(several, bool) or grids is None or not isinstance(first, bool):
         raise TransferParamsError(f"{FIELD} is malformed")
-    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer, several=several, grids=grids)
+    params = TransferParams(
+        transfer_id=transfer_id, role=role, peer=peer, several=several, grids=grids, first_token=first
+    )
     if not _is_signed(params, sig, secret):
         raise SignatureError(f"{FIELD} is not signed by this cluster's proxy")
     return params
@@ -166,6 +172,8 @@ def _signature(params: TransferParams, key: bytes) -> str:
         parts.append("several")
     if params.grids != SINGLE:
         parts.append(" ".join(str(size) for grid in params.grids for size in grid))
+    if params.first_token:
+        parts.append("first")
     message = "\n".join(parts)
     signing = _keyed(key).copy()
     signing.update(message.encode())

@@ -93,6 +93,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     load: NodeLoad | None = None  # None: it does not say
     adapters: list[Adapter] | None = None  # among `served_models`; None: it does not say which of these are adapters
     routes: list[Word] | None = None  # paths that its server has; None: it does not say
+    first_tokens: bool = False  # P: it samples the first token for D; D: it starts requests with that
 
 
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:

@@ -31,6 +31,7 @@ from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Prefil
 from baton.kv_connector.layout.groups import block_tokens_of, groups_of, refuse_beside
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from baton.kv_connector.scheduler_side.start_tokens import starts_with_tokens
 from baton.kv_connector.supported import check_supported
 from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
 from baton.kv_connector.vllm_compat.lora_loading import adapters_of
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
-    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
     from vllm.v1.request import Request
 
 # How a request may end and still leave a complete prompt behind: its first token was the end, or its only one.
@@ -115,6 +116,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
                     block_tokens,
                     grid,
                     has_prefix_cache=can_share,
+                    vocab_size=vllm_config.model_config.get_vocab_size() if starts_with_tokens(vllm_config) else 0,
                     groups=groups,
                     adapters=adapters,
                 )
@@ -183,6 +185,11 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         """The step has been issued; nothing waits."""
         if isinstance(self._worker, PrefillWorker):
             self._worker.end_step()
+
+    def tokens_sampled(self, output: "ModelRunnerOutput") -> None:
+        """A step's tokens are on the host: our worker class says it, from any thread."""
+        if isinstance(self._worker, PrefillWorker):
+            self._worker.tokens_sampled(output)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> "KVConnectorTransferResults":
         """Which requests' sends and receives have ended since the last step, each once."""

@@ -14,11 +14,12 @@ from baton.model_runner.multi_host import MultiHostWorker
 from baton.model_runner.parent_death import end_with_parent
 from baton.model_runner.pipeline import choose, lane
 from baton.model_runner.reports import Reports
+from baton.model_runner.start_tokens import StartTokens
 from baton.model_runner.voids_first import VoidsFirst, refuse_v2
 from baton.model_runner.watched import Watched
 
 
-class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, CPUWorker):
+class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, StartTokens, CPUWorker):
     """vLLM's CPU worker for a Baton node, with vLLM's model runner."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -10,11 +10,12 @@ from baton.model_runner.model_stream import ModelStream
 from baton.model_runner.multi_host import MultiHostWorker
 from baton.model_runner.parent_death import end_with_parent
 from baton.model_runner.reports import Reports
+from baton.model_runner.start_tokens import StartTokens
 from baton.model_runner.voids_first import VoidsFirst, refuse_v2
 from baton.model_runner.watched import Watched
 
 
-class EngineWorker(ModelStream, MultiHostWorker, Watched, Reports, VoidsFirst, GpuWorker):
+class EngineWorker(ModelStream, MultiHostWorker, Watched, Reports, VoidsFirst, StartTokens, GpuWorker):
     """vLLM's GPU worker for a Baton node, with vLLM's model runner, V1 or V2."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

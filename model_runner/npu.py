@@ -9,11 +9,12 @@ from baton.model_runner.choose import refuse_ascend
 from baton.model_runner.multi_host import MultiHostWorker
 from baton.model_runner.parent_death import end_with_parent
 from baton.model_runner.reports import Reports
+from baton.model_runner.start_tokens import StartTokens
 from baton.model_runner.voids_first import VoidsFirst, refuse_v2
 from baton.model_runner.watched import Watched
 
 
-class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, NPUWorker):
+class EngineWorker(MultiHostWorker, Watched, Reports, VoidsFirst, StartTokens, NPUWorker):
     """vllm-ascend's worker for a Baton node, with its model runner, V1 or V2."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.layout.tp_mapping import transfer_id_of_flow
+from baton.kv_connector.protocol.messages import SampledToken
 
 
 class FanOut:
@@ -46,6 +47,11 @@ class FanOut:
         """The device has written the first `blocks` blocks of the prompt in `layer`."""
         for part in self._parts(request_id):
             self._producer.ready(part, layer, blocks, now)
+
+    def first_token(self, request_id: str, token: SampledToken, now: float) -> None:
+        """The answer's first token has been sampled."""
+        for part in self._parts(request_id):
+            self._producer.first_token(part, token, now)
 
     def void(self, request_id: str, reason: str, now: float) -> None:
         """The source blocks are no longer ours."""

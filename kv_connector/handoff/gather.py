@@ -115,7 +115,8 @@ class Gather:
             gathering.commits.append(one.commit)
             if len(gathering.commits) < len(gathering.flows):
                 return
-            self._resolve(request_id, gathering, self._incomplete(gathering), one.commit)
+            with_token = next((commit for commit in gathering.commits if commit.first is not None), one.commit)
+            self._resolve(request_id, gathering, self._incomplete(gathering), with_token)
             return
         self._resolve(request_id, gathering, one.reason, None)
         self.cancel(request_id, now, one.reason)

@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from baton.contracts.kv_transfer import SINGLE, Grids
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.outgoing import Progress, Prompt
+from baton.kv_connector.protocol.messages import SampledToken
 
 __all__ = [
     "Abandoned",
@@ -47,6 +48,7 @@ class StartedPrompt(NamedTuple):
     prompt: Prompt
     group: str = ""  # by which the proxy knows all transfers of one HTTP request; empty: by the transfer's own id
     grids: Grids = SINGLE
+    logprobs: int | None = None  # wanted with the first token, which P samples for D; None: D samples it
 
 
 class Abandoned(NamedTuple):
@@ -113,6 +115,7 @@ class DecodeReport(KVConnectorWorkerMetadata):
     failed: dict[str, str] = field(default_factory=dict)  # request id → reason: its KV will not come
     closed: list[str] = field(default_factory=list)  # request ids whose blocks nobody writes to any more
     endings: dict[str, Ending] = field(default_factory=dict)  # by request id, for timings alone
+    first_tokens: dict[str, SampledToken] = field(default_factory=dict)  # by request id; as far as P has said
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "DecodeReport":
         """Merge with another worker's report."""
@@ -121,6 +124,7 @@ class DecodeReport(KVConnectorWorkerMetadata):
             started=self.started | other.started,
             failed=self.failed | other.failed,
             closed=self.closed + other.closed,
+            first_tokens=self.first_tokens | other.first_tokens,
             endings={
                 request_id: max(  # all is here when the last rank says so
                     self.endings.get(request_id, ending), ending, key=lambda known: known.at_s
@@ -130,4 +134,4 @@ class DecodeReport(KVConnectorWorkerMetadata):
         )
 
     def __bool__(self) -> bool:
-        return bool(self.started or self.failed or self.closed or self.endings)
+        return bool(self.started or self.failed or self.closed or self.endings or self.first_tokens)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from baton.kv_connector.handoff.layer_times import LayerTimes
 from baton.kv_connector.handoff.pushing import NOTHING, ONLY, Coverage, GroupPair, Piece, TransferLayout
-from baton.kv_connector.protocol.messages import Reserve
+from baton.kv_connector.protocol.messages import Reserve, SampledToken
 
 
 class Prompt(NamedTuple):
@@ -16,6 +16,7 @@ class Prompt(NamedTuple):
     prompt_hash: bytes
     cached_tokens: int = 0  # of them, found in our own prefix cache
     shards: int = 1  # ranks of ours from which the decode rank takes its part, as far as we know
+    samples: bool = False  # this rank will say what the first token is, and COMMIT waits for it
 
 
 class Progress(NamedTuple):
@@ -60,6 +61,7 @@ class ProducerTransfer:
     in_flight: int = 0  # push calls
     ending: str = ""  # why it drains; empty: it does not
     digests: bytes = b""  # of the source blocks; empty: not computed
+    first: SampledToken | None = None  # the answer's first token
     held_since: float | None = None  # s; the scheduler keeps the source blocks for us
     marks: dict[str, float] = field(default_factory=dict)  # s, for timings
     pushing_since: float | None = None  # s; some push call has been under way without a gap

@@ -5,7 +5,7 @@ Blocks may be pushed when both are true. It ends exactly once: COMMIT, or FAIL o
 FAIL(dirty) as soon as one push failed.
 
     start ─┐
-           ├─► pushing ──► every block acknowledged ─► digest, if verified ─► COMMIT
+           ├─► pushing ──► every block acknowledged ─► first token, if asked for ─► digest, if verified ─► COMMIT
     Reserve┘      └─ void, Revoke, peer lost, mismatch ─► draining ─► FAIL(clean)
                   └─ a push failed ──────────────────────────────► FAIL(dirty)
 
@@ -39,6 +39,7 @@ from baton.kv_connector.protocol.messages import (
     Refuse,
     Reserve,
     Revoke,
+    SampledToken,
     Started,
 )
 from baton.kv_connector.telemetry.refusals import Refused, uncounted
@@ -152,6 +153,13 @@ class Producer:
             transfer.layer_times.wrote(layer, now)
         self._note_pushable(transfer)
 
+    def first_token(self, request_id: str, token: SampledToken, now: float) -> None:
+        """The answer's first token has been sampled. One that comes again is another step's, and not the first."""
+        transfer = self._by_request(request_id)
+        if transfer is not None and transfer.prompt is not None and transfer.prompt.samples and transfer.first is None:
+            transfer.first = token
+            self._settle(transfer, now)
+
     def void(self, request_id: str, reason: str, now: float) -> None:
         """The source blocks are no longer ours (abort, preemption): this epoch must not be committed (I2)."""
         if transfer := self._by_request(request_id):
@@ -178,6 +186,9 @@ class Producer:
         """The request has finished and its blocks are kept until `released` names it."""
         if transfer := self._by_request(request_id):
             transfer.held_since = now
+            if transfer.prompt is not None and transfer.prompt.samples and transfer.first is None:
+                transfer.prompt = transfer.prompt._replace(samples=False)  # it has ended: no token will come
+                self._settle(transfer, now)
         else:
             self.released.append(request_id)
 
@@ -464,6 +475,9 @@ class Producer:
             if transfer.in_flight == 0:
                 self._fail(transfer, transfer.ending, dirty=False, now=now)
         elif transfer.coverage is not None and transfer.coverage.complete:
+            assert transfer.prompt is not None
+            if transfer.prompt.samples and transfer.first is None:
+                return
             if transfer.digests or not self._is_verified(transfer):
                 self._commit(transfer, now)
             else:
@@ -489,6 +503,7 @@ class Producer:
                 timings_s=counted_from("scheduled", transfer.marks),
                 pushing_s=round(transfer.pushing_s, 6),
                 digests=transfer.digests,
+                first=transfer.first,
             ),
         )
 

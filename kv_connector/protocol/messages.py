@@ -25,12 +25,14 @@ MAX_BLOCKS = 262_144  # in one reservation and KV group: a prompt of 4 million t
 MAX_GROUPS = 16  # KV groups in a reservation
 MAX_REASON_CHARS = 2_000
 MAX_REGIONS = 4_096
+MAX_LOGPROBS = 1_024  # with one token
 
 _MAX_INT = (1 << 63) - 1
 Incarnation = Annotated[int, msgspec.Meta(gt=0, le=_MAX_INT)]
 TransferId = Annotated[str, msgspec.Meta(max_length=64)]
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=_MAX_INT)]
 Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 BlockId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Reason = Annotated[str, msgspec.Meta(max_length=MAX_REASON_CHARS)]
@@ -113,6 +115,15 @@ class Revoke(msgspec.Struct, frozen=True, kw_only=True, tag="revoke"):
     mismatch: Reason = ""  # regions and blocks whose digests differ
 
 
+class SampledToken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A token that a node has generated, with the log probabilities that the request asks for: its own first, then the best."""
+
+    id: TokenId
+    logprob_ids: Annotated[tuple[TokenId, ...], msgspec.Meta(max_length=MAX_LOGPROBS)] = ()  # empty: none are asked for
+    logprobs: Annotated[tuple[float, ...], msgspec.Meta(max_length=MAX_LOGPROBS)] = ()
+    rank: TokenId = 0  # of the token itself in the vocabulary, by log probability
+
+
 class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", gc=False):
     """P to D: every push of this epoch returned 0 and every wanted block was pushed."""
 
@@ -129,6 +140,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, tag="commit", gc=False):
     pushing_s: Seconds = 0.0  # time in which at least one push was under way
     # of the pushed blocks, 8 bytes per region in the order of `Hello`; empty: not verified
     digests: Annotated[bytes, msgspec.Meta(max_length=DIGEST_BYTES * MAX_REGIONS)] = b""
+    first: SampledToken | None = None  # the answer's first token, which P has sampled; None: D samples it
 
 
 class Fail(msgspec.Struct, frozen=True, kw_only=True, tag="fail", gc=False):

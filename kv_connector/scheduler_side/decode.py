@@ -17,13 +17,15 @@ from baton.kv_connector.control.status_server import OutcomeSender
 from baton.kv_connector.control.wake import IdleSleep, wake_path
 from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Reserved, Watched
-from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_windows
+from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states, have_windows
 from baton.kv_connector.scheduler_side.cached_token_usage import bill
+from baton.kv_connector.scheduler_side.first_token import may_start
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from baton.kv_connector.scheduler_side.ledger import ReservationLedger
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.shared_prompts import SharedPrompts
 from baton.kv_connector.scheduler_side.stalls import Stalls
+from baton.kv_connector.scheduler_side.start_tokens import start_with
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
 from baton.kv_connector.scheduler_side.tracked import State, Tracked
 from baton.kv_connector.scheduler_side.tracking import Failures, computed_by, params_of, wrong_grid
@@ -54,15 +56,18 @@ class DecodeScheduler:
         grid: Grid = SINGLE.prefill,
         *,
         has_prefix_cache: bool = True,
+        vocab_size: int = 0,
         groups: Sequence[Group] = ONE_GROUP,
         adapters: Adapters | None = None,
     ) -> None:
+        """`vocab_size`: of the model, if the engine's scheduler starts requests with given tokens; else 0."""
         self.addresses: list[str] = []  # none: decode ranks dial
         self._config = config
         self._grid = grid
         self._secret = secret
         self._block_tokens = block_tokens
         self._groups = groups
+        self._vocab_size = 0 if have_states(groups) else vocab_size
         # Told of the whole prompt, vLLM would compute its last token without the first token in that one's window.
         self._own_tokens = 1 if have_windows(groups) else 0
         self._adapters = adapters or Adapters()
@@ -84,6 +89,7 @@ class DecodeScheduler:
             "recomputed": 0,
             "cancelled": 0,
             "tokens_received": 0,
+            "started": 0,  # with the token that P has sampled
             "prompt_tokens_computed": 0,  # of all requests, as scheduled
         }
         self._outcomes = OutcomeSender(config.runtime_dir / "outcomes.sock")
@@ -113,7 +119,10 @@ class DecodeScheduler:
             else:
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        tracked = Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, adapter, time.monotonic())
+        wants_first = params.first_token and self._vocab_size > 0
+        tracked = Tracked(
+            request, transfer_id, params.transfer_id, params.peer, prompt, adapter, time.monotonic(), wants_first
+        )
         self._requests[request.request_id] = tracked
         self._owners[transfer_id] = request.request_id
         self._siblings.own(request.request_id, request.num_prompt_tokens)
@@ -135,8 +144,9 @@ class DecodeScheduler:
         if tracked is None or tracked.state is not State.WAITING:
             return 0, False
         missing = request.num_prompt_tokens - num_computed_tokens
-        if missing <= 1:
-            return 0, False  # vLLM computes the last token itself in any case
+        # vLLM computes the last prompt token itself, unless the request starts with the token that comes after it.
+        if missing - self._own_tokens < 1 or (missing == 1 and not tracked.wants_first):
+            return 0, False
         if self._may_reserve(tracked, missing):
             if adapter_name(request, self._adapters) != tracked.adapter:
                 self._recompute(request.request_id, tracked, ADAPTER_CHANGED)
@@ -206,10 +216,7 @@ class DecodeScheduler:
             self._idle_sleep.skip_next()
         for tracked in self._requests.values() if report.started else ():
             tracked.started = tracked.started or tracked.transfer_id in report.started
-        self._timings.ended(report.endings)
-        for request_id, ending in report.endings.items():
-            if ended := self._requests.get(request_id):
-                ended.cached_tokens = ending.cached_tokens
+        self._note_endings(report)
         for request_id, reason in report.failed.items():
             if failed := self._requests.get(request_id):
                 self._fail_receive(request_id, failed, reason)
@@ -236,6 +243,7 @@ class DecodeScheduler:
             "free_blocks": pool.get_num_free_blocks(),
             "block_size": self._block_tokens,
             "control_addresses": self.addresses,
+            "first_tokens": self._vocab_size > 0,
             "transfers": [
                 {
                     "request_id": request_id,
@@ -302,12 +310,24 @@ class DecodeScheduler:
         tracked.state = State.SETTLED
         self._step.cancelled.append(request_id)
 
+    def _note_endings(self, report: DecodeReport) -> None:
+        self._timings.ended(report.endings)
+        for request_id, ending in report.endings.items():
+            if ended := self._requests.get(request_id):
+                ended.cached_tokens = ending.cached_tokens
+        for request_id, token in report.first_tokens.items():
+            if ended := self._requests.get(request_id):
+                ended.first = token
+
     def _end_receive(self, request_id: str, tracked: Tracked) -> None:
         if tracked.receive_failed:  # one that was given back while its KV had just arrived has not failed
             restart(tracked.request)
         elif tracked.state is State.RESERVED:
             tracked.state = State.SETTLED
             bill(tracked.request, tracked.cached_tokens)
+            if tracked.wants_first and tracked.first and may_start(tracked.request, tracked.first, self._vocab_size):
+                start_with(tracked.request, [tracked.first])
+                self._totals["started"] += 1
             self._timings.loaded(request_id)
             self._totals["loaded"] += 1
             self._totals["tokens_received"] += tracked.external_tokens

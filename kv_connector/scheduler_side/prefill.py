@@ -16,6 +16,7 @@ from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states
 from baton.kv_connector.scheduler_side.block_pins import BlockTables
+from baton.kv_connector.scheduler_side.first_token import wanted_logprobs
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.tracking import params_of, wrong_grid
@@ -49,6 +50,7 @@ class _Tracked:
     adapter: str  # its name when the prompt was hashed
     grids: Grids
     taken: tuple[int, ...]  # tokens off its end: D computes them
+    logprobs: int | None  # of the first token, which D starts with; None: D samples it
     state: _State = _State.QUEUED
 
 
@@ -111,7 +113,8 @@ class PrefillScheduler:
         blocks = -(-tokens // self._block_tokens)
         group = params.transfer_id if params.several else ""
         taken = shorten(request) if self._has_states else ()
-        tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, adapter, params.grids, taken)
+        logprobs = wanted_logprobs(request) if params.first_token and not self._has_states else None
+        tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, adapter, params.grids, taken, logprobs)
         self._requests[request.request_id] = tracked
         self._totals["transfers"] += 1
 
@@ -173,6 +176,7 @@ class PrefillScheduler:
             "free_blocks": self._pool.get_num_free_blocks(),
             "block_size": self._block_tokens,
             "control_addresses": self.addresses,
+            "first_tokens": not self._has_states,
             "transfers": [
                 {
                     "request_id": request_id,
@@ -196,7 +200,9 @@ class PrefillScheduler:
             tracked.state = _State.VOID
         else:
             prompt = Prompt(tracked.tokens, tracked.blocks, tracked.prompt_hash, cached_tokens)
-            started = StartedPrompt(tracked.transfer_id, request_id, prompt, tracked.group, tracked.grids)
+            started = StartedPrompt(
+                tracked.transfer_id, request_id, prompt, tracked.group, tracked.grids, tracked.logprobs
+            )
             self._step.started.append(started)
             tracked.state = _State.RUNNING
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from baton.kv_connector.protocol.messages import SampledToken
+
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
@@ -27,8 +29,10 @@ class Tracked:
     prompt_hash: bytes
     adapter: str  # its name when the prompt was hashed
     since: float  # s, monotonic
+    wants_first: bool  # token: P samples it, and the request starts with it
     state: State = State.WAITING
     started: bool = False  # P computes the prompt
     receive_failed: bool = False  # as some rank has reported
     external_tokens: int = 0  # reserved for
     cached_tokens: int = 0  # of the prompt, that P had cached, as far as it said
+    first: SampledToken | None = None  # as P has sampled it, as far as it said

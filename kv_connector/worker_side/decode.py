@@ -309,6 +309,8 @@ class DecodeWorker:
             pushing_s=commit.pushing_s if commit else 0.0,
             cached_tokens=commit.cached_tokens if commit else 0,
         )
+        if commit is not None and commit.first is not None:
+            self._report.first_tokens[resolved.request_id] = commit.first
         if resolved.reserved:  # vLLM waits for it
             self._finished.add(resolved.request_id)
             if reason:

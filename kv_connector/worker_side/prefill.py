@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
@@ -27,11 +27,15 @@ from baton.kv_connector.worker_side.digest import BlockDigests
 from baton.kv_connector.worker_side.digesting import DigestThread, blocks_of
 from baton.kv_connector.worker_side.prompt_batches import PromptBatches
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
+from baton.kv_connector.worker_side.sampled_token import sampled_token
 from baton.kv_connector.worker_side.sender import Sender
 from baton.kv_connector.worker_side.sync import ModelStream, Record, make_layer_sync
 from baton.kv_connector.worker_side.take_outputs import take_outputs
 from baton.kv_connector.worker_side.timelines import Timelines
 from baton.kv_connector.worker_side.transfer_stats import Accounts, ended_at
+
+if TYPE_CHECKING:
+    from vllm.v1.outputs import ModelRunnerOutput
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +102,7 @@ class PrefillWorker:
         self._timelines = Timelines()
         self._prompts: Sequence[Progress] = ()  # of the step under way
         self._attending: int | None = None  # the layer whose attention has begun, until its KV is known to be issued
+        self._awaited: dict[str, int] = {}  # requests whose first token has not been sampled → logprobs wanted with it
         self._drafts = any(region.drafter for region in caches.regions)  # the drafter has layers of its own
 
     def start(self) -> None:
@@ -122,6 +127,7 @@ class PrefillWorker:
         now = time.monotonic()
         with self._lock:
             for request_id, reason in step.voids:
+                self._awaited.pop(request_id, None)
                 self._fan_out.void(request_id, reason, now)
             self._flush()
 
@@ -142,6 +148,7 @@ class PrefillWorker:
                 for request_id, blocks, _ in step.progress:
                     self._fan_out.add_source_blocks(request_id, *blocks)
                 for request_id in step.holds:
+                    self._awaited.pop(request_id, None)
                     self._fan_out.hold(request_id, now)
                 for request_id, reason in step.voids:  # one that began in this step, too
                     self._fan_out.void(request_id, reason, now)
@@ -176,6 +183,19 @@ class PrefillWorker:
             self._prompts = ()
         else:
             self._give_up_step()
+
+    def tokens_sampled(self, output: "ModelRunnerOutput") -> None:
+        """A step's tokens are on the host (model thread or, under asynchronous scheduling, the thread that waits for them)."""
+        if not self._awaited:
+            return
+        now = time.monotonic()
+        with self._lock:
+            for request_id, logprobs in list(self._awaited.items()):
+                token = sampled_token(output, request_id, logprobs)
+                if token is not None:
+                    del self._awaited[request_id]
+                    self._fan_out.first_token(request_id, token, now)
+            self._flush()
 
     def take_released(self) -> set[str]:
         """Requests whose blocks may be freed, each once."""
@@ -250,8 +270,11 @@ class PrefillWorker:
         self._prompts = ()
 
     def _start(self, started: StartedPrompt, now: float) -> None:
-        transfer_id, request_id, prompt, group, grids = started
+        transfer_id, request_id, prompt, group, grids, logprobs = started
         flows = self._introduction.flows_from(transfer_id, grids)
+        if logprobs is not None and self._introduction.samples:
+            prompt = prompt._replace(samples=True)
+            self._awaited[request_id] = logprobs
         self._fan_out.start(transfer_id, request_id, flows, prompt, now)
         if self._fan_out.is_open(transfer_id) and self._groups.start(group, transfer_id):
             self._fan_out.cancel(transfer_id, now)

@@ -39,6 +39,11 @@ class RankDescriptor:
         """Our number in the grid."""
         return self.rank.pp * self.rank.tp_size + self.rank.tp
 
+    @property
+    def samples(self) -> bool:
+        """Whether this rank's steps return the sampled tokens."""
+        return self.rank.tp == 0 and self.rank.pp == self.rank.pp_size - 1
+
     def hello(self) -> Hello:
         """Make our introduction."""
         return Hello(

@@ -95,7 +95,7 @@ class NodeApi:
                 return self._info(engine, "silent", self._last)
             return self._info(engine, "failed", _NOTHING)
         addresses = [address for address in snapshots.scheduler.get("control_addresses", ()) if address]
-        known = _Known(worker, addresses)
+        known = _Known(worker, addresses, bool(snapshots.scheduler.get("first_tokens")))
         is_ready = worker.fingerprint is not None and snapshots.scheduler.get("engines") == engine.data_parallel_size
         self._last = known if is_ready else None
         return self._info(engine, "ready" if is_ready else "starting", known)
@@ -121,6 +121,7 @@ class NodeApi:
             versions=self._versions,
             load=self._load(),
             routes=engine.routes,
+            first_tokens=known.first_tokens,
         )
 
     async def _answer_transfers(self, scope: Scope, send: Send) -> None:
@@ -189,9 +190,10 @@ class _Known(NamedTuple):
 
     worker: _WorkerPart
     addresses: Sequence[str]
+    first_tokens: bool
 
 
-_NOTHING = _Known(_WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync=""), ())
+_NOTHING = _Known(_WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync=""), (), False)
 
 
 def merge(snapshots: Snapshots) -> dict[str, Any]:

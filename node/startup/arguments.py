@@ -14,6 +14,7 @@ from baton.node.startup.flags import given
 
 MIDDLEWARE = "baton.node.middleware.NodeMiddleware"
 CONNECTOR_MODULE = "baton.kv_connector.connector"
+SCHEDULER = "baton.kv_connector.scheduler_side.start_tokens.make_scheduler"
 CONTROL_PORT_OFFSET = 1000
 SHUTDOWN_TIMEOUT_S = 5  # for requests in progress and the connector, after which the engine is killed
 
@@ -45,6 +46,7 @@ def vllm_arguments(launch: Launch) -> list[str]:
         *("--worker-cls", launch.worker_class),
         *("--middleware", MIDDLEWARE),
         *("--kv-transfer-config", json.dumps(kv_transfer_config(launch))),
+        *_scheduler(launch, theirs),
         *_defaults(theirs),
         *(_cpu_defaults(launch, theirs) if launch.device == "cpu" else ()),
         *theirs,
@@ -83,6 +85,13 @@ def _connector_settings(launch: Launch) -> dict[str, Any]:
     if launch.traits.pushes:
         settings["layerwise"] = launch.transfer.layer_sync != "forward"
     return settings
+
+
+def _scheduler(launch: Launch, theirs: Sequence[str]) -> list[str]:
+    """Return the flag for the scheduler that starts requests with tokens; vllm-ascend brings schedulers of its own."""
+    if launch.traits.pushes or launch.device == "npu" or given(theirs, "--scheduler-cls"):
+        return []
+    return ["--scheduler-cls", SCHEDULER]
 
 
 def _defaults(theirs: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Final
 
 from baton.contracts.configuration.schema import BatonConfig
-from baton.contracts.kv_transfer import TransferParams, sign
+from baton.contracts.kv_transfer import Role, TransferParams, sign
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler.cancel_notifier import CancelNotifier
@@ -30,7 +30,7 @@ from baton.proxy.planning.outcome import (
     PrefillRefused,
 )
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
-from baton.proxy.request.eligibility import has_several_prompts
+from baton.proxy.request.eligibility import has_one_answer, has_several_prompts
 from baton.proxy.request.leg_bodies import decode_body
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.prefill_leg import prefill_leg
@@ -128,22 +128,27 @@ class AttemptRunner:
 
     def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest) -> LegRequest:
         """Return the decode leg of a pair."""
-        several = has_several_prompts(request.fields)
-        params = TransferParams(
-            transfer_id=plan.transfer_id, role="decode", peer=plan.control_address, several=several, grids=plan.grids
-        )
+        params = self._params(plan, request, "decode", plan.control_address)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
     def prefill_call(self, plan: DisaggregatedPlan, request: ClientRequest) -> LegRequest:
         """Return the prefill leg of a pair."""
-        several = has_several_prompts(request.fields)
-        params = TransferParams(
-            transfer_id=plan.transfer_id, role="prefill", peer="", several=several, grids=plan.grids
-        )
-        body = prefill_leg(request, sign(params, self._secret))
+        params = self._params(plan, request, "prefill", "")
+        body = prefill_leg(request, sign(params, self._secret), first_token=params.first_token)
         # The decode node was told this rank's address.
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         return _call(plan.prefill, request, body, id_suffix="-prefill", more_headers=rank)
+
+    @staticmethod
+    def _params(plan: DisaggregatedPlan, request: ClientRequest, role: Role, peer: str) -> TransferParams:
+        return TransferParams(
+            transfer_id=plan.transfer_id,
+            role=role,
+            peer=peer,
+            several=has_several_prompts(request.fields),
+            grids=plan.grids,
+            first_token=plan.first_token and has_one_answer(request.fields),
+        )
 
 
 class Attempt:

@@ -41,6 +41,11 @@ class DisaggregatedPlan:
         return Grids(self.prefill.grid, self.decode.grid)
 
     @property
+    def first_token(self) -> bool:
+        """Whether the prefill node can sample the first token, and the decode node start with it."""
+        return all(node.info is not None and node.info.first_tokens for node in (self.prefill, self.decode))
+
+    @property
     def control_address(self) -> str:
         """Where the decode node finds the ranks of the prefill engine."""
         return self._control_addresses[self.rank]

@@ -1,7 +1,8 @@
 """The two bodies that one request becomes. Pure.
 
 The decode node gets what the client sent. The prefill node gets the same prompt, whatever shapes it (messages, tools,
-template arguments, documents, images, truncation, salt, adapter), and is asked for one token that nobody reads.
+template arguments, documents, images, truncation, salt, adapter), and is asked for one token: the answer's first one, chosen as
+the client asks for it, if it is to travel to the decode node with the KV; else one that nobody reads.
 Both carry signed `kv_transfer_params` and nothing that the client wrote there.
 """
 
@@ -10,37 +11,41 @@ from typing import Any, Final
 import msgspec
 
 from baton.contracts.kv_transfer import FIELD
-from baton.proxy.request.fields import Fields
+from baton.proxy.request.fields import Fields, is_set
 
-# What only shapes the output, or costs work on a token that is thrown away, or contradicts `max_tokens: 1`. The token is
-# chosen greedily: nothing is drawn for it (vLLM 0.32 on a CPU dies of a seeded request whose prompt comes in chunks).
-# `response_format` and `tool_choice` stay: vLLM hands both to the chat template.
-_OUTPUT_ONLY: Final = frozenset(
+# What only shapes the answer around its tokens, or contradicts `max_tokens: 1`.
+_ANSWER_ONLY: Final = frozenset(
+    (
+        "best_of",
+        "echo",
+        "n",
+        "repetition_detection",
+        "request_id",
+        "return_prompt_text",
+        "return_token_ids",
+        "return_tokens_as_token_ids",
+        "stop",
+        "stream",
+        "stream_interval",
+        "stream_options",
+    )
+)
+# What decides which token is sampled, or what is said of it. `response_format` and `tool_choice` do and are in neither list: vLLM hands
+# both to the chat template as well.
+_SAMPLING: Final = frozenset(
     (
         "allowed_token_ids",
         "bad_words",
-        "best_of",
-        "echo",
         "frequency_penalty",
         "logit_bias",
         "logprob_token_ids",
         "logprobs",
         "min_p",
         "min_tokens",
-        "n",
         "presence_penalty",
-        "repetition_detection",
         "repetition_penalty",
-        "request_id",
-        "return_prompt_text",
-        "return_token_ids",
-        "return_tokens_as_token_ids",
         "seed",
-        "stop",
         "stop_token_ids",
-        "stream",
-        "stream_interval",
-        "stream_options",
         "structured_outputs",
         "temperature",
         "top_k",
@@ -56,10 +61,21 @@ def decode_body(fields: Fields, params: dict[str, Any] | None) -> bytes:
     return _encode(fields if params is None else {**fields, FIELD: params})
 
 
-def prefill_body(fields: Fields, params: dict[str, Any]) -> bytes:
-    """Return the prefill node's body: the same prompt, one token, chosen greedily, no stream."""
-    body: dict[str, Any] = {name: value for name, value in fields.items() if name not in _OUTPUT_ONLY}
+def prefill_body(fields: Fields, params: dict[str, Any], *, first_token: bool = False) -> bytes:
+    """Return the prefill node's body: the same prompt, one token, no stream.
+
+    Args:
+        fields: of the client's request.
+        params: signed.
+        first_token: whether the token is the answer's first one; else it is chosen greedily.
+    """
+    left_out = _ANSWER_ONLY if first_token else _ANSWER_ONLY | _SAMPLING
+    body: dict[str, Any] = {name: value for name, value in fields.items() if name not in left_out}
     if "max_completion_tokens" in body:
         body["max_completion_tokens"] = 1
-    body.update({"max_tokens": 1, "stream": False, "n": 1, "temperature": 0, FIELD: params})
+    body.update({"max_tokens": 1, "stream": False, "n": 1, FIELD: params})
+    if not first_token:
+        body["temperature"] = 0
+    elif is_set(fields, "min_tokens") and bytes(fields["min_tokens"]) != b"0":
+        body["min_tokens"] = 1  # more than `max_tokens` is refused; to the first token it is the same
     return _encode(body)

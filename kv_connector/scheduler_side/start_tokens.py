@@ -1,0 +1,137 @@
+"""vLLM's scheduler, for requests that start with tokens that another node has generated.
+
+Such tokens are output in every respect. vLLM has one way to give a request output while it does not run: that of a step which was in
+flight when the request was preempted. It appends the tokens, looks for stops, advances the grammar, makes the request's output, and
+frees a request that has ended. A request that starts with tokens is given them in that way, before it is scheduled.
+
+`vllm --scheduler-cls baton.kv_connector.scheduler_side.start_tokens.make_scheduler`
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
+
+from baton.kv_connector.protocol.messages import SampledToken
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.request import Request
+
+MAKE_SCHEDULER: Final = f"{__name__}.make_scheduler"
+_TOKENS: Final = "baton_start_tokens"  # an attribute of vLLM's `Request`
+
+Outputs = dict[int, EngineCoreOutputs]
+
+
+def start_with(request: "Request", tokens: Sequence[SampledToken]) -> None:
+    """Have a request whose KV has come, and that has not been scheduled, start with these tokens."""
+    setattr(request, _TOKENS, tokens)
+
+
+def starts_with_tokens(vllm_config: "VllmConfig") -> bool:
+    """Whether an engine has the scheduler below."""
+    return vllm_config.scheduler_config.scheduler_cls == MAKE_SCHEDULER
+
+
+def make_scheduler(vllm_config: "VllmConfig", **more: Any) -> Scheduler:
+    """Make the scheduler that vLLM would choose for a configuration, with `StartTokens`."""
+    kind = _AsyncScheduler if vllm_config.scheduler_config.async_scheduling else _Scheduler
+    return kind(vllm_config=vllm_config, **more)
+
+
+class StartTokens:
+    """Mixed into a scheduler of vLLM's."""
+
+    connector: Any
+    log_stats: bool
+    requests: "dict[str, Request]"
+    finished_recving_kv_req_ids: set[str]
+
+    def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Outputs:
+        """Take in a step, and give requests whose KV it brought the tokens that came with it.
+
+        Here and not in `schedule`: what is delivered now is sent to the client before the next step runs.
+        """
+        outputs: Outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
+        received = model_runner_output.kv_connector_output
+        for request_id in (received and received.finished_recving) or ():
+            request = self.requests.get(request_id)
+            tokens: Sequence[SampledToken] = request.__dict__.pop(_TOKENS, ()) if request is not None else ()
+            if request is not None and not request.is_finished():
+                self._deliver(request, tokens, outputs)
+        return outputs
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        """Schedule a step; a worker that has vLLM's V1 runner learns from `prefill_token_ids` with which tokens a request starts."""
+        output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        for new in output.scheduled_new_reqs:
+            request = self.requests[new.req_id]
+            if request.num_output_tokens and new.prefill_token_ids is None:
+                new.prefill_token_ids = list(request.all_token_ids)
+        return output
+
+    def _deliver(self, request: "Request", tokens: Sequence[SampledToken], outputs: Outputs) -> None:
+        connector, logs = self.connector, self.log_stats
+        self.connector, self.log_stats = _OfNoStep(connector), False
+        try:
+            for token in tokens:
+                request.num_in_flight_tokens = request.num_stale_output_tokens = 1
+                step = SchedulerOutput.make_empty()
+                step.num_scheduled_tokens = {request.request_id: 1}
+                _add(outputs, super().update_from_output(step, _output_of(request.request_id, token)))  # type: ignore[misc]
+                if request.is_finished():
+                    self.finished_recving_kv_req_ids.discard(request.request_id)
+                    return
+        finally:
+            self.connector, self.log_stats = connector, logs
+
+
+class _Scheduler(StartTokens, Scheduler):
+    pass
+
+
+class _AsyncScheduler(StartTokens, AsyncScheduler):
+    pass
+
+
+class _OfNoStep:
+    """A connector that is not told of the end of a step: none has ended."""
+
+    def __init__(self, connector: Any) -> None:
+        self._connector = connector
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connector, name)
+
+    def take_events(self) -> tuple[()]:
+        return ()
+
+    def get_kv_connector_stats(self) -> None:
+        return None
+
+
+def _output_of(request_id: str, token: SampledToken) -> ModelRunnerOutput:
+    """Return what a step is like that has sampled this token, and nothing else."""
+    lists = None
+    if token.logprob_ids:
+        lists = LogprobsLists(
+            np.array([token.logprob_ids], np.int32),
+            np.array([token.logprobs], np.float32),
+            np.array([token.rank], np.int32),
+            None,
+        )
+    return ModelRunnerOutput([request_id], {request_id: 0}, sampled_token_ids=[[token.id]], logprobs=lists)
+
+
+def _add(outputs: Outputs, more: Outputs) -> None:
+    for client, those in more.items():
+        all_of_them = outputs.setdefault(client, EngineCoreOutputs())
+        all_of_them.outputs = [*all_of_them.outputs, *those.outputs]
+        if those.finished_requests:
+            all_of_them.finished_requests = (all_of_them.finished_requests or set()) | those.finished_requests

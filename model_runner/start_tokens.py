@@ -1,0 +1,119 @@
+"""Requests that start with tokens, in a worker with vLLM's V1 runner; and what a prefill worker samples.
+
+`kv_connector/scheduler_side/start_tokens.py` has the scheduler's part. V1 begins every new request without output: the tokens are put into its state
+before that enters the batch, and a seeded generator makes the draws that were made for them elsewhere. V2 takes a new request's
+tokens as they are, and its noise is a function of seed and position.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
+
+from baton.kv_connector.connector import BatonConnector
+from baton.model_runner.rewindable_generator import RewindableGenerator
+from baton.model_runner.runner.attribute_patch import in_place_of
+
+_CUDA_DRAW = 4  # what a draw adds to a generator's offset; `_bookkeeping_sync` of vLLM's V1 runner takes as much back
+
+
+class StartTokens:
+    """Mixed into a worker."""
+
+    model_runner: Any
+    use_v2_model_runner: bool
+
+    def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the model; on V1 its new requests begin with the tokens that they start with."""
+        if self.use_v2_model_runner or not getattr(scheduler_output, "scheduled_new_reqs", ()):
+            return _noted(super().execute_model(scheduler_output, *args, **kwargs))  # type: ignore[misc]
+        with _begin_with_tokens(self.model_runner, scheduler_output):
+            return _noted(super().execute_model(scheduler_output, *args, **kwargs))  # type: ignore[misc]
+
+    def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
+        """Sample, and say what."""
+        if not self.use_v2_model_runner:
+            for generator in self.model_runner.input_batch.generators.values():
+                if isinstance(generator, RewindableGenerator):
+                    generator.keep()
+        return _noted(super().sample_tokens(*args, **kwargs))  # type: ignore[misc]
+
+
+@AsyncModelRunnerOutput.register  # in place of a base class: later versions of vLLM have more abstract methods
+class NotedOutput:
+    """A step's asynchronous output, of which the connector is told once it is on the host."""
+
+    def __init__(self, output: AsyncModelRunnerOutput, connector: BatonConnector) -> None:
+        self._output = output
+        self._connector = connector
+
+    def get_output(self) -> Any:
+        """Wait for it."""
+        output = self._output.get_output()
+        self._connector.tokens_sampled(output)
+        return output
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is the output's own."""
+        return getattr(self._output, name)
+
+
+def advance(generator: torch.Generator, draws: int, vocab_size: int) -> None:
+    """Bring a generator to where it is after so many tokens have been sampled with it, as vLLM's V1 sampler draws.
+
+    Source:
+        `TopKTopPSampler.forward_cpu` (a seed for each token from 0.32 on), `random_sample` (a row of noise for each token).
+    """
+    if generator.device.type == "cuda":
+        generator.set_offset(generator.get_offset() + _CUDA_DRAW * draws)
+        return
+    for _ in range(draws):
+        if generator.device.type == "cpu" and hasattr(torch.ops._C, "fused_gumbel_argmax"):
+            torch.randint(0, 2**31, (1,), generator=generator, dtype=torch.long)
+        else:
+            noise = torch.empty(vocab_size, dtype=torch.float32, device=generator.device)
+            noise.exponential_(generator=generator)
+
+
+@contextmanager
+def _begin_with_tokens(runner: Any, scheduler_output: Any) -> Iterator[None]:
+    starts = {
+        new.req_id: new.prefill_token_ids[len(new.prompt_token_ids or ()) :]
+        for new in scheduler_output.scheduled_new_reqs
+        if new.prefill_token_ids is not None
+    }
+    batch = runner.input_batch
+    add = batch.add_request
+
+    def add_request(state: Any) -> Any:
+        if state.generator is not None and state.generator.device.type == "cpu":
+            state.generator = RewindableGenerator.like(state.generator)
+        if tokens := starts.pop(state.req_id, ()):
+            state.output_token_ids.extend(tokens)
+            if state.generator is not None:
+                advance(state.generator, len(tokens), batch.vocab_size)
+        return add(state)
+
+    with in_place_of(batch, "add_request", add_request):
+        yield
+
+
+def _noted(output: Any) -> Any:
+    """Tell the connector of a step's tokens, now or when they are on the host."""
+    connector = _connector()
+    if connector is not None and isinstance(output, AsyncModelRunnerOutput):
+        return NotedOutput(output, connector)
+    if connector is not None and isinstance(output, ModelRunnerOutput):
+        connector.tokens_sampled(output)
+    return output
+
+
+def _connector() -> BatonConnector | None:
+    """Return this worker's connector, which may stand beside others in a `MultiConnector`."""
+    if not has_kv_transfer_group():
+        return None
+    group = get_kv_transfer_group()
+    return next((one for one in (group, *getattr(group, "_connectors", ())) if isinstance(one, BatonConnector)), None)
