@@ -5,7 +5,7 @@
 Reference: a plain vLLM server, one prompt at a time, float32. Then every cell of {one at a time, 16 at once} ×
 {prefill in one chunk, prefill chunked at 256 tokens} × {cold, warm prefix caches} is compared with it: token ids
 identical, top-5 logprobs within 1e-3. What travelled and what D computed is counted: bytes pushed equal bytes
-expected, and D computes one prompt token per request. Tokens alone would hardly show a block that is missing far back in
+expected, and D computes no prompt token: it starts with the token that P has sampled. Tokens alone would hardly show a block that is missing far back in
 the prompt, so every transfer's KV digest on D is compared with P's as well. In a last cell, in bfloat16, where plain vLLM
 differs from itself, only that is compared.
 """
@@ -125,8 +125,11 @@ class Pair:
         cell.computed_on_decode, cell.verified = delta["prompt_tokens_computed"], delta["verified"]
         if cell.bytes_pushed != cell.bytes_expected:
             cell.problems.append("bytes pushed differ from bytes expected")
-        if cell.computed_on_decode != cell.requests:
-            cell.problems.append(f"D computed {cell.computed_on_decode} prompt tokens for {cell.requests} requests")
+        if cell.computed_on_decode or delta["started"] != cell.requests:
+            cell.problems.append(
+                f"D computed {cell.computed_on_decode} prompt tokens and started {delta['started']} of {cell.requests} "
+                "requests with P's token"
+            )
         if delta["mismatched"] or cell.verified != delta["loaded"] or not cell.verified:
             cell.problems.append(f"digests: {delta}")
 

@@ -1,0 +1,121 @@
+"""The prefill node samples the first token as the client asks for it, and the decode node goes on from there as one server would."""
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from baton.contracts.http import PATH_HEADER
+from tests.e2e.client import LOGPROB_TOLERANCE
+from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import choose_prompts
+from tests.e2e.stack import Server
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+TIMEOUT_S = 120.0
+FEW = {"allowed_token_ids": [4, 21, 84, 267, 300, 479, 500, 609]}  # so few that they repeat, and penalties matter
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "tags": {"enum": ["a", "b", "cc"]}},
+    "required": ["name", "tags"],
+    "additionalProperties": False,
+}
+WORDS = r"([A-Z][a-z]{2,9} ){5,9}(is|was) [0-9]{3}\."
+
+ASKED: Mapping[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0},
+    "without logprobs": {"temperature": 0, "logprobs": None},
+    "seeded": {"temperature": 0.8, "seed": 7},
+    "seeded, cut": {"temperature": 0.9, "seed": 8, "top_p": 0.9, "top_k": 40, "min_p": 0.01},
+    "penalties": FEW | {"temperature": 0, "frequency_penalty": 1.8, "presence_penalty": 1.2, "repetition_penalty": 1.4},
+    "seeded, penalised": FEW | {"temperature": 0.8, "seed": 5, "frequency_penalty": 1.0},
+    "an end that the request chooses": {
+        "temperature": 0.8,
+        "seed": 3,
+        "stop_token_ids": list(range(40, 400, 7)),
+        "min_tokens": 2,
+    },
+    "bias and bad words": {"temperature": 0, "logit_bias": {"300": 2.0}, "bad_words": ["the", " a"]},
+    "a JSON schema": {"temperature": 0, "structured_outputs": {"json": SCHEMA}},
+    "a JSON schema, seeded": {"temperature": 0.8, "seed": 4, "structured_outputs": {"json": SCHEMA}},
+    "a pattern": {"temperature": 0.8, "seed": 6, "structured_outputs": {"regex": WORDS}},
+    "a choice": {"temperature": 0, "structured_outputs": {"choice": ["yes", "no", "perhaps"]}},
+    "a stop string": {"temperature": 0.8, "seed": 9, "stop": ["e", " t"]},
+    "two tokens": {"temperature": 0.8, "seed": 10, "max_tokens": 2},
+}
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_answers_are_those_of_one_server(trio: Trio, streamed: bool) -> None:
+    """Whatever decides which token comes first; also where the prompt lies in the decode node's prefix cache already."""
+    prompts = choose_prompts(3)
+    bodies = [
+        (
+            name,
+            {
+                "model": trio.model,
+                "prompt": prompt,
+                "max_tokens": 20,
+                "logprobs": 3,
+                "return_token_ids": True,
+                **asked,
+            },
+        )
+        for name, asked in ASKED.items()
+        for prompt in prompts
+    ]
+    before = trio.decode.transfers()["scheduler"]["totals"]
+
+    with ThreadPoolExecutor(4) as pool:
+        wanted = list(pool.map(lambda one: ask(trio.plain, one[1], streamed=streamed), bodies))
+        got = list(pool.map(lambda one: ask(trio.proxy, one[1], streamed=streamed), bodies))
+
+    for (name, body), one, other in zip(bodies, wanted, got, strict=True):
+        where = f"{name}, {len(body['prompt'])} tokens"
+        assert other.path == "disaggregated", where
+        assert (other.ids, other.text, other.finish) == (one.ids, one.text, one.finish), where
+        assert other.usage == one.usage, where
+        assert len(other.logprobs) == len(one.logprobs), where
+        assert all(abs(a - b) <= LOGPROB_TOLERANCE for a, b in zip(one.logprobs, other.logprobs, strict=True)), where
+    after = trio.decode.transfers()["scheduler"]["totals"]
+    assert after["started"] - before["started"] == len(bodies)
+    assert after["recomputed"] == before["recomputed"]
+    assert trio.decode.integrity()["ok"]
+
+
+class Told(NamedTuple):
+    """What a server has answered."""
+
+    ids: list[int]
+    text: str
+    finish: str
+    logprobs: list[float]
+    usage: tuple[int, int]
+    path: str
+
+
+def ask(server: Server, body: dict[str, Any], *, streamed: bool) -> Told:
+    """Ask for a completion."""
+    more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
+    response = httpx.post(server.url + "/v1/completions", json=body | more, timeout=TIMEOUT_S)
+    assert response.status_code == 200, response.text
+    if streamed:
+        events = response.text.split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""]
+        parts = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+    else:
+        parts = [response.json()]
+    choices = [part["choices"][0] for part in parts if part["choices"]]
+    usage = next(part["usage"] for part in reversed(parts) if part.get("usage"))
+    return Told(
+        ids=[token for choice in choices for token in choice["token_ids"] or ()],
+        text="".join(choice["text"] for choice in choices),
+        finish=str([(choice["finish_reason"], choice["stop_reason"]) for choice in choices if choice["finish_reason"]]),
+        logprobs=[value for choice in choices for value in (choice["logprobs"] or {}).get("token_logprobs") or ()],
+        usage=(usage["prompt_tokens"], usage["completion_tokens"]),
+        path=response.headers.get(PATH_HEADER, ""),
+    )
