@@ -25,6 +25,7 @@ from tests.explorer.scope import (
     Submitted,
     accept_all,
     digests,
+    first_token,
     place_of,
     prompt_hash,
     right,
@@ -219,7 +220,10 @@ class DecodeSide:
         self.verifying += machine.to_verify
         for resolved in gather.resolved:
             outcome = "loaded" if resolved.ok else "failed" if resolved.reserved else "lost"
-            self._resolve(resolved.request_id.removesuffix(AT), outcome)
+            name = resolved.request_id.removesuffix(AT)
+            self._resolve(name, outcome)
+            if resolved.commit and self.scene.samples and resolved.commit.first != first_token(name):
+                self.trouble = "I8: the request starts without the token that P sampled, or with another one"
         for request_id in gather.closed:
             wanted = self.wanted[request_id.removesuffix(AT)]
             if not wanted.open:

@@ -25,10 +25,13 @@ from tests.explorer.mutants_p import (
     AnswersWhilePushing,
     CallsDirtyClean,
     CancelsWhilePushing,
+    CommitsBeforeTheToken,
     CommitsOnCounts,
     CommitsTheVoid,
     CommitsUndigested,
+    ForgetsTheToken,
     ForgetsWhoAsked,
+    GivesTheTokenToAll,
     KeepsNoTombstones,
     KeepsOrphans,
     KeepsUnwanted,
@@ -45,6 +48,7 @@ from tests.explorer.mutants_ranks import (
     GivesBackWithTheFirst,
     ReleasesWithTheFirst,
     ResumesOnTheFirst,
+    TakesTheLastCommit,
     VoidsTheFirst,
 )
 from tests.explorer.mutants_repair import (
@@ -77,6 +81,7 @@ class Mutant(NamedTuple):
 
 NARROW = frozenset({"cancel", "abandon", "void", "zero", "orphan", "overdue", "unanswered", "silence", "beat"})
 CALM = Scope(faults=0, crashes_p=0, crashes_d=0)
+SAMPLED = replace(CALM, samples=True)
 VERIFIED = replace(CALM, verify=True)
 SILENT = Scope(faults=1, losses=0, duplicates=0, crashes_p=0, crashes_d=0)
 LATE = Scope(faults=2, losses=0, crashes_p=0, crashes_d=0, without=NARROW - {"cancel"})
@@ -89,6 +94,17 @@ IN_TOUCH = Scene(crashes_p=0, crashes_d=0, cut_off=False)
 TWO_P = replace(IN_TOUCH, prefill_ranks=2)
 TWO_D = replace(IN_TOUCH, decode_ranks=2)
 MUTANTS = [
+    Mutant("commit before the first token", "I8", SAMPLED, Machines(producer=CommitsBeforeTheToken)),
+    Mutant("wait for a token that will not come", "I5", SAMPLED, Machines(producer=ForgetsTheToken)),
+    Mutant(
+        "give the token to all prompts",
+        "I8",
+        replace(SAMPLED, transfers=2, without=NARROW | {"hold"}),
+        Machines(producer=GivesTheTokenToAll),
+    ),
+    Mutant(
+        "resume with the last rank's commit", "I8", replace(TWO_P, samples=True), Machines(gather=TakesTheLastCommit)
+    ),
     Mutant("retry a dirty epoch", "I3", CALM, Machines(producer=RetriesDirty)),
     Mutant("free without fence", "I3", CALM, Machines(consumer=FreesWithoutFence)),
     Mutant("commit on counts only", "I4", CALM, Machines(producer=CommitsOnCounts)),

@@ -1,9 +1,40 @@
 """`Producer` with one guard taken out. Each class says which guard it lacks."""
 
-from baton.kv_connector.handoff.outgoing import ProducerTransfer, Push
+from baton.kv_connector.handoff.outgoing import ProducerTransfer, Prompt, Push
 from baton.kv_connector.handoff.producer import UNWANTED, Producer
 from baton.kv_connector.handoff.tombstones import Tombstones
-from baton.kv_connector.protocol.messages import Commit, Fail, Reserve
+from baton.kv_connector.protocol.messages import Commit, Fail, Reserve, SampledToken
+
+
+class CommitsBeforeTheToken(Producer):
+    """COMMIT waits for the first token (I8); here it goes out without."""
+
+    def start(self, transfer_id: str, request_id: str, prompt: Prompt, now: float) -> None:
+        """Ask for no token."""
+        super().start(transfer_id, request_id, prompt._replace(samples=False), now)
+
+
+class ForgetsTheToken(Producer):
+    """The token lets a complete transfer commit (I5); here that is seen to by nothing."""
+
+    def first_token(self, request_id: str, token: SampledToken, now: float) -> None:  # the shape
+        """Remember it, and leave it at that."""
+        if transfer := self._by_request(request_id):
+            transfer.first = token
+
+    def hold(self, request_id: str, now: float) -> None:
+        """Keep the blocks."""
+        if transfer := self._by_request(request_id):
+            transfer.held_since = now
+
+
+class GivesTheTokenToAll(Producer):
+    """A token is its own prompt's (I8); here every prompt that waits for one gets it."""
+
+    def first_token(self, request_id: str, token: SampledToken, now: float) -> None:  # the shape
+        """Take no notice of whose it is."""
+        for other in list(self._ids):
+            super().first_token(other, token, now)
 
 
 class RetriesDirty(Producer):

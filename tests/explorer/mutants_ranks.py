@@ -17,6 +17,13 @@ class ResumesOnTheFirst(Gather):
             super()._take(request_id, one, now)
 
 
+class TakesTheLastCommit(Gather):
+    """The rank that samples says what the first token is (I8); here the rank that commits last does."""
+
+    def _resolve(self, request_id: str, gathering: _Gathering, reason: str, commit: Commit | None) -> None:
+        super()._resolve(request_id, gathering, reason, commit and gathering.commits[-1])
+
+
 class CountsNoParts(Gather):
     """All ranks together must have pushed everything that D has (I4); here that they have committed will do."""
 

@@ -27,6 +27,7 @@ from tests.explorer.scope import (
     Submitted,
     accept_all,
     digests,
+    first_token,
     place_of,
     prompt_hash,
     right,
@@ -42,6 +43,7 @@ class Source:
 
     content: list[str]
     request: str = "none"  # gone, running, zeroed (and not told yet), voided, held, released
+    sampled: bool = False  # its first token
     block: int = 0  # while running or held; of a voided one while nothing else has been written there
 
 
@@ -66,6 +68,7 @@ class PrefillSide:
         self.sources = {name: Source(["unwritten"] * scene.layers) for name in scene.names}
         self.pushes: dict[tuple[str, int], Push] = {}
         self.digesting: list[ProducerTransfer] = []
+        self.samples = scene.samples and self.place == scene.prefill[-1]
         self.wrong_prompt = scene.other_prompt and self.place == scene.prefill[-1]
         self.trouble = ""
 
@@ -93,7 +96,9 @@ class PrefillSide:
                 return ["abandon"]
             case "running":
                 preempt = "zero" if self.scene.zeroes_first else "void"
-                return [preempt, "ready" if "unwritten" in source.content else "hold"]
+                if "unwritten" in source.content:
+                    return [preempt, "ready"]
+                return [preempt, "hold" if source.sampled or not self.samples else "sample"]
             case "zeroed":
                 return ["hear"]
             case "voided":
@@ -124,7 +129,7 @@ class PrefillSide:
             if other.block == block:  # it was preempted: now its block is written to
                 other.block, other.content = 0, ["garbage"] * self.scene.layers
         source.request, source.block = "running", block
-        prompt = Prompt(16, 1, b"another" if self.wrong_prompt else prompt_hash(name))
+        prompt = Prompt(16, 1, b"another" if self.wrong_prompt else prompt_hash(name), samples=self.samples)
         flows = [(flow, self.scene.prefill_ranks) for flow in self._flows(name)]
         self.fan_out.start(name, name + AT, flows, prompt, 0.0)
         self.fan_out.add_source_blocks(name + AT, [source.block])
@@ -142,6 +147,10 @@ class PrefillSide:
         layer = content.index("unwritten")
         content[layer] = "garbage" if self.wrong_prompt else right(name)
         self.fan_out.ready(name + AT, layer, 1, 0.0)
+
+    def _on_sample(self, name: str) -> None:
+        self.sources[name].sampled = True
+        self.fan_out.first_token(name + AT, first_token(name), 0.0)
 
     def _on_void(self, name: str) -> None:
         self.sources[name].request = "voided"
@@ -196,6 +205,7 @@ class PrefillSide:
     def _let_go(self, name: str, request: str) -> None:
         source = self.sources[name]
         source.request, source.block, source.content = request, 0, ["garbage"] * len(source.content)
+        source.sampled = False
 
     def _flows(self, name: str) -> list[str]:
         return [self.scene.flow(name, self.place, target) for target in self.scene.decode]

@@ -32,6 +32,7 @@ URGENT: tuple[tuple[str, str], ...] = (
     ("D", "verify"),
     ("D", "fence"),
     ("P", "ready"),
+    ("P", "sample"),
     ("P", "hear"),
     ("P", "hold"),
     ("D", "prepare"),

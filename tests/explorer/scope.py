@@ -10,7 +10,7 @@ from baton.kv_connector.handoff.gather import Gather
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import TransferLayout
 from baton.kv_connector.handoff.settings import HandoffSettings
-from baton.kv_connector.protocol.messages import Hello, Rank
+from baton.kv_connector.protocol.messages import Hello, Rank, SampledToken
 
 # A place is where one rank's process runs and the control address of that process, the same after a restart. To each
 # the incarnation of its first process; those that follow it there count up.
@@ -55,6 +55,7 @@ class Scene:
     short: bool = False  # the last prefill rank has nothing that its decode rank wants
     zeroes_first: bool = False  # P's device zeroes the blocks of a preempted prompt before P's connector hears of it
     verify: bool = False  # commits carry digests, and a byte on D may flip once
+    samples: bool = False  # the last prefill rank samples the first token, and commits carry it
     engine_names_return: bool = False  # a restarted D gives its engines the names that they had before
 
     @property
@@ -166,6 +167,11 @@ class Numbers:
 def place_of(incarnation: int) -> str:
     """Return where a process runs."""
     return next(place for place, first in FIRST.items() if first // 10 == incarnation // 10)
+
+
+def first_token(name: str) -> SampledToken:
+    """Return the token that is sampled after a transfer's prompt."""
+    return SampledToken(id=1 + NAMES.index(name))
 
 
 def prompt_hash(name: str) -> bytes:

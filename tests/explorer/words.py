@@ -11,6 +11,7 @@ SENTENCES = {
     ("P", "abandon"): "P will not compute prompt {0}",
     ("P", "cancel"): "the proxy tells P that nobody wants transfer {0} any more",
     ("P", "ready"): "P's device has written one more layer of {0}",
+    ("P", "sample"): "P samples the first token of {0}",
     ("P", "void"): "P preempts or aborts {0}: its block is free",
     ("P", "zero"): "P's device writes into the block that {0} had",
     ("P", "hear"): "P's connector hears that {0} has been preempted",
