@@ -28,8 +28,8 @@ class RewindableGenerator(torch.Generator):
         """Return a number; only its difference from what `set_offset` gets is of use."""
         return 0
 
-    def set_offset(self, offset: int) -> None:
+    def set_offset(self, offset: int) -> torch.Generator:
         """Take back the draws since `keep`."""
         if offset >= 0:
             raise ValueError("a CPU generator can only take back its last draw")
-        self.set_state(self._kept)
+        return self.set_state(self._kept)

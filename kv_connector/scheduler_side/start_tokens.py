@@ -36,7 +36,7 @@ def start_with(request: "Request", tokens: Sequence[SampledToken]) -> None:
 
 def starts_with_tokens(vllm_config: "VllmConfig") -> bool:
     """Whether an engine has the scheduler below."""
-    return vllm_config.scheduler_config.scheduler_cls == MAKE_SCHEDULER
+    return bool(vllm_config.scheduler_config.scheduler_cls == MAKE_SCHEDULER)
 
 
 def make_scheduler(vllm_config: "VllmConfig", **more: Any) -> Scheduler:

@@ -23,6 +23,9 @@ SINCE = {
     "KVConnectorTransferResults": "0.30.0",
     "_kv_cache_manager": "0.30.0",
     "_num_nans": "0.28.0",
+    **dict.fromkeys(
+        ("drop_stale_output", "num_in_flight_tokens", "num_stale_output_tokens"), "0.28.0"
+    ),  # of D's scheduler
     "enable_moe_shared_loras": "0.28.0",
     "_make_model_runner": "0.32.0",  # before, `in_place_of`
     "finish_forward": "0.30.0",  # before, the V2 runner ends a step after sampling

@@ -43,6 +43,7 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
             "kv_sharing_target_layer_name",
         ),
         "vllm.model_executor.layers.mamba.abstract:MambaBase": ("get_state_dtype", "get_state_shape"),
+        "vllm.v1.request:Request": ("drop_stale_output", "num_in_flight_tokens", "num_stale_output_tokens"),
         "vllm.v1.core.kv_cache_manager:KVCacheManager": ("coordinator",),
         "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("single_type_managers",),
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("req_to_blocks",),
@@ -71,7 +72,8 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
 NOT_VLLMS = (
     "on_kv_cache_written",  # vllm-ascend calls it on connectors that have it
     *("pipeline_counts", "token_report"),  # called over vLLM's `collective_rpc`
-    "__bool__",
+    *("__bool__", "__dict__"),
+    *("baton_start_tokens", "tokens_sampled"),  # an attribute that we give to requests; what our workers call
     "token_transfer",  # of our runners; vLLM's have none
     "kv_cache_specs",  # of one kind of `KVCacheSpec`; among USED
     "make_empty_intermediate_tensors",  # of the model, which vLLM wraps

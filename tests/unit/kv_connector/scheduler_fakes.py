@@ -75,6 +75,7 @@ class FakeRequest:
     cache_salt: str | None = None
     prompt_embeds: Any = None
     prefill_stats: Any = None
+    sampling_params: Any = field(default_factory=lambda: SimpleNamespace(prompt_logprobs=None, num_logprobs=None))
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -90,11 +91,14 @@ def request(
     transfer_id: str = "a" * 32,
     several: bool = False,
     grids: Grids = SINGLE,
+    first_token: bool = False,
     **more: Any,
 ) -> Any:
     """A request with signed parameters; `several`: one prompt of a batch."""
     peer = PEER if role == "decode" else ""
-    params = TransferParams(transfer_id=transfer_id, role=role, peer=peer, several=several, grids=grids)
+    params = TransferParams(
+        transfer_id=transfer_id, role=role, peer=peer, several=several, grids=grids, first_token=first_token
+    )
     return FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
 
 

@@ -17,6 +17,7 @@ from baton.kv_connector.protocol.messages import (
     Refuse,
     Reserve,
     Revoke,
+    SampledToken,
     Started,
 )
 from tests.unit.kv_connector.handoff.machines import (
@@ -778,3 +779,65 @@ def test_what_was_written_once_stays_written() -> None:
     pair.push()
 
     assert len(pair.heard_of(Commit)) == 1
+
+
+def pushed() -> Pair:
+    """Everything has arrived; the first token has not been sampled."""
+    pair = Pair()
+    pair.reserve()
+    pair.start(prompt=PROMPT._replace(samples=True))
+    pair.write()
+    pair.push()
+    return pair
+
+
+def test_commit_waits_for_the_first_token_and_carries_it() -> None:
+    """The first that is sampled: what a later step samples is another one."""
+    pair = pushed()
+    assert not pair.p.ended
+
+    pair.p.first_token("p-t", SampledToken(id=7), 0.0)
+    pair.p.first_token("p-t", SampledToken(id=8), 0.0)
+
+    commit = outcome(pair)
+    assert isinstance(commit, Commit)
+    assert commit.first == SampledToken(id=7)
+
+
+def test_a_token_that_comes_before_the_last_push_waits_for_it() -> None:
+    """The device is late, or the network is."""
+    pair = reserved()
+    pair.p.transfers["t"].prompt = PROMPT._replace(samples=True)
+    pair.p.first_token("p-t", SampledToken(id=7), 0.0)
+    assert not pair.p.ended
+
+    pair.write()
+    pair.push()
+
+    commit = outcome(pair)
+    assert isinstance(commit, Commit)
+    assert commit.first == SampledToken(id=7)
+
+
+def test_a_prompt_that_has_ended_commits_without_a_token() -> None:
+    """Its step's output did not name one: the decode node samples it then."""
+    pair = pushed()
+
+    pair.p.hold("p-t", 0.0)
+
+    commit = outcome(pair)
+    assert isinstance(commit, Commit)
+    assert commit.first is None
+
+
+def test_a_token_that_nobody_asked_for_is_not_sent() -> None:
+    """The decode node would start with a token that was chosen greedily."""
+    pair = reserved()
+    pair.p.first_token("p-t", SampledToken(id=7), 0.0)
+
+    pair.write()
+    pair.push()
+
+    commit = outcome(pair)
+    assert isinstance(commit, Commit)
+    assert commit.first is None

@@ -1,6 +1,7 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from baton.proxy.request.fields import split
 from baton.proxy.request.leg_bodies import decode_body, prefill_body
@@ -52,6 +53,26 @@ def test_the_prefill_body_keeps_whatever_shapes_the_prompt() -> None:
     asked: dict[str, Any] = {"stream": False, "max_tokens": 1, "max_completion_tokens": 1, "n": 1, "temperature": 0}
     asked["kv_transfer_params"] = PARAMS
     assert sent == {**PROMPT_FIELDS, **asked}
+
+
+def test_for_the_first_token_the_prefill_body_keeps_whatever_decides_it() -> None:
+    """What shapes the answer around its tokens stays out, and `min_tokens` may not exceed `max_tokens`."""
+    body = raw({**PROMPT_FIELDS, **OUTPUT_FIELDS, "min_tokens": 5, "temperature": 0.7, "seed": 3, "top_logprobs": 2})
+
+    sent = msgspec.json.decode(prefill_body(body, PARAMS, first_token=True))
+
+    assert (sent["min_tokens"], sent["temperature"], sent["seed"], sent["top_logprobs"]) == (1, 0.7, 3, 2)
+    assert (sent["max_tokens"], sent["stream"], sent["n"]) == (1, False, 1)
+    assert not {"stop", "stream_options", "echo"} & set(sent)
+    assert {name: sent[name] for name in PROMPT_FIELDS} == PROMPT_FIELDS
+
+
+@pytest.mark.parametrize("least", [0, None])
+def test_no_least_number_of_tokens_stays_none(least: int | None) -> None:
+    """One would keep the first token from ending the answer."""
+    sent = msgspec.json.decode(prefill_body(raw({"prompt": "a", "min_tokens": least}), PARAMS, first_token=True))
+
+    assert sent["min_tokens"] == least
 
 
 def test_a_completion_is_not_given_chat_fields() -> None:

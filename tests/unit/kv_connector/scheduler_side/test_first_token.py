@@ -1,0 +1,131 @@
+"""Which requests a prefill node samples the first token for, and which of its tokens a decode node starts with."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from baton.kv_connector.handoff.metadata import DecodeReport
+from baton.kv_connector.protocol.messages import SampledToken
+from baton.kv_connector.scheduler_side.decode import DecodeScheduler
+from baton.kv_connector.scheduler_side.first_token import may_start, wanted_logprobs
+from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
+from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
+
+VOCABULARY = 100
+TOKEN = SampledToken(id=7)
+FIVE = SampledToken(id=7, logprob_ids=(7, 1, 2, 3, 4, 5), logprobs=(-1.0,) * 6, rank=2)
+
+
+def sampling(**more: Any) -> Any:
+    """VLLM's parameters, as far as they are looked at."""
+    return SimpleNamespace(**{"prompt_logprobs": None, "num_logprobs": None, "logprob_token_ids": None, **more})
+
+
+@pytest.fixture
+def side(tmp_path: Path) -> Iterator[DecodeScheduler]:
+    """A decode node whose scheduler starts requests with tokens."""
+    made = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, vocab_size=VOCABULARY)
+    made.bind_pool(FakePool(33))
+    yield made
+    made.close()
+
+
+def received(side: DecodeScheduler, req: Any, token: SampledToken | None) -> None:
+    """The request's KV comes, with a token."""
+    side.add_request(req)
+    tokens, _ = side.match(req, 0)
+    assert tokens is not None
+    assert tokens == req.num_prompt_tokens
+    side.allocated(req, [[*FakePool(9).blocks[1:4]]], tokens)
+    side.update(DecodeReport(first_tokens={req.request_id: token} if token else {}), {req.request_id})
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        ({}, 0),
+        ({"num_logprobs": 0}, 1),
+        ({"num_logprobs": 5}, 6),
+        ({"num_logprobs": -1}, None),
+        ({"num_logprobs": 5_000}, None),
+        ({"prompt_logprobs": 1}, None),
+        ({"logprob_token_ids": [3]}, None),
+    ],
+)
+def test_logprobs_that_go_with_a_commit(asked: dict[str, Any], wanted: int | None) -> None:
+    """Those of the whole vocabulary do not, nor those of tokens that the client names."""
+    assert wanted_logprobs(SimpleNamespace(sampling_params=sampling(**asked))) == wanted
+
+
+@pytest.mark.parametrize(
+    ("token", "logprobs", "may"),
+    [
+        (TOKEN, None, True),
+        (FIVE, 5, True),
+        (FIVE, 4, False),
+        (TOKEN, 0, False),
+        (FIVE, None, False),
+        (SampledToken(id=VOCABULARY), None, False),
+        (SampledToken(id=7, logprob_ids=(7, VOCABULARY), logprobs=(-1.0, -1.0)), 1, False),
+        (SampledToken(id=7, logprob_ids=(7, 8), logprobs=(-1.0,)), 1, False),
+    ],
+)
+def test_what_a_peer_says_is_looked_at(token: SampledToken, logprobs: int | None, may: bool) -> None:
+    """A token that the model does not have would end the engine, and so would missing logprobs."""
+    asked = SimpleNamespace(sampling_params=sampling(num_logprobs=logprobs))
+
+    assert may_start(asked, token, VOCABULARY) is may
+
+
+def test_a_request_starts_with_the_token_that_came_with_its_kv(side: DecodeScheduler) -> None:
+    """It is counted, so that one sees how many do."""
+    received(side, req := request("decode", 40, first_token=True), TOKEN)
+
+    assert req.__dict__["baton_start_tokens"] == [TOKEN]
+    assert side.snapshot()["totals"]["started"] == 1
+
+
+@pytest.mark.parametrize(("asked", "token"), [(False, TOKEN), (True, None), (True, SampledToken(id=VOCABULARY))])
+def test_others_sample_it_themselves(side: DecodeScheduler, asked: bool, token: SampledToken | None) -> None:
+    """A token that was not asked for, none, and one that is none."""
+    received(side, req := request("decode", 40, first_token=asked), token)
+
+    assert "baton_start_tokens" not in req.__dict__
+    assert side.snapshot()["totals"]["started"] == 0
+
+
+@pytest.mark.parametrize(("first_token", "tokens"), [(True, 1), (False, 0)])
+def test_a_prompt_of_which_only_the_last_token_is_missing(
+    side: DecodeScheduler, first_token: bool, tokens: int
+) -> None:
+    """Its KV is computed here, unless the first token is to come with it."""
+    side.add_request(req := request("decode", 33, first_token=first_token))
+
+    assert side.match(req, 32) == (tokens, first_token)
+
+
+def test_an_engine_that_cannot_start_with_tokens_asks_for_none(tmp_path: Path) -> None:
+    """With another scheduler than ours."""
+    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS)
+    side.bind_pool(FakePool(33))
+
+    received(side, req := request("decode", 40, first_token=True), TOKEN)
+
+    assert "baton_start_tokens" not in req.__dict__
+    assert side.snapshot()["first_tokens"] is False
+    side.close()
+
+
+@pytest.mark.parametrize(("first_token", "logprobs"), [(True, 0), (False, None)])
+def test_the_prefill_worker_is_told_whose_token_to_take(first_token: bool, logprobs: int | None) -> None:
+    """With how many logprobs."""
+    side = PrefillScheduler(SECRET, BLOCK_TOKENS)
+    side.bind_pool(FakePool(33))
+    side.add_request(request("prefill", 40, first_token=first_token))
+
+    (started,) = side.take_step(step_output(new=[("r1", [1, 2, 3], 0, 40)])).started
+
+    assert started.logprobs == logprobs
