@@ -125,6 +125,11 @@ def _of_decode(scheduler: _Scheduler, worker: _Worker) -> list[Metric]:
     return [
         transfers,
         _verified({result: worker.totals.get(total, 0) for result, total in VERIFIED.items()}),
+        CounterMetricFamily(
+            "baton_started_requests",
+            "Requests that started with the token that the prefill node sampled",
+            scheduler.totals.get("started", 0),
+        ),
         CounterMetricFamily("baton_fences", "Receiving engines destroyed as a fence", worker.totals.get("fences", 0)),
         GaugeMetricFamily("baton_reservations", "Epochs whose blocks a peer may write to", scheduler.reservations),
         GaugeMetricFamily("baton_reserved_blocks", "Blocks that a peer may write to", scheduler.reserved_blocks),
