@@ -30,7 +30,7 @@ from baton.proxy.planning.outcome import (
     PrefillRefused,
 )
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
-from baton.proxy.request.eligibility import has_one_answer, has_several_prompts
+from baton.proxy.request.eligibility import has_several_prompts
 from baton.proxy.request.leg_bodies import decode_body
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.prefill_leg import prefill_leg
@@ -147,7 +147,7 @@ class AttemptRunner:
             peer=peer,
             several=has_several_prompts(request.fields),
             grids=plan.grids,
-            first_token=plan.first_token and has_one_answer(request.fields),
+            first_token=plan.first_token,
         )
 
 

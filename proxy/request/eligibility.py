@@ -52,11 +52,6 @@ def generates_little(fields: Fields) -> bool:
     return bool(limits) and all(bytes(limit).strip() in (b"0", b"1") for limit in limits)
 
 
-def has_one_answer(fields: Fields) -> bool:
-    """Return whether the request is one prompt with one answer: its first token can be that of the prefill node."""
-    return not has_several_prompts(fields) and (not is_set(fields, "n") or is_one(fields, "n"))
-
-
 def has_several_prompts(fields: Fields) -> bool:
     """Return whether the request is a batch; a list of token ids is one prompt."""
     return _count_listed(fields) > 1

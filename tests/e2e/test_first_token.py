@@ -46,6 +46,7 @@ ASKED: Mapping[str, dict[str, Any]] = {
     "a pattern": {"temperature": 0.8, "seed": 6, "structured_outputs": {"regex": WORDS}},
     "a choice": {"temperature": 0, "structured_outputs": {"choice": ["yes", "no", "perhaps"]}},
     "a stop string": {"temperature": 0.8, "seed": 9, "stop": ["e", " t"]},
+    "several answers": {"temperature": 0.8, "seed": 11, "n": 3},
     "two tokens": {"temperature": 0.8, "seed": 10, "max_tokens": 2},
 }
 
@@ -96,6 +97,7 @@ def compare(
     prompts = choose_prompts(3)
     common = {"model": str(WEIGHTS), "max_tokens": 20, "logprobs": 3, "return_token_ids": True}
     bodies = [(name, common | {"prompt": prompt} | more) for name, more in asked.items() for prompt in prompts]
+    bodies.append(("a batch", common | {"prompt": prompts, "temperature": 0.8, "seed": 12}))
     before = decode.transfers()["scheduler"]["totals"]
 
     with ThreadPoolExecutor(4) as pool:
@@ -103,24 +105,22 @@ def compare(
         got = list(pool.map(lambda one: ask(proxy, one[1], streamed=streamed), bodies))
 
     for (name, body), one, other in zip(bodies, wanted, got, strict=True):
-        where = f"{name}, {len(body['prompt'])} tokens"
+        where = f"{name}, prompt of {len(body['prompt'])}"
         assert other.path == "disaggregated", where
-        assert (other.ids, other.text, other.finish) == (one.ids, one.text, one.finish), where
+        assert other.choices == one.choices, where
         assert other.usage == one.usage, where
         assert len(other.logprobs) == len(one.logprobs), where
         assert all(abs(a - b) <= LOGPROB_TOLERANCE for a, b in zip(one.logprobs, other.logprobs, strict=True)), where
     after = decode.transfers()["scheduler"]["totals"]
-    assert after["started"] - before["started"] == len(bodies)
+    assert after["started"] - before["started"] == len(bodies) - 1 + len(prompts)
     assert after["recomputed"] == before["recomputed"]
     assert decode.integrity()["ok"]
 
 
 class Told(NamedTuple):
-    """What a server has answered."""
+    """What a server has answered: of each choice its ids, text, end and logprobs."""
 
-    ids: list[int]
-    text: str
-    finish: str
+    choices: list[tuple[list[int], str, str]]
     logprobs: list[float]
     usage: tuple[int, int]
     path: str
@@ -137,13 +137,24 @@ def ask(server: Server, body: dict[str, Any], *, streamed: bool) -> Told:
         parts = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
     else:
         parts = [response.json()]
-    choices = [part["choices"][0] for part in parts if part["choices"]]
+    pieces = [choice for part in parts for choice in part["choices"]]
+    by_index = [[piece for piece in pieces if piece["index"] == i] for i in range(max(p["index"] for p in pieces) + 1)]
     usage = next(part["usage"] for part in reversed(parts) if part.get("usage"))
     return Told(
-        ids=[token for choice in choices for token in choice["token_ids"] or ()],
-        text="".join(choice["text"] for choice in choices),
-        finish=str([(choice["finish_reason"], choice["stop_reason"]) for choice in choices if choice["finish_reason"]]),
-        logprobs=[value for choice in choices for value in (choice["logprobs"] or {}).get("token_logprobs") or ()],
+        choices=[
+            (
+                [token for piece in choice for token in piece["token_ids"] or ()],
+                "".join(piece["text"] for piece in choice),
+                str([(piece["finish_reason"], piece["stop_reason"]) for piece in choice if piece["finish_reason"]]),
+            )
+            for choice in by_index
+        ],
+        logprobs=[
+            value
+            for choice in by_index
+            for piece in choice
+            for value in (piece["logprobs"] or {}).get("token_logprobs") or ()
+        ],
         usage=(usage["prompt_tokens"], usage["completion_tokens"]),
         path=response.headers.get(PATH_HEADER, ""),
     )

@@ -56,7 +56,7 @@ def test_a_prefill_node_counts_outcomes_pushes_and_bytes() -> None:
 def test_a_decode_node_counts_outcomes_and_shows_what_is_held_now() -> None:
     """Recomputed transfers are told apart by the class of their reason."""
     scheduler = {
-        "totals": {"loaded": 7, "cancelled": 2, "cached": 3, "recomputed": 4, "integrity_findings": 2},
+        "totals": {"loaded": 7, "started": 6, "cancelled": 2, "cached": 3, "recomputed": 4, "integrity_findings": 2},
         "recomputed_by_reason": {"timeout": 3, "other": 1},
         "reservations": 2,
         "reserved_blocks": 9,
@@ -72,6 +72,7 @@ def test_a_decode_node_counts_outcomes_and_shows_what_is_held_now() -> None:
         "baton_transfers_total{outcome=cancelled}": 2,
         "baton_transfers_total{outcome=recomputed,reason=timeout}": 3,
         "baton_transfers_total{outcome=recomputed,reason=other}": 1,
+        "baton_started_requests_total": 6,
         "baton_fences_total": 1,
         "baton_reservations": 2,
         "baton_reserved_blocks": 9,
