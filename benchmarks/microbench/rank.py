@@ -5,9 +5,7 @@ decode rank's part is a few messages, handed to the worker as its control thread
 process offers: so nothing of it uses the CPU of the process that is measured.
 """
 
-import ctypes
 import itertools
-import mmap
 import os
 import time
 from collections.abc import Sequence
@@ -181,13 +179,3 @@ class PrefillRank:
 
     def _say(self, receiver: int, body: Body) -> None:
         self.worker.on_payload(_PEER, encode(Message(_DECODE, receiver, next(self._sequence), body)))
-
-
-class HostMemory:
-    """A KV cache: real pages, none of them shared."""
-
-    def __init__(self, size: int) -> None:
-        self._memory = mmap.mmap(-1, size)
-        self._memory[:] = os.urandom(1 << 16) * (size >> 16)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self.size = size

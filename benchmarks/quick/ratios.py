@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from benchmarks.proxy.figures import Spread, spread
+from benchmarks.harness import Spread, spread
 
 HIGHER: Final = "HIGHER"  # costs more than in any round of the baseline
 LOWER: Final = "LOWER"
