@@ -5,7 +5,7 @@ to be woken for a chunk. What is read is never held back; the sinks are quick.
 """
 
 import asyncio
-from collections.abc import Callable
+import time
 from typing import Final, Protocol, cast
 
 import httptools
@@ -19,10 +19,6 @@ class WireError(Exception):
 
 class LostError(WireError):
     """The connection ended before the answer did."""
-
-
-class NotHttpError(WireError):
-    """What came is no HTTP."""
 
 
 class Sink(Protocol):
@@ -40,8 +36,7 @@ class Sink(Protocol):
 class Connection(asyncio.Protocol):
     """A connection; `ask` it for one answer after the other."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._sink: Sink | None = None
@@ -57,7 +52,7 @@ class Connection(asyncio.Protocol):
 
         Raises:
             LostError: the connection ended before.
-            NotHttpError: the answer cannot be understood.
+            WireError: the answer cannot be understood.
         """
         if self._transport is None or self._transport.is_closing():
             raise LostError("the connection is closed")
@@ -71,7 +66,7 @@ class Connection(asyncio.Protocol):
             self._answered = self._sink = None
             if not self.reusable:
                 self.close()
-            self.idle_since_s = self._clock()
+            self.idle_since_s = time.perf_counter()
 
     def close(self) -> None:
         """End the connection at once."""
@@ -87,14 +82,14 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes, and the time."""
-        self._now_s = self._clock()
+        self._now_s = time.perf_counter()
         if self._parser is None or self._sink is None:  # nothing was asked: some servers say why they close
             self.close()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as exc:
-            self._end(NotHttpError(f"no HTTP: {exc}"))
+            self._end(WireError(f"no HTTP: {exc}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the answer under way: well if only this could end it, badly otherwise."""

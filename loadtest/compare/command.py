@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from baton.loadtest import words
+from baton.loadtest import files, words
 from baton.loadtest.compare.bootstrap import Difference, Interval, differences
 from baton.loadtest.compare.comparable import obstacles
 from baton.loadtest.compare.page import comparison_page
@@ -66,9 +66,9 @@ def main(argv: Sequence[str]) -> int:
     shown, note = tables(findings), _note(given.confidence, reasons)
     print("\n\n".join([*map(table_text, shown), note]))
     if given.json:
-        _write(given.json, json.dumps(as_plain(findings, given.confidence, reasons), indent=1) + "\n")
+        files.write(given.json, json.dumps(as_plain(findings, given.confidence, reasons), indent=1) + "\n")
     if given.html:
-        _write(given.html, comparison_page(a, b, shown, note))
+        files.write(given.html, comparison_page(a, b, shown, note))
     return 0
 
 
@@ -149,10 +149,3 @@ def as_plain(findings: Sequence[Finding], confidence: float, reasons: Sequence[s
         for finding in findings
     ]
     return {"schema_version": SCHEMA_VERSION, "confidence": confidence, "forced": list(reasons), "metrics": rows}
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text)
-    except OSError as exc:
-        raise RunError(f"cannot write {file}: {exc.strerror}") from exc

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from baton.proxy.routing.candidates import C, Candidate, Candidates
 from baton.proxy.routing.fair_share import FairShare
-from baton.proxy.routing.prefix_index import MAX_ENTRIES, PrefixIndex, depth_of, each
+from baton.proxy.routing.prefix_index import PrefixIndex, depth_of, each
 from baton.proxy.routing.prefixes import CHUNK_BYTES, Prefixes
 
 _load: Final = attrgetter("load")
@@ -140,8 +140,8 @@ class PrefixAffinity:
     _DEEPEST: Final = 8  # nodes looked at that have seen most of the prompt
     _WINDOW: Final = 16  # further nodes looked at, others each time
 
-    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
-        self._index = PrefixIndex(max_entries)
+    def __init__(self) -> None:
+        self._index = PrefixIndex()
         self._shares = FairShare()
 
     def choose(self, work: Work, candidates: Candidates[C]) -> C:

@@ -29,10 +29,10 @@ _SERVICE: Final = "baton-proxy"
 class Exporter(SpanProcessor):
     """Makes spans, and sends those that have ended."""
 
-    def __init__(self, endpoint: str, sender: SpanExporter | None = None) -> None:
-        """`endpoint` is the collector's URL; without a path it is the usual one. `sender` replaces OTLP."""
+    def __init__(self, endpoint: str) -> None:
+        """`endpoint` is the collector's URL; without a path it is the usual one."""
         _hush()
-        self._sender = sender or OTLPSpanExporter(endpoint=_with_path(endpoint), timeout=POST_TIMEOUT_S)
+        self._sender: SpanExporter = OTLPSpanExporter(endpoint=_with_path(endpoint), timeout=POST_TIMEOUT_S)
         self._queue: Background[ReadableSpan] = Background(
             "spans", self._send, most=MOST, batch=BATCH, gather_s=GATHER_S
         )
