@@ -11,8 +11,7 @@ from typing import Any, Final
 import httpx
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
-from baton.contracts.configuration.schema import BatonConfig
-from baton.deploy.health_command import LOOPBACK
+from baton.deploy.own_url import own_url
 
 EXIT_FAILED: Final = 1
 EXIT_REFUSED: Final = 2
@@ -28,15 +27,15 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
     """Run `baton admin …`; return 0, 1 if the proxy refused or did not answer, 2 if it cannot be asked."""
     options = command_line().parse_args(argv)
     try:
-        config = load({}, os.environ, choose_file(options.config)).config
-        token_file = options.token_file or config.proxy.admin_token_file
+        proxy = load({}, os.environ, choose_file(options.config)).config.proxy
+        token_file = options.token_file or proxy.admin_token_file
         if token_file is None:
             raise AdminError("set proxy.admin_token_file, or name the file with --token-file")
         headers = {"Authorization": f"Bearer {Path(token_file).read_text().strip()}"}
     except (AdminError, ConfigError, OSError, UnicodeDecodeError) as exc:
         print(f"baton admin: {exc}", file=sys.stderr)
         return EXIT_REFUSED
-    url = options.url or own_url(config)
+    url = options.url or own_url(proxy.host, proxy.port, is_encrypted=proxy.tls_cert_file is not None)
     verify = _verification(options.url, options.ca_file)
     with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, verify=verify, transport=transport) as client:
         try:
@@ -75,13 +74,6 @@ def command_line() -> argparse.ArgumentParser:
     unload_adapter.add_argument("--base-model", help="served model that it belongs to, if the proxy has several")
     add("reset-prefix-cache", _reset_prefix_cache, "empty the prefix cache of every node")
     return parser
-
-
-def own_url(config: BatonConfig) -> str:
-    """Return the URL at which the proxy of this configuration is reached from its own machine."""
-    host = LOOPBACK.get(config.proxy.host, config.proxy.host)
-    scheme = "https" if config.proxy.tls_cert_file else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.proxy.port}"
 
 
 def _verification(url: str | None, ca_file: str | None) -> Any:

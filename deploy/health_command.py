@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
+from baton.deploy.own_url import LOOPBACK
 
 EXIT_UNHEALTHY = 1  # Docker knows no other
 TIMEOUT_S = 3.0
-LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where to ask what listens everywhere
 PARTS = ("proxy", "prefill", "decode")
 
 

@@ -61,11 +61,8 @@ class LocalPrefillPolicy:
         """Whether a decode node may be given another prompt to compute; an idle one may, however long it is."""
         return not node.own_prompt_bytes or node.own_prompt_bytes + new_bytes <= self._max_own
 
-    def joined(self, node: Decoder) -> None:
-        """A node is a member from now on."""
-
     def left(self, node: Decoder) -> None:
-        """It is none any more, and its slot may be given to another."""
+        """A node is no member any more, and its slot may be given to another."""
         self._busy.discard(node.slot)
 
     def restarted(self, node: Decoder) -> None:

@@ -46,11 +46,8 @@ class Router:
         self._policy.given(work, node)
         return Choice(node, work.prompt_bytes - seen_bytes)
 
-    def joined(self, node: Node) -> None:
-        """A node is a member from now on."""
-
     def left(self, node: Node) -> None:
-        """It is none any more, and its slot may be given to another."""
+        """A node is no member any more, and its slot may be given to another."""
         self._policy.forget(node.slot)
         self._candidates.clear()
 
