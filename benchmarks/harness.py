@@ -33,7 +33,6 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return median, least and most."""
     return Spread(median(values), min(values), max(values))
 
 
@@ -43,7 +42,6 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 

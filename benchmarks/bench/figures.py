@@ -59,7 +59,6 @@ class Streams:
 
 
 def first_tokens(measured: Measured) -> FirstTokens:
-    """Compute one combination."""
     samples = measured.samples
     return FirstTokens(
         link_mbit_s=measured.cell.link_mbit_s,

@@ -60,7 +60,6 @@ PARTS: Final[dict[str, Part]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.microbench", description=__doc__)
     add = made.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
@@ -94,7 +93,6 @@ def measure(arguments: argparse.Namespace, children: Children) -> Iterator[dict[
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
     parts: list[dict[str, Any]] = []
 

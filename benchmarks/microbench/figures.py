@@ -18,7 +18,6 @@ class Target:
     bound: float
 
     def is_met(self, value: float) -> bool:
-        """Whether `value` reaches it."""
         return value <= self.bound if self.kind == "at most" else value >= self.bound
 
 
@@ -57,7 +56,6 @@ def to_plain(figure: Figure) -> dict[str, Any]:
 
 
 def from_plain(plain: dict[str, Any]) -> Figure:
-    """Undo `to_plain`."""
     return msgspec.convert(plain, Figure)
 
 

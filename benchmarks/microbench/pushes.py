@@ -46,7 +46,6 @@ class Pusher:
         )
 
     def close(self) -> None:
-        """Stop everything."""
         self.rank.stop()
         self._engines.close()
 

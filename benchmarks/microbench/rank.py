@@ -138,7 +138,6 @@ class PrefillRank:
         self._say(0, Hello(node="D", rank=Rank(), fingerprint=_FINGERPRINT, regions=regions))
 
     def stop(self) -> None:
-        """Stop the worker and its engine."""
         self.worker.stop()
 
     def reserve(self, transfer: PlayedTransfer) -> None:

@@ -31,7 +31,6 @@ def layer_syncs() -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     variants = [*layer_syncs(), UPSTREAM]
     made = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
     add = made.add_argument
@@ -101,7 +100,6 @@ async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, kv: 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
 
     def take() -> int:

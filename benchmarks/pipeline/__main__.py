@@ -37,7 +37,6 @@ Draw = Callable[[int], list[int]]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
     add = made.add_argument
     add("--links", nargs="+", type=int, default=[0, 1000, 200], metavar="MBIT_S", help="0: unthrottled")
@@ -96,7 +95,6 @@ async def measure(arguments: argparse.Namespace, network: Network, forkserver: F
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
 
     def take() -> int:

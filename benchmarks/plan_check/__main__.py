@@ -47,7 +47,6 @@ _RATE: Final = 1.0  # stands in where only lengths matter
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.plan_check", description=__doc__)
     add = made.add_argument
     add("--shapes", nargs="+", type=_shape, default=list(SHAPES), metavar="P:D")

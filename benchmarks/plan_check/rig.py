@@ -59,7 +59,6 @@ class Rig:
         return Running(proxy=url, prefill=tuple(prefill), decode=tuple(decode))
 
     def stop(self) -> None:
-        """Stop what runs."""
         self._processes.stop()
         self._quotas.close()
         self._groups.clear()

@@ -53,7 +53,6 @@ def to_plain(
 def markdown(
     plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
 ) -> str:
-    """Return the report."""
     parts = [_opening(plan, subjects, missing, result, about), _figures(result)]
     parts += [_ratios(result, other) for other in (ASGI, HTTPX) if other in result.samples]
     if _judged(result):

@@ -45,7 +45,6 @@ PARTS: Final[dict[str, Part]] = {"proxy": _proxy, "connector": _connector, "firs
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.quick", description=__doc__)
     add = made.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
@@ -55,7 +54,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
     if arguments.write_baseline and set(arguments.parts) != set(PARTS):
         print("bench-quick: a baseline holds all parts: --write-baseline does not go with --parts", file=sys.stderr)
@@ -108,7 +106,6 @@ def read(path: Path) -> tuple[dict[str, Spread], str]:
 
 
 def write(path: Path, found: Mapping[str, Spread], other_cores: float) -> None:
-    """Store a baseline."""
     about = {"when": now(), "environment": environment(), "other_cores": round(other_cores, 3)}
     path.write_text(json.dumps({**about, "figures": to_plain(found)}, indent=1) + "\n")
 

@@ -29,7 +29,6 @@ _PART: Final = "benchmarks.quick.connector:in_child"
 
 
 def measure(children: Children) -> Iterator[Sample]:
-    """Yield the ratios, round by round."""
     with children.receiver(CACHE_BYTES) as target:
         for figure in children.figures(_PART, {"target": target}):
             yield Sample(figure.name, figure.value)

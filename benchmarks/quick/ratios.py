@@ -84,5 +84,4 @@ def to_plain(now: Mapping[str, Spread]) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
-    """Undo `to_plain`."""
     return {name: Spread(**found) for name, found in plain.items()}

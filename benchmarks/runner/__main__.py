@@ -41,7 +41,6 @@ Draw = Callable[[int], list[int]]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.runner", description=__doc__)
     made.add_argument("--rounds", type=int, default=45, help="per load, of every server")
     made.add_argument("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
@@ -95,7 +94,6 @@ async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
 
     def take() -> int:

@@ -77,11 +77,9 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and the time."""
         self._now_s = time.perf_counter()
         if self._parser is None or self._sink is None:  # nothing was asked: some servers say why they close
             self.close()
@@ -102,7 +100,6 @@ class Connection(asyncio.Protocol):
     # httptools' callbacks
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -119,7 +116,6 @@ class Connection(asyncio.Protocol):
             self._sink.on_body(body, self._now_s)
 
     def on_message_complete(self) -> None:
-        """End the answer."""
         if self._status >= 200:
             assert self._parser is not None
             self.reusable = self._parser.should_keep_alive() and self._has_length()

@@ -37,7 +37,6 @@ class Finding(NamedTuple):
 
 
 def parser() -> words.Parser:
-    """Return the command line."""
     made = words.Parser(
         prog="loadtest compare", description="Say which metrics of two runs differ.", allow_abbrev=False
     )
@@ -100,7 +99,6 @@ def judge(difference: Interval, metric: Metric) -> str:
 
 
 def tables(findings: Sequence[Finding]) -> list[Table]:
-    """Return a table for each stage."""
     headings = ("", "A", "B", "B - A", "interval", "B ÷ A", "interval", "verdict")
     return [
         Table(label, headings, [_row(finding) for finding in findings if finding.stage == label])
@@ -134,7 +132,6 @@ def _note(confidence: float, reasons: Sequence[str]) -> str:
 
 
 def as_plain(findings: Sequence[Finding], confidence: float, reasons: Sequence[str]) -> dict[str, Any]:
-    """Return the findings for scripts."""
     rows = [
         {
             "stage": finding.stage,

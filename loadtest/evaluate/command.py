@@ -28,7 +28,6 @@ _GREETING_S: Final = 10.0
 
 
 def parser() -> words.Parser:
-    """Return the command line."""
     made = words.Parser(
         prog="loadtest eval", description="Exact-match accuracy over a file in gsm8k's format.", allow_abbrev=False
     )

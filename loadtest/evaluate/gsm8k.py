@@ -36,7 +36,6 @@ class Score(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The share."""
         return self.right / self.asked
 
 

@@ -29,7 +29,6 @@ class Serving:
 
     @property
     def requests_per_s(self) -> float:
-        """Completed requests per second."""
         return self._per_s(self.completed)
 
     @property
@@ -39,7 +38,6 @@ class Serving:
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Generated tokens per second."""
         return self._per_s(self.output_tokens)
 
     @property
@@ -52,7 +50,6 @@ class Serving:
 
 
 def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, float]) -> Serving:
-    """Compute the figures of a stage."""
     done = [record for record in records if record.ok]
     tokens, requests = by_second(done)
     return Serving(

@@ -25,7 +25,6 @@ MOST_NODES: Final = 4096
 
 
 def parser() -> words.Parser:
-    """Return the command line."""
     made = words.Parser(
         prog="loadtest plan",
         description="Say how many prefill and decode nodes a load needs, by simulation.",

@@ -26,7 +26,6 @@ class PromptFile:
     turns: int = 1
 
     def script(self, index: int) -> Script:
-        """Return one line's request."""
         return Single(self.asks[index % len(self.asks)])
 
 

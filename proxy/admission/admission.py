@@ -75,7 +75,6 @@ class Admission:
         return self.gate.inside_for(ticket)
 
     def state(self) -> dict[str, Any]:
-        """Return what operators see."""
         return {
             "inside": self.gate.inside,
             "max_requests": self.gate.max_inside,

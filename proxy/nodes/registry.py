@@ -77,11 +77,9 @@ class NodeRegistry:
         self.on_forgotten: Callable[[AdminOverrides], None] = lambda _: None
 
     def all(self) -> list[Node]:
-        """Return every member."""
         return [*self.prefill, *self.decode]
 
     def of(self, role: Role) -> list[Node]:
-        """Return the members of one role."""
         return self.prefill if role == "prefill" else self.decode
 
     def find(self, url: str) -> list[Node]:
@@ -106,7 +104,6 @@ class NodeRegistry:
                     await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """Stop probing and asking."""
         for sources in self._sources.values():
             for source in sources:
                 await source.stop()

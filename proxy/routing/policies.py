@@ -74,7 +74,6 @@ class LeastLoad(_Forgetful):
     """The node with the least work; of several, each in its turn."""
 
     def choose(self, work: Work, candidates: Candidates[C]) -> C:
-        """Return the least loaded candidate."""
         nodes = candidates.nodes
         start = work.turn % len(nodes)
         return min(nodes[start:] + nodes[:start], key=_load)
@@ -97,7 +96,6 @@ class RoundRobin(_Forgetful):
     """One after the other, whatever their load."""
 
     def choose(self, work: Work, candidates: Candidates[C]) -> C:
-        """Return the next candidate."""
         return candidates.nodes[work.turn % len(candidates.nodes)]
 
 
@@ -114,7 +112,6 @@ class ConsistentHash(_Forgetful):
         self._otherwise = LeastLoad()
 
     def choose(self, work: Work, candidates: Candidates[C]) -> C:
-        """Return the key's candidate."""
         if not work.key:
             return self._otherwise.choose(work, candidates)
         ring = self._rings.get(candidates)

@@ -46,7 +46,6 @@ class Exporter(SpanProcessor):
         self.tracer = provider.get_tracer("baton.proxy")
 
     def start(self) -> None:
-        """Start the thread."""
         self._queue.start()
 
     def stop(self) -> None:
@@ -55,7 +54,6 @@ class Exporter(SpanProcessor):
         self._sender.shutdown()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Take a span that has ended."""
         self._queue.offer(span)
 
     def counts(self) -> dict[str, int]:
