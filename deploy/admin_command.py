@@ -5,6 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,8 +67,13 @@ def command_line() -> argparse.ArgumentParser:
     add("state", _print_state, "print the proxy's state as JSON")
     add("add", _add_node, "make a node a member, or give a drained or removed one work again", "role", "node_url")
     add("remove", _remove_node, "make a node leave; its requests go on", "node_url")
-    add("drain", _drain_node, "give a node no more work; its requests go on and it stays a member", "node_url")
-    add("undrain", _undrain_node, "give a drained node work again", "node_url")
+    add(
+        "drain",
+        partial(_set_draining, draining=True),
+        "give a node no more work; its requests go on and it stays a member",
+        "node_url",
+    )
+    add("undrain", partial(_set_draining, draining=False), "give a drained node work again", "node_url")
     load_adapter = add("load-adapter", _load_adapter, "load a LoRA adapter on the nodes", "name", "path")
     load_adapter.add_argument("--base-model", help="served model that it belongs to, if the proxy has several")
     unload_adapter = add("unload-adapter", _unload_adapter, "unload a LoRA adapter", "name")
@@ -132,16 +138,9 @@ def _remove_node(client: httpx.Client, options: argparse.Namespace) -> None:
     _print_table(_ask(client, "DELETE", "/admin/nodes", params={"url": options.node_url})["nodes"])
 
 
-def _drain_node(client: httpx.Client, options: argparse.Namespace) -> None:
-    _set_draining(client, options.node_url, draining=True)
-
-
-def _undrain_node(client: httpx.Client, options: argparse.Namespace) -> None:
-    _set_draining(client, options.node_url, draining=False)
-
-
-def _set_draining(client: httpx.Client, url: str, *, draining: bool) -> None:
-    _print_table(_ask(client, "POST", "/admin/nodes/drain", json={"url": url, "draining": draining})["nodes"])
+def _set_draining(client: httpx.Client, options: argparse.Namespace, *, draining: bool) -> None:
+    order = {"url": options.node_url, "draining": draining}
+    _print_table(_ask(client, "POST", "/admin/nodes/drain", json=order)["nodes"])
 
 
 def _load_adapter(client: httpx.Client, options: argparse.Namespace) -> None:
