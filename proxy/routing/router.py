@@ -23,7 +23,7 @@ class Router:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._turn = 0
-        self._candidates: dict[tuple[Node, ...], Candidates[Node]] = {}
+        self._candidates: dict[tuple[Node, ...], Candidates] = {}
 
     @property
     def reads_prompts(self) -> bool:
@@ -55,7 +55,7 @@ class Router:
         """Its cache is empty."""
         self._policy.forget(node.slot)
 
-    def _in_order(self, nodes: tuple[Node, ...]) -> Candidates[Node]:
+    def _in_order(self, nodes: tuple[Node, ...]) -> Candidates:
         if (known := self._candidates.get(nodes)) is not None:
             return known
         if len(self._candidates) == _KEPT:
