@@ -1,7 +1,7 @@
 """CPU and memory of process trees, and of everything else on this machine: a figure taken on a busy machine is none."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
@@ -28,7 +28,6 @@ class OtherCpu:
         self.restart()
 
     def restart(self) -> None:
-        """Begin a measurement."""
         self._since_s = time.monotonic()
         self._others_s = self._others()
         self._stolen_s = psutil.cpu_times().steal
@@ -66,12 +65,6 @@ def memory(root: int) -> Memory:
     """Return the memory of a process tree."""
     parts = _read(tree(root), psutil.Process.memory_full_info)
     return Memory(sum(part.rss for part in parts), sum(part.pss for part in parts))
-
-
-def others_cpu_s(roots: Sequence[int]) -> float:
-    """Return the CPU time of all processes but some trees."""
-    ours = {process.pid for root in roots for process in tree(root)}
-    return sum(_read((process for process in psutil.process_iter() if process.pid not in ours), _with_children_s))
 
 
 def _read(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], T]) -> list[T]:

@@ -30,7 +30,6 @@ class WaitingProtocol(HttpToolsProtocol):
     )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin a connection."""
         super().connection_made(transport)
         self._waiting = self._line()
         self._expect_head()
@@ -54,7 +53,6 @@ class WaitingProtocol(HttpToolsProtocol):
                 self._expect_within(self.timeout_keep_alive + self.head_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End it."""
         self._expect_nothing()
         if self._due_timer is not None:
             self._due_timer.cancel()

@@ -5,14 +5,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
-from baton.contracts.configuration.schema import BatonConfig
-from baton.deploy.health_command import LOOPBACK
+from baton.deploy.own_url import own_url
 
 EXIT_FAILED: Final = 1
 EXIT_REFUSED: Final = 2
@@ -28,15 +28,15 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
     """Run `baton admin …`; return 0, 1 if the proxy refused or did not answer, 2 if it cannot be asked."""
     options = command_line().parse_args(argv)
     try:
-        config = load({}, os.environ, choose_file(options.config)).config
-        token_file = options.token_file or config.proxy.admin_token_file
+        proxy = load({}, os.environ, choose_file(options.config)).config.proxy
+        token_file = options.token_file or proxy.admin_token_file
         if token_file is None:
             raise AdminError("set proxy.admin_token_file, or name the file with --token-file")
         headers = {"Authorization": f"Bearer {Path(token_file).read_text().strip()}"}
     except (AdminError, ConfigError, OSError, UnicodeDecodeError) as exc:
         print(f"baton admin: {exc}", file=sys.stderr)
         return EXIT_REFUSED
-    url = options.url or own_url(config)
+    url = options.url or own_url(proxy.host, proxy.port, is_encrypted=proxy.tls_cert_file is not None)
     verify = _verification(options.url, options.ca_file)
     with httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, verify=verify, transport=transport) as client:
         try:
@@ -67,21 +67,19 @@ def command_line() -> argparse.ArgumentParser:
     add("state", _print_state, "print the proxy's state as JSON")
     add("add", _add_node, "make a node a member, or give a drained or removed one work again", "role", "node_url")
     add("remove", _remove_node, "make a node leave; its requests go on", "node_url")
-    add("drain", _drain_node, "give a node no more work; its requests go on and it stays a member", "node_url")
-    add("undrain", _undrain_node, "give a drained node work again", "node_url")
+    add(
+        "drain",
+        partial(_set_draining, draining=True),
+        "give a node no more work; its requests go on and it stays a member",
+        "node_url",
+    )
+    add("undrain", partial(_set_draining, draining=False), "give a drained node work again", "node_url")
     load_adapter = add("load-adapter", _load_adapter, "load a LoRA adapter on the nodes", "name", "path")
     load_adapter.add_argument("--base-model", help="served model that it belongs to, if the proxy has several")
     unload_adapter = add("unload-adapter", _unload_adapter, "unload a LoRA adapter", "name")
     unload_adapter.add_argument("--base-model", help="served model that it belongs to, if the proxy has several")
     add("reset-prefix-cache", _reset_prefix_cache, "empty the prefix cache of every node")
     return parser
-
-
-def own_url(config: BatonConfig) -> str:
-    """Return the URL at which the proxy of this configuration is reached from its own machine."""
-    host = LOOPBACK.get(config.proxy.host, config.proxy.host)
-    scheme = "https" if config.proxy.tls_cert_file else "http"
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{config.proxy.port}"
 
 
 def _verification(url: str | None, ca_file: str | None) -> Any:
@@ -140,16 +138,9 @@ def _remove_node(client: httpx.Client, options: argparse.Namespace) -> None:
     _print_table(_ask(client, "DELETE", "/admin/nodes", params={"url": options.node_url})["nodes"])
 
 
-def _drain_node(client: httpx.Client, options: argparse.Namespace) -> None:
-    _set_draining(client, options.node_url, draining=True)
-
-
-def _undrain_node(client: httpx.Client, options: argparse.Namespace) -> None:
-    _set_draining(client, options.node_url, draining=False)
-
-
-def _set_draining(client: httpx.Client, url: str, *, draining: bool) -> None:
-    _print_table(_ask(client, "POST", "/admin/nodes/drain", json={"url": url, "draining": draining})["nodes"])
+def _set_draining(client: httpx.Client, options: argparse.Namespace, *, draining: bool) -> None:
+    order = {"url": options.node_url, "draining": draining}
+    _print_table(_ask(client, "POST", "/admin/nodes/drain", json=order)["nodes"])
 
 
 def _load_adapter(client: httpx.Client, options: argparse.Namespace) -> None:

@@ -52,7 +52,6 @@ PAGE = re.compile(r"\b[a-z]+\.md\b")
 
 
 def page() -> str:
-    """Return the whole page."""
     told = meanings()
     flags = commands_of_flags()
     parts = [BEGINNING, *(_section(kind, names, told, flags) for kind, names in _kinds().items()), ELSEWHERE]

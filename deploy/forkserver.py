@@ -24,6 +24,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from baton.deploy.logs import last_lines
+
 VLLM_PRELOAD = "baton.deploy.vllm_preload:prepare"
 ROOT = Path(__file__).resolve().parent.parent
 STOP_TIMEOUT_S = 10.0
@@ -224,10 +226,8 @@ class ForkServer:
         raise ForkServerError(f"the fork server did not answer within {timeout_s:g} s{self._log_tail()}")
 
     def _log_tail(self) -> str:
-        if self._log is None or not self._log.exists():
-            return ""
-        lines = self._log.read_text(errors="replace").splitlines()[-10:]
-        return "; its last lines:\n" + "\n".join(lines)
+        lines = last_lines(self._log, 10) if self._log else []
+        return "; its last lines:\n" + "\n".join(lines) if lines else ""
 
     def _read_events(self) -> None:
         """Take in the zygote's messages until it closes its end; then every child has ended."""

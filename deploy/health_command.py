@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
+from baton.deploy.own_url import LOOPBACK
 
 EXIT_UNHEALTHY = 1  # Docker knows no other
 TIMEOUT_S = 3.0
-LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where to ask what listens everywhere
 PARTS = ("proxy", "prefill", "decode")
 
 
@@ -44,7 +44,8 @@ def problem_of(part: str, config: BatonConfig, path: str) -> str:
         "decode": config.decode_node,
     }
     place = places[part]
-    connection = _connection(LOOPBACK.get(place.host, place.host), place.port, encrypted=_is_encrypted(part, config))
+    encrypted = part == "proxy" and config.proxy.tls_cert_file is not None
+    connection = _connection(LOOPBACK.get(place.host, place.host), place.port, encrypted=encrypted)
     try:
         if part == "proxy" and config.proxy.tls_client_ca_file is not None:
             connection.connect()  # we have no certificate to show
@@ -56,10 +57,6 @@ def problem_of(part: str, config: BatonConfig, path: str) -> str:
     finally:
         connection.close()
     return "" if status == http.client.OK else f"{part} on port {place.port}: {path} answers {status}"
-
-
-def _is_encrypted(part: str, config: BatonConfig) -> bool:
-    return part == "proxy" and config.proxy.tls_cert_file is not None
 
 
 def _connection(host: str, port: int, *, encrypted: bool) -> http.client.HTTPConnection:

@@ -44,7 +44,6 @@ class LogFollower:
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -85,7 +84,6 @@ class _Followed:
         return [line.decode(errors="replace").rpartition("\r")[2] for line in lines]
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
 

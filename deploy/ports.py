@@ -5,7 +5,8 @@ import os
 import socket
 from collections.abc import Iterator
 
-from baton.deploy.stack import ANY_HOST, Listener, Stack
+from baton.deploy.own_url import LOOPBACK
+from baton.deploy.stack import Listener, Stack
 
 REASONS = {
     errno.EADDRINUSE: "is taken by another process",
@@ -29,7 +30,7 @@ def _refusal(listener: Listener) -> str:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
         try:
-            probe.bind((listener.host if listener.host not in ANY_HOST else "", listener.port))
+            probe.bind((listener.host if listener.host not in LOOPBACK else "", listener.port))
         except (OSError, OverflowError) as exc:
             number = exc.errno if isinstance(exc, OSError) else None
             return REASONS.get(number or 0) or (f"cannot be bound: {os.strerror(number)}" if number else "is no port")

@@ -28,7 +28,6 @@ def as_object(rules: str) -> str:
 
 
 def main() -> int:
-    """Write the file."""
     OBJECT.write_text(as_object(RULES.read_text()))
     return 0
 

@@ -15,7 +15,8 @@ from baton.contracts.configuration.load import ConfigError, Loaded, choose_file,
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig
 from baton.contracts.configuration.show import meanings
 from baton.contracts.kv_transfer import Role
-from baton.contracts.secret import SecretError, generate_secret, read_secret
+from baton.contracts.secret import SecretError, read_secret
+from baton.deploy import secret_command
 from baton.deploy.devices import VISIBLE_DEVICES, Device, installed_device, visible_devices
 from baton.deploy.environment import zygote_environment
 from baton.deploy.launcher import Launcher, Settings, StackFailedError
@@ -112,19 +113,16 @@ def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:
     if given is not None:
         read_secret(given)
         return given.resolve()
-    return _write_secret(runtime_dir / "secret")
+    secret_command.make(runtime_dir / "secret")
+    return runtime_dir / "secret"
 
 
 def ensure_admin_token(given: Path | None, runtime_dir: Path) -> Path:
     """Return the file with the admin token: the one given, or a new one for this run."""
-    return given.resolve() if given is not None else _write_secret(runtime_dir / "admin.token")
-
-
-def _write_secret(path: Path) -> Path:
-    """Write a new secret into a new file that only this user can read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(generate_secret())
-    return path
+    if given is not None:
+        return given.resolve()
+    secret_command.make(runtime_dir / "admin.token")
+    return runtime_dir / "admin.token"
 
 
 def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Path) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig
 from baton.contracts.kv_transfer import Role
 from baton.deploy.embedded_model import WEIGHTS
+from baton.deploy.own_url import own_url
 from baton.node.startup.arguments import control_port
 from baton.node.startup.flags import given, ranks_of, value_of
 
@@ -17,7 +18,6 @@ EMBEDDED_NAME = "baton-embedded"  # what clients call the embedded model
 SERVED_NAME_FLAG = "--served-model-name"
 PREFILL_PORTS_AFTER = 100  # the port of the proxy
 DECODE_PORTS_AFTER = 200
-ANY_HOST = ("", "0.0.0.0", "::")  # noqa: S104  # compared with, not bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,10 +44,7 @@ class Member:
     @property
     def url(self) -> str:
         """Base URL at which processes of this machine reach it."""
-        first = self.listeners[0]
-        host = "127.0.0.1" if first.host in ANY_HOST else first.host
-        scheme = "https" if self.is_encrypted else "http"
-        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{first.port}"
+        return own_url(self.listeners[0].host, self.listeners[0].port, is_encrypted=self.is_encrypted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

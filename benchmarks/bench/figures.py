@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 from baton.loadtest.measures.percentile import spread
 from benchmarks.bench.interference import Felt
+from benchmarks.harness import Spread, ratio
 from benchmarks.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Measured, bytes_are_right
 
 BATON: Final = "event"  # the policy under which it is measured, and its name among the samples
@@ -21,14 +22,6 @@ TITLES: Final = {
 _MOVES_KV: Final = (UPSTREAM, NIXL, BATON)
 
 
-class Ratio(NamedTuple):
-    """Ours ÷ theirs, of each round."""
-
-    median: float
-    least: float
-    most: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstTokens:
     """One combination of link and prompt length."""
@@ -37,7 +30,7 @@ class FirstTokens:
     tokens: int
     rounds: int
     ttft_s: Mapping[str, float]  # median, by subject
-    ratios: Mapping[str, Ratio]  # Baton ÷ the other, of TTFT
+    ratios: Mapping[str, Spread]  # Baton ÷ the other, of TTFT
     missing_bytes: Sequence[str]  # subjects that cannot have sent all KV
     other_cores: float  # CPU that other processes used in that time
 
@@ -62,11 +55,10 @@ class Streams:
     busy_most_s: float  # of all rounds
     long_ttft_s: float
     tokens_share: float  # tokens per second with long prompts ÷ without
-    p99_ratio: Ratio | None  # Baton ÷ this one; None for Baton
+    p99_ratio: Spread | None  # Baton ÷ this one; None for Baton
 
 
 def first_tokens(measured: Measured) -> FirstTokens:
-    """Compute one combination."""
     samples = measured.samples
     return FirstTokens(
         link_mbit_s=measured.cell.link_mbit_s,
@@ -110,9 +102,3 @@ def streams(felts: Felts) -> list[Streams]:
             )
         )
     return found
-
-
-def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Divide round by round, since what slows the machine down slows both."""
-    each = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    return Ratio(median(each), min(each), max(each))

@@ -6,7 +6,9 @@ from typing import Any
 
 from baton.loadtest.report.plots import Labels, Series, line_plot
 from baton.loadtest.report.standalone import standalone
-from benchmarks.bench.figures import BATON, OTHERS, TITLES, Felts, FirstTokens, Ratio, Streams
+from baton.loadtest.result import rounded
+from benchmarks.bench.figures import BATON, OTHERS, TITLES, Felts, FirstTokens, Streams
+from benchmarks.harness import Spread, markdown_table
 from benchmarks.overlap.figures import PLAIN, Measured
 from benchmarks.overlap.report import link_name
 
@@ -21,7 +23,7 @@ def first_token_table(cells: Sequence[FirstTokens]) -> str:
     for cell in cells:
         values = [_ms(cell.ttft_s.get(name)) + ("*" if name in cell.missing_bytes else "") for name in names]
         rows.append([_link(cell.link_mbit_s), str(cell.tokens), *values, *(_ratio(cell.ratios.get(o)) for o in OTHERS)])
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def streams_table(lines: Sequence[Streams]) -> str:
@@ -36,7 +38,7 @@ def streams_table(lines: Sequence[Streams]) -> str:
         ]
         for line in lines
     ]
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def picture(cells: Sequence[FirstTokens], link_mbit_s: int) -> str:
@@ -72,22 +74,8 @@ def to_plain(
         "first_token_samples": [asdict(each) | {"cell": each.cell._asdict()} for each in measured],
         "stream_samples": [asdict(each) for each in felts],
     }
-    rounded: dict[str, Any] = _rounded(plain)
-    return rounded
-
-
-def _rounded(value: Any) -> Any:
-    """Leave out what is less than 10 µs, of which the file would mostly consist."""
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
-    return round(value, 5) if isinstance(value, float) else value
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    short: dict[str, Any] = rounded(plain, 5)  # below 10 µs is what the file would mostly consist of
+    return short
 
 
 def _link(mbit_s: int) -> str:
@@ -100,5 +88,5 @@ def _ms(seconds: float | None) -> str:
     return f"{seconds * 1000:.0f}" if seconds >= 0.1 else f"{seconds * 1000:.1f}"
 
 
-def _ratio(value: Ratio | None) -> str:
+def _ratio(value: Spread | None) -> str:
     return "" if value is None else f"{value.median:.2f} ({value.least:.2f}–{value.most:.2f})"

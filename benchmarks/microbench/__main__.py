@@ -1,24 +1,22 @@
 """`python -m benchmarks.microbench`: what the connector costs. Two minutes; the sender's CPU is measured for root alone."""
 
 import argparse
-import contextlib
+import asyncio
 import json
 import os
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from baton.deploy.environment import zygote_environment
-from baton.deploy.forkserver import ForkServer, ForkServerError
-from benchmarks.microbench.children import PREPARE, Children, PartError, Place
+from benchmarks import harness
+from benchmarks.microbench.children import PREPARE, Children, Place
 from benchmarks.microbench.figures import Figure, line, to_plain
 from benchmarks.microbench.pushes import CACHE_BYTES
 from benchmarks.microbench.sender_cpu import LINK_MBIT_S
 from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, NetworkError
+from benchmarks.overlap.session import wait_until_quiet
 from benchmarks.usage import OtherCpu
 
 Part = Callable[[Children], Iterator[Figure]]
@@ -62,7 +60,6 @@ PARTS: Final[dict[str, Part]] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.microbench", description=__doc__)
     add = made.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
@@ -77,7 +74,7 @@ def measure(arguments: argparse.Namespace, children: Children) -> Iterator[dict[
     """Run the parts one after another; print each figure, and yield each part as plain data."""
     meter = OtherCpu(os.getpid())
     for name in arguments.parts:
-        _wait_for_quiet(meter, arguments.max_other_cpu, arguments.patience_s)
+        asyncio.run(wait_until_quiet(meter, arguments.max_other_cpu, arguments.patience_s))
         part: dict[str, Any] = {"part": name, "load_average": os.getloadavg()[0], "figures": []}
         print(f"{name} (load average {part['load_average']:.2f})", flush=True)
         meter.restart()
@@ -95,42 +92,25 @@ def measure(arguments: argparse.Namespace, children: Children) -> Iterator[dict[
         yield part
 
 
-def _wait_for_quiet(meter: OtherCpu, max_other_cores: float, patience_s: float) -> None:
-    give_up = time.monotonic() + patience_s
-    while time.monotonic() < give_up:
-        meter.restart()
-        time.sleep(min(1.0, patience_s))
-        if meter.other_cores() <= max_other_cores:
-            return
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts: list[dict[str, Any]] = []
-    began = time.monotonic()
-    try:
-        with contextlib.ExitStack() as stack:
-            folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-micro-")))
-            folder.mkdir(parents=True, exist_ok=True)
-            environ = zygote_environment(os.environ, offline=True)
-            server = ForkServer(prepare=PREPARE, log=folder / "zygote.log", environ=environ)
-            children = Children(stack.enter_context(server), folder)
-            for part in measure(arguments, children):
-                parts.append(part)  # noqa: PERF402  # what was measured is written even if a later part fails
-    except (PartError, ForkServerError) as exc:
-        print(f"microbench: {exc}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        if arguments.json:
-            arguments.json.write_text(json.dumps(parts, indent=1) + "\n")
-    figures = [figure for part in parts for figure in part["figures"]]
-    missed = sum(figure["met"] is False for figure in figures)
-    print(f"{len(figures)} figures in {time.monotonic() - began:.0f} s, {missed} missed their target")
-    return 0
+
+    def take() -> int:
+        began = time.monotonic()
+        try:
+            with harness.workplace("micro", logs=arguments.logs, prepare=PREPARE) as (server, folder):
+                for part in measure(arguments, Children(server, folder)):
+                    parts.append(part)  # noqa: PERF402  # what was measured is written even if a later part fails
+        finally:
+            if arguments.json:
+                arguments.json.write_text(json.dumps(parts, indent=1) + "\n")
+        figures = [figure for part in parts for figure in part["figures"]]
+        missed = sum(figure["met"] is False for figure in figures)
+        print(f"{len(figures)} figures in {time.monotonic() - began:.0f} s, {missed} missed their target")
+        return 0
+
+    return harness.run("microbench", take)
 
 
 if __name__ == "__main__":

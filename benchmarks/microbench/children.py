@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
+from benchmarks.harness import BenchError
 from benchmarks.microbench.figures import Figure, from_plain, to_plain
 from benchmarks.microbench.rank import Target
 
@@ -23,7 +24,7 @@ _POLL_S: Final = 0.05
 _RECEIVER: Final = "benchmarks.overlap.targets:raw_receiver"
 
 
-class PartError(Exception):
+class PartError(BenchError):
     """A part of the benchmark failed; the message holds the end of its log."""
 
 

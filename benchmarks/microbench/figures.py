@@ -1,21 +1,23 @@
 """From samples to figures, and how a figure is shown. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import mean, median
 from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
 
 _SIGNS: Final = {"at most": "≤", "at least": "≥"}
 
 
-class Target(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Target:
     """What a figure ought to reach."""
 
     kind: Literal["at most", "at least"]
     bound: float
 
     def is_met(self, value: float) -> bool:
-        """Whether `value` reaches it."""
         return value <= self.bound if self.kind == "at most" else value >= self.bound
 
 
@@ -50,29 +52,11 @@ def number(value: float) -> str:
 
 def to_plain(figure: Figure) -> dict[str, Any]:
     """Return the figure as it stands in the JSON file."""
-    target = figure.target
-    return {
-        "part": figure.part,
-        "name": figure.name,
-        "value": figure.value,
-        "unit": figure.unit,
-        "target": {"kind": target.kind, "bound": target.bound} if target else None,
-        "met": target.is_met(figure.value) if target else None,
-        "details": figure.details,
-    }
+    return {**asdict(figure), "met": figure.target.is_met(figure.value) if figure.target else None}
 
 
 def from_plain(plain: dict[str, Any]) -> Figure:
-    """Undo `to_plain`."""
-    target = plain["target"]
-    return Figure(
-        part=plain["part"],
-        name=plain["name"],
-        value=plain["value"],
-        unit=plain["unit"],
-        target=Target(target["kind"], target["bound"]) if target else None,
-        details=plain["details"],
-    )
+    return msgspec.convert(plain, Figure)
 
 
 class Spread(NamedTuple):

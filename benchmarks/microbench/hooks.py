@@ -19,9 +19,10 @@ from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.worker_side import sender
 from baton.kv_connector.worker_side.sync import POLICIES
+from benchmarks.memory import HostMemory
 from benchmarks.microbench.figures import Figure, Spread, spread
 from benchmarks.microbench.figures import Target as Goal
-from benchmarks.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, Target
+from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, Target
 
 SHAPE: Final = KvShape(layers=32, blocks=256, block_bytes=4096)
 AT_MOST_US: Final = {1: 30.0, 16: 60.0}  # requests in a step → time in the hooks of one layer

@@ -45,7 +45,6 @@ def in_runs(pairs: int, run: int, rng: random.Random) -> BlockTables:
 
 
 def measure() -> Iterator[Figure]:
-    """Time the planner."""
     rng = random.Random(1)  # the same tables in each run
     kinds = {
         "contiguous": contiguous(PAIRS),

@@ -10,9 +10,11 @@ from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.engine.mooncake_sender import MooncakeSender
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.layout.copy_plan import CopyPlan, plan_layers
+from benchmarks.harness import ratio
+from benchmarks.memory import HostMemory
 from benchmarks.microbench.figures import Figure, spread
 from benchmarks.microbench.figures import Target as Goal
-from benchmarks.microbench.rank import HostMemory, KvShape, PlayedTransfer, PrefillRank, RankError, Target
+from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, RankError, Target
 
 MIB: Final = 1 << 20
 LAYERS: Final = 8
@@ -44,7 +46,6 @@ class Pusher:
         )
 
     def close(self) -> None:
-        """Stop everything."""
         self.rank.stop()
         self._engines.close()
 
@@ -132,18 +133,13 @@ def _compare(pusher: Pusher, size: int, descriptor_bytes: int) -> Figure:
             samples[name].append(way())
             time.sleep(PAUSE_S)
     median = {name: spread(taken).median for name, taken in samples.items()}
-    ratio = {name: spread(in_turn(samples[name], samples["ours"])).median for name in ("engine", "batch call")}
+    faster = {name: ratio(samples[name], samples["ours"]).median for name in ("engine", "batch call")}
     return Figure(
         part="pushes",
         name=f"{size // MIB} MiB in {descriptor_bytes >> 10} KiB: ours / engine alone",
-        value=ratio["engine"],
+        value=faster["engine"],
         unit="",
         target=Goal("at least", AT_LEAST),
         details={f"{name} MB/s": size / seconds / 1e6 for name, seconds in median.items()}
-        | {"ours / batch call": ratio["batch call"]},
+        | {"ours / batch call": faster["batch call"]},
     )
-
-
-def in_turn(theirs: Sequence[float], ours: Sequence[float]) -> list[float]:
-    """Return how many times as fast we were in each round: what slows a whole round down does not count."""
-    return [other / own for other, own in zip(theirs, ours, strict=True)]

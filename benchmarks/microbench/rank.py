@@ -5,9 +5,7 @@ decode rank's part is a few messages, handed to the worker as its control thread
 process offers: so nothing of it uses the CPU of the process that is measured.
 """
 
-import ctypes
 import itertools
-import mmap
 import os
 import time
 from collections.abc import Sequence
@@ -140,7 +138,6 @@ class PrefillRank:
         self._say(0, Hello(node="D", rank=Rank(), fingerprint=_FINGERPRINT, regions=regions))
 
     def stop(self) -> None:
-        """Stop the worker and its engine."""
         self.worker.stop()
 
     def reserve(self, transfer: PlayedTransfer) -> None:
@@ -181,13 +178,3 @@ class PrefillRank:
 
     def _say(self, receiver: int, body: Body) -> None:
         self.worker.on_payload(_PEER, encode(Message(_DECODE, receiver, next(self._sequence), body)))
-
-
-class HostMemory:
-    """A KV cache: real pages, none of them shared."""
-
-    def __init__(self, size: int) -> None:
-        self._memory = mmap.mmap(-1, size)
-        self._memory[:] = os.urandom(1 << 16) * (size >> 16)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
-        self.size = size

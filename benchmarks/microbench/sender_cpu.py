@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from benchmarks.memory import HostMemory
 from benchmarks.microbench.figures import Figure, spread
 from benchmarks.microbench.figures import Target as Goal
 from benchmarks.microbench.pushes import CACHE_BYTES, MIB, Pusher
-from benchmarks.microbench.rank import HostMemory, Target
+from benchmarks.microbench.rank import Target
 
 LINK_MBIT_S: Final = 200
 DESCRIPTOR_BYTES: Final = (64 << 10, 1 << 20)

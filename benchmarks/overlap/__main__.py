@@ -5,30 +5,24 @@ import asyncio
 import contextlib
 import json
 import os
-import signal
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, get_args, get_type_hints
 
-import aiohttp
-
 from baton.contracts.configuration.schema import TransferConfig
-from baton.deploy.environment import zygote_environment
-from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.deploy.embedded_model import bench_model
+from baton.deploy.forkserver import ForkServer
+from benchmarks import harness
 from benchmarks.overlap.figures import UPSTREAM, Cell, Figures, figures
-from benchmarks.overlap.network import Network, NetworkError
-from benchmarks.overlap.processes import Processes, RigError
+from benchmarks.overlap.network import Network
 from benchmarks.overlap.report import table, to_plain
-from benchmarks.overlap.rig import Kv, Rig
-from benchmarks.overlap.servers import Servers
+from benchmarks.overlap.rig import Kv, Rig, put_up
 from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts
 from benchmarks.usage import OtherCpu
 
 REQUEST_TIMEOUT_S: Final = 60.0
-MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
 
 
 def layer_syncs() -> list[str]:
@@ -37,7 +31,6 @@ def layer_syncs() -> list[str]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     variants = [*layer_syncs(), UPSTREAM]
     made = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
     add = made.add_argument
@@ -51,34 +44,34 @@ def parser() -> argparse.ArgumentParser:
     add("--extra-rounds", type=int, default=6, help="per cell, to replace such rounds")
     add("--patience-s", type=float, default=15.0, help="before each round, for the machine to become quiet")
     add("--budget-s", type=float, default=1800.0, help="no cell is begun later than this")
-    add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
-    add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
-    add("--model-dir", type=Path, default=MODEL, help="where the bench model is, or is to be written")
+    add("--model-dir", type=Path, default=harness.MODEL, help="where the bench model is, or is to be written")
     add("--json", type=Path, metavar="FILE", help="write figures and all samples there")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
+    harness.add_common(add)
     return made
 
 
 async def measure(arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> None:
     """Take every cell, print each as it comes, and write the JSON file at the end, be it early."""
     done: list[Figures] = []
-    timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout) as http:
-        processes = Processes(forkserver, folder, http)
-        servers = Servers(network, processes, folder, arguments.model_dir, pinned=arguments.cores == "pinned")
-        rig = Rig(servers=servers, processes=processes, http=http, folder=folder)
-        try:
-            kv = await rig.start(arguments.variants)
-            await _cells(arguments, network, rig, kv, done)
-        finally:
-            processes.stop()
-            if arguments.json:
-                arguments.json.write_text(json.dumps(to_plain(done), indent=1) + "\n")
+    up = put_up(
+        network,
+        forkserver,
+        folder,
+        model=arguments.model_dir,
+        pinned=arguments.cores == "pinned",
+        request_timeout_s=REQUEST_TIMEOUT_S,
+    )
+    try:
+        async with up as rig:
+            await _cells(arguments, network, rig, await rig.start(arguments.variants), done)
+    finally:
+        if arguments.json:
+            arguments.json.write_text(json.dumps(to_plain(done), indent=1) + "\n")
     print(f"\n{table(done)}")
 
 
 async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, kv: Kv, done: list[Figures]) -> None:
-    draw = prompts(int.from_bytes(os.urandom(8), "big") if arguments.seed is None else arguments.seed)
+    draw = prompts(arguments.seed)
     effort = Effort(
         samples=arguments.samples,
         extra_rounds=arguments.extra_rounds,
@@ -107,36 +100,16 @@ async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, kv: 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
-    if len(os.sched_getaffinity(0)) < 2:
-        return _refuse("the two nodes need a core each, and this machine has one")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with contextlib.ExitStack() as stack:
-            network = stack.enter_context(Network())
-            folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-overlap-")))
-            folder.mkdir(parents=True, exist_ok=True)
-            _make_model(arguments.model_dir, arguments.mlp)
-            environ = zygote_environment(os.environ, offline=True)
-            forkserver = stack.enter_context(ForkServer(log=folder / "zygote.log", environ=environ))
+
+    def take() -> int:
+        harness.refuse_one_core()
+        with Network() as network, harness.workplace("overlap", logs=arguments.logs) as (forkserver, folder):
+            bench_model.ensure(arguments.model_dir, mlp=arguments.mlp)
             asyncio.run(measure(arguments, network, forkserver, folder))
-    except (NetworkError, RigError, ForkServerError, MeasureError) as exc:
-        return _refuse(str(exc))
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        return 0
 
-
-def _make_model(directory: Path, mlp: int) -> None:
-    from baton.deploy.embedded_model import bench_model
-
-    bench_model.ensure(directory, mlp=mlp)
-
-
-def _refuse(reason: str) -> int:
-    print(f"overlap: {reason}", file=sys.stderr)
-    return 1
+    return harness.run("overlap", take)
 
 
 if __name__ == "__main__":

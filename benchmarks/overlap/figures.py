@@ -110,7 +110,6 @@ def expected_kv_bytes(tokens: int, block_tokens: int, block_bytes: int) -> int:
 
 
 def figures(measured: Measured) -> Figures:
-    """Compute one cell."""
     cell = measured.cell
     seconds = {name: median(s.seconds for s in samples) for name, samples in measured.samples.items() if samples}
     plain, raw = seconds.get(PLAIN), seconds.get(RAW)

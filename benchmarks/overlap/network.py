@@ -12,6 +12,8 @@ import subprocess
 from pathlib import Path
 from typing import Final, Self
 
+from benchmarks.harness import BenchError
+
 PREFILL_HTTP: Final = "198.18.0.2"  # RFC 2544: 198.18.0.0/15 is reserved for benchmarks
 DECODE_HTTP: Final = "198.18.0.6"
 PREFILL_DATA: Final = "198.18.1.1"
@@ -25,7 +27,7 @@ _FOLDER: Final = Path("/run/netns")
 _DEVICES: Final = Path("/sys/class/net")
 
 
-class NetworkError(Exception):
+class NetworkError(BenchError):
     """The namespaces cannot be had; the message is for the person who asked."""
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
+from benchmarks.harness import BenchError
 from benchmarks.overlap.network import DATA_DEVICE, PREFILL_DATA, PREFILL_HTTP
 from benchmarks.overlap.processes import Place
 from benchmarks.overlap.servers import EAGER, Servers
@@ -23,7 +24,7 @@ INSTALL_TIMEOUT_S: Final = 600.0
 _NIXL_TRANSPORT: Final = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": DATA_DEVICE}
 
 
-class PeerError(Exception):
+class PeerError(BenchError):
     """A peer cannot be put up; the message is for the person who asked."""
 
 

@@ -15,12 +15,13 @@ import aiohttp
 
 from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
+from benchmarks.harness import BenchError
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 10.0
 
 
-class RigError(Exception):
+class RigError(BenchError):
     """A process did not come up; the message holds the end of its log."""
 
 

@@ -24,7 +24,6 @@ class Resting:
         self._signal(signal.SIGSTOP)
 
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-        """See `Nixl.ask`."""
         with self._awake():
             return await self._subject.ask(prompt, max_tokens, times)
 

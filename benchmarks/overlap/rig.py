@@ -7,7 +7,8 @@ and samples can alternate.
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -18,9 +19,11 @@ import msgspec
 
 from baton.contracts.http import NODE_PATH
 from baton.contracts.node_info import NodeInfo
+from baton.deploy.forkserver import ForkServer
+from benchmarks import harness
 from benchmarks.overlap import peers
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, expected_kv_bytes
-from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, sent_bytes
+from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, sent_bytes
 from benchmarks.overlap.processes import Processes
 from benchmarks.overlap.resting import Resting
 from benchmarks.overlap.servers import DECODE_CORE, EAGER, Servers
@@ -171,3 +174,23 @@ class Rig:
         name = f"{variant}-{self._servers.next_port()}"
         self._per_chunk.append(name)
         return name
+
+
+@asynccontextmanager
+async def put_up(
+    network: Network,
+    forkserver: ForkServer,
+    folder: Path,
+    *,
+    model: Path = harness.MODEL,
+    pinned: bool = True,
+    request_timeout_s: float,
+) -> AsyncIterator[Rig]:
+    """Yield a rig in which nothing is started yet; stop what is, in the end."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=request_timeout_s)) as http:
+        processes = Processes(forkserver, folder, http)
+        servers = Servers(network, processes, folder, model, pinned=pinned)
+        try:
+            yield Rig(servers=servers, processes=processes, http=http, folder=folder)
+        finally:
+            processes.stop()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from baton.contracts.secret import generate_secret, read_secret
+from benchmarks.harness import QUIET, RARE_PROBES
 from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
 from benchmarks.overlap.processes import Place, Processes, free_port
 
@@ -14,8 +15,6 @@ KV_CACHE_BYTES: Final = 256 << 20
 FIRST_PORT: Final = 8100  # in the namespaces every port is free
 EAGER: Final = "--enforce-eager"  # as our nodes choose on a CPU
 _COMMON: Final = ("--host", "0.0.0.0", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES))  # noqa: S104  # namespaces
-_QUIET: Final = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
-_SECONDS_BETWEEN_PROBES: Final = "10"  # the proxies' health checks cost the nodes a millisecond each
 
 
 class Servers:
@@ -57,7 +56,7 @@ class Servers:
             RigError: it did not come up.
         """
         port = self.next_port()
-        argv = ["--model", self.model, "--port", str(port), *_COMMON, *_QUIET, *flags]
+        argv = ["--model", self.model, "--port", str(port), *_COMMON, *QUIET, *flags]
         self._processes.start(name, target, {"argv": argv}, place, env)
         url = f"http://{self.host_of(place)}:{port}"
         await self._processes.wait_for_url(name, url + "/health")
@@ -72,8 +71,7 @@ class Servers:
         """
         port = free_port()
         argv = ["--port", str(port), *self.secret, *flags]
-        env = {"BATON_PROXY_PROBE_INTERVAL_S": _SECONDS_BETWEEN_PROBES}
-        self._processes.start(name, "baton.proxy.__main__:main", {"argv": argv}, Place(core=DECODE_CORE), env)
+        self._processes.start(name, "baton.proxy.__main__:main", {"argv": argv}, Place(core=DECODE_CORE), RARE_PROBES)
         url = f"http://127.0.0.1:{port}"
         await self._processes.wait_for_url(name, url + "/ready")
         return url

@@ -7,14 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from benchmarks.harness import BenchError
 from benchmarks.overlap.figures import Cell, Measured, Sample
+from benchmarks.usage import OtherCpu
 
 MIN_TOKEN: Final = 10  # of the embedded tokenizer's 1,024: no special ones
 MAX_TOKEN: Final = 1000
 GLANCE_S: Final = 0.4  # how long one looks to see whether the machine is quiet
 
 
-class MeasureError(Exception):
+class MeasureError(BenchError):
     """A sample could not be taken, or was not what it claims to be; the message says which."""
 
 
@@ -30,18 +32,6 @@ class Subject(Protocol):
         ...
 
 
-class CpuMeter(Protocol):
-    """Watches what other processes of the machine do."""
-
-    def restart(self) -> None:
-        """Begin a measurement."""
-        ...
-
-    def other_cores(self) -> float:
-        """Return the CPU that processes other than ours have used since `restart`, in cores."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
     """How long to try."""
@@ -52,8 +42,8 @@ class Effort:
     patience_s: float = 0.0  # before each round, for the machine to become quiet
 
 
-def prompts(seed: int) -> Callable[[int], list[int]]:
-    """Return what draws prompts of a length; no two are alike, so that no stale KV can pass for fresh."""
+def prompts(seed: int | None) -> Callable[[int], list[int]]:
+    """Return what draws prompts of a length; no two are alike, so that no stale KV can pass for fresh. None: no two sessions either."""
     rng = random.Random(seed)  # repeatable, not secret
     return lambda tokens: [rng.randint(MIN_TOKEN, MAX_TOKEN) for _ in range(tokens)]
 
@@ -90,7 +80,7 @@ async def measure_cell(
     cell: Cell,
     subjects: Mapping[str, Subject],
     draw: Callable[[int], list[int]],
-    meter: CpuMeter,
+    meter: OtherCpu,
     effort: Effort,
     *,
     layers: int,
@@ -107,7 +97,7 @@ async def measure_cell(
     for turn in range(1 + effort.samples + effort.extra_rounds):
         if len(rounds.clean) == effort.samples:
             break
-        await wait_until_quiet(meter, effort)
+        await wait_until_quiet(meter, effort.max_other_cores, effort.patience_s)
         meter.restart()
         try:
             taken = await _round(cell, rotated(names, turn), subjects, draw)
@@ -131,13 +121,13 @@ async def measure_cell(
     )
 
 
-async def wait_until_quiet(meter: CpuMeter, effort: Effort) -> None:
+async def wait_until_quiet(meter: OtherCpu, max_other_cores: float, patience_s: float) -> None:
     """Give others time to finish what they are doing on this machine."""
-    deadline = time.monotonic() + effort.patience_s
+    deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
         meter.restart()
         await asyncio.sleep(GLANCE_S)
-        if meter.other_cores() <= effort.max_other_cores:
+        if meter.other_cores() <= max_other_cores:
             return
 
 

@@ -39,7 +39,6 @@ class Plain:
         return await read_stream(self.http, self.url, request_body(self.model, prompt, max_tokens), times)
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
-        """See `Subject.measure`."""
         before = await prefill_seconds(self.http, self.url)
         await asyncio.sleep(SETTLE_S)
         answer = await self.ask(prompt, _TOKENS)
@@ -55,7 +54,6 @@ class Raw:
     wire_bytes: WireBytes
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
-        """See `Subject.measure`."""
         before = self.wire_bytes()
         await asyncio.sleep(SETTLE_S)
         size = self.bytes_of(len(prompt))
@@ -88,7 +86,6 @@ class Baton:
         return answer
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
-        """See `Subject.measure`."""
         prefill_before, pushed_before = await prefill_seconds(self.http, self.prefill), await self._transfers()
         wire_before = self.wire_bytes()
         await asyncio.sleep(SETTLE_S)
@@ -139,7 +136,6 @@ class Mooncake:
             await leg
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
-        """See `Subject.measure`."""
         return await _measure_pair(self, prompt)
 
 
@@ -166,7 +162,6 @@ class Nixl:
         return (await read_stream(self.http, self.decode, body, times))._replace(began=began)
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
-        """See `Subject.measure`."""
         return await _measure_pair(self, prompt)
 
 

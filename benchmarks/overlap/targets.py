@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib
-import mmap
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Any, Final
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 from baton.node.startup import environment
+from benchmarks.memory import HostMemory
 
 _CLONE_NEWNS: Final = 0x20000
 _MS_REC: Final = 0x4000
@@ -72,27 +72,25 @@ def _mount_sys() -> None:
 
 def raw_receiver(path: str, host: str, size: int) -> None:
     """Offer memory to a sender: tell every caller at the Unix socket `path` the session and the address."""
-    memory = _memory(size)
-    address = _address(memory)
+    memory = HostMemory(size)
     factory = MooncakeFactory(host=host)
-    receiver = factory.receiver([(address, size)])
+    receiver = factory.receiver([(memory.address, size)])
     with Listener(path, "AF_UNIX") as listener:
         while True:
             with listener.accept() as caller:
-                caller.send((receiver.session, address))
+                caller.send((receiver.session, memory.address))
 
 
 def raw_sender(path: str, host: str, size: int, copies: int) -> None:
     """Push on demand: a caller sends `(session, address, bytes)` and is told the seconds, or None for a failure."""
-    memory = _memory(size)
+    source = HostMemory(size)
     factory = MooncakeFactory(host=host)
-    source = _address(memory)
-    sender = factory.sender([(source, size)])
+    sender = factory.sender([(source.address, size)])
     with Listener(path, "AF_UNIX") as listener, listener.accept() as caller:
         while True:
             session, target, length = caller.recv()
             each = length // copies
-            spans = [Copy(source + i * each, target + i * each, each) for i in range(copies)]
+            spans = [Copy(source.address + i * each, target + i * each, each) for i in range(copies)]
             began = time.monotonic()
             push = sender.submit(session, CopyPlan.of(spans))
             while (ok := push.poll()) is None:
@@ -102,13 +100,3 @@ def raw_sender(path: str, host: str, size: int, copies: int) -> None:
 
 def _answer(caller: "Connection[float | None, tuple[str, int, int]]", seconds: float | None) -> None:
     caller.send(seconds)
-
-
-def _memory(size: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, size)
-    memory[:] = os.urandom(1 << 16) * (size >> 16)  # real pages, none of them shared
-    return memory
-
-
-def _address(memory: mmap.mmap) -> int:
-    return ctypes.addressof(ctypes.c_char.from_buffer(memory))

@@ -2,11 +2,8 @@
 
 import argparse
 import asyncio
-import contextlib
 import os
-import signal
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, get_args
@@ -14,12 +11,12 @@ from typing import Final, get_args
 import aiohttp
 
 from baton.deploy.embedded_model import bench_model
-from baton.deploy.environment import zygote_environment
-from baton.deploy.forkserver import ForkServer, ForkServerError
+from baton.deploy.forkserver import ForkServer
 from baton.model_runner.pipeline.choose import Transfer
-from benchmarks.overlap.network import Network, NetworkError
-from benchmarks.overlap.processes import Processes, RigError
-from benchmarks.overlap.session import Effort, MeasureError, prompts, rotated, wait_until_quiet
+from benchmarks import harness
+from benchmarks.overlap.network import Network
+from benchmarks.overlap.processes import Processes
+from benchmarks.overlap.session import prompts, rotated, wait_until_quiet
 from benchmarks.overlap.subjects import Plain
 from benchmarks.pipeline import servers
 from benchmarks.pipeline.figures import Cell, Load, Round, round_of, table
@@ -35,13 +32,11 @@ SPIN_S: Final = (
     1.3  # vLLM's processes spin for 1 s after their last message (`SpinCondition`), which disturbs the next way
 )
 REQUEST_TIMEOUT_S: Final = 120.0
-MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
 
 Draw = Callable[[int], list[int]]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.pipeline", description=__doc__)
     add = made.add_argument
     add("--links", nargs="+", type=int, default=[0, 1000, 200], metavar="MBIT_S", help="0: unthrottled")
@@ -49,9 +44,7 @@ def parser() -> argparse.ArgumentParser:
     add("--chunk", type=int, default=512, metavar="TOKENS", help="--max-num-batched-tokens: what a step computes")
     add("--max-other-cpu", type=float, default=0.15, metavar="CORES", help="what a round waits to come down to")
     add("--patience-s", type=float, default=5.0, help="before each round, for the machine to become quiet")
-    add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
-    add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
-    add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
+    harness.add_common(add)
     return made
 
 
@@ -66,32 +59,33 @@ async def take(
     arguments: argparse.Namespace, network: Network, asked: Mapping[str, Plain], draw: Draw, meter: OtherCpu
 ) -> list[Cell]:
     """Take every cell; the ways take turns in each round, and each round begins with another."""
-    effort = Effort(samples=0, extra_rounds=0, max_other_cores=arguments.max_other_cpu, patience_s=arguments.patience_s)
     cells = []
     for link in arguments.links:
         network.throttle(link)
         for load in LOADS:
             rounds: dict[str, list[Round]] = {way: [] for way in asked}
             for turn in range(arguments.rounds):
-                await wait_until_quiet(meter, effort)
+                await wait_until_quiet(meter, arguments.max_other_cpu, arguments.patience_s)
                 for way in rotated(list(asked), turn):
                     rounds[way].append(await ask(asked[way], load, draw))
             cells.append(Cell(link_mbit_s=link, load=load, rounds=rounds))
-            _say(table(cells[-1:], WAY, [way for way in WAYS if way != WAY]))
+            print(table(cells[-1:], WAY, [way for way in WAYS if way != WAY]), file=sys.stderr, flush=True)
     return cells
 
 
 async def measure(arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> list[Cell]:
     """Start the servers, let each pass once, and take the cells."""
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-    draw = prompts(int.from_bytes(os.urandom(8), "big") if arguments.seed is None else arguments.seed)
+    draw = prompts(arguments.seed)
     # Each request has a connection of its own: a kept one may be closed by a server that waited for its turn.
     connector = aiohttp.TCPConnector(force_close=True)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:
         processes = Processes(forkserver, folder, http)
         try:
             flags = ("--max-num-batched-tokens", str(arguments.chunk))
-            asked = await servers.start(WAYS, flags, model=MODEL, network=network, processes=processes, http=http)
+            asked = await servers.start(
+                WAYS, flags, model=harness.MODEL, network=network, processes=processes, http=http
+            )
             for server in [*asked.values()] * 2:  # first passes are slow
                 for load in LOADS:
                     await ask(server, load, draw)
@@ -101,35 +95,18 @@ async def measure(arguments: argparse.Namespace, network: Network, forkserver: F
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
-    if len(os.sched_getaffinity(0)) < servers.STAGES:
-        return _refuse("the stages need a core each, and this machine has one")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with contextlib.ExitStack() as stack:
-            network = stack.enter_context(Network(throttled="lo"))
-            folder = arguments.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-pipeline-")))
-            folder.mkdir(parents=True, exist_ok=True)
-            bench_model.ensure(MODEL, mlp=arguments.mlp)
-            environ = zygote_environment(os.environ, offline=True)
-            forkserver = stack.enter_context(ForkServer(log=folder / "zygote.log", environ=environ))
+
+    def take() -> int:
+        harness.refuse_one_core()
+        throttled = Network(throttled="lo")
+        with throttled as network, harness.workplace("pipeline", logs=arguments.logs) as (forkserver, folder):
+            bench_model.ensure(harness.MODEL, mlp=arguments.mlp)
             cells = asyncio.run(measure(arguments, network, forkserver, folder))
-    except (NetworkError, RigError, ForkServerError, MeasureError) as exc:
-        return _refuse(str(exc))
-    except KeyboardInterrupt:
-        return 130
-    print(table(cells, WAY, [way for way in WAYS if way != WAY]))
-    return 0
+        print(table(cells, WAY, [way for way in WAYS if way != WAY]))
+        return 0
 
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _refuse(reason: str) -> int:
-    print(f"pipeline_bench: {reason}", file=sys.stderr)
-    return 1
+    return harness.run("pipeline", take)
 
 
 if __name__ == "__main__":

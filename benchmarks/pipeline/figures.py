@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final, NamedTuple
 
+from benchmarks.harness import Spread, markdown_table, spread
 from benchmarks.overlap.streaming import Answer
 
 NAMES: Final = ("throughput", "TTFT", "ITL")
@@ -26,17 +27,6 @@ class Round(NamedTuple):
     tokens_per_s: float  # prompts and answers
     ttft_s: float  # median over the requests
     itl_s: float  # median over the requests of their mean gap between tokens; 0 if there was none
-
-
-class Spread(NamedTuple):
-    """A ratio over the rounds: the middle says how much, the ends say how sure."""
-
-    low: float
-    middle: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.low:.2f} / {self.middle:.2f} / {self.high:.2f}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +55,14 @@ def ratios(cell: Cell, way: str, other: str) -> dict[str, Spread]:
     for index, name in enumerate(NAMES):
         each = [ours[index] / theirs[index] for ours, theirs in pairs if theirs[index]]
         if each:
-            found[name] = Spread(min(each), median(each), max(each))
+            found[name] = spread(each)
     return found
 
 
 def table(cells: Sequence[Cell], way: str, others: Sequence[str]) -> str:
     """Return a Markdown table: absolute medians of a way, and its ratios to the others as min / median / max."""
     heads = ["link", "load", "figure", f"{way}, median", *(f"÷ {other}" for other in others)]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    rows = []
     for cell in cells:
         against = [ratios(cell, way, other) for other in others]
         link = f"{cell.link_mbit_s} Mbit/s" if cell.link_mbit_s else "loopback"
@@ -81,6 +71,6 @@ def table(cells: Sequence[Cell], way: str, others: Sequence[str]) -> str:
             if not middle:
                 continue
             shown = f"{middle:.0f} tokens/s" if name == "throughput" else f"{middle * 1000:.1f} ms"
-            columns = [link, cell.load.name, name, shown, *(str(each[name]) for each in against)]
-            lines.append(f"| {' | '.join(columns)} |")
-    return "\n".join(lines)
+            ends = (f"{each[name].least:.2f} / {each[name].median:.2f} / {each[name].most:.2f}" for each in against)
+            rows.append([link, cell.load.name, name, shown, *ends])
+    return markdown_table(heads, rows)

@@ -7,6 +7,7 @@ from typing import Final
 import aiohttp
 
 from baton.model_runner.pipeline.choose import VARIABLE
+from benchmarks.harness import QUIET
 from benchmarks.overlap.network import PREFILL_HTTP, Network
 from benchmarks.overlap.processes import Place, Processes
 from benchmarks.overlap.subjects import Plain
@@ -15,7 +16,7 @@ TARGET: Final = "benchmarks.overlap.targets:vllm_server"
 FIRST_PORT: Final = 8100  # in the namespace every port is free
 STAGES: Final = 2
 _FLAGS: Final = (
-    *("--host", "0.0.0.0", "--uvicorn-log-level", "error", "--disable-uvicorn-access-log"),  # noqa: S104  # a namespace
+    *("--host", "0.0.0.0", *QUIET),  # noqa: S104  # a namespace
     *("--enforce-eager", "--no-enable-prefix-caching", "--kv-cache-memory-bytes", str(256 << 20)),
     *("--worker-cls", "baton.model_runner.cpu.Worker", "--pipeline-parallel-size", str(STAGES)),
 )

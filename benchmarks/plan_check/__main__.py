@@ -6,12 +6,9 @@ beside the shape, a round of its measurements comes before each run, and what th
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
-import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -20,10 +17,9 @@ from typing import Any, Final
 import aiohttp
 
 from baton.contracts.http import DISAGGREGATED
-from baton.deploy.cpu_quota import PERIOD_US, QuotaError
-from baton.deploy.environment import zygote_environment
-from baton.deploy.forkserver import ForkServer, ForkServerError
-from baton.loadtest.errors import LoadtestError, RunError
+from baton.deploy.embedded_model import bench_model
+from baton.deploy.forkserver import ForkServer
+from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.plan import calibrate_command
 from baton.loadtest.plan.calibrate_command import Calibrating, calibrating
@@ -36,21 +32,21 @@ from baton.loadtest.run import arguments as run_arguments
 from baton.loadtest.run import build
 from baton.loadtest.run import command as run_command
 from baton.loadtest.run.environment import environment, now
-from benchmarks.overlap.processes import Processes, RigError
+from benchmarks import harness
+from benchmarks.cpu_quota import PERIOD_US
+from benchmarks.overlap.processes import Processes
 from benchmarks.plan_check.figures import Comparison, Means, Runs, compare
 from benchmarks.plan_check.quiet import Quiet
 from benchmarks.plan_check.report import as_plain, comparison_table, markdown
 from benchmarks.plan_check.rig import BATCHED_TOKENS, Rig, Running
 from benchmarks.usage import OtherCpu
 
-MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
 SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(1, 2))
 TIMEOUT_S: Final = 60.0
 _RATE: Final = 1.0  # stands in where only lengths matter
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.plan_check", description=__doc__)
     add = made.add_argument
     add("--shapes", nargs="+", type=_shape, default=list(SHAPES), metavar="P:D")
@@ -66,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     add("--tries", type=int, default=4, help="of each run and round, before a disturbed one counts")
     add("--period-us", type=int, default=PERIOD_US, help="of the quotas")
     add("--keep-calibration", type=Path, metavar="FILE", help="write the last shape's calibration there")
-    add("--model-dir", type=Path, default=MODEL, help="where the bench model is, or is to be written")
+    add("--model-dir", type=Path, default=harness.MODEL, help="where the bench model is, or is to be written")
     add("--json", type=Path, metavar="FILE")
     add("--markdown", type=Path, metavar="FILE")
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
@@ -76,27 +72,20 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the check; return the exit status: 1 as well if a shape is off by more than is allowed."""
     given = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with contextlib.ExitStack() as stack:
-            folder = given.logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-plan-")))
-            folder.mkdir(parents=True, exist_ok=True)
-            _make_model(given.model_dir)
-            environ = zygote_environment(os.environ, offline=True)
-            forkserver = stack.enter_context(ForkServer(log=folder / "zygote.log", environ=environ))
+
+    def take() -> int:
+        with harness.workplace("plan", logs=given.logs) as (forkserver, folder):
+            bench_model.ensure(given.model_dir)
             found, calibrations, about = asyncio.run(check(given, forkserver, folder))
-    except (RigError, QuotaError, ForkServerError, LoadtestError) as exc:
-        print(f"plan_check: {exc}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    text = markdown(found, calibrations, about)
-    print(text)
-    if given.json:
-        given.json.write_text(json.dumps(as_plain(found, calibrations, about), indent=1) + "\n")
-    if given.markdown:
-        given.markdown.write_text(text + "\n")
-    return 0 if all(one.right for one in found) else 1
+        text = markdown(found, calibrations, about)
+        print(text)
+        if given.json:
+            given.json.write_text(json.dumps(as_plain(found, calibrations, about), indent=1) + "\n")
+        if given.markdown:
+            given.markdown.write_text(text + "\n")
+        return 0 if all(one.right for one in found) else 1
+
+    return harness.run("plan_check", take)
 
 
 async def check(
@@ -223,12 +212,6 @@ def rate_per_s(given: argparse.Namespace, calibration: Calibration) -> float:
     lengths = [one.input_tokens for one in load(given, _RATE)]
     steps_s = fmean(speed.step_s + n * speed.token_s + speed.token_context_s * n * n / 2 for n in lengths)
     return float(given.utilisation / steps_s)
-
-
-def _make_model(directory: Path) -> None:
-    from baton.deploy.embedded_model import bench_model
-
-    bench_model.ensure(directory)
 
 
 def _shape(text: str) -> Shape:

@@ -18,7 +18,6 @@ class Means(NamedTuple):
 
     @classmethod
     def of(cls, records: Sequence[Record]) -> "Means":
-        """Compute them from completed requests."""
         return cls(
             fmean(record.ttft_s for record in records if record.ttft_s is not None),
             fmean(tpot_s for record in records if (tpot_s := record.tpot_s) is not None),

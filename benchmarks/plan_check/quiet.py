@@ -2,25 +2,17 @@
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
+
+from benchmarks.usage import OtherCpu
 
 T = TypeVar("T")
-
-
-class Meter(Protocol):
-    """Such as `OtherCpu`."""
-
-    def restart(self) -> None:
-        """Begin a measurement."""
-
-    def stolen_cores(self) -> float:
-        """Return what the host has taken since."""
 
 
 class Quiet:
     """Watches what the host takes."""
 
-    def __init__(self, meter: Meter, max_stolen_cores: float, tries: int) -> None:
+    def __init__(self, meter: OtherCpu, max_stolen_cores: float, tries: int) -> None:
         """Of each measurement `tries` are made at most; the last one counts, however it was."""
         self._meter = meter
         self._max_stolen_cores = max_stolen_cores

@@ -13,7 +13,6 @@ from benchmarks.plan_check.figures import ALLOWED, Comparison
 
 
 def markdown(found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]) -> str:
-    """Return all tables."""
     was = Table("What was run", ("", ""), [(name, str(value)) for name, value in about.items()])
     tables = (comparison_table(found), calibrations_table(calibrations), was)
     return "\n\n".join(table_markdown(table) for table in tables)
@@ -66,7 +65,6 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
 def as_plain(
     found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return everything for scripts."""
     shapes = [
         {
             "prefill": one.shape.prefill,

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from baton.contracts.secret import generate_secret
-from baton.deploy.cpu_quota import CpuQuota
 from baton.loadtest.plan.simulate import Shape
+from benchmarks.cpu_quota import CpuQuota
+from benchmarks.harness import QUIET
 from benchmarks.overlap.processes import Place, Processes, free_port
 
-QUIET: Final = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
 KV_CACHE_BYTES: Final = 256 << 20
 BATCHED_TOKENS: Final = 2048
 CORES: Final = 2
@@ -59,7 +59,6 @@ class Rig:
         return Running(proxy=url, prefill=tuple(prefill), decode=tuple(decode))
 
     def stop(self) -> None:
-        """Stop what runs."""
         self._processes.stop()
         self._quotas.close()
         self._groups.clear()

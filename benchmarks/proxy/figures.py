@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final, NamedTuple
+
+from benchmarks import harness
+from benchmarks.harness import Spread
 
 BATON: Final = "baton"
 ASGI: Final = "asgi-relay"
@@ -28,14 +30,6 @@ class Sample:
     streams_cpu_s: float  # of these
     streams_s: float  # from the first request to the last byte
     direct_streams_s: float  # the same without a proxy
-
-
-class Spread(NamedTuple):
-    """A figure over the rounds."""
-
-    median: float
-    least: float
-    most: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +93,14 @@ TARGETS: Final = (
 )
 
 
-def spread(values: Sequence[float]) -> Spread:
-    """Return median, least and most."""
-    return Spread(median(values), min(values), max(values))
-
-
 def over_rounds(metric: Metric, samples: Sequence[Sample]) -> Spread:
     """Return one subject's figure."""
-    return spread([metric.of(sample) for sample in samples])
+    return harness.spread([metric.of(sample) for sample in samples])
 
 
 def ratio(metric: Metric, above: Sequence[Sample], below: Sequence[Sample]) -> Spread:
     """Return a ratio of two subjects, taken round by round: what disturbs a round disturbs both."""
-    return spread([metric.of(one) / metric.of(other) for one, other in zip(above, below, strict=True)])
+    return harness.ratio(*(list(map(metric.of, samples)) for samples in (above, below)))
 
 
 def verdict_of(target: Target, samples: Mapping[str, Sequence[Sample]]) -> Verdict:

@@ -33,11 +33,9 @@ class Taken:
         self.pieces: list[bytes] = []
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:  # noqa: ARG002
-        """Take the status."""
         self.status = status
 
     def on_body(self, data: bytes, now_s: float) -> None:
-        """Take bytes."""
         if not self.pieces:
             self.first_s = now_s
         self.pieces.append(data)
@@ -66,7 +64,6 @@ class Load:
         self._more = dict(more)  # fields of each body
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     async def short(self, requests: int, at_once: int) -> None:

@@ -50,12 +50,10 @@ class Found:
 
     @property
     def stream_bytes(self) -> float:
-        """Of each stream."""
         return (self.after_bytes - self.before_bytes) / self.streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; return the exit status."""
     arguments = _parser().parse_args(argv)
     try:
         _allow_descriptors(arguments.streams, arguments.workers)

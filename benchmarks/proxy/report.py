@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+from benchmarks.harness import Spread, markdown_table
 from benchmarks.proxy.figures import (
     ADDED,
     ASGI,
@@ -16,7 +17,6 @@ from benchmarks.proxy.figures import (
     TARGETS,
     Metric,
     Sample,
-    Spread,
     Verdict,
     over_rounds,
     ratio,
@@ -53,7 +53,6 @@ def to_plain(
 def markdown(
     plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
 ) -> str:
-    """Return the report."""
     parts = [_opening(plan, subjects, missing, result, about), _figures(result)]
     parts += [_ratios(result, other) for other in (ASGI, HTTPX) if other in result.samples]
     if _judged(result):
@@ -100,7 +99,7 @@ def _figures(result: Result) -> str:
         [name, *(_spread(metric, over_rounds(metric, samples)) for metric in METRICS), *_memory(result.memory[name])]
         for name, samples in result.samples.items()
     ]
-    return _table(head, rows)
+    return markdown_table(head, rows)
 
 
 def _ratios(result: Result, other: str) -> str:
@@ -110,12 +109,12 @@ def _ratios(result: Result, other: str) -> str:
         for name, samples in result.samples.items()
         if name != other
     ]
-    return f"÷ {other}, round by round:\n\n" + _table(["proxy", *(metric.name for metric in _COMPARED)], rows)
+    return f"÷ {other}, round by round:\n\n" + markdown_table(["proxy", *(metric.name for metric in _COMPARED)], rows)
 
 
 def _verdicts(result: Result) -> str:
     rows = [list(_verdict(verdict_of(target, result.samples))) for target in TARGETS]
-    return "Against the targets:\n\n" + _table(["target", "seen", "met"], rows)
+    return "Against the targets:\n\n" + markdown_table(["target", "seen", "met"], rows)
 
 
 def _verdict(verdict: Verdict) -> tuple[str, str, str]:
@@ -140,11 +139,6 @@ def _spread(metric: Metric, found: Spread) -> str:
 
 def _ratio(found: Spread) -> str:
     return f"{found.median:.2f} ({found.least:.2f}–{found.most:.2f})"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _plain_figures(samples: Sequence[Sample]) -> dict[str, Any]:

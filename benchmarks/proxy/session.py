@@ -1,7 +1,6 @@
 """One session: mocks and subjects are started, then each round loads every subject in turn."""
 
 import os
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -54,17 +53,16 @@ async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callab
         running = [await stack.enter_async_context(stage.start(subject, pairs, traces)) for subject in subjects]
         direct = Load(pairs["vllm"].decode_url, {})
         stack.callback(direct.close)
-        noise = Noise(os.getloadavg()[0])
+        noise, others = Noise(os.getloadavg()[0]), usage.OtherCpu(os.getpid())
         samples: dict[str, list[Sample]] = {subject.name: [] for subject in subjects}
         for number in range(plan.rounds):
             say(f"round {number + 1} of {plan.rounds}")
-            began_s, others_s = time.perf_counter(), usage.others_cpu_s([os.getpid()])
+            others.restart()
             alone = await _direct(plan, direct)
             first = number % len(running)  # nobody is always the first
             for one in running[first:] + running[:first]:
                 samples[one.subject.name].append(await _sample(plan, one, alone))
-            others_s = usage.others_cpu_s([os.getpid()]) - others_s
-            noise.other_cores.append(others_s / (time.perf_counter() - began_s))
+            noise.other_cores.append(others.other_cores())
         noise.load_after = os.getloadavg()[0]
         memory = {one.subject.name: usage.memory(one.pid) for one in running}
         enough = plan.rounds * plan.short_requests * TRACED > 10

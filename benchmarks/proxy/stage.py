@@ -14,9 +14,10 @@ from baton.contracts.secret import generate_secret
 from baton.loadtest.client.wire import WireError
 from baton.loadtest.errors import RunError
 from baton.loadtest.mock_engine.settings import Counts
+from benchmarks.overlap.processes import free_port
 from benchmarks.proxy.collector import Collector
 from benchmarks.proxy.load import Load, read_counts
-from benchmarks.proxy.processes import Cores, first_line, free_port, spawn, stop
+from benchmarks.proxy.processes import Cores, first_line, spawn, stop
 from benchmarks.proxy.subjects import Place, Subject
 
 SETTLE_S: Final = 5.0  # how long a leg may outlast its request

@@ -1,7 +1,6 @@
 """`python -m benchmarks.quick`: ratios beside a stored baseline. Exits 0, unless something could not be measured."""
 
 import argparse
-import contextlib
 import json
 import os
 import signal
@@ -12,44 +11,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from baton.deploy.environment import zygote_environment
-from baton.deploy.forkserver import VLLM_PRELOAD, ForkServer, ForkServerError
+from baton.deploy.forkserver import ForkServerError
 from baton.loadtest.client.wire import WireError
 from baton.loadtest.errors import LoadtestError
 from baton.loadtest.run.environment import environment, now
-from benchmarks.microbench.children import PREPARE, Children, PartError
-from benchmarks.overlap.processes import RigError
-from benchmarks.overlap.session import MeasureError
-from benchmarks.proxy.figures import Spread
+from benchmarks.harness import BenchError, Spread, workplace
+from benchmarks.microbench.children import PREPARE, Children
 from benchmarks.quick import connector, first_token, proxy
 from benchmarks.quick.ratios import Sample, beside, figures, from_plain, table, to_plain
 from benchmarks.usage import OtherCpu
 
 BASELINE: Final = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "quick.json"
-_FAILURES: Final = (PartError, RigError, ForkServerError, MeasureError, LoadtestError, WireError, OSError, TimeoutError)
-Part = Callable[[Path], Iterator[Sample]]
+_FAILURES: Final = (BenchError, ForkServerError, LoadtestError, WireError, OSError, TimeoutError)
+Part = Callable[[], Iterator[Sample]]
 
 
-def _connector(folder: Path) -> Iterator[Sample]:
-    with _forkserver(folder, PREPARE) as server:
+def _proxy() -> Iterator[Sample]:
+    with tempfile.TemporaryDirectory(prefix="baton-quick-") as folder:
+        yield from proxy.measure(Path(folder))
+
+
+def _connector() -> Iterator[Sample]:
+    with workplace("quick", prepare=PREPARE) as (server, folder):
         yield from connector.measure(Children(server, folder))
 
 
-def _first_token(folder: Path) -> Iterator[Sample]:
-    with _forkserver(folder, VLLM_PRELOAD) as server:
+def _first_token() -> Iterator[Sample]:
+    with workplace("quick") as (server, folder):
         yield from first_token.measure(server, folder)
 
 
-PARTS: Final[dict[str, Part]] = {"proxy": proxy.measure, "connector": _connector, "first-token": _first_token}
-
-
-def _forkserver(folder: Path, prepare: str) -> ForkServer:
-    environ = zygote_environment(os.environ, offline=True)
-    return ForkServer(prepare=prepare, log=folder / "zygote.log", environ=environ)
+PARTS: Final[dict[str, Part]] = {"proxy": _proxy, "connector": _connector, "first-token": _first_token}
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.quick", description=__doc__)
     add = made.add_argument
     add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
@@ -59,7 +54,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
     if arguments.write_baseline and set(arguments.parts) != set(PARTS):
         print("bench-quick: a baseline holds all parts: --write-baseline does not go with --parts", file=sys.stderr)
@@ -95,12 +89,10 @@ def _show(arguments: argparse.Namespace, found: Mapping[str, Spread]) -> None:
 def _take(name: str, samples: list[Sample]) -> list[str]:
     """Measure a part; return why it could not be measured."""
     print(f"measuring: {name}", file=sys.stderr, flush=True)
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-quick-")))
-        try:
-            samples.extend(PARTS[name](folder))
-        except _FAILURES as exc:
-            return [f"{name} could not be measured: {exc}"]
+    try:
+        samples.extend(PARTS[name]())
+    except _FAILURES as exc:
+        return [f"{name} could not be measured: {exc}"]
     return []
 
 
@@ -114,7 +106,6 @@ def read(path: Path) -> tuple[dict[str, Spread], str]:
 
 
 def write(path: Path, found: Mapping[str, Spread], other_cores: float) -> None:
-    """Store a baseline."""
     about = {"when": now(), "environment": environment(), "other_cores": round(other_cores, 3)}
     path.write_text(json.dumps({**about, "figures": to_plain(found)}, indent=1) + "\n")
 

@@ -11,12 +11,13 @@ from typing import Any, Final
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.worker_side import sender
+from benchmarks.memory import HostMemory
 from benchmarks.microbench import hooks
 from benchmarks.microbench.children import Children
 from benchmarks.microbench.figures import Figure
 from benchmarks.microbench.planner import PAIRS, contiguous, in_runs, timed
 from benchmarks.microbench.pushes import CACHE_BYTES
-from benchmarks.microbench.rank import HostMemory, KvShape, PrefillRank, Target
+from benchmarks.microbench.rank import KvShape, PrefillRank, Target
 from benchmarks.quick.ratios import Sample
 
 ROUNDS: Final = 7
@@ -28,7 +29,6 @@ _PART: Final = "benchmarks.quick.connector:in_child"
 
 
 def measure(children: Children) -> Iterator[Sample]:
-    """Yield the ratios, round by round."""
     with children.receiver(CACHE_BYTES) as target:
         for figure in children.figures(_PART, {"target": target}):
             yield Sample(figure.name, figure.value)
@@ -47,7 +47,7 @@ def calibration() -> int:
 # --- in the child ---
 
 
-def in_child(target: Sequence[Any], rounds: int = ROUNDS) -> Iterator[Figure]:
+def in_child(target: Sequence[Any]) -> Iterator[Figure]:
     """Time everything in turn, so often."""
     sender.WORTH_BYTES = 0  # no layer is too small to be handed over alone
     memory = HostMemory(hooks.SHAPE.total_bytes)
@@ -62,7 +62,7 @@ def in_child(target: Sequence[Any], rounds: int = ROUNDS) -> Iterator[Figure]:
             layer_sync="event",
         )
         cases = [hooks.Case("event", requests, rank) for requests in REQUESTS]
-        for number in range(rounds + 1):
+        for number in range(ROUNDS + 1):
             found = list(_round(planning, cases))
             if number:  # the first one warms up
                 yield from found

@@ -14,6 +14,7 @@ from baton.contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER
 from baton.contracts.secret import generate_secret
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import ForkServer
+from benchmarks.harness import QUIET, RARE_PROBES
 from benchmarks.overlap.processes import Place, Processes, free_port
 from benchmarks.overlap.session import MeasureError, prompts
 from benchmarks.overlap.streaming import read_stream, request_body
@@ -27,8 +28,6 @@ PLAIN, BATON = "plain", "baton"
 _ANSWER_TOKENS: Final = 2
 _SETTLE_S: Final = 0.08  # between requests: the nodes end the last one
 _SERVER: Final = ("--model", str(WEIGHTS), "--host", "127.0.0.1", "--kv-cache-memory-bytes", str(256 << 20))
-_QUIET: Final = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
-_ENV: Final = {"BATON_PROXY_PROBE_INTERVAL_S": "10"}  # health checks cost the nodes a millisecond each
 
 
 def measure(forkserver: ForkServer, folder: Path, rounds: int = ROUNDS) -> Iterator[Sample]:
@@ -85,12 +84,12 @@ async def _servers(processes: Processes, folder: Path) -> AsyncIterator[Mapping[
             ("prefill", "baton.prefill_node.__main__:main", prefill, near, secret),
             ("decode", "baton.decode_node.__main__:main", decode, far, secret),
         ):
-            argv = [*_SERVER, "--port", str(port), *_QUIET, *flags]
+            argv = [*_SERVER, "--port", str(port), *QUIET, *flags]
             processes.start(name, target, {"argv": argv}, place)
             await processes.wait_for_url(name, f"http://127.0.0.1:{port}/health")
         nodes = ("--prefill", f"http://127.0.0.1:{prefill}", "--decode", f"http://127.0.0.1:{decode}")
         argv = ["--port", str(proxy), "--when-no-prefill", "refuse", *secret, *nodes]
-        processes.start("proxy", "baton.proxy.__main__:main", {"argv": argv}, far, _ENV)
+        processes.start("proxy", "baton.proxy.__main__:main", {"argv": argv}, far, RARE_PROBES)
         await processes.wait_for_url("proxy", f"http://127.0.0.1:{proxy}/ready")
         yield {PLAIN: f"http://127.0.0.1:{plain}", BATON: f"http://127.0.0.1:{proxy}"}
     finally:

@@ -17,7 +17,6 @@ _METRICS: Final = {"proxy, CPU per request ÷ relay": REQUEST, "proxy, CPU per c
 
 
 def measure(folder: Path, plan: Plan = PLAN) -> Iterator[Sample]:
-    """Yield both ratios, round by round."""
     cores = os.sched_getaffinity(0)
     found, _ = subjects(folder)  # no peer is installed there
     chosen = [subject for subject in found if subject.name in (BATON, ASGI)]

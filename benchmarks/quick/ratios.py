@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from benchmarks.proxy.figures import Spread, spread
+from benchmarks.harness import Spread, spread
 
 HIGHER: Final = "HIGHER"  # costs more than in any round of the baseline
 LOWER: Final = "LOWER"
@@ -84,5 +84,4 @@ def to_plain(now: Mapping[str, Spread]) -> dict[str, Any]:
 
 
 def from_plain(plain: Mapping[str, Mapping[str, float]]) -> dict[str, Spread]:
-    """Undo `to_plain`."""
     return {name: Spread(**found) for name, found in plain.items()}

@@ -3,9 +3,7 @@
 import argparse
 import asyncio
 import os
-import signal
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -13,10 +11,10 @@ from typing import Any, Final
 import aiohttp
 
 from baton.deploy.embedded_model import WEIGHTS
-from baton.deploy.environment import zygote_environment
-from baton.deploy.forkserver import ForkServer, ForkServerError
-from benchmarks.overlap.processes import Place, Processes, RigError, free_port
-from benchmarks.overlap.session import MeasureError, prompts, rotated
+from baton.deploy.forkserver import ForkServer
+from benchmarks import harness
+from benchmarks.overlap.processes import Place, Processes, free_port
+from benchmarks.overlap.session import prompts, rotated
 from benchmarks.overlap.streaming import read_stream, request_body
 from benchmarks.pipeline.figures import Load, Round, round_of
 from benchmarks.runner.figures import Cell, table
@@ -34,7 +32,7 @@ LOADS: Final[Mapping[Load, Mapping[str, Any]]] = {
 }
 TARGET: Final = "benchmarks.overlap.targets:vllm_server"
 _FLAGS: Final = (
-    *("--host", "127.0.0.1", "--uvicorn-log-level", "error", "--disable-uvicorn-access-log"),
+    *("--host", "127.0.0.1", *harness.QUIET),
     *("--enforce-eager", "--no-enable-prefix-caching", "--kv-cache-memory-bytes", str(256 << 20)),
 )
 REQUEST_TIMEOUT_S: Final = 120.0
@@ -43,7 +41,6 @@ Draw = Callable[[int], list[int]]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks.runner", description=__doc__)
     made.add_argument("--rounds", type=int, default=45, help="per load, of every server")
     made.add_argument("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
@@ -76,7 +73,7 @@ async def start(processes: Processes) -> dict[str, str]:
 
 async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder: Path) -> list[Cell]:
     """Start the servers, let each pass twice, and take the cells; the servers take turns in each round."""
-    draw = prompts(int.from_bytes(os.urandom(8), "big") if arguments.seed is None else arguments.seed)
+    draw = prompts(arguments.seed)
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
     # Each request has a connection of its own: a kept one may be closed by a server that waited for its turn.
     async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(force_close=True)) as http:
@@ -97,23 +94,16 @@ async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return the process's exit status."""
     arguments = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with tempfile.TemporaryDirectory(prefix="baton-runner-bench-") as name:
-            folder = Path(name)
-            environ = zygote_environment(os.environ, offline=True)
-            with ForkServer(log=folder / "zygote.log", environ=environ) as forkserver:
-                cells = asyncio.run(measure(arguments, forkserver, folder))
-    except (RigError, ForkServerError, MeasureError) as exc:
-        print(f"runner_bench: {exc}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    print(f"load average {os.getloadavg()[0]:.1f} at the end, {os.cpu_count()} cores, {arguments.rounds} rounds")
-    print(table(cells, ENGINE))
-    return 0
+
+    def take() -> int:
+        with harness.workplace("runner") as (forkserver, folder):
+            cells = asyncio.run(measure(arguments, forkserver, folder))
+        print(f"load average {os.getloadavg()[0]:.1f} at the end, {os.cpu_count()} cores, {arguments.rounds} rounds")
+        print(table(cells, ENGINE))
+        return 0
+
+    return harness.run("runner", take)
 
 
 if __name__ == "__main__":

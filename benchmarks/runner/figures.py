@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from baton.loadtest.compare.bootstrap import Interval, counts_of
 from baton.loadtest.measures.percentile import percentile
+from benchmarks.harness import markdown_table
 from benchmarks.pipeline.figures import Load, Round
 
 CONFIDENCE: Final = 0.95
@@ -35,10 +36,10 @@ class Cell:
     rounds: Mapping[str, Sequence[Round]]  # server → its rounds; the same index is a pair
 
 
-def ratio(ours: Sequence[float], theirs: Sequence[float], *, seed: int = 1) -> Ratio:
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Return the geometric mean of the pairs' ratios, with a bootstrap interval over the pairs."""
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
-    rng = random.Random(seed)  # repeatable, not secret
+    rng = random.Random(1)  # repeatable, not secret
     drawn = sorted(
         sum(log * count for log, count in zip(logs, counts_of(rng, len(logs)), strict=True)) / len(logs)
         for _ in range(RESAMPLES)
@@ -53,12 +54,12 @@ def table(cells: Sequence[Cell], reference: str) -> str:
     """Return a Markdown table: medians, and ratios to a server with their intervals."""
     others = [name for name in cells[0].rounds if name != reference]
     heads = ["load", "figure", f"{reference}, median", *(f"{name} ÷ {reference}" for name in others)]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    rows = []
     for cell in cells:
         for name, at in FIGURES.items():
             values = {server: [round_[at] for round_ in rounds] for server, rounds in cell.rounds.items()}
             middle = median(values[reference])
             shown = f"{middle:.0f} tokens/s" if name == "throughput" else f"{middle * 1000:.2f} ms"
             ratios = [str(ratio(values[other], values[reference])) for other in others]
-            lines.append(f"| {' | '.join([cell.load.name, name, shown, *ratios])} |")
-    return "\n".join(lines)
+            rows.append([cell.load.name, name, shown, *ratios])
+    return markdown_table(heads, rows)

@@ -32,12 +32,10 @@ class Finding:
 
     @property
     def kind(self) -> Kind:
-        """Its kind."""
         return CATALOGUE[self.code]
 
     @property
     def fix(self) -> str:
-        """What to do."""
         return self.fix_here or self.kind.fix
 
 
@@ -299,7 +297,6 @@ CATALOGUE: Final[Mapping[str, Kind]] = MappingProxyType({**MACHINE, **NODE, **PA
 
 
 def table() -> str:
-    """Return the catalogue as Markdown."""
     parts = (("A machine", MACHINE), ("A node", NODE), ("A pair", PAIR))
     return "\n\n".join(f"### {title}\n\n{_rows(kinds)}" for title, kinds in parts)
 

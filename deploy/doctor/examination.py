@@ -25,7 +25,6 @@ class Examination:
 
 
 def described(machine: Machine) -> dict[str, Any]:
-    """Return a machine for a report."""
     return {
         "data_host": machine.data_host,
         "protocol": machine.protocol,

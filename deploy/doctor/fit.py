@@ -109,7 +109,6 @@ def diagnose_pair(prefill: Known, decode: Known) -> Iterator[Finding]:
 
 
 def name_of_pair(prefill: Known, decode: Known) -> str:
-    """Name a pair."""
     return f"{prefill.url} → {decode.url}"
 
 

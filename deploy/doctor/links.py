@@ -35,7 +35,6 @@ class Tried:
 
     @property
     def where(self) -> str:
-        """Which pair."""
         return name_of_pair(self.prefill, self.decode)
 
     @property

@@ -15,6 +15,7 @@ from baton.contracts.probe import MIB, Place, Push, Receive
 from baton.deploy.doctor import machine as judging
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.examination import Examination
+from baton.deploy.own_url import own_url
 from baton.kv_connector.engine.mooncake_environment import prepare_environment
 from baton.kv_connector.errors import ConfigError as EngineConfigError
 from baton.node.errors import NodeError, StartRefusedError
@@ -123,10 +124,8 @@ def _port(host: str, port: int, of: str) -> Iterator[Finding]:
 
 
 def _serves(host: str, port: int) -> bool:
-    dialled = LOOPBACK if host in ("", "0.0.0.0", "::") else host  # noqa: S104  # compared, not bound
-    name = f"[{dialled}]" if ":" in dialled else dialled
     try:
-        with _DIRECTLY.open(f"http://{name}:{port}/health", timeout=HEALTH_TIMEOUT_S) as answer:
+        with _DIRECTLY.open(f"{own_url(host, port)}/health", timeout=HEALTH_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
     except (OSError, ValueError, HTTPException):
         return False

@@ -1,4 +1,4 @@
-"""Write the benchmark model on demand: `python -m baton.deploy.embedded_model.bench_model OUT_DIR`.
+"""Writes the benchmark model on demand.
 
 Its weights are random, so its text means nothing. Its KV cache takes 4 KiB per token in bfloat16. How long a prefill
 takes depends on the machine much more than on the model: 3,500 tokens took 0.32 s on one core with AMX and 1.0 s on
@@ -8,7 +8,6 @@ committed.
 
 import json
 import shutil
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -20,15 +19,15 @@ SEED = 20
 RECIPE = "recipe.json"
 
 
-def ensure(directory: Path, *, mlp: int = SHAPE.mlp) -> bool:
-    """Write the model unless it is there already; return whether anything was written. `mlp`: width of the MLP.
+def ensure(directory: Path, *, mlp: int = SHAPE.mlp) -> None:
+    """Write the model unless it is there already. `mlp`: width of the MLP.
 
     It is built next to `directory` and moved in place whole: a directory with this recipe is complete.
     """
     shape = replace(SHAPE, mlp=mlp)
     recipe = json.dumps({"seed": SEED, **asdict(shape)}, indent=2) + "\n"
     if (directory / RECIPE).is_file() and (directory / RECIPE).read_text() == recipe:
-        return False
+        return
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     tokenizer = tokens.load()
@@ -37,11 +36,3 @@ def ensure(directory: Path, *, mlp: int = SHAPE.mlp) -> bool:
     if (directory / RECIPE).exists():  # ours, of another recipe
         shutil.rmtree(directory)
     partial.replace(directory)
-    return True
-
-
-if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m baton.deploy.embedded_model.bench_model OUT_DIR")
-    out = Path(sys.argv[1])
-    print(f"{out}: {'written' if ensure(out) else 'already complete'}")

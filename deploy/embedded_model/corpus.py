@@ -83,7 +83,6 @@ def kitchen_book() -> str:
 
 
 def recipe(dish: Dish) -> str:
-    """Return how to cook one dish."""
     return (
         f"To make {dish.name}, take {dish.basis} and wash them well in cold water. Put them into the large iron pot "
         f"with {dish.seasoning}. Cook for {dish.minutes} minutes and stir with a wooden spoon. "

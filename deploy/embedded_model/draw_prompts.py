@@ -62,7 +62,6 @@ def _opens_word(ids: list[int], index: int, tokenizer: Tokenizer) -> bool:
 
 
 def main() -> None:
-    """Write `prompts.json`."""
     tokenizer = tokens.load()
     rows = [json.dumps(span) for span in draw(tokens.encode_corpus(tokenizer), tokenizer)]
     LISTED.write_text("[\n" + ",\n".join(rows) + "\n]\n")

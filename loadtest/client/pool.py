@@ -65,13 +65,9 @@ class Client:
 
         async def connect(host: str) -> Connection:
             port = self._address.port
-            return (await loop.create_connection(_connection, host, port, ssl=self._tls, server_hostname=name))[1]
+            return (await loop.create_connection(Connection, host, port, ssl=self._tls, server_hostname=name))[1]
 
         for host in others:
             with contextlib.suppress(OSError):
                 return await connect(host)
         return await connect(last)
-
-
-def _connection() -> Connection:
-    return Connection(time.perf_counter)

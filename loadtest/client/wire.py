@@ -5,7 +5,7 @@ to be woken for a chunk. What is read is never held back; the sinks are quick.
 """
 
 import asyncio
-from collections.abc import Callable
+import time
 from typing import Final, Protocol, cast
 
 import httptools
@@ -19,10 +19,6 @@ class WireError(Exception):
 
 class LostError(WireError):
     """The connection ended before the answer did."""
-
-
-class NotHttpError(WireError):
-    """What came is no HTTP."""
 
 
 class Sink(Protocol):
@@ -40,8 +36,7 @@ class Sink(Protocol):
 class Connection(asyncio.Protocol):
     """A connection; `ask` it for one answer after the other."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._sink: Sink | None = None
@@ -57,7 +52,7 @@ class Connection(asyncio.Protocol):
 
         Raises:
             LostError: the connection ended before.
-            NotHttpError: the answer cannot be understood.
+            WireError: the answer cannot be understood.
         """
         if self._transport is None or self._transport.is_closing():
             raise LostError("the connection is closed")
@@ -71,7 +66,7 @@ class Connection(asyncio.Protocol):
             self._answered = self._sink = None
             if not self.reusable:
                 self.close()
-            self.idle_since_s = self._clock()
+            self.idle_since_s = time.perf_counter()
 
     def close(self) -> None:
         """End the connection at once."""
@@ -82,19 +77,17 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and the time."""
-        self._now_s = self._clock()
+        self._now_s = time.perf_counter()
         if self._parser is None or self._sink is None:  # nothing was asked: some servers say why they close
             self.close()
             return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as exc:
-            self._end(NotHttpError(f"no HTTP: {exc}"))
+            self._end(WireError(f"no HTTP: {exc}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the answer under way: well if only this could end it, badly otherwise."""
@@ -107,7 +100,6 @@ class Connection(asyncio.Protocol):
     # httptools' callbacks
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -124,7 +116,6 @@ class Connection(asyncio.Protocol):
             self._sink.on_body(body, self._now_s)
 
     def on_message_complete(self) -> None:
-        """End the answer."""
         if self._status >= 200:
             assert self._parser is not None
             self.reusable = self._parser.should_keep_alive() and self._has_length()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from baton.loadtest import words
+from baton.loadtest import files, words
 from baton.loadtest.compare.bootstrap import Difference, Interval, differences
 from baton.loadtest.compare.comparable import obstacles
 from baton.loadtest.compare.page import comparison_page
@@ -37,7 +37,6 @@ class Finding(NamedTuple):
 
 
 def parser() -> words.Parser:
-    """Return the command line."""
     made = words.Parser(
         prog="loadtest compare", description="Say which metrics of two runs differ.", allow_abbrev=False
     )
@@ -66,9 +65,9 @@ def main(argv: Sequence[str]) -> int:
     shown, note = tables(findings), _note(given.confidence, reasons)
     print("\n\n".join([*map(table_text, shown), note]))
     if given.json:
-        _write(given.json, json.dumps(as_plain(findings, given.confidence, reasons), indent=1) + "\n")
+        files.write(given.json, json.dumps(as_plain(findings, given.confidence, reasons), indent=1) + "\n")
     if given.html:
-        _write(given.html, comparison_page(a, b, shown, note))
+        files.write(given.html, comparison_page(a, b, shown, note))
     return 0
 
 
@@ -100,7 +99,6 @@ def judge(difference: Interval, metric: Metric) -> str:
 
 
 def tables(findings: Sequence[Finding]) -> list[Table]:
-    """Return a table for each stage."""
     headings = ("", "A", "B", "B - A", "interval", "B ÷ A", "interval", "verdict")
     return [
         Table(label, headings, [_row(finding) for finding in findings if finding.stage == label])
@@ -134,7 +132,6 @@ def _note(confidence: float, reasons: Sequence[str]) -> str:
 
 
 def as_plain(findings: Sequence[Finding], confidence: float, reasons: Sequence[str]) -> dict[str, Any]:
-    """Return the findings for scripts."""
     rows = [
         {
             "stage": finding.stage,
@@ -149,10 +146,3 @@ def as_plain(findings: Sequence[Finding], confidence: float, reasons: Sequence[s
         for finding in findings
     ]
     return {"schema_version": SCHEMA_VERSION, "confidence": confidence, "forced": list(reasons), "metrics": rows}
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text)
-    except OSError as exc:
-        raise RunError(f"cannot write {file}: {exc.strerror}") from exc

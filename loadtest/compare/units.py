@@ -62,7 +62,6 @@ class Requests:
 
     @property
     def size(self) -> int:
-        """How many there are."""
         return self._size
 
     def estimates(self, counts: Sequence[int]) -> dict[str, float | None]:
@@ -95,7 +94,6 @@ class Slices:
 
     @property
     def size(self) -> int:
-        """How many there are."""
         return SLICES
 
     def estimates(self, counts: Sequence[int]) -> dict[str, float | None]:

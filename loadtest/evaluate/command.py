@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import uvloop
 
-from baton.loadtest import words
+from baton.loadtest import files, words
 from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Answered, Exchange, Timing
 from baton.loadtest.client.fetch import first_model
@@ -28,7 +28,6 @@ _GREETING_S: Final = 10.0
 
 
 def parser() -> words.Parser:
-    """Return the command line."""
     made = words.Parser(
         prog="loadtest eval", description="Exact-match accuracy over a file in gsm8k's format.", allow_abbrev=False
     )
@@ -148,7 +147,4 @@ def _write(file: Path, found: Score, errors: dict[str, int], right: Sequence[boo
         "max_tokens": given.max_tokens,
         "right_by_question": list(right),
     }
-    try:
-        file.write_text(json.dumps(value) + "\n")
-    except OSError as exc:
-        raise RunError(f"cannot write {file}: {exc.strerror}") from exc
+    files.write(file, json.dumps(value) + "\n")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from baton.loadtest.errors import UsageError
-from baton.loadtest.jsonl import numbered_lines
+from baton.loadtest.files import numbered_lines
 from baton.loadtest.traffic.script import Prompt
 
 _NUMBER: Final = re.compile(r"-?\d[\d,]*(?:\.\d+)?|-?\.\d+", re.ASCII)
@@ -36,7 +36,6 @@ class Score(NamedTuple):
 
     @property
     def accuracy(self) -> float:
-        """The share."""
         return self.right / self.asked
 
 
@@ -91,9 +90,9 @@ def prompt(shots: Sequence[Question], question: Question, *, chat: bool) -> Prom
     return f"{worked}Question: {question.question}\nAnswer:"
 
 
-def score(right: int, asked: int, confidence: float = 0.95) -> Score:
-    """Return the score with Wilson's interval, which holds near 0 and 1 too."""
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+def score(right: int, asked: int) -> Score:
+    """Return the score with Wilson's interval at 95 %, which holds near 0 and 1 too."""
+    z = NormalDist().inv_cdf(0.975)
     share, scale = right / asked, 1 + z * z / asked
     middle = (share + z * z / (2 * asked)) / scale
     half = z * math.sqrt(share * (1 - share) / asked + z * z / (4 * asked * asked)) / scale

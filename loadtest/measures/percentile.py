@@ -30,7 +30,6 @@ class Spread(NamedTuple):
 
 
 def spread(values: Iterable[float]) -> Spread:
-    """Describe a sample."""
     ordered = sorted(values)
     if not ordered:
         return Spread(0, *[0.0] * 8)

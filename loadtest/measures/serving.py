@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from baton.loadtest.measures.goodput import good_requests
 from baton.loadtest.measures.percentile import Spread, spread
@@ -30,7 +29,6 @@ class Serving:
 
     @property
     def requests_per_s(self) -> float:
-        """Completed requests per second."""
         return self._per_s(self.completed)
 
     @property
@@ -40,7 +38,6 @@ class Serving:
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Generated tokens per second."""
         return self._per_s(self.output_tokens)
 
     @property
@@ -52,25 +49,17 @@ class Serving:
         return count / self.duration_s if self.duration_s else 0.0
 
 
-class Peaks(NamedTuple):
-    """The busiest second."""
-
-    output_tokens_per_s: float
-    concurrent_requests: int
-
-
 def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, float]) -> Serving:
-    """Compute the figures of a stage."""
     done = [record for record in records if record.ok]
-    peaks = busiest_second(done)
+    tokens, requests = by_second(done)
     return Serving(
         completed=len(done),
         failed=len(records) - len(done),
         duration_s=duration_s,
         input_tokens=sum(record.input_tokens for record in done),
         output_tokens=sum(record.output_tokens for record in done),
-        peak_output_tokens_per_s=peaks.output_tokens_per_s,
-        peak_concurrent_requests=peaks.concurrent_requests,
+        peak_output_tokens_per_s=float(max(tokens, default=0)),
+        peak_concurrent_requests=max(requests, default=0),
         good=good_requests(done, slos_ms) if slos_ms else None,
         ttft=spread(record.ttft_s for record in done if record.ttft_s is not None),
         tpot=spread(tpot for record in done if (tpot := record.tpot_s) is not None),
@@ -80,17 +69,11 @@ def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, 
     )
 
 
-def busiest_second(done: Sequence[Record]) -> Peaks:
-    """Return the most tokens and the most requests in any second, counted from the first request on.
+def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
+    """Return the tokens that came and the requests under way in each second, counted from the first request on.
 
     The seconds do not slide, and a request counts in every one that it touches: both as in vLLM's benchmark.
     """
-    tokens, requests = by_second(done)
-    return Peaks(float(max(tokens, default=0)), max(requests, default=0))
-
-
-def by_second(done: Sequence[Record]) -> tuple[list[int], list[int]]:
-    """Return the tokens that came and the requests under way in each second, counted from the first request on."""
     if not done:
         return [], []
     began = min(record.started_s for record in done)

@@ -49,7 +49,6 @@ class Connection(asyncio.Protocol):
     # for the engine
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
         assert self._transport is not None
         self._transport.write(data)
 
@@ -77,11 +76,9 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     def data_received(self, data: bytes) -> None:
-        """Parse."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -99,19 +96,15 @@ class Connection(asyncio.Protocol):
     # httptools' callbacks
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         self._url, self._headers, self._body = b"", {}, b""
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
         self._body = self._body + body if self._body else body
 
     def on_message_complete(self) -> None:

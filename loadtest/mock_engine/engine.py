@@ -43,7 +43,6 @@ class MockEngine:
         self.counts = Counts()
 
     def serve(self, request: Request, line: Connection) -> None:
-        """Begin to answer one request."""
         if request.path in (COMPLETIONS, CHAT) and request.method == b"POST":
             self._generate(request, line)
             return

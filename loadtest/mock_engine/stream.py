@@ -75,7 +75,6 @@ class Whole:
         self.gone = False
 
     def __call__(self) -> None:
-        """Write it."""
         if self.gone or self._fault is Fault.STALL:
             return
         self.gone = True

@@ -44,7 +44,6 @@ _UNKNOWN: Final = NodeState(0, 0.0, 0.0)
 
 
 def parser() -> words.Parser:
-    """Return the command line."""
     made = words.Parser(
         prog="loadtest calibrate",
         description="Measure how fast one prefill and one decode node are, behind a proxy and otherwise idle.",

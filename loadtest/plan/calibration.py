@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.errors import UsageError
+from baton.loadtest.files import write
 
 SCHEMA_VERSION: Final = 1
 DEFAULT_BATCHED_TOKENS: Final = 2048  # as vLLM's server on a CPU or a small GPU
@@ -104,11 +105,7 @@ def write_calibration(found: Calibration, path: Path) -> None:
     Raises:
         RunError: there is no place for it.
     """
-    text = msgspec.json.format(msgspec.json.encode(found), indent=2)
-    try:
-        path.write_bytes(text + b"\n")
-    except OSError as exc:
-        raise RunError(f"cannot write {path}: {exc.strerror}") from exc
+    write(path, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
 
 
 def _wrong(found: Calibration) -> list[str]:

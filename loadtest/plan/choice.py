@@ -33,12 +33,10 @@ class Loads:
             heappop(self._heap)
 
     def add(self, node: int, amount: int) -> None:
-        """It has got work."""
         self._given[node] += amount
         self._change(node, amount)
 
     def remove(self, node: int, amount: int) -> None:
-        """It has done work."""
         self._change(node, -amount)
 
     def _change(self, node: int, amount: int) -> None:
@@ -53,7 +51,6 @@ class DecodeChoice:
         self._loads = Loads(nodes)
 
     def choose(self, demand: Demand) -> int:
-        """Return the node that gets it."""
         node = self._loads.least()
         self._loads.add(node, demand.input_tokens + SEQUENCE_TOKENS)
         return node
@@ -71,7 +68,6 @@ class PrefillChoice:
         self._seen: dict[str, dict[int, None]] = {}  # block → nodes that were given it
 
     def choose(self, demand: Demand) -> int:
-        """Return the node that gets it."""
         least = self._loads.least()
         best, rank = least, self._loads.load[least] + demand.input_tokens
         for node, blocks in self._deepest(demand.blocks).items():

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from baton.loadtest import words
-from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest import files, words
+from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.goodput import good_requests, parse_slos
 from baton.loadtest.plan.calibration import Calibration, read_calibration
 from baton.loadtest.plan.demand import Demand, demands
@@ -25,7 +25,6 @@ MOST_NODES: Final = 4096
 
 
 def parser() -> words.Parser:
-    """Return the command line."""
     made = words.Parser(
         prog="loadtest plan",
         description="Say how many prefill and decode nodes a load needs, by simulation.",
@@ -123,10 +122,7 @@ def _write(file: Path, found: Sequence[Prediction], chosen: Shape | None, target
         "recommended": chosen and {"prefill": chosen.prefill, "decode": chosen.decode},
         "predictions": [as_plain(one) for one in found],
     }
-    try:
-        file.write_text(json.dumps(plain, indent=1) + "\n")
-    except OSError as exc:
-        raise RunError(f"cannot write {file}: {exc.strerror}") from exc
+    files.write(file, json.dumps(plain, indent=1) + "\n")
 
 
 def _conflicts(given: argparse.Namespace) -> list[str]:

@@ -53,28 +53,20 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
     """
     by_decode = fit(decode_rows(decode), DECODE, "decode")
     each_step_s, sequence_s, several_s, context_token_s, arrival_s = by_decode.coefficients
-    speed = Decode(
+    speed = msgspec.structs.replace(
+        known.decode,
         step_s=each_step_s,
         sequence_s=sequence_s,
         several_s=several_s,
         context_token_s=context_token_s,
         arrival_s=arrival_s,
-        max_num_seqs=known.decode.max_num_seqs,
-        kv_tokens=known.decode.kv_tokens,
     )
     by_prefill = fit(prefill_rows(prefill, speed, known), PREFILL, "prefill", signed={"the overhead"})
     step_s, prompt_s, token_s, token_context_s, overhead_s = by_prefill.coefficients
-    limits = known.prefill
     fits: dict[str, Fit] = {"prefill": by_prefill.quality, "decode": by_decode.quality}
     return Calibration(
-        prefill=Prefill(
-            step_s=step_s,
-            prompt_s=prompt_s,
-            token_s=token_s,
-            token_context_s=token_context_s,
-            max_num_batched_tokens=limits.max_num_batched_tokens,
-            max_num_seqs=limits.max_num_seqs,
-            kv_tokens=limits.kv_tokens,
+        prefill=msgspec.structs.replace(
+            known.prefill, step_s=step_s, prompt_s=prompt_s, token_s=token_s, token_context_s=token_context_s
         ),
         decode=speed,
         link=known.link,

@@ -28,7 +28,6 @@ class Prediction(NamedTuple):
 
 
 def predict(shape: Shape, outcome: Outcome, slos_ms: Mapping[str, float]) -> Prediction:
-    """Compute the figures of a simulation."""
     served = serving(outcome.records, outcome.duration_s, slos_ms)
     return Prediction(shape, served, outcome.prefill_busy, outcome.decode_busy)
 
@@ -58,7 +57,6 @@ def _shown(values: Spread) -> tuple[float, float, float]:
 
 
 def as_plain(found: Prediction) -> dict[str, Any]:
-    """Return a prediction for scripts."""
     named = {
         f"{name}_{which}_s": value
         for name, spread in (("ttft", found.served.ttft), ("tpot", found.served.tpot))

@@ -22,7 +22,6 @@ class Figures(NamedTuple):
 
 
 def figures(stage: StageResult, slos_ms: Mapping[str, float]) -> Figures:
-    """Compute them."""
     failed = [record for record in stage.records if not record.ok]
     return Figures(
         serving=serving(stage.records, stage.duration_s, slos_ms),

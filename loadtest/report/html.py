@@ -15,7 +15,6 @@ from baton.loadtest.result import Result
 
 
 def html_report(result: Result) -> str:
-    """Return the page."""
     title = f"Load test of {result.arguments.get('model')}, {when(result)}"
     parts = [f"<h1>{escape(title)}</h1>"]
     if result.interrupted:
@@ -60,7 +59,6 @@ def when(result: Result) -> str:
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """Return a whole page."""
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
     body = "\n".join(parts)
     return f'<!doctype html>\n<html lang="en"><head>{head}<style>{STYLE}</style></head>\n<body><main>\n{body}\n</main></body></html>\n'

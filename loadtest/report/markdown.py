@@ -42,7 +42,6 @@ def about(result: Result) -> Table:
 
 
 def table_markdown(table: Table) -> str:
-    """Return a table."""
     rule = ["---", *["---:"] * (len(table.headings) - 1)]
     lines = [f"### {table.title}\n", _row(table.headings), _row(rule), *map(_row, table.rows)]
     return "\n".join(lines + ([f"\n{table.note}"] if table.note else []))

@@ -75,7 +75,6 @@ def milliseconds(seconds: float, of: Spread) -> str:
 
 
 def stable_table(found: Stable) -> Table:
-    """Return the stable stage's table."""
     began, ended, most = found.stage
     return Table(
         "Stable stage",

@@ -18,7 +18,6 @@ OUTPUT_TOKENS: Final = 128
 
 
 def parser() -> words.Parser:
-    """Return the parser."""
     made = words.Parser(
         prog="loadtest run", description="Load an OpenAI server and report what came of it.", allow_abbrev=False
     )
@@ -108,7 +107,6 @@ def add_dataset(made: words.Parser) -> None:
 
 
 def add_trace(made: words.Parser) -> None:
-    """Add the arguments of a trace."""
     add = made.add_argument_group("trace").add_argument
     add("--time-scale", type=words.above_0, metavar="X", help="multiply times by this: 0.5 is twice as fast")
     add("--length-scale", type=words.above_0, metavar="X", help="multiply lengths by this")

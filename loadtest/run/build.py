@@ -78,7 +78,6 @@ def _trace(given: argparse.Namespace, making: Making) -> TraceReplay:
 
 
 def stages(given: argparse.Namespace, dataset: Source) -> list[Stage]:
-    """Return the stages, in their order."""
     if isinstance(dataset, TraceReplay):
         return [_replay(given, dataset)]
     limits = Limits(requests=_requests(given, dataset), seconds=given.seconds or SECONDS)

@@ -4,9 +4,10 @@ import argparse
 import os
 import platform
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
+
+from baton.contracts.installed import installed_version
 
 _DERIVED: Final = ("slos_ms", "more")
 
@@ -19,10 +20,10 @@ def now() -> str:
 def environment() -> dict[str, Any]:
     """Describe this side."""
     return {
-        "baton": _version("baton-serve"),
+        "baton": installed_version("baton-serve") or "unknown",
         "python": platform.python_version(),
-        "uvloop": _version("uvloop"),
-        "httptools": _version("httptools"),
+        "uvloop": installed_version("uvloop"),
+        "httptools": installed_version("httptools"),
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": len(os.sched_getaffinity(0)),
     }
@@ -38,10 +39,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return "inf" if value == float("inf") else value
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "unknown"

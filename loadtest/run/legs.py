@@ -86,7 +86,6 @@ class LegWatch:
 
     @property
     def note(self) -> str:
-        """What went wrong."""
         return (
             f"{len(self._failures)} looks at nodes failed, the last one: {self._failures[-1]}" if self._failures else ""
         )

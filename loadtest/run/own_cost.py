@@ -21,13 +21,11 @@ class CostMeter:
         self.cost: ClientCost | None = None  # known at the end
 
     async def __aenter__(self) -> Self:
-        """Begin."""
         self._cpu_s, self._began_s = time.process_time(), time.perf_counter()
         self._task = asyncio.create_task(self._sample())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End."""
         assert self._task is not None
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

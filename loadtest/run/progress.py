@@ -15,7 +15,6 @@ EVERY_S: Final = 0.5
 
 
 def line(label: str, taken: Taken, limits: Limits, elapsed_s: float) -> str:
-    """Return the line."""
     failed = sum(not record.ok for record in taken.records)
     of = f"/{limits.requests}" if limits.requests < 1 << 60 else ""
     until = f"/{limits.seconds:.0f}" if math.isfinite(limits.seconds) else ""

@@ -23,7 +23,6 @@ class Form:
 
     @property
     def path(self) -> str:
-        """The endpoint."""
         return "/v1/chat/completions" if self.chat else "/v1/completions"
 
     def body(self, ask: Ask) -> bytes:

@@ -33,7 +33,6 @@ class RandomPrompts:
     turns: int = 1
 
     def script(self, index: int) -> Script:
-        """Return one request."""
         key = f"{self.making.seed}/random/{index}"
         tokens, output = self.making.lengths.draw(key)
         prompt = self.making.vocabulary.prompt(key, tokens, as_text=self.making.chat)
@@ -69,7 +68,6 @@ class MultiTurn:
     turns: int
 
     def script(self, index: int) -> Script:
-        """Return one conversation."""
         return Conversation(self.making, index, self.turns)
 
 
@@ -84,7 +82,6 @@ class Conversation:
         self._said: list[tuple[str, str]] = []  # role and text
 
     def first(self) -> Ask:
-        """Return the opening."""
         self._turn, self._said = 0, []
         return self._ask()
 

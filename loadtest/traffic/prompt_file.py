@@ -12,7 +12,7 @@ from typing import Any, Final, TypeGuard
 import msgspec
 
 from baton.loadtest.errors import UsageError
-from baton.loadtest.jsonl import numbered_lines
+from baton.loadtest.files import numbered_lines
 from baton.loadtest.traffic.script import Ask, Prompt, Script, Single
 
 _OURS: Final = ("model", "stream", "stream_options", "n", "prompt", "messages", "max_tokens", "max_completion_tokens")
@@ -26,7 +26,6 @@ class PromptFile:
     turns: int = 1
 
     def script(self, index: int) -> Script:
-        """Return one line's request."""
         return Single(self.asks[index % len(self.asks)])
 
 

@@ -52,9 +52,7 @@ class Single:
     ask: Ask
 
     def first(self) -> Ask:
-        """Return it."""
         return self.ask
 
     def following(self, answer: str) -> Ask | None:  # noqa: ARG002  # `Script`'s signature
-        """Return nothing more."""
         return None

@@ -30,7 +30,6 @@ class Vocabulary:
     tokens_per_word: float = 1.0
 
     def ids(self, key: str, tokens: int) -> tuple[int, ...]:
-        """Return token ids."""
         return _ids(key, tokens, self.low, self.high)
 
     def text(self, key: str, tokens: int) -> str:
@@ -39,7 +38,6 @@ class Vocabulary:
         return " ".join(random.Random(key).choices(WORDS, k=words))
 
     def prompt(self, key: str, tokens: int, *, as_text: bool) -> tuple[int, ...] | str:
-        """Return one or the other."""
         return self.text(key, tokens) if as_text else self.ids(key, tokens)
 
 

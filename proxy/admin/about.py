@@ -2,11 +2,11 @@
 
 import re
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.installed import installed_version
 
 DISTRIBUTION: Final = "baton-serve"
 MASK: Final = "***"
@@ -16,10 +16,7 @@ _QUERY: Final = re.compile(r"(?<=\?).+")
 
 def running_version() -> str:
     """Return the version that is installed; "" where the tree runs uninstalled."""
-    try:
-        return version(DISTRIBUTION)
-    except PackageNotFoundError:
-        return ""
+    return installed_version(DISTRIBUTION)
 
 
 def settings(config: ProxyConfig) -> dict[str, Any]:

@@ -37,7 +37,6 @@ class NodeAnswer:
 
     @property
     def ok(self) -> bool:
-        """Whether the node did it."""
         return self.status is not None and 200 <= self.status < 300
 
 

@@ -20,7 +20,6 @@ _BREAKER_SEVERITY: Final = {
 
 
 def view(node: Node) -> NodeView:
-    """Return what this worker sees."""
     return NodeView(
         url=node.url,
         role=node.role,

@@ -32,7 +32,7 @@ class OverrideStore:
         """Return what is ordered now; nothing so far if nobody has written.
 
         Raises:
-            BookError: the file cannot be read.
+            OverrideStoreError: the file cannot be read.
         """
         with _told():
             try:
@@ -44,7 +44,7 @@ class OverrideStore:
         """Replace it; the caller holds the lock.
 
         Raises:
-            BookError: it cannot be written; the old one is still there.
+            OverrideStoreError: it cannot be written; the old one is still there.
         """
         with _told():
             replace_file(self._path, msgspec.json.encode(orders))
@@ -54,7 +54,7 @@ class OverrideStore:
         """Hold the lock during the block, which should not wait for anything.
 
         Raises:
-            BookError: another process holds it, and does not let go.
+            OverrideStoreError: another process holds it, and does not let go.
         """
         with _told():
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

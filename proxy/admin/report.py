@@ -38,7 +38,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return [LeavingView.model_validate(node) for node in self.leaving]
 
     def worker_view(self) -> WorkerView:
-        """What operators see of it."""
         requests = [node.requests for node in self.views()] + [node.requests for node in self.leavers()]
         admission = AdmissionView.model_validate(self.admission) if self.admission else None
         return WorkerView(

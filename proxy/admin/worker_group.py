@@ -114,7 +114,7 @@ class WorkerGroup:
         """Change the members, in this worker and in all others, or in none.
 
         Raises:
-            BookError: the change cannot be written down, or a worker that has been stopped is in the way.
+            OverrideStoreError: the change cannot be written down, or a worker that has been stopped is in the way.
         """
         if self._book is None:
             return act()

@@ -32,14 +32,11 @@ class Admission:
         *,
         members: Callable[[], int],
         waited: Callable[[float], None],
-        limit: int | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`members` counts nodes, `waited` is told how long each request waited, `limit` is that of open files."""
-        self._limit = descriptors.limit() if limit is None else limit
+        """`members` counts nodes, `waited` is told how long each request waited."""
+        self._limit = descriptors.limit()
         self._config = config
         self._members = members
-        self._clock = clock
         self._said_s = -_SILENCE_S
         self.gate = ConcurrencyLimiter(
             max_inside=config.max_requests,
@@ -78,7 +75,6 @@ class Admission:
         return self.gate.inside_for(ticket)
 
     def state(self) -> dict[str, Any]:
-        """Return what operators see."""
         return {
             "inside": self.gate.inside,
             "max_requests": self.gate.max_inside,
@@ -93,7 +89,7 @@ class Admission:
         return descriptors.budget(self._limit, self._members()).to_nodes
 
     def _say(self) -> None:
-        now_s = self._clock()
+        now_s = time.monotonic()
         if now_s - self._said_s >= _SILENCE_S:
             self._said_s = now_s
             claims, most = self.claims, self._most_connections()

@@ -52,7 +52,6 @@ class ConcurrencyLimiter:
 
     @property
     def waiting(self) -> int:
-        """How many wait."""
         return len(self._queue)
 
     def inside_for(self, ticket: Ticket) -> "ConcurrencySlot":
@@ -138,11 +137,9 @@ class ConcurrencySlot:
         self._ticket = ticket
 
     async def __aenter__(self) -> None:
-        """Wait for it."""
         await self._gate.enter(self._ticket)
 
     async def __aexit__(self, *_: object) -> None:
-        """Give it back."""
         self._gate.leave()
 
 

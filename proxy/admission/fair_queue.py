@@ -24,7 +24,6 @@ class FairQueue(Generic[T]):
         self._arrivals = 0
 
     def __len__(self) -> int:
-        """How many wait."""
         return len(self._waiting)
 
     def waiting_of(self, tenant: str) -> int:
@@ -37,7 +36,6 @@ class FairQueue(Generic[T]):
         return sum(entry[:2] <= place and entry[-1] in self._waiting for entry in self._heap)
 
     def put(self, item: T, *, tenant: str, priority: int, cost: float) -> None:
-        """Have an item wait."""
         if len(self._ends) > 2 * (len(self._counts) + _KEPT):
             self._forget()
         tag = max(self._clock, self._ends.pop(tenant, 0.0))

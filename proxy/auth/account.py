@@ -38,7 +38,6 @@ class Account:
 
     @property
     def name(self) -> str:
-        """The key's name."""
         return self.key.name
 
     @property

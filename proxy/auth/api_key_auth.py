@@ -44,7 +44,6 @@ class ApiKeyAuth:
         )
 
     def start(self) -> None:
-        """Follow the file from now on."""
         self._follower.start()
 
     async def stop(self) -> None:

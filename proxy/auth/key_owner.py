@@ -16,7 +16,6 @@ class KeyOwner:
 
     @property
     def name(self) -> str:
-        """The key's name."""
         return self._account.name
 
     def may_use(self, model: str) -> bool:

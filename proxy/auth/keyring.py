@@ -37,7 +37,6 @@ class Keyring:
         self._by_digest: dict[bytes, Account] = {}
 
     def __len__(self) -> int:
-        """How many there are."""
         return len(self._by_name)
 
     def adopt(self, keys: Sequence[Key]) -> Changes:

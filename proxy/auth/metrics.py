@@ -31,11 +31,9 @@ class AccessMetrics:
         self._requests_of = cache(self._requests.labels)  # finding a series costs more than counting
 
     def let_in(self, name: str) -> None:
-        """Count a request."""
         self._requests_of(name).inc()
 
     def refused(self, name: str, denial: Denial) -> None:
-        """Count a refusal."""
         self._refusals.labels(name or NOBODY, denial).inc()
 
     def file_is_broken(self, is_broken: bool) -> None:

@@ -71,7 +71,6 @@ class ReadingAuthMiddleware(AuthMiddleware):
     """Before what costs nothing: a key is needed, and its limits do not count."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request with a key."""
         try:
             account = self._keyring.account_of(scope["headers"])
         except AccessError as exc:

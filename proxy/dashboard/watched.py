@@ -68,11 +68,9 @@ class WatchedTrace(Trace):
         self.events: list[list[Any]] = []
 
     def waited(self, wait_s: float) -> None:
-        """It was let in just now."""
         self._inner.waited(wait_s)
 
     def leg(self, role: str, url: str) -> Leg:
-        """Begin a leg."""
         inner = self._inner.leg(role, url)
         if len(self.legs) >= MAX_LEGS:
             return inner
@@ -81,14 +79,12 @@ class WatchedTrace(Trace):
         return leg
 
     def event(self, name: str, **fields: str) -> None:
-        """Note that something happened."""
         if len(self.events) < MAX_EVENTS:
             about = " ".join(f"{key} {value}" for key, value in fields.items())
             self.events.append([round(perf_counter() - self._origin_s, 6), name, about])
         self._inner.event(name, **fields)
 
     def end(self, status: int, *, failed: bool, **fields: str | int) -> None:
-        """Note its end."""
         self._inner.end(status, failed=failed, **fields)
         self._ended()
 

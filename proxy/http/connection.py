@@ -68,25 +68,21 @@ class Connection(asyncio.Protocol):
             head.result().close()
 
     def abandon(self) -> None:
-        """Close it now."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
 
     def pause(self) -> None:
-        """Read no more for now."""
         if self._transport is not None and self._is_alive():
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Read on."""
         if self._transport is not None and self._is_alive():
             self._transport.resume_reading()
 
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by inheritance
 
     def data_received(self, data: bytes) -> None:
@@ -120,14 +116,12 @@ class Connection(asyncio.Protocol):
     # httptools' callbacks
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
         self._headers = []
         self._head_bytes = 0
         if self._answer is not None:  # behind a complete one, or before it was read
             raise ValueError("an answer that nobody asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > MAX_HEAD_BYTES:
             raise ValueError("the head is too long")
@@ -144,7 +138,6 @@ class Connection(asyncio.Protocol):
             head.set_result(self._answer)
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
         self._pieces.append(body)
 
     def on_message_complete(self) -> None:

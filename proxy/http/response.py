@@ -135,7 +135,6 @@ class UpstreamResponse:
     # What the connection calls.
 
     def arrived(self, data: bytes) -> None:
-        """Take a piece of the body."""
         if self._sink is not None:
             try:
                 if self._sink(data):
@@ -152,7 +151,6 @@ class UpstreamResponse:
         self._wake()
 
     def end(self, error: UpstreamError | None = None) -> None:
-        """Nothing more will come."""
         if not self._ended:
             self._read_on()  # the connection is the next request's
             self._ended, self._error = True, error

@@ -63,7 +63,6 @@ class Acceptor:
         self._said_s = -_SILENCE_S
 
     def start(self) -> None:
-        """Accept from now on."""
         self._sock.setblocking(False)
         self._loop.add_reader(self._sock, self._accept)
 

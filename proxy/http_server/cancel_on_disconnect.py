@@ -22,7 +22,6 @@ class CancelOnDisconnect:
         self._task: asyncio.Task[object] | None = None
 
     async def __aenter__(self) -> None:
-        """Begin to notice."""
         self._task = asyncio.current_task()
         if not self._writer.tell_when_gone(self._gone):
             raise ClientGoneError
@@ -30,7 +29,6 @@ class CancelOnDisconnect:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Notice no more."""
         self._writer.tell_when_gone(None)
         if self._is_gone and kind is asyncio.CancelledError:
             assert self._task is not None

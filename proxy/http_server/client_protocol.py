@@ -126,7 +126,6 @@ class ClientProtocol(HeadProtocol):
     _is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin a connection."""
         self._watch = StallWatchdog(transport, self.stall_timeout_s, self._drop)
         self._direct = transport
         if transport.get_extra_info("sslcontext") is not None:
@@ -163,7 +162,6 @@ class ClientProtocol(HeadProtocol):
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End it."""
         self._watch.stop()
         super().connection_lost(exc)
         if self.answering is not None:

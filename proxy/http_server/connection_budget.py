@@ -87,7 +87,6 @@ class ConnectionClaim:
         self._connections = _BOTH_LEGS
 
     def __exit__(self, *_: object) -> None:
-        """Give back what is left."""
         self._claims.leave(self._connections)
 
     def streams(self) -> None:

@@ -55,7 +55,6 @@ class FileWatcher(Generic[T]):
         take(read())
 
     def start(self) -> None:
-        """Follow from now on."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:

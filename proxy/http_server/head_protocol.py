@@ -37,7 +37,6 @@ class HeadProtocol(WaitingProtocol):
                 self._refuse_unfinished()
 
     def on_message_begin(self) -> None:
-        """A head begins."""
         self._head_is_open = True
         super().on_message_begin()
 
@@ -57,16 +56,13 @@ class HeadProtocol(WaitingProtocol):
         self.headers = []
 
     def on_chunk_header(self) -> None:
-        """A chunk begins."""
         self._hands_over = True
 
     def on_body(self, body: bytes) -> None:
-        """Some of the body has come."""
         self._hands_over = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request has come."""
         self._hands_over = True
         super().on_message_complete()
 

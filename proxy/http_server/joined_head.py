@@ -42,7 +42,6 @@ class HeadJoiner:
             self._watch.start()
 
     def flush(self) -> None:
-        """Write what is held."""
         if self._head:
             data, self._head = self._head, b""
             if not self._transport.is_closing():

@@ -35,7 +35,6 @@ class StallWatchdog:
             self._again()
 
     def stop(self) -> None:
-        """Watch no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -31,7 +31,6 @@ class TlsFiles:
 
     @property
     def paths(self) -> list[Path]:
-        """All of them."""
         return [self.certificate, self.key, *([self.client_authorities] if self.client_authorities else [])]
 
 
@@ -47,7 +46,6 @@ class Tls:
         )
 
     def start(self) -> None:
-        """Follow the files from now on."""
         self._follower.start()
 
     async def stop(self) -> None:

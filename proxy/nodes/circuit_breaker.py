@@ -142,7 +142,6 @@ class _Window:
         self._buckets: deque[list[int]] = deque()  # [number of the bucket, outcomes, failures], oldest first
 
     def add(self, now_s: float, *, failed: bool) -> None:
-        """Count one outcome."""
         number = math.floor(now_s / self._bucket_s)
         while self._buckets and self._buckets[0][0] <= number - BUCKETS:
             self._buckets.popleft()
@@ -157,5 +156,4 @@ class _Window:
         return sum(bucket[2] for bucket in self._buckets) / outcomes if outcomes >= MIN_OUTCOMES else 0.0
 
     def clear(self) -> None:
-        """Forget all."""
         self._buckets.clear()

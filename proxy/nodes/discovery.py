@@ -41,14 +41,12 @@ class StaticSource:
         self._urls = tuple(dict.fromkeys(url.rstrip("/") for url in urls))
 
     async def start(self, publish: Publish) -> None:
-        """Publish them, once."""
         publish(self._urls)
 
     async def stop(self) -> None:
         """Nothing runs."""
 
     def describe(self) -> dict[str, Any]:
-        """Say where the source stands."""
         return {"name": self.name, "urls": list(self._urls)}
 
 
@@ -62,20 +60,16 @@ class AdminSource:
         self._publish: Publish | None = None
 
     async def start(self, publish: Publish) -> None:
-        """Publish from now on."""
         self._publish = publish
 
     async def stop(self) -> None:
-        """Publish no more."""
         self._publish = None
 
     def add(self, url: str) -> None:
-        """Name one more URL."""
         self._urls[url] = None
         self._tell()
 
     def discard(self, url: str) -> None:
-        """Name it no more."""
         self._urls.pop(url, None)
         self._tell()
 
@@ -90,7 +84,6 @@ class AdminSource:
         return tuple(self._urls)
 
     def describe(self) -> dict[str, Any]:
-        """Say where the source stands."""
         return {"name": self.name, "urls": list(self._urls)}
 
     def _tell(self) -> None:

@@ -78,11 +78,9 @@ class HealthProbe:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin probing."""
         self._task = asyncio.create_task(self._run())
 
     def wake(self) -> None:
-        """Probe at once."""
         self._woken.set()
 
     async def stop(self) -> None:

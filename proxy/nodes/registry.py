@@ -36,14 +36,10 @@ _NO_FAULT: Final = frozenset(
 
 
 class Listener(Protocol):
-    """Follows who is a member. Called at once, so it must not wait or raise."""
-
-    def joined(self, node: Node) -> None:
-        """A node is a member from now on."""
-        ...
+    """Follows who is a member no more. Called at once, so it must not wait or raise."""
 
     def left(self, node: Node) -> None:
-        """It is none any more; requests that it carries go on."""
+        """A node is no member any more; requests that it carries go on."""
         ...
 
     def restarted(self, node: Node) -> None:
@@ -81,11 +77,9 @@ class NodeRegistry:
         self.on_forgotten: Callable[[AdminOverrides], None] = lambda _: None
 
     def all(self) -> list[Node]:
-        """Return every member."""
         return [*self.prefill, *self.decode]
 
     def of(self, role: Role) -> list[Node]:
-        """Return the members of one role."""
         return self.prefill if role == "prefill" else self.decode
 
     def find(self, url: str) -> list[Node]:
@@ -93,10 +87,8 @@ class NodeRegistry:
         return [node for node in self.all() if node.url == url]
 
     def listen(self, listener: Listener) -> None:
-        """Tell a listener of every member that there is and every change from now on."""
+        """Tell a listener of every change from now on."""
         self._listeners.append(listener)
-        for node in self.all():
-            listener.joined(node)
 
     async def start(self) -> None:
         """Ask the sources and begin probing; returns without waiting for an answer."""
@@ -112,7 +104,6 @@ class NodeRegistry:
                     await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """Stop probing and asking."""
         for sources in self._sources.values():
             for source in sources:
                 await source.stop()
@@ -254,8 +245,6 @@ class NodeRegistry:
         watch = self._watches[node] = HealthProbe(node, self._prober, self._restarted)
         watch.start()
         logger.info("node joined", extra={"url": url, "role": role, "slot": node.slot})
-        for listener in self._listeners:
-            listener.joined(node)
 
     def _leave(self, node: Node) -> None:
         self.of(node.role).remove(node)

@@ -31,7 +31,6 @@ class Roster:
         self._removed = set(urls)
 
     def restore(self, url: str) -> None:
-        """Take a removal back."""
         self._removed.discard(url)
 
     def wanted(self) -> list[str]:

@@ -57,6 +57,5 @@ async def relay_stream(answer: UpstreamResponse, client: ClientResponse) -> None
 
 
 async def relay_whole(answer: UpstreamResponse, body: bytes, client: ClientResponse) -> None:
-    """Send a whole answer."""
     head = [*headers.to_relay(answer.headers), (b"content-length", b"%d" % len(body))]
     await client.start(answer.status, head, body, streams=False)

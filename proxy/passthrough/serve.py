@@ -53,7 +53,6 @@ class PassThrough(RequestHandler):
     async def answer_until(
         self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: ClientResponse
     ) -> None:
-        """Pass one request on."""
         route = route_of(scope["method"], scope["path"])
         assert route is not None  # `FrontDoor` has looked
         body = await read_body(scope, receive, self._max_body_bytes)

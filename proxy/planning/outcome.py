@@ -38,7 +38,6 @@ class DecodeFailed:
     answered: NodeAnsweredError | None = None  # its own 5xx, if that was in OpenAI's shape
 
     def error(self) -> ProxyError:
-        """Return what the client gets."""
         return self.answered or BadGatewayError(f"the decode node failed: {self.message}")
 
 

@@ -57,7 +57,6 @@ class RetryPolicy:
         self._max_attempts = max_attempts
 
     def arrived(self) -> None:
-        """Count a request."""
         self._budget.earn()
 
     def denied(self, history: History, left_s: float) -> RetryDenial | None:

@@ -19,7 +19,6 @@ class FairShare:
         self._unit_s = 0.0  # the time at which an amount counts as it is
 
     def add(self, slot: int, amount: float, now_s: float) -> None:
-        """A node is given work."""
         if self.unit(now_s) > _LARGE or not self._given:
             self._rescale(now_s)
         counts = amount * self.unit(now_s)
@@ -40,7 +39,6 @@ class FairShare:
         return times * (self._total + amount * unit) / nodes + slack * unit
 
     def forget(self, slot: int) -> None:
-        """A node has left."""
         self._total -= self._given.pop(slot, 0.0)
 
     def _rescale(self, now_s: float) -> None:

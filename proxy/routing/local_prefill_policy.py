@@ -11,21 +11,8 @@ Pure: amounts are bytes of prompt in flight, which the proxy counts itself.
 """
 
 from enum import StrEnum
-from typing import Protocol
 
-
-class Decoder(Protocol):
-    """What is to be known of a decode node."""
-
-    @property
-    def slot(self) -> int:
-        """A small number of its own."""
-        ...
-
-    @property
-    def own_prompt_bytes(self) -> int:
-        """Prompts in flight that it computes itself."""
-        ...
+from baton.proxy.nodes.node import Node
 
 
 class Verdict(StrEnum):
@@ -45,7 +32,7 @@ class LocalPrefillPolicy:
         self._max_own = max_own_bytes
         self._busy: set[int] = set()  # slots
 
-    def decide(self, new_bytes: int, node: Decoder) -> Verdict:
+    def decide(self, new_bytes: int, node: Node) -> Verdict:
         """Say whether the decode node had better compute the prompt.
 
         Args:
@@ -57,22 +44,19 @@ class LocalPrefillPolicy:
             return Verdict.LOCAL
         return Verdict.BUSY if new_bytes < self._local_below else Verdict.ELSEWHERE
 
-    def may_compute(self, new_bytes: int, node: Decoder) -> bool:
+    def may_compute(self, new_bytes: int, node: Node) -> bool:
         """Whether a decode node may be given another prompt to compute; an idle one may, however long it is."""
         return not node.own_prompt_bytes or node.own_prompt_bytes + new_bytes <= self._max_own
 
-    def joined(self, node: Decoder) -> None:
-        """A node is a member from now on."""
-
-    def left(self, node: Decoder) -> None:
-        """It is none any more, and its slot may be given to another."""
+    def left(self, node: Node) -> None:
+        """A node is no member any more, and its slot may be given to another."""
         self._busy.discard(node.slot)
 
-    def restarted(self, node: Decoder) -> None:
+    def restarted(self, node: Node) -> None:
         """It has nothing to compute."""
         self._busy.discard(node.slot)
 
-    def _is_busy(self, node: Decoder) -> bool:
+    def _is_busy(self, node: Node) -> bool:
         """From half of what it may have, until a quarter."""
         if node.own_prompt_bytes * 2 >= self._max_own:
             self._busy.add(node.slot)

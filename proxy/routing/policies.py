@@ -10,12 +10,13 @@ from hashlib import blake2b
 from itertools import islice
 from math import inf
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
-from baton.proxy.routing.candidates import C, Candidate, Candidates
+from baton.proxy.nodes.node import Node
+from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.fair_share import FairShare
-from baton.proxy.routing.prefix_index import MAX_ENTRIES, PrefixIndex, depth_of, each
+from baton.proxy.routing.prefix_index import PrefixIndex, depth_of, each
 from baton.proxy.routing.prefixes import CHUNK_BYTES, Prefixes
 
 _load: Final = attrgetter("load")
@@ -37,15 +38,15 @@ class Policy(Protocol):
 
     reads_prompts: bool  # whether it looks at `Work.prefixes`
 
-    def choose(self, work: Work, candidates: Candidates[C]) -> C:
+    def choose(self, work: Work, candidates: Candidates) -> Node:
         """Return the candidate that shall get the work."""
         ...
 
-    def seen_bytes(self, work: Work, node: Candidate, /) -> int:
+    def seen_bytes(self, work: Work, node: Node, /) -> int:
         """How much of the prompt a node is believed to have, before it gets the work."""
         ...
 
-    def given(self, work: Work, node: Candidate) -> None:
+    def given(self, work: Work, node: Node) -> None:
         """A node has got the work."""
         ...
 
@@ -59,11 +60,11 @@ class _Forgetful:
 
     reads_prompts = False
 
-    def seen_bytes(self, _work: Work, _node: Candidate) -> int:
+    def seen_bytes(self, _work: Work, _node: Node) -> int:
         """Nothing is known."""
         return 0
 
-    def given(self, work: Work, node: Candidate) -> None:
+    def given(self, work: Work, node: Node) -> None:
         """Nothing to remember."""
 
     def forget(self, slot: int) -> None:
@@ -73,8 +74,7 @@ class _Forgetful:
 class LeastLoad(_Forgetful):
     """The node with the least work; of several, each in its turn."""
 
-    def choose(self, work: Work, candidates: Candidates[C]) -> C:
-        """Return the least loaded candidate."""
+    def choose(self, work: Work, candidates: Candidates) -> Node:
         nodes = candidates.nodes
         start = work.turn % len(nodes)
         return min(nodes[start:] + nodes[:start], key=_load)
@@ -83,7 +83,7 @@ class LeastLoad(_Forgetful):
 class PowerOfTwo(_Forgetful):
     """The better one of two drawn nodes: several proxies that know little of each other do not all choose the same."""
 
-    def choose(self, work: Work, candidates: Candidates[C]) -> C:
+    def choose(self, work: Work, candidates: Candidates) -> Node:
         """Return the less loaded of two."""
         nodes = candidates.nodes
         others = len(nodes) - 1
@@ -96,8 +96,7 @@ class PowerOfTwo(_Forgetful):
 class RoundRobin(_Forgetful):
     """One after the other, whatever their load."""
 
-    def choose(self, work: Work, candidates: Candidates[C]) -> C:
-        """Return the next candidate."""
+    def choose(self, work: Work, candidates: Candidates) -> Node:
         return candidates.nodes[work.turn % len(candidates.nodes)]
 
 
@@ -110,11 +109,10 @@ class ConsistentHash(_Forgetful):
     _POINTS: Final = 64  # of each node on the ring
 
     def __init__(self) -> None:
-        self._rings: WeakKeyDictionary[Candidates[Any], list[tuple[int, int]]] = WeakKeyDictionary()
+        self._rings: WeakKeyDictionary[Candidates, list[tuple[int, int]]] = WeakKeyDictionary()
         self._otherwise = LeastLoad()
 
-    def choose(self, work: Work, candidates: Candidates[C]) -> C:
-        """Return the key's candidate."""
+    def choose(self, work: Work, candidates: Candidates) -> Node:
         if not work.key:
             return self._otherwise.choose(work, candidates)
         ring = self._rings.get(candidates)
@@ -140,11 +138,11 @@ class PrefixAffinity:
     _DEEPEST: Final = 8  # nodes looked at that have seen most of the prompt
     _WINDOW: Final = 16  # further nodes looked at, others each time
 
-    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
-        self._index = PrefixIndex(max_entries)
+    def __init__(self) -> None:
+        self._index = PrefixIndex()
         self._shares = FairShare()
 
-    def choose(self, work: Work, candidates: Candidates[C]) -> C:
+    def choose(self, work: Work, candidates: Candidates) -> Node:
         """Return the candidate with the least work once this request is on it."""
         unit, given = self._shares.unit(work.now_s), self._shares.given
         nodes = len(candidates.nodes)
@@ -160,13 +158,13 @@ class PrefixAffinity:
                 best, least = node, rank
         return best or min(window, key=lambda node: given(node.slot))
 
-    def seen_bytes(self, work: Work, node: Candidate) -> int:
+    def seen_bytes(self, work: Work, node: Node) -> int:
         """Whole chunks that it was given before."""
         if not work.prefixes:
             return 0
         return CHUNK_BYTES * depth_of(self._index.matches(work.prefixes, 1 << node.slot), node.slot)
 
-    def given(self, work: Work, node: Candidate) -> None:
+    def given(self, work: Work, node: Node) -> None:
         """Remember that it has seen this prompt."""
         self._shares.add(node.slot, work.prompt_bytes - self.seen_bytes(work, node), work.now_s)
         self._index.add(work.prefixes, node.slot)
@@ -176,7 +174,7 @@ class PrefixAffinity:
         self._index.forget(slot)
         self._shares.forget(slot)
 
-    def _seen(self, prefixes: Prefixes, candidates: Candidates[C], window: Iterable[C]) -> dict[int, int]:
+    def _seen(self, prefixes: Prefixes, candidates: Candidates, window: Iterable[Node]) -> dict[int, int]:
         """How many leading prefixes have been seen by the nodes that are looked at, by slot."""
         seen = {node.slot: 0 for node in window}
         bits = sum(1 << slot for slot in seen)

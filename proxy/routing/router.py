@@ -23,7 +23,7 @@ class Router:
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._turn = 0
-        self._candidates: dict[tuple[Node, ...], Candidates[Node]] = {}
+        self._candidates: dict[tuple[Node, ...], Candidates] = {}
 
     @property
     def reads_prompts(self) -> bool:
@@ -46,11 +46,8 @@ class Router:
         self._policy.given(work, node)
         return Choice(node, work.prompt_bytes - seen_bytes)
 
-    def joined(self, node: Node) -> None:
-        """A node is a member from now on."""
-
     def left(self, node: Node) -> None:
-        """It is none any more, and its slot may be given to another."""
+        """A node is no member any more, and its slot may be given to another."""
         self._policy.forget(node.slot)
         self._candidates.clear()
 
@@ -58,7 +55,7 @@ class Router:
         """Its cache is empty."""
         self._policy.forget(node.slot)
 
-    def _in_order(self, nodes: tuple[Node, ...]) -> Candidates[Node]:
+    def _in_order(self, nodes: tuple[Node, ...]) -> Candidates:
         if (known := self._candidates.get(nodes)) is not None:
             return known
         if len(self._candidates) == _KEPT:

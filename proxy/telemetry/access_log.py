@@ -62,11 +62,9 @@ class AccessLog(Collector):
         return self.which == "all" or (self.which == "errors" and (broken or not 0 < status < 400))
 
     def add(self, entry: Entry) -> None:
-        """Write a line, soon."""
         self._queue.offer(entry)
 
     def start(self) -> None:
-        """Start the thread."""
         if self.which != "off":
             self._queue.start()
 

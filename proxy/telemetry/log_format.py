@@ -27,7 +27,6 @@ class JsonFormat(logging.Formatter):
     """One object a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
         stack = _stack(record)
         fields = fields_of(record) | ({"exception": stack} if stack else {})
         return as_json(record.created, record.levelname, record.name, record.getMessage(), fields).decode()

@@ -131,15 +131,12 @@ class Metrics:
         self._waits.observe(wait_s)
 
     def decided(self, plan: Plan) -> None:
-        """Count a plan."""
         self._decisions_of(plan.path, plan.label).inc()
 
     def leg_failed(self, role: str, kind: FailureKind) -> None:
-        """Count a failed leg."""
         self._leg_failures.labels(role, kind).inc()
 
     def retried(self, leg: Role, following: Literal["another_node", "recompute"]) -> None:
-        """Count a further attempt."""
         self._retries.labels(leg, following).inc()
 
     def denied(self, leg: Role, reason: RetryDenial) -> None:
@@ -159,7 +156,6 @@ class Metrics:
         self._cancels.labels(result).inc(transfers)
 
     def began(self) -> None:
-        """Count a request as in flight."""
         self._in_flight.inc()
 
     def ended(self, endpoint: str, record: RequestRecord, duration_s: float) -> None:
@@ -178,7 +174,6 @@ class Metrics:
         return list(self._registry.collect())
 
     def render(self) -> bytes:
-        """Return them as text."""
         return render(self.collect())
 
 

@@ -28,7 +28,6 @@ class RequestTelemetry:
         metrics.registry.register(self.access_log)
 
     def start(self) -> None:
-        """Begin to export and to write."""
         self.tracing.start()
         self.access_log.start()
 

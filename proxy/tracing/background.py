@@ -29,7 +29,6 @@ class Background(Generic[T]):
         self.dropped = 0
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def offer(self, item: T) -> None:

@@ -29,10 +29,10 @@ _SERVICE: Final = "baton-proxy"
 class Exporter(SpanProcessor):
     """Makes spans, and sends those that have ended."""
 
-    def __init__(self, endpoint: str, sender: SpanExporter | None = None) -> None:
-        """`endpoint` is the collector's URL; without a path it is the usual one. `sender` replaces OTLP."""
+    def __init__(self, endpoint: str) -> None:
+        """`endpoint` is the collector's URL; without a path it is the usual one."""
         _hush()
-        self._sender = sender or OTLPSpanExporter(endpoint=_with_path(endpoint), timeout=POST_TIMEOUT_S)
+        self._sender: SpanExporter = OTLPSpanExporter(endpoint=_with_path(endpoint), timeout=POST_TIMEOUT_S)
         self._queue: Background[ReadableSpan] = Background(
             "spans", self._send, most=MOST, batch=BATCH, gather_s=GATHER_S
         )
@@ -46,7 +46,6 @@ class Exporter(SpanProcessor):
         self.tracer = provider.get_tracer("baton.proxy")
 
     def start(self) -> None:
-        """Start the thread."""
         self._queue.start()
 
     def stop(self) -> None:
@@ -55,7 +54,6 @@ class Exporter(SpanProcessor):
         self._sender.shutdown()
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Take a span that has ended."""
         self._queue.offer(span)
 
     def counts(self) -> dict[str, int]:

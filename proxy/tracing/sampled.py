@@ -41,7 +41,6 @@ class SampledLeg(Leg):
             self.line += b"tracestate: %b\r\n" % state.encode("latin-1")
 
     def event(self, name: str) -> None:
-        """Note that something happened."""
         self._span.add_event(name)
 
     def end(self, problem: str = "") -> None:
@@ -67,18 +66,15 @@ class SampledTrace(Trace):
         self.trace_id = f"{self._span.get_span_context().trace_id:032x}"
 
     def waited(self, wait_s: float) -> None:
-        """It was let in just now."""
         now_ns = time.time_ns()
         began_ns = now_ns - int(wait_s * NANOSECONDS)
         self._tracer.start_span("admission", self._children, start_time=began_ns).end(now_ns)
 
     def leg(self, role: str, url: str) -> Leg:
-        """Begin a leg."""
         about = {"baton.role": role, "baton.node": url}
         return SampledLeg(self._tracer.start_span(f"{role} leg", self._children, SpanKind.CLIENT, about))
 
     def event(self, name: str, **fields: str) -> None:
-        """Note that something happened."""
         self._span.add_event(name, fields)
 
     def end(self, status: int, *, failed: bool, **fields: str | int) -> None:

@@ -25,7 +25,6 @@ class Trace:
         """It was let in just now."""
 
     def leg(self, role: str, url: str) -> Leg:
-        """Begin a leg."""
         del role, url
         return _NO_LEG
 

@@ -33,7 +33,6 @@ class Tracing(Collector):
         """Export what is left, for a moment. Blocks."""
 
     def collect(self) -> list[Metric]:
-        """Return what became of spans."""
         return []
 
 
@@ -61,7 +60,6 @@ class SamplingTracer(Tracing):
         return self._make(self._tracer, method, route, request_id, self._under(parent, headers))
 
     def start(self) -> None:
-        """Begin to export."""
         self._exporter.start()
 
     def stop(self) -> None:
@@ -69,7 +67,6 @@ class SamplingTracer(Tracing):
         self._exporter.stop()
 
     def collect(self) -> list[Metric]:
-        """Return what became of spans."""
         found = CounterMetricFamily("baton_trace_spans", "Spans, by what became of them", labels=("result",))
         for result, spans in self._exporter.counts().items():
             found.add_metric((result,), spans)

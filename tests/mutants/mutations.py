@@ -229,7 +229,7 @@ MUTATIONS: Final = [
     ),
     *_of(
         "proxy/http_server/connection_budget.py",
-        f"{UNIT}/proxy",
+        f"{UNIT}/proxy/http_server",
         (
             "        if self.connections + _BOTH_LEGS > self._most():\n",
             "        if self.connections + _BOTH_LEGS > self._most() + 1:\n",

@@ -32,7 +32,6 @@ class Relay:
         self._session: aiohttp.ClientSession | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Serve one request."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return

@@ -10,7 +10,6 @@ PATHS: Final = ("/v1/completions", "/v1/chat/completions")
 
 
 def arguments() -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--prefill", required=True)
@@ -24,5 +23,4 @@ def prefill_body(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(app: Any, port: int) -> None:
-    """Serve until SIGTERM."""
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning", access_log=False, backlog=4096)

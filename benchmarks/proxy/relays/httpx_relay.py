@@ -11,7 +11,6 @@ from benchmarks.proxy.relays.common import PATHS, arguments, prefill_body, run
 
 
 def make_app(prefill_url: str, decode_url: str) -> FastAPI:
-    """Return the application."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 
     @asynccontextmanager

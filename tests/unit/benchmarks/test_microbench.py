@@ -11,7 +11,6 @@ from benchmarks.microbench.__main__ import measure, parser
 from benchmarks.microbench.children import Children, PartError
 from benchmarks.microbench.figures import Figure, Target, from_plain, line, number, spread, to_plain
 from benchmarks.microbench.planner import contiguous, in_runs
-from benchmarks.microbench.pushes import in_turn
 from benchmarks.microbench.rank import KvShape, PlayedTransfer
 from tests.unit.benchmarks.microbench_parts import FIGURES
 
@@ -66,11 +65,6 @@ def test_a_spread_keeps_what_a_median_hides() -> None:
     """One sample in fifty that is slow shows in mean, 99 % and maximum."""
     assert spread([1.0] * 98 + [51.0] * 2, 10.0) == (20.0, 10.0, 510.0, 510.0)
     assert spread([7.0]) == (7.0, 7.0, 7.0, 7.0)
-
-
-def test_rounds_are_compared_one_by_one() -> None:
-    """A disturbance that slows a whole round down changes no ratio."""
-    assert in_turn([2.0, 20.0], [1.0, 10.0]) == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("run", [1, 8])

@@ -12,6 +12,7 @@ from benchmarks.plan_check.__main__ import load, load_argv, parser, rate_per_s
 from benchmarks.plan_check.figures import Comparison, Runs, compare
 from benchmarks.plan_check.quiet import Quiet
 from benchmarks.plan_check.report import as_plain, markdown
+from benchmarks.usage import OtherCpu
 from tests.unit.loadtest.records import record
 
 CALIBRATION = Calibration(
@@ -77,7 +78,7 @@ def test_the_rate_keeps_the_prefill_node_as_busy_as_asked() -> None:
     assert rate_per_s(given, CALIBRATION) == pytest.approx(0.6 / 0.18, rel=0.1)
 
 
-class Host:
+class Host(OtherCpu):
     """Takes from a measurement what it is told to."""
 
     def __init__(self, *stolen_cores: float) -> None:

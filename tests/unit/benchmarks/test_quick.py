@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.harness import Spread
 from benchmarks.microbench.children import PartError
-from benchmarks.proxy.figures import Spread
 from benchmarks.quick import __main__ as command
 from benchmarks.quick.connector import calibration
 from benchmarks.quick.ratios import (
@@ -24,12 +24,12 @@ from benchmarks.quick.ratios import (
 THEN = Spread(1.0, 0.9, 1.1)
 
 
-def three(folder: Path) -> Iterator[Sample]:
+def three() -> Iterator[Sample]:
     """A part with one figure in three rounds."""
     yield from (Sample("a ÷ b", ratio) for ratio in (1.2, 1.0, 1.1))
 
 
-def broken(folder: Path) -> Iterator[Sample]:
+def broken() -> Iterator[Sample]:
     """A part that fails behind its first round."""
     yield Sample("c ÷ d", 2.0)
     raise PartError("it did not come up")

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from benchmarks.usage import OtherCpu, cpu_s, memory, others_cpu_s, tree
+from benchmarks.usage import OtherCpu, cpu_s, memory, tree
 
 BURN = "import time\nwhile time.process_time() < 0.15: pass\n"
 # A process that leaves its work to a child that ends, and to one that stays.
@@ -18,8 +18,8 @@ PROGRAM = (
 
 
 def test_cpu_of_children_counts_whether_they_live_or_have_ended() -> None:
-    """For a tree, and for everything but a tree; what this machine's other processes used is less."""
-    others_s, other_cpu = others_cpu_s([]), OtherCpu(os.getpid())
+    """What others used is never less than nothing."""
+    other_cpu = OtherCpu(os.getpid())
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -29,8 +29,6 @@ def test_cpu_of_children_counts_whether_they_live_or_have_ended() -> None:
     assert used_s >= 0.28  # ticks are cut off
     assert held.rss_bytes >= held.pss_bytes > 0
     assert len(processes) == 2
-    assert others_cpu_s([]) - others_s >= 0.28
-    assert others_cpu_s([os.getpid()]) < others_cpu_s([])
     assert other_cpu.other_cores() >= 0.0
     assert other_cpu.stolen_cores() >= 0.0
 

@@ -5,7 +5,6 @@ from typing import Any
 import httpx
 import pytest
 
-from baton.contracts.configuration.schema import BatonConfig, ProxyConfig
 from baton.contracts.http import error_body
 from baton.deploy import admin_command
 
@@ -107,13 +106,6 @@ def test_without_a_token_file_nothing_is_asked(
     assert admin_command.main(["--token-file", "/no/such", "nodes"], proxy.transport) == admin_command.EXIT_REFUSED
     assert "/no/such" in capsys.readouterr().err
     assert proxy.asked == []
-
-
-def test_the_proxy_of_this_machine_is_asked_by_default() -> None:
-    """At loopback where it listens on every address, over TLS where it serves so."""
-    assert admin_command.own_url(BatonConfig()) == "http://127.0.0.1:8000"
-    everywhere = ProxyConfig(host="::", port=9, tls_cert_file=Path("c"))
-    assert admin_command.own_url(BatonConfig(proxy=everywhere)) == "https://[::1]:9"
 
 
 def test_a_proxy_that_does_not_answer_is_named(token_file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks.overlap.figures import Cell, Measured, Sample
 from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts, rotated, wait_until_quiet
+from benchmarks.usage import OtherCpu
 
 CELL = Cell(200, 16, 512)
 
@@ -23,7 +24,7 @@ class Recorder:
         return Sample(seconds=float(len(self.prompts)))
 
 
-class Meter:
+class Meter(OtherCpu):
     """Says what it was told to, one value per question, then nothing is running."""
 
     def __init__(self, *cores: float) -> None:
@@ -106,10 +107,10 @@ async def test_waiting_for_a_quiet_machine_ends_when_it_is_or_when_patience_does
     """Bounded, whatever others do."""
     meter = Meter(0.9, 0.0, 0.9)
 
-    await wait_until_quiet(meter, Effort(samples=1, extra_rounds=0, max_other_cores=0.1, patience_s=5))
+    await wait_until_quiet(meter, 0.1, patience_s=5)
     assert meter.cores == [0.9]
 
-    await wait_until_quiet(meter, Effort(samples=1, extra_rounds=0, max_other_cores=0.1, patience_s=0.1))
+    await wait_until_quiet(meter, 0.1, patience_s=0.1)
     assert meter.cores == []
 
 

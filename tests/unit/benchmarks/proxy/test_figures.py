@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.harness import Spread
 from benchmarks.proxy.figures import (
     ADDED,
     ASGI,
@@ -12,7 +13,6 @@ from benchmarks.proxy.figures import (
     REQUEST,
     STRETCH,
     Sample,
-    Spread,
     Target,
     over_rounds,
     ratio,

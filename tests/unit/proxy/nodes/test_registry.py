@@ -34,9 +34,6 @@ class Heard:
     def __init__(self) -> None:
         self.told: list[tuple[str, str, int]] = []
 
-    def joined(self, node: Node) -> None:
-        self.told.append(("joined", node.url, node.slot))
-
     def left(self, node: Node) -> None:
         self.told.append(("left", node.url, node.slot))
 
@@ -106,20 +103,15 @@ async def test_lists_change_in_place() -> None:
         assert [node.url for node in held] == ["http://e"]
 
 
-async def test_listeners_hear_of_members_old_and_new() -> None:
-    """One that comes late is told who is there already."""
+async def test_listeners_hear_of_members_that_leave() -> None:
+    """What they remember of a slot is of no use to the next member that has it."""
     async with members() as found:
         heard = Heard()
         found.listen(heard)
         found.add("decode", "http://e")
         found.remove(found.prefill[0])
 
-        assert heard.told == [
-            ("joined", "http://p", 0),
-            ("joined", "http://d", 1),
-            ("joined", "http://e", 2),
-            ("left", "http://p", 0),
-        ]
+        assert heard.told == [("left", "http://p", 0)]
 
 
 async def test_nothing_of_a_node_that_left_goes_on() -> None:

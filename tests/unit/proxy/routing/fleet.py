@@ -1,24 +1,16 @@
 """Nodes as a policy sees them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from baton.proxy.nodes.node import Node
 from baton.proxy.routing.candidates import Candidates
 
 
-@dataclass(eq=False)
-class Fake:
+def idle(slot: int, load: float = 0.0) -> Node:
     """A node with nothing but a load."""
-
-    slot: int
-    load: float = 0.0
-
-    @property
-    def url(self) -> str:
-        """Its name."""
-        return f"http://node-{self.slot}"
+    return Node(url=f"http://node-{slot}", role="prefill", slot=slot, load=load)
 
 
-def fleet(loads: Sequence[float]) -> Candidates[Fake]:
+def fleet(loads: Sequence[float]) -> Candidates:
     """Make a node of each load."""
-    return Candidates([Fake(slot, load) for slot, load in enumerate(loads)])
+    return Candidates([idle(slot, load) for slot, load in enumerate(loads)])

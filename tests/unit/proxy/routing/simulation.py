@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from baton.loadtest.trace import BLOCK_TOKENS, TracedRequest
+from baton.proxy.nodes.node import Node
 from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.policies import Policy, Work
 from baton.proxy.routing.prefixes import CHUNK_BYTES
@@ -12,24 +13,17 @@ from baton.proxy.routing.prefixes import CHUNK_BYTES
 BYTES_PER_TOKEN = CHUNK_BYTES // BLOCK_TOKENS
 
 
-@dataclass(eq=False)
-class SimulatedNode:
+@dataclass(eq=False, kw_only=True)
+class SimulatedNode(Node):
     """Computes one prompt after the other, and keeps the blocks that it used last."""
 
-    slot: int
     tokens_per_s: float
     cache_blocks: int
-    load: float = 0.0  # bytes of prompt in flight, as the proxy counts them
     computed_tokens: int = 0
     cached_tokens: int = 0
     free_at_s: float = 0.0
     cache: OrderedDict[int, None] = field(default_factory=OrderedDict)
     in_flight: list[tuple[float, float]] = field(default_factory=list)  # end in s, bytes
-
-    @property
-    def url(self) -> str:
-        """Its name."""
-        return f"http://node-{self.slot}"
 
     def catch_up(self, now_s: float) -> None:
         """Let go of the prompts that are done by now."""
@@ -66,7 +60,16 @@ def simulate(
     policy: Policy, trace: Iterable[TracedRequest], *, nodes: int, tokens_per_s: float, cache_blocks: int
 ) -> Result:
     """Send a trace through a policy."""
-    fleet = [SimulatedNode(slot, tokens_per_s, cache_blocks) for slot in range(nodes)]
+    fleet = [
+        SimulatedNode(
+            url=f"http://node-{slot}",
+            role="prefill",
+            slot=slot,
+            tokens_per_s=tokens_per_s,
+            cache_blocks=cache_blocks,
+        )
+        for slot in range(nodes)
+    ]
     candidates = Candidates(fleet)
     waits = []
     for turn, request in enumerate(trace):
@@ -77,7 +80,7 @@ def simulate(
         work = Work(request.input_length * BYTES_PER_TOKEN, turn, blocks, draw=(turn * 0.618) % 1.0, now_s=now_s)
         chosen = policy.choose(work, candidates)
         policy.given(work, chosen)
-        waits.append(chosen.take(request, now_s))
+        waits.append(fleet[chosen.slot].take(request, now_s))
     computed = [node.computed_tokens for node in fleet]
     cached = sum(node.cached_tokens for node in fleet)
     return Result(

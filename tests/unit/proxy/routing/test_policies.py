@@ -16,7 +16,7 @@ from baton.proxy.routing.policies import (
     Work,
 )
 from baton.proxy.routing.prefixes import CHUNK_BYTES
-from tests.unit.proxy.routing.fleet import Fake, fleet
+from tests.unit.proxy.routing.fleet import fleet, idle
 
 
 def works(rng: random.Random, count: int) -> list[Work]:
@@ -39,7 +39,7 @@ def test_the_choice_is_a_candidate_and_depends_on_nothing_else(name: str) -> Non
     """For any fleet and request: one of the nodes, and the same one if asked again."""
     rng = random.Random(name)
     policy = POLICIES[name]()
-    nodes = [Fake(slot, rng.choice([0.0, 1e3, 1e6])) for slot in range(40)]
+    nodes = [idle(slot, rng.choice([0.0, 1e3, 1e6])) for slot in range(40)]
     for work in works(rng, 300):
         candidates = Candidates(rng.sample(nodes, rng.randrange(1, 41)))
 
@@ -80,7 +80,7 @@ def test_round_robin_takes_turns() -> None:
 
 def test_a_key_stays_where_it_is_when_another_node_leaves() -> None:
     """Only the keys of a node that left move, and each node has a fair part of the keys."""
-    nodes = [Fake(slot) for slot in range(10)]
+    nodes = [idle(slot) for slot in range(10)]
     keys = [Work(1, 0, key=f"user-{i}") for i in range(2000)]
     policy = ConsistentHash()
     everybody, rest = Candidates(nodes), Candidates(nodes[:4] + nodes[5:])

@@ -10,13 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
+from benchmarks.harness import BenchError
+
 V1: Final = Path("/sys/fs/cgroup/cpu")
 V2: Final = Path("/sys/fs/cgroup")
 PERIOD_US: Final = 5000
 EMPTY_S: Final = 5.0  # for the processes that were ended to be gone
 
 
-class QuotaError(Exception):
+class QuotaError(BenchError):
     """There is no control group for CPU time that we may use; the message says why."""
 
 

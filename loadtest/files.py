@@ -1,9 +1,9 @@
-"""Files with a JSON value on each line."""
+"""Files that a command line names: read line by line, written whole."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from baton.loadtest.errors import UsageError
+from baton.loadtest.errors import RunError, UsageError
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -17,3 +17,15 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     except OSError as exc:
         raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
     return ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file.
+
+    Raises:
+        RunError: there is no place for it.
+    """
+    try:
+        path.write_text(text)
+    except OSError as exc:
+        raise RunError(f"cannot write {path}: {exc.strerror}") from exc

@@ -1,0 +1,84 @@
+"""What the benchmarks share: a place to work, the bench model, ratios round by round, and tables in Markdown."""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+from baton.deploy.environment import zygote_environment
+from baton.deploy.forkserver import VLLM_PRELOAD, ForkServer, ForkServerError
+from baton.loadtest.errors import LoadtestError
+
+MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
+QUIET: Final = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")  # of vLLM's servers
+RARE_PROBES: Final = {"BATON_PROXY_PROBE_INTERVAL_S": "10"}  # a proxy's health checks cost the nodes a millisecond each
+
+
+class BenchError(Exception):
+    """A benchmark cannot go on; the message is for the person who asked."""
+
+
+class Spread(NamedTuple):
+    """A figure over the rounds: the middle says how much, the ends say how sure."""
+
+    median: float
+    least: float
+    most: float
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(median(values), min(values), max(values))
+
+
+def ratio(above: Sequence[float], below: Sequence[float]) -> Spread:
+    """Divide round by round, since what slows the machine down slows both."""
+    return spread([one / other for one, other in zip(above, below, strict=True)])
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
+
+
+def add_common(add: Callable[..., argparse.Action]) -> None:
+    """Add the arguments of every benchmark that starts vLLM with the bench model."""
+    add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
+    add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
+    add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
+
+
+def refuse_one_core() -> None:
+    """Check that what is compared can have a core for each of its two halves.
+
+    Raises:
+        BenchError: there is one core.
+    """
+    if len(os.sched_getaffinity(0)) < 2:
+        raise BenchError("the two nodes or stages need a core each, and this machine has one")
+
+
+@contextmanager
+def workplace(name: str, *, logs: Path | None = None, prepare: str = VLLM_PRELOAD) -> Iterator[tuple[ForkServer, Path]]:
+    """Run a fork server; yield it with a folder for logs and sockets, which is removed unless it is `logs`."""
+    with ExitStack() as stack:
+        folder = logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"baton-{name}-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        zygote = zygote_environment(os.environ, offline=True)
+        yield stack.enter_context(ForkServer(prepare=prepare, log=folder / "zygote.log", environ=zygote)), folder
+
+
+def run(name: str, measure: Callable[[], int]) -> int:
+    """Return the exit status of a benchmark: its own, 1 after a sentence where it cannot go on, 130 after Ctrl-C or SIGTERM."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return measure()
+    except (BenchError, ForkServerError, LoadtestError) as exc:
+        print(f"{name}: {exc}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
