@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from baton.contracts.configuration.schema import TransferConfig
+from baton.deploy.forkserver import ForkServer
 from tests.chaos.cluster import Cluster, Shape
 from tests.chaos.matrix import fault_table, storm_table
 from tests.chaos.phases import Phase
 from tests.chaos.runs import plain_server, references_from, run_faults, run_storm
 from tests.chaos.schedule import Kill, Stall, Victim
 from tests.chaos.workload import Reference
-from tests.e2e.stack import running_stack
+from tests.e2e.stack import stack_on
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -46,10 +47,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     ],
 )
 def chaos(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Cluster, list[Reference]]]:
     """Two prefill nodes, two decode nodes, a proxy, and the right answers."""
-    with running_stack(tmp_path_factory.mktemp("chaos")) as stack:
+    with stack_on(forkserver, tmp_path_factory.mktemp("chaos")) as stack:
         plain = plain_server(stack)
         references = references_from(plain, stack.model, SEED, families=6, members=8)
         plain.stop()

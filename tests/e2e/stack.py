@@ -131,12 +131,15 @@ class Server:
 
 
 class Stack:
-    """All servers of one test session."""
+    """Servers of one fork server; `env` is added to the environment of each."""
 
-    def __init__(self, forkserver: ForkServer, folder: Path, model: Path = WEIGHTS) -> None:
+    def __init__(
+        self, forkserver: ForkServer, folder: Path, model: Path = WEIGHTS, *, env: Mapping[str, str] = NOTHING
+    ) -> None:
         self.forkserver = forkserver
         self.folder = folder
         self.model = str(model)
+        self.env = env
         self.secret_file = folder / "secret"
         self.secret_file.write_text(generate_secret())
         self.token = read_secret(self.secret_file).node_token()
@@ -217,28 +220,48 @@ class Stack:
         self.servers.clear()
 
     def _spawn(
-        self, name: str, target: str, argv: list[str], port: int, *, host: str = "127.0.0.1", **more: Any
+        self,
+        name: str,
+        target: str,
+        argv: list[str],
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        env: Mapping[str, str | None] = NOTHING,
+        **more: Any,
     ) -> Server:
         log = self.folder / f"{name}-{port}.log"
-        server = Server(name, target, argv, f"http://{host}:{port}", log, self.forkserver, **more)
+        server = Server(
+            name, target, argv, f"http://{host}:{port}", log, self.forkserver, env={**self.env, **env}, **more
+        )
         self.servers.append(server)
         server.spawn()
         return server
 
 
 @contextmanager
-def running_stack(
-    folder: Path, model: Path = WEIGHTS, *, preload: str = VLLM_PRELOAD, env: Mapping[str, str] = NOTHING
-) -> Iterator[Stack]:
-    """A fork server and a stack on it; everything is stopped at the end.
+def vllm_forkserver(log: Path, *, preload: str = VLLM_PRELOAD, env: Mapping[str, str] = NOTHING) -> Iterator[ForkServer]:
+    """A fork server for nodes and plain servers; `env` is added to every server's environment.
 
-    With `preload` empty each server imports vLLM by itself, as in production: slower to start, its memory its own. `env`
-    is added to every server's environment.
+    With `preload` empty each server imports vLLM by itself, as in production: slower to start, its memory its own.
     """
     environ = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "VLLM_LOGGING_LEVEL": "WARNING", **env}  # read at import
-    with ForkServer(prepare=preload, log=folder / "zygote.log", environ=environ) as forkserver:
-        stack = Stack(forkserver, folder, model)
-        try:
-            yield stack
-        finally:
-            stack.stop()
+    with ForkServer(prepare=preload, log=log, environ=environ) as forkserver:
+        yield forkserver
+
+
+@contextmanager
+def stack_on(forkserver: ForkServer, folder: Path, *, env: Mapping[str, str] = NOTHING) -> Iterator[Stack]:
+    """A stack on a fork server that others use too; everything of it is stopped at the end."""
+    stack = Stack(forkserver, folder, env=env)
+    try:
+        yield stack
+    finally:
+        stack.stop()
+
+
+@contextmanager
+def running_stack(folder: Path, *, preload: str = VLLM_PRELOAD, env: Mapping[str, str] = NOTHING) -> Iterator[Stack]:
+    """A fork server and a stack on it; everything is stopped at the end."""
+    with vllm_forkserver(folder / "zygote.log", preload=preload, env=env) as server, stack_on(server, folder) as stack:
+        yield stack

@@ -98,7 +98,7 @@ def _pair_of(forkserver_of: Stack, shapes: Shapes) -> Iterator[Pair]:
     name = shapes.model
     folder = forkserver_of.folder / f"{name}-{shapes.prefill}-{shapes.decode}"  # sockets want short paths
     folder.mkdir(exist_ok=True)
-    stack = Stack(forkserver_of.forkserver, folder, ensure(name))
+    stack = Stack(forkserver_of.forkserver, folder, ensure(name), env=forkserver_of.env)
     try:
         flags = MODELS[name].flags
         plain = stack.plain(*FLOAT32, "--max-model-len", "4096", *flags)

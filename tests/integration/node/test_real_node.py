@@ -121,13 +121,6 @@ def _alive(pid: int) -> bool:
         return False
 
 
-@pytest.fixture(scope="module")
-def forkserver() -> Iterator[ForkServer]:
-    """A process that has imported vLLM."""
-    with ForkServer() as server:
-        yield server
-
-
 @contextmanager
 def running(
     server: ForkServer, place: Place, *, flags: Sequence[str] = (), cpus: Sequence[int] = ()
