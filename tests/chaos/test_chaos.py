@@ -53,7 +53,7 @@ def chaos(
     with stack_on(forkserver, tmp_path_factory.mktemp("chaos")) as stack:
         plain = plain_server(stack)
         references = references_from(plain, stack.model, SEED, families=6, members=8)
-        plain.stop()
+        stack.stop(plain)
         shape = Shape(
             transfer=replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S),
             request_timeout_s=REQUEST_TIMEOUT_S,

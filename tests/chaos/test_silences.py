@@ -23,7 +23,7 @@ def test_requests_wait_for_the_only_decode_node(forkserver: ForkServer, tmp_path
     with stack_on(forkserver, tmp_path) as stack:
         plain = plain_server(stack)
         references = references_from(plain, stack.model, SEED, families=4, members=8)
-        plain.stop()
+        stack.stop(plain)
         cluster = Cluster(stack, Shape(prefill=1, decode=1, decode_sequences=32, **UNHURRIED))
         stops = Stops(cluster, references, seed=SEED, rate_per_s=RATE_PER_S)
 

@@ -37,5 +37,4 @@ def trio(stack: Stack) -> Iterator[Trio]:
     """Servers that the tests share, and leave as they found them."""
     made = Trio(stack)
     yield made
-    for server in (made.proxy, made.decode, made.prefill, made.plain):
-        server.stop()
+    stack.stop(made.proxy, made.decode, made.prefill, made.plain)

@@ -23,6 +23,7 @@ from tests.support.ports import free_port
 START_TIMEOUT_S = 180.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
 FLOAT32 = ("--dtype", "float32")
+PROXY = "baton.proxy.__main__:main"
 QUIET = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
 
 
@@ -78,8 +79,13 @@ class Server:
 
     def stop(self) -> None:
         """Stop the process and wait for its end."""
-        if self.child is not None and self.child.poll() is None:
+        if self.child is not None:
             self.child.terminate()
+        self.wait_stopped()
+
+    def wait_stopped(self) -> None:
+        """Wait for the end of the process, which has been told to stop."""
+        if self.child is not None and self.child.poll() is None:
             try:
                 self.child.wait(15)
             except Exception:  # noqa: BLE001  # whatever it was, the process must not stay
@@ -153,7 +159,13 @@ class Stack:
         model: str = "",
         **more: Any,
     ) -> Server:
-        """A plain vLLM server; `model` is another one than the stack's, `more` are fields of `Server`."""
+        """A plain vLLM server; `model` is another one than the stack's, `more` are fields of `Server`.
+
+        It gets the last core, unless it has several ranks: two threads that wait for each other in every operation take
+        twenty times as long where something else wants one of the cores.
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        cpus = cores[-1:] if math.prod(ranks_of(flags)) == 1 else ()
         port = free_port()
         argv = [
             "--model",
@@ -164,7 +176,7 @@ class Stack:
             "--enable-prompt-tokens-details",
         ]
         argv += ["--host", "127.0.0.1", "--kv-cache-memory-bytes", str(256 << 20), *QUIET, *flags]
-        return self._spawn(name, target, argv, port, **more)
+        return self._spawn(name, target, argv, port, cpus=cpus, **more)
 
     def node(
         self,
@@ -211,13 +223,18 @@ class Stack:
         port = free_port()
         argv = ["--port", str(port), "--secret-file", str(self.secret_file), *flags]
         argv += ["--prefill", *(server.url for server in prefill), "--decode", *(server.url for server in decode)]
-        return self._spawn(name, "baton.proxy.__main__:main", argv, port, token=self.token, ready_path="/ready", **more)
+        return self._spawn(name, PROXY, argv, port, token=self.token, ready_path="/ready", **more)
 
-    def stop(self) -> None:
-        """Stop everything, the proxy first."""
-        for server in reversed(self.servers):
-            server.stop()
-        self.servers.clear()
+    def stop(self, *servers: Server) -> None:
+        """Stop these servers: proxies first, then all others at once, of which each takes a second."""
+        proxies = [server for server in servers if server.target == PROXY]
+        for together in (proxies, [server for server in servers if server not in proxies]):
+            for server in together:
+                if server.child is not None:
+                    server.child.terminate()
+            for server in together:
+                server.wait_stopped()
+                self.servers.remove(server)
 
     def _spawn(
         self,
@@ -257,7 +274,7 @@ def stack_on(forkserver: ForkServer, folder: Path, *, env: Mapping[str, str] = N
     try:
         yield stack
     finally:
-        stack.stop()
+        stack.stop(*stack.servers)
 
 
 @contextmanager
