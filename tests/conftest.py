@@ -9,6 +9,9 @@ import pytest
 
 from baton.deploy.forkserver import ForkServer
 
+# Two threads wait for each other in every operation, which takes many times as long beside another worker's tests.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("e2e", "chaos")
 REAL_ENGINES = ("e2e", "matrix", "chaos")  # they share servers, and take both cores

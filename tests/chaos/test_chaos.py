@@ -1,4 +1,4 @@
-"""A short run of the suite on every change: some hundred clients that leave, a few kills and stalls.
+"""A short run of the suite on every change: a hundred clients that leave, a few kills and stalls.
 
 `make chaos` runs it for as long as one likes, with links cut as well.
 """
@@ -22,7 +22,7 @@ from tests.e2e.stack import stack_on
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SEED = 20
-ABORTS = 200
+ABORTS = 100
 STORM_SECONDS = 30.0  # unless some phase had too few
 FEW = 5  # clients that leave in each phase, on a machine however slow
 PEER_TIMEOUT_S = 2.0

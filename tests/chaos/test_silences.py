@@ -27,7 +27,7 @@ def test_requests_wait_for_the_only_decode_node(forkserver: ForkServer, tmp_path
         cluster = Cluster(stack, Shape(prefill=1, decode=1, decode_sequences=32, **UNHURRIED))
         stops = Stops(cluster, references, seed=SEED, rate_per_s=RATE_PER_S)
 
-        found = asyncio.run(stops.run_each(cluster.decode[0], STOPS_S, between_s=3.0))
+        found = asyncio.run(stops.run_each(cluster.decode[0], STOPS_S, between_s=1.0))
 
         print(found.summary())
         assert found.problems == []

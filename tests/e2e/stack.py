@@ -257,7 +257,9 @@ class Stack:
 
 
 @contextmanager
-def vllm_forkserver(log: Path, *, preload: str = VLLM_PRELOAD, env: Mapping[str, str] = NOTHING) -> Iterator[ForkServer]:
+def vllm_forkserver(
+    log: Path, *, preload: str = VLLM_PRELOAD, env: Mapping[str, str] = NOTHING
+) -> Iterator[ForkServer]:
     """A fork server for nodes and plain servers; `env` is added to every server's environment.
 
     With `preload` empty each server imports vLLM by itself, as in production: slower to start, its memory its own.

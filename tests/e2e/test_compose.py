@@ -30,7 +30,9 @@ PATIENCE_S = 90.0
 def composition(forkserver: ForkServer, tmp_path: Path) -> Iterator[Composition]:
     """The base file's services; nothing runs yet."""
     try:
-        with Composition(rendered(compose_files()), forkserver, tmp_path, {"/opt/embedded-model": str(WEIGHTS)}) as made:
+        with Composition(
+            rendered(compose_files()), forkserver, tmp_path, {"/opt/embedded-model": str(WEIGHTS)}
+        ) as made:
             yield made
     except NetworkError as exc:
         pytest.skip(str(exc))
