@@ -1,10 +1,16 @@
 """What holds for every test: its kind follows from its folder, and the shell's own settings stay outside."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from baton.deploy.forkserver import ForkServer
+
+# Two threads wait for each other in every operation, which takes many times as long beside another worker's tests.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 TESTS = Path(__file__).parent
 MARKED_FOLDERS = ("e2e", "chaos")
@@ -47,6 +53,15 @@ def _no_settings_of_the_shell() -> None:
     """`BATON_…` of whoever runs the tests must not change what they test."""
     for name in [name for name in os.environ if name.startswith("BATON_")]:
         del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """A process that has imported vLLM, which takes ten seconds; all tests of a worker fork theirs from it."""
+    from tests.e2e.stack import vllm_forkserver
+
+    with vllm_forkserver(tmp_path_factory.mktemp("forkserver") / "zygote.log") as server:
+        yield server
 
 
 def _folder(item: pytest.Item) -> str:

@@ -84,10 +84,9 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop all, also those that are stopped by a signal."""
-        for server in reversed(self.servers):
+        for server in self.servers:
             send_signal(server, signal.SIGCONT)
-            server.stop()
-            self.stack.servers.remove(server)
+        self.stack.stop(*self.servers)
 
     def _prefill(self, name: str) -> Server:
         shape = self.shape

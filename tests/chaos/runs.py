@@ -1,7 +1,6 @@
 """The parts of a run, each with the servers that it needs: storm, kills, stalls, cuts."""
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ def plain_server(stack: Stack) -> Server:
     """A plain vLLM server that answers as our nodes must; on the last core, as vLLM's barriers are slow across two."""
     flags = [*FLOAT32, "--block-size", str(BLOCK_TOKENS), "--max-model-len", str(MAX_LENGTH_TOKENS)]
     flags += ["--kv-cache-memory-bytes", str(PLAIN_BLOCKS * BLOCK_BYTES)]
-    server = stack.plain(*flags, cpus=sorted(os.sched_getaffinity(0))[-1:])
+    server = stack.plain(*flags)
     server.wait_ready()
     return server
 

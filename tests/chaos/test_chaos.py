@@ -1,4 +1,4 @@
-"""A short run of the suite on every change: some hundred clients that leave, a few kills and stalls.
+"""A short run of the suite on every change: a hundred clients that leave, a few kills and stalls.
 
 `make chaos` runs it for as long as one likes, with links cut as well.
 """
@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 from baton.contracts.configuration.schema import TransferConfig
+from baton.deploy.forkserver import ForkServer
 from tests.chaos.cluster import Cluster, Shape
 from tests.chaos.matrix import fault_table, storm_table
 from tests.chaos.phases import Phase
 from tests.chaos.runs import plain_server, references_from, run_faults, run_storm
 from tests.chaos.schedule import Kill, Stall, Victim
 from tests.chaos.workload import Reference
-from tests.e2e.stack import running_stack
+from tests.e2e.stack import stack_on
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 SEED = 20
-ABORTS = 200
+ABORTS = 100
 STORM_SECONDS = 30.0  # unless some phase had too few
 FEW = 5  # clients that leave in each phase, on a machine however slow
 PEER_TIMEOUT_S = 2.0
@@ -46,13 +47,13 @@ SHAPES: dict[str, dict[str, Any]] = {
     ],
 )
 def chaos(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Cluster, list[Reference]]]:
     """Two prefill nodes, two decode nodes, a proxy, and the right answers."""
-    with running_stack(tmp_path_factory.mktemp("chaos")) as stack:
+    with stack_on(forkserver, tmp_path_factory.mktemp("chaos")) as stack:
         plain = plain_server(stack)
         references = references_from(plain, stack.model, SEED, families=6, members=8)
-        plain.stop()
+        stack.stop(plain)
         shape = Shape(
             transfer=replace(TransferConfig(), peer_timeout_s=PEER_TIMEOUT_S),
             request_timeout_s=REQUEST_TIMEOUT_S,

@@ -1,17 +1,18 @@
-"""One fork server and one stack for the whole session; a pair that most tests share."""
+"""One stack for the whole session; a pair that most tests share."""
 
 from collections.abc import Iterator
 
 import pytest
 
+from baton.deploy.forkserver import ForkServer
 from tests.e2e.fidelity import answers, choose_prompts
-from tests.e2e.stack import FLOAT32, Server, Stack, running_stack
+from tests.e2e.stack import FLOAT32, Server, Stack, stack_on
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The fork server; every server of the session is stopped at its end."""
-    with running_stack(tmp_path_factory.mktemp("stack")) as running:
+def stack(forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Every server of it is stopped at the session's end."""
+    with stack_on(forkserver, tmp_path_factory.mktemp("stack")) as running:
         yield running
 
 
@@ -36,5 +37,4 @@ def trio(stack: Stack) -> Iterator[Trio]:
     """Servers that the tests share, and leave as they found them."""
     made = Trio(stack)
     yield made
-    for server in (made.proxy, made.decode, made.prefill, made.plain):
-        server.stop()
+    stack.stop(made.proxy, made.decode, made.prefill, made.plain)

@@ -93,6 +93,7 @@ class Pair:
     """A prefill node, a decode node and a proxy of their own."""
 
     def __init__(self, stack: Stack, prefill_flags: Sequence[str], flags: Sequence[str]) -> None:
+        self._stack = stack
         self.prefill = stack.node("prefill", *flags, *KV_CACHE, *VERIFY, *prefill_flags)
         self.decode = stack.node("decode", *flags, *KV_CACHE, *VERIFY)
         self.prefill.wait_ready()
@@ -135,8 +136,7 @@ class Pair:
 
     def stop(self) -> None:
         """Stop the three servers."""
-        for server in (self.proxy, self.decode, self.prefill):
-            server.stop()
+        self._stack.stop(self.proxy, self.decode, self.prefill)
 
     def counters(self) -> dict[str, int]:
         """Totals of both nodes so far."""
@@ -180,7 +180,7 @@ def run(stack: Stack, count: int, layer_sync: str = "auto") -> list[Cell]:
     plain = stack.plain(*FLOAT32, *KV_CACHE, "--no-enable-prefix-caching")
     plain.wait_ready()
     reference = answers(plain.url, stack.model, prompts)
-    plain.stop()
+    stack.stop(plain)
     sync = ("--layer-sync", layer_sync)
     return [*float32_cells(stack, prompts, reference, sync), bfloat16_cell(stack, prompts, sync)]
 

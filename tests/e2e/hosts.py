@@ -73,9 +73,7 @@ def two_hosts(stack: Stack) -> Iterator[TwoHosts]:
         try:
             yield hosts
         finally:
-            for server in [server for server in stack.servers if server not in already]:
-                server.stop()
-                stack.servers.remove(server)
+            stack.stop(*(server for server in stack.servers if server not in already))
 
 
 def _status(server: Server) -> int:

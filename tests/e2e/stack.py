@@ -23,6 +23,7 @@ from tests.support.ports import free_port
 START_TIMEOUT_S = 180.0
 NOTHING: Mapping[str, str] = MappingProxyType({})
 FLOAT32 = ("--dtype", "float32")
+PROXY = "baton.proxy.__main__:main"
 QUIET = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")
 
 
@@ -78,8 +79,13 @@ class Server:
 
     def stop(self) -> None:
         """Stop the process and wait for its end."""
-        if self.child is not None and self.child.poll() is None:
+        if self.child is not None:
             self.child.terminate()
+        self.wait_stopped()
+
+    def wait_stopped(self) -> None:
+        """Wait for the end of the process, which has been told to stop."""
+        if self.child is not None and self.child.poll() is None:
             try:
                 self.child.wait(15)
             except Exception:  # noqa: BLE001  # whatever it was, the process must not stay
@@ -131,12 +137,15 @@ class Server:
 
 
 class Stack:
-    """All servers of one test session."""
+    """Servers of one fork server; `env` is added to the environment of each."""
 
-    def __init__(self, forkserver: ForkServer, folder: Path, model: Path = WEIGHTS) -> None:
+    def __init__(
+        self, forkserver: ForkServer, folder: Path, model: Path = WEIGHTS, *, env: Mapping[str, str] = NOTHING
+    ) -> None:
         self.forkserver = forkserver
         self.folder = folder
         self.model = str(model)
+        self.env = env
         self.secret_file = folder / "secret"
         self.secret_file.write_text(generate_secret())
         self.token = read_secret(self.secret_file).node_token()
@@ -150,7 +159,13 @@ class Stack:
         model: str = "",
         **more: Any,
     ) -> Server:
-        """A plain vLLM server; `model` is another one than the stack's, `more` are fields of `Server`."""
+        """A plain vLLM server; `model` is another one than the stack's, `more` are fields of `Server`.
+
+        It gets the last core, unless it has several ranks: two threads that wait for each other in every operation take
+        twenty times as long where something else wants one of the cores.
+        """
+        cores = sorted(os.sched_getaffinity(0))
+        cpus = cores[-1:] if math.prod(ranks_of(flags)) == 1 else ()
         port = free_port()
         argv = [
             "--model",
@@ -161,7 +176,7 @@ class Stack:
             "--enable-prompt-tokens-details",
         ]
         argv += ["--host", "127.0.0.1", "--kv-cache-memory-bytes", str(256 << 20), *QUIET, *flags]
-        return self._spawn(name, target, argv, port, **more)
+        return self._spawn(name, target, argv, port, cpus=cpus, **more)
 
     def node(
         self,
@@ -208,37 +223,64 @@ class Stack:
         port = free_port()
         argv = ["--port", str(port), "--secret-file", str(self.secret_file), *flags]
         argv += ["--prefill", *(server.url for server in prefill), "--decode", *(server.url for server in decode)]
-        return self._spawn(name, "baton.proxy.__main__:main", argv, port, token=self.token, ready_path="/ready", **more)
+        return self._spawn(name, PROXY, argv, port, token=self.token, ready_path="/ready", **more)
 
-    def stop(self) -> None:
-        """Stop everything, the proxy first."""
-        for server in reversed(self.servers):
-            server.stop()
-        self.servers.clear()
+    def stop(self, *servers: Server) -> None:
+        """Stop these servers: proxies first, then all others at once, of which each takes a second."""
+        proxies = [server for server in servers if server.target == PROXY]
+        for together in (proxies, [server for server in servers if server not in proxies]):
+            for server in together:
+                if server.child is not None:
+                    server.child.terminate()
+            for server in together:
+                server.wait_stopped()
+                self.servers.remove(server)
 
     def _spawn(
-        self, name: str, target: str, argv: list[str], port: int, *, host: str = "127.0.0.1", **more: Any
+        self,
+        name: str,
+        target: str,
+        argv: list[str],
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        env: Mapping[str, str | None] = NOTHING,
+        **more: Any,
     ) -> Server:
         log = self.folder / f"{name}-{port}.log"
-        server = Server(name, target, argv, f"http://{host}:{port}", log, self.forkserver, **more)
+        server = Server(
+            name, target, argv, f"http://{host}:{port}", log, self.forkserver, env={**self.env, **env}, **more
+        )
         self.servers.append(server)
         server.spawn()
         return server
 
 
 @contextmanager
-def running_stack(
-    folder: Path, model: Path = WEIGHTS, *, preload: str = VLLM_PRELOAD, env: Mapping[str, str] = NOTHING
-) -> Iterator[Stack]:
-    """A fork server and a stack on it; everything is stopped at the end.
+def vllm_forkserver(
+    log: Path, *, preload: str = VLLM_PRELOAD, env: Mapping[str, str] = NOTHING
+) -> Iterator[ForkServer]:
+    """A fork server for nodes and plain servers; `env` is added to every server's environment.
 
-    With `preload` empty each server imports vLLM by itself, as in production: slower to start, its memory its own. `env`
-    is added to every server's environment.
+    With `preload` empty each server imports vLLM by itself, as in production: slower to start, its memory its own.
     """
     environ = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "VLLM_LOGGING_LEVEL": "WARNING", **env}  # read at import
-    with ForkServer(prepare=preload, log=folder / "zygote.log", environ=environ) as forkserver:
-        stack = Stack(forkserver, folder, model)
-        try:
-            yield stack
-        finally:
-            stack.stop()
+    with ForkServer(prepare=preload, log=log, environ=environ) as forkserver:
+        yield forkserver
+
+
+@contextmanager
+def stack_on(forkserver: ForkServer, folder: Path, *, env: Mapping[str, str] = NOTHING) -> Iterator[Stack]:
+    """A stack on a fork server that others use too; everything of it is stopped at the end."""
+    stack = Stack(forkserver, folder, env=env)
+    try:
+        yield stack
+    finally:
+        stack.stop(*stack.servers)
+
+
+@contextmanager
+def running_stack(folder: Path, *, preload: str = VLLM_PRELOAD, env: Mapping[str, str] = NOTHING) -> Iterator[Stack]:
+    """A fork server and a stack on it; everything is stopped at the end."""
+    with vllm_forkserver(folder / "zygote.log", preload=preload, env=env) as server, stack_on(server, folder) as stack:
+        yield stack

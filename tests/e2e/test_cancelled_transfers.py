@@ -110,5 +110,4 @@ def test_a_prompt_that_the_decode_node_has_no_room_for(stack: Stack, trio: Trio)
 
     settle(decode, GIVEN_BACK_WITHIN_S)
     print(decode.transfers()["scheduler"]["totals"], trio.prefill.transfers()["worker"]["totals"])
-    for server in (proxy, decode):
-        server.stop()
+    stack.stop(proxy, decode)

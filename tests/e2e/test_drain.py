@@ -28,8 +28,7 @@ def pair(stack: Stack) -> Iterator[tuple[Server, Server]]:
     for server in (prefill, decode):
         server.wait_ready()
     yield prefill, decode
-    for server in (prefill, decode):
-        server.stop()
+    stack.stop(prefill, decode)
 
 
 def terminate(server: Server) -> None:

@@ -54,5 +54,4 @@ def test_a_flipped_byte_costs_a_recomputation_and_no_wrong_token(stack: Stack, t
     assert (there["mismatched"], there["fences"], here["mismatched"]) == (3, 0, 3)
     for server in (prefill, decode):
         settle(server, GIVEN_BACK_WITHIN_S)
-    for server in (proxy, decode, prefill):
-        server.stop()
+    stack.stop(proxy, decode, prefill)

@@ -69,5 +69,4 @@ def test_a_block_that_nobody_owns_is_reported_with_its_history(stack: Stack, tri
     assert history[:2] == ["… reserved for the peer of … which ended …", "… given to … which ended …"]
     assert "integrity: " in decode.tail(200)
     assert finding["blocks"][0] in decode.tail(200)
-    for server in (proxy, decode):
-        server.stop()
+    stack.stop(proxy, decode)

@@ -92,5 +92,4 @@ def test_a_killed_proxy_costs_nothing_that_is_not_given_back(stack: Stack, trio:
     successor.wait_ready()
     found = answers(successor.url, trio.model, trio.prompts, at_once=4)
     assert [difference(*pair) for pair in zip(trio.reference, found, strict=True)] == [""] * len(trio.prompts)
-    for server in (successor, prefill):
-        server.stop()
+    stack.stop(successor, prefill)

@@ -22,9 +22,7 @@ def stopped(stack: Stack, *servers: Server) -> Iterator[None]:
             server.wait_ready()
         yield
     finally:
-        for server in reversed(servers):
-            server.stop()
-            stack.servers.remove(server)
+        stack.stop(*servers)
 
 
 @pytest.mark.parametrize(

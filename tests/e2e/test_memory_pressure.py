@@ -35,5 +35,4 @@ def test_tight_pools_on_both_sides_are_exact_and_never_lock(stack: Stack) -> Non
     for server in (prefill, decode):
         settle(server, GIVEN_BACK_WITHIN_S)
         print(server.name, server.transfers()["worker"]["totals"], server.transfers()["scheduler"]["totals"])
-    for server in (proxy, decode, prefill, plain):
-        server.stop()
+    stack.stop(proxy, decode, prefill, plain)

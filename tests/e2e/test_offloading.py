@@ -70,8 +70,7 @@ def pair(stack: Stack, trio: Trio) -> Iterator[Offloading]:
     """Servers that the tests of this file share."""
     made = Offloading(stack, trio)
     yield made
-    for server in (made.proxy, made.decode, made.prefill):
-        server.stop()
+    stack.stop(made.proxy, made.decode, made.prefill)
 
 
 def loaded(server: Server) -> float:

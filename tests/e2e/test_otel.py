@@ -38,8 +38,7 @@ def proxy(stack: Stack, collector: Receiver) -> Iterator[Server]:
     front = stack.proxy(nodes[:1], nodes[1:], "--otlp-endpoint", collector.url, name="traced proxy")
     front.wait_ready()
     yield front
-    for server in (front, *nodes):
-        server.stop()
+    stack.stop(front, *nodes)
 
 
 def ask(stack: Stack, proxy: Server, headers: dict[str, str]) -> None:

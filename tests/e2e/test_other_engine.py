@@ -65,8 +65,7 @@ def test_old_and_new_nodes_hand_over_to_each_other(stack: Stack, old: Stack, tri
         for node in (prefill, decode):
             settle(node, GIVEN_BACK_WITHIN_S)
             assert node.integrity()["ok"]
-        for server in (proxy, decode, prefill):
-            server.stop()
+        stack.stop(proxy, decode, prefill)
 
 
 def test_a_failed_receive_on_an_old_node_is_recomputed_in_other_blocks(
@@ -102,8 +101,7 @@ def test_a_failed_receive_on_an_old_node_is_recomputed_in_other_blocks(
     assert (whole.path, difference(trio.reference[3], whole)) == (DISAGGREGATED, "")
     settle(decode, GIVEN_BACK_WITHIN_S)
     assert decode.integrity()["ok"]
-    for server in (proxy, decode, prefill):
-        server.stop()
+    stack.stop(proxy, decode, prefill)
 
 
 def upgrade(proxy: Server, node: Server, stack: Stack) -> None:
@@ -143,5 +141,4 @@ def test_a_rolling_upgrade_under_load_fails_no_request(stack: Stack, old: Stack,
     assert {version_of(node) for node in nodes} == {NEWEST}
     assert [difference(reference[index], answer) for index, answer in found] == [""] * len(found)
     assert counted[DISAGGREGATED] > 0.8 * len(found)
-    for server in (proxy, *nodes):
-        server.stop()
+    stack.stop(proxy, *nodes)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 WORKER = ("--worker-cls", "baton.model_runner.cpu.Worker")
 DEVELOPMENT = {"VLLM_SERVER_DEV_MODE": "1"}  # offers `collective_rpc`
 AT_ONCE = 8
-STEP_TIMEOUT_S = 10
+STEP_TIMEOUT_S = 5
 ENDED_WITHIN_S = 60.0  # seconds are expected; vLLM's own bound of a step is 300 s
 
 

@@ -90,5 +90,4 @@ def test_a_rolling_restart_under_load_fails_no_request(stack: Stack) -> None:
     print(f"{len(found)} requests: {counted}")
     assert [difference(reference[index], answer) for index, answer in found] == [""] * len(found)
     assert counted[DISAGGREGATED] > len(found) / 2
-    for server in (proxy, *nodes):
-        server.stop()
+    stack.stop(proxy, *nodes)

@@ -87,7 +87,6 @@ def test_a_conversation_goes_on_where_it_is_stored(stack: Stack) -> None:
             assert second.json()["previous_response_id"] == previous
             assert client.get(f"/v1/responses/{previous}").json()["id"] == previous
         unknown = client.get("/v1/responses/resp_unheard_of")
-    for server in (proxy, *nodes):
-        server.stop()
+    stack.stop(proxy, *nodes)
 
     assert unknown.status_code == 404

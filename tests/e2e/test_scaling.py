@@ -91,5 +91,4 @@ def test_a_decode_node_is_exchanged_under_load_and_no_request_fails(stack: Stack
     assert [difference(reference[index], answer) for index, answer in found] == [""] * len(found)
     assert paths.count(DISAGGREGATED) > len(found) / 2
     wait_for(lambda: loaded(third) == loaded(prefill) == 0)
-    for server in (proxy, prefill, decode[1], third):
-        server.stop()
+    stack.stop(proxy, prefill, decode[1], third)

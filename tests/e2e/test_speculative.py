@@ -45,9 +45,7 @@ def served(stack: Stack, prefill: str, decode: str) -> Iterator[tuple[Server, Se
         made[-1].wait_ready()
         yield made[2], made[1]
     finally:
-        for server in reversed(made):
-            server.stop()
-            stack.servers.remove(server)
+        stack.stop(*made)
 
 
 def accepted(node: Server) -> float:

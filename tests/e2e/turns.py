@@ -71,9 +71,7 @@ def run(stack: Stack, settings: dict[str, str | None]) -> list[Turn]:
         made[-1].wait_ready()
         return asyncio.run(converse(made[0], made[1], made[2], stack.model, choose_prompts(2)[-1]))
     finally:
-        for server in reversed(made):
-            server.stop()
-            stack.servers.remove(server)
+        stack.stop(*made)
 
 
 def main() -> int:

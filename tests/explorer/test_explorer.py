@@ -13,7 +13,7 @@ from tests.explorer.suite import QUICK
 from tests.explorer.words import story
 from tests.explorer.world import World
 
-LARGE = {"two, no crash", "two, one block", "two D ranks"}  # left to `make explore` and `make test-all`
+LARGE = {"two, no crash", "two, one block", "two D ranks", "two P ranks"}  # left to `make explore` and `make test-all`
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_a_missing_guard_is_found_over_any_network(mutant: Mutant) -> None:
     [
         Scope(faults=1, crashes_p=0, crashes_d=0),
         Scope(faults=1, losses=0, duplicates=0, silences=0, asks_again=False),
-        Scope(faults=0, verify=True),
+        pytest.param(Scope(faults=0, verify=True), marks=pytest.mark.exhaustive),
     ],
 )
 def test_a_network_that_may_do_anything_does_all_that_counted_faults_do(scope: Scope) -> None:

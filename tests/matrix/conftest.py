@@ -1,10 +1,11 @@
-"""One fork server and one reference for all cells."""
+"""One stack and one reference for all cells."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.stack import Stack, running_stack
+from baton.deploy.forkserver import ForkServer
+from tests.e2e.stack import Stack, stack_on
 from tests.matrix.trial import Reference, reference_from
 
 # What is asked is whether hand-overs are exact, not whether a push is fast enough where eight ranks share two cores.
@@ -17,9 +18,9 @@ PATIENT = {
 
 
 @pytest.fixture(scope="session")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """The fork server; every server of the session is stopped at its end."""
-    with running_stack(tmp_path_factory.mktemp("matrix"), env=PATIENT) as running:
+def stack(forkserver: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """Every server of it is stopped at the session's end."""
+    with stack_on(forkserver, tmp_path_factory.mktemp("matrix"), env=PATIENT) as running:
         yield running
 
 

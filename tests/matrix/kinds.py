@@ -117,6 +117,4 @@ def pair_of(stack: Stack, kind: Kind) -> Iterator[Pair]:
         made[-1].wait_ready()
         yield Pair(kind, made[1], made[2], made[3], expected)
     finally:
-        for server in reversed(made):
-            server.stop()
-            stack.servers.remove(server)
+        stack.stop(*made)

@@ -98,7 +98,7 @@ def _pair_of(forkserver_of: Stack, shapes: Shapes) -> Iterator[Pair]:
     name = shapes.model
     folder = forkserver_of.folder / f"{name}-{shapes.prefill}-{shapes.decode}"  # sockets want short paths
     folder.mkdir(exist_ok=True)
-    stack = Stack(forkserver_of.forkserver, folder, ensure(name))
+    stack = Stack(forkserver_of.forkserver, folder, ensure(name), env=forkserver_of.env)
     try:
         flags = MODELS[name].flags
         plain = stack.plain(*FLOAT32, "--max-model-len", "4096", *flags)
@@ -112,13 +112,12 @@ def _pair_of(forkserver_of: Stack, shapes: Shapes) -> Iterator[Pair]:
         known_as = decode.info()["fingerprint"]["block_size_tokens"]
         assert known_as == MODELS[name].block_tokens, "the prompts' lengths are chosen by it"
         expected = answers(plain.url, stack.model, prompts)
-        plain.stop()
+        stack.stop(plain)
         proxy = stack.proxy([prefill], [decode])
         proxy.wait_ready()
         yield Pair(prefill, decode, proxy, stack.model, prompts, expected, MODELS[name].is_repeatable)
     finally:
-        for server in reversed(stack.servers):
-            server.stop()
+        stack.stop(*stack.servers)
 
 
 @pytest.fixture(scope="module")

@@ -37,8 +37,7 @@ def reference_from(stack: Stack) -> Reference:
     plain.wait_ready()
     prompts = choose_prompts(PROMPTS)
     found = Reference(prompts, answers(plain.url, stack.model, prompts))
-    plain.stop()
-    stack.servers.remove(plain)
+    stack.stop(plain)
     return found
 
 
@@ -53,9 +52,7 @@ def served(stack: Stack, cell: Cell) -> Iterator[tuple[Server, Server, Server]]:
         made[-1].wait_ready()
         yield made[0], made[1], made[2]
     finally:
-        for server in reversed(made):
-            server.stop()
-            stack.servers.remove(server)
+        stack.stop(*made)
 
 
 def run(stack: Stack, cell: Cell, reference: Reference) -> list[str]:

@@ -12,7 +12,7 @@ class ParityTrio:
     """All of them, ready."""
 
     def __init__(self, stack: Stack) -> None:
-        flags = (*FLOAT32, *TOOLS)
+        self._stack, flags = stack, (*FLOAT32, *TOOLS)
         self.prefill = stack.node("prefill", *flags, name="parity-prefill", env=STORES)
         self.decode = stack.node("decode", *flags, name="parity-decode", env=STORES)
         self.plain: Server = stack.plain(*flags, name="parity-plain", env=STORES)
@@ -24,5 +24,4 @@ class ParityTrio:
 
     def stop(self) -> None:
         """Stop all."""
-        for server in (self.proxy, self.decode, self.prefill, self.plain):
-            server.stop()
+        self._stack.stop(self.proxy, self.decode, self.prefill, self.plain)

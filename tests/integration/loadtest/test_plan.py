@@ -30,13 +30,13 @@ async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
         "--prompt-tokens",
         "200,400,800",
         "--samples",
-        "3",
+        "2",
         "--rounds",
         "2",
         "--users",
         "1,4",
         "--answer-tokens",
-        "60",
+        "20",
     ]
     async with serving(fake) as url, asyncio.timeout(60):
         found = await calibrate(parser().parse_args(["--url", url, "--out", str(file), *argv]))

@@ -18,15 +18,6 @@ LONG_S = 60.0
 Start = Callable[[How, float], list[Child]]
 
 
-@pytest.fixture(scope="module")
-def forkserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """It imports vLLM once for all stages."""
-    folder = tmp_path_factory.mktemp("forkserver")
-    with ForkServer(log=folder / "zygote.log") as server:
-        server.wait_ready()
-        yield server
-
-
 @pytest.fixture
 def start(forkserver: ForkServer, tmp_path: Path) -> Iterator[Start]:
     """Start both stages, and wait until they are connected."""

@@ -22,7 +22,6 @@ from baton.contracts.kv_transfer import FIELD, Role, TransferParams, sign
 from baton.contracts.secret import generate_secret, read_secret
 from baton.deploy.forkserver import Child, ForkServer
 from baton.node.engine_watch import EXIT_ENGINE_ENDED
-from baton.node.server import PORT_PATIENCE_S
 
 pytest.importorskip("vllm")
 
@@ -121,13 +120,6 @@ def _alive(pid: int) -> bool:
         return False
 
 
-@pytest.fixture(scope="module")
-def forkserver() -> Iterator[ForkServer]:
-    """A process that has imported vLLM."""
-    with ForkServer() as server:
-        yield server
-
-
 @contextmanager
 def running(
     server: ForkServer, place: Place, *, flags: Sequence[str] = (), cpus: Sequence[int] = ()
@@ -205,9 +197,9 @@ def test_a_second_node_on_the_port_is_refused_before_it_starts(
 ) -> None:
     """With one sentence and exit status 2, after its patience with a port; the first node is not disturbed."""
     log = tmp_path / "second"
-    second = forkserver.spawn(SERVE, kwargs=place.arguments("decode"), log=log)
+    second = forkserver.spawn(SERVE, kwargs={**place.arguments("decode"), "port_patience_s": 1.0}, log=log)
 
-    assert second.wait(PORT_PATIENCE_S + STOPPED_WITHIN_S) == 2
+    assert second.wait(STOPPED_WITHIN_S) == 2
     assert f"port {place.port} on 127.0.0.1 is not free" in log.read_text()
     assert forked.poll() is None
 

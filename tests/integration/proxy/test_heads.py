@@ -16,6 +16,12 @@ WHOLE = LINE + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
 MIB = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def _short_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection stays open after a refusal, and a test waits for its end."""
+    monkeypatch.setattr("baton.proxy.http_server.head_protocol.LINGER_S", 0.2)
+
+
 @contextmanager
 def connected(running: Cluster) -> Iterator[socket.socket]:
     """A raw connection."""
@@ -24,15 +30,15 @@ def connected(running: Cluster) -> Iterator[socket.socket]:
         yield sock
 
 
-async def exchange(sock: socket.socket, sent: bytes, *, ends: bool = True) -> bytes:
-    """Send, and read until the connection ends, or one answer is whole; a reset ends it too."""
+async def exchange(sock: socket.socket, sent: bytes, *, until: bytes = b"") -> bytes:
+    """Send, and read until the connection ends, or these bytes have come; a reset ends it too."""
     loop, got = asyncio.get_running_loop(), b""
     sending = asyncio.create_task(loop.sock_sendall(sock, sent))
     async with asyncio.timeout(20):
         try:
             while part := await loop.sock_recv(sock, 65536):
                 got += part
-                if not ends and b'"choices"' in got:
+                if until and until in got:
                     break
         except ConnectionError:
             pass
@@ -82,9 +88,11 @@ async def test_a_large_body_is_no_large_head() -> None:
     async with cluster(max_header_bytes=4000) as running:
         with connected(running) as sock:
             got = [
-                await exchange(sock, LINE + b"content-length: %d\r\n\r\n" % len(body) + body, ends=False),
-                await exchange(sock, LINE + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n", ends=False),
-                await exchange(sock, WHOLE, ends=False),
+                await exchange(sock, LINE + b"content-length: %d\r\n\r\n" % len(body) + body, until=b'"choices"'),
+                await exchange(
+                    sock, LINE + b"transfer-encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n", until=b'"choices"'
+                ),
+                await exchange(sock, WHOLE, until=b'"choices"'),
             ]
 
     assert [status(each) for each in got] == [200] * 3
@@ -107,7 +115,7 @@ async def test_trailers_are_no_headers() -> None:
     chunked = b"%x\r\n%b\r\n0\r\nx-late: yes\r\n\r\n" % (len(BODY), BODY)
     async with cluster() as running:
         with connected(running) as sock:
-            got = await exchange(sock, LINE + b"transfer-encoding: chunked\r\n\r\n" + chunked, ends=False)
+            got = await exchange(sock, LINE + b"transfer-encoding: chunked\r\n\r\n" + chunked, until=b'"choices"')
 
         assert "x-late" not in running.decode[0].seen[0].headers
     assert status(got) == 200
@@ -175,7 +183,7 @@ async def test_a_body_that_breaks_behind_a_request_is_refused_after_its_answer()
     async with cluster() as running:
         with connected(running) as sock:
             broken = LINE + b"transfer-encoding: chunked\r\n\r\nnothing hexadecimal\r\n"
-            got = await exchange(sock, WHOLE + broken)
+            got = await exchange(sock, WHOLE + broken, until=b"invalid_request_error")
 
     assert [status(b"HTTP/1.1 " + each) for each in got.split(b"HTTP/1.1 ")[1:]] == [200, 400]
     assert json.loads(got.rpartition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"

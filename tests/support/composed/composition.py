@@ -22,7 +22,7 @@ from tests.support.composed.resolver import RESOLV_CONF, Resolver
 RUN: Final = "tests.support.composed.inside:run"
 RESOLV: Final = "/etc/resolv.conf"
 HEALTHY_WITHIN_S: Final = 120.0
-LOOK_S: Final = 0.2
+LOOK_S: Final = 0.5  # each look is a process of its own
 
 
 class CompositionError(Exception):
