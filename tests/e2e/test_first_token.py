@@ -95,7 +95,7 @@ def compare(
 ) -> None:
     """Ask the same of one server and of a pair; every request must start with the prefill node's token."""
     prompts = choose_prompts(3)
-    common = {"model": str(WEIGHTS), "max_tokens": 20, "logprobs": 3, "return_token_ids": True}
+    common: dict[str, Any] = {"model": str(WEIGHTS), "max_tokens": 20, "logprobs": 3, "return_token_ids": True}
     bodies = [(name, common | {"prompt": prompt} | more) for name, more in asked.items() for prompt in prompts]
     bodies.append(("a batch", common | {"prompt": prompts, "temperature": 0.8, "seed": 12}))
     before = decode.transfers()["scheduler"]["totals"]
@@ -105,7 +105,7 @@ def compare(
         got = list(pool.map(lambda one: ask(proxy, one[1], streamed=streamed), bodies))
 
     for (name, body), one, other in zip(bodies, wanted, got, strict=True):
-        where = f"{name}, prompt of {len(body['prompt'])}"
+        where = f"{name}: {body}"
         assert other.path == "disaggregated", where
         assert other.choices == one.choices, where
         assert other.usage == one.usage, where
