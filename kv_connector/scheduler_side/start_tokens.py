@@ -7,14 +7,16 @@ frees a request that has ended. A request that starts with tokens is given them 
 `vllm --scheduler-cls baton.kv_connector.scheduler_side.start_tokens.make_scheduler`
 """
 
+import time
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 
 from baton.kv_connector.protocol.messages import SampledToken
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 MAKE_SCHEDULER: Final = f"{__name__}.make_scheduler"
 _TOKENS: Final = "baton_start_tokens"  # an attribute of vLLM's `Request`
+
+# In the place of a connector's methods: it is not told of the end of a step, since none has ended.
+_NO_STEP: Final = MappingProxyType({"take_events": tuple, "get_kv_connector_stats": lambda: None})
 
 Outputs = dict[int, EngineCoreOutputs]
 
@@ -77,8 +82,11 @@ class StartTokens:
         return output
 
     def _deliver(self, request: "Request", tokens: Sequence[SampledToken], outputs: Outputs) -> None:
-        connector, logs = self.connector, self.log_stats
-        self.connector, self.log_stats = _OfNoStep(connector), False
+        logs = self.log_stats
+        if logs and tokens:  # vLLM takes the first such event for the end of the time in the queue
+            request.record_event(EngineCoreEventType.SCHEDULED, time.monotonic())
+        self.log_stats = False
+        vars(self.connector).update(_NO_STEP)
         try:
             for token in tokens:
                 request.num_in_flight_tokens = request.num_stale_output_tokens = 1
@@ -89,7 +97,9 @@ class StartTokens:
                     self.finished_recving_kv_req_ids.discard(request.request_id)
                     return
         finally:
-            self.connector, self.log_stats = connector, logs
+            self.log_stats = logs
+            for name in _NO_STEP:
+                del vars(self.connector)[name]
 
 
 class _Scheduler(StartTokens, Scheduler):
@@ -98,22 +108,6 @@ class _Scheduler(StartTokens, Scheduler):
 
 class _AsyncScheduler(StartTokens, AsyncScheduler):
     pass
-
-
-class _OfNoStep:
-    """A connector that is not told of the end of a step: none has ended."""
-
-    def __init__(self, connector: Any) -> None:
-        self._connector = connector
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connector, name)
-
-    def take_events(self) -> tuple[()]:
-        return ()
-
-    def get_kv_connector_stats(self) -> None:
-        return None
 
 
 def _output_of(request_id: str, token: SampledToken) -> ModelRunnerOutput:

@@ -47,6 +47,7 @@ ASKED: Mapping[str, dict[str, Any]] = {
     "a choice": {"temperature": 0, "structured_outputs": {"choice": ["yes", "no", "perhaps"]}},
     "a stop string": {"temperature": 0.8, "seed": 9, "stop": ["e", " t"]},
     "several answers": {"temperature": 0.8, "seed": 11, "n": 3},
+    "an end at once": {"temperature": 0.8, "seed": 13, "stop_token_ids": list(range(1_000))},
     "two tokens": {"temperature": 0.8, "seed": 10, "max_tokens": 2},
 }
 

@@ -1,0 +1,163 @@
+"""Delivering the tokens that a request starts with, over a stand-in for vLLM's scheduler; `tests/e2e/test_first_token.py` has the real one."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
+
+from baton.kv_connector.protocol.messages import SampledToken
+from baton.kv_connector.scheduler_side import start_tokens
+from baton.kv_connector.scheduler_side.start_tokens import MAKE_SCHEDULER, StartTokens, make_scheduler, start_with
+from baton.node.startup.arguments import SCHEDULER
+
+TOKENS = [SampledToken(id=7, logprob_ids=(7, 3), logprobs=(-0.5, -1.0), rank=1), SampledToken(id=8)]
+
+
+class Connector:
+    """Counts the ends of steps; a scheduler looks at its class when a request ends."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def take_events(self) -> list[Any]:
+        """A step has ended."""
+        self.steps += 1
+        return []
+
+    def get_kv_connector_stats(self) -> Any:
+        """Statistics of a step."""
+        return "of a step"
+
+
+class Base:
+    """As much of vLLM's scheduler as the mixin touches."""
+
+    def __init__(self) -> None:
+        self.connector = Connector()
+        self.log_stats = True
+        self.requests: dict[str, Any] = {}
+        self.finished_recving_kv_req_ids: set[str] = set()
+        self.seen: list[tuple[str, list[int], Any, bool]] = []
+        self.ends_with = 0  # this token ends a request
+
+    def update_from_output(self, step: Any, output: Any) -> dict[int, EngineCoreOutputs]:
+        """Take in a step."""
+        self.connector.take_events()
+        if output.kv_connector_output is not None:
+            self.finished_recving_kv_req_ids |= output.kv_connector_output.finished_recving
+            return {0: EngineCoreOutputs(outputs=["others"])}  # type: ignore[list-item]  # stand-ins
+        assert type(self.connector) is Connector
+        assert self.connector.get_kv_connector_stats() is None
+        (name,) = step.num_scheduled_tokens
+        request, tokens = self.requests[name], output.sampled_token_ids[0]
+        request.num_in_flight_tokens -= 1
+        request.num_stale_output_tokens -= 1
+        request.tokens += tokens
+        request.finished = self.ends_with in tokens
+        self.seen.append((name, tokens, output.logprobs, self.log_stats))
+        return {0: EngineCoreOutputs(outputs=[f"{name}: {tokens[0]}"])}  # type: ignore[list-item]  # stand-ins
+
+
+class Ours(StartTokens, Base):
+    """With the mixin."""
+
+
+class Request:
+    """vLLM's `Request`."""
+
+    def __init__(self) -> None:
+        self.request_id = "r"
+        self.tokens: list[int] = []
+        self.finished = False
+        self.num_in_flight_tokens = self.num_stale_output_tokens = 0
+        self.events: list[Any] = []
+
+    def is_finished(self) -> bool:
+        """Whether it has ended."""
+        return self.finished
+
+    def record_event(self, kind: Any, _at_s: float) -> None:
+        """Something has happened."""
+        self.events.append(kind)
+
+
+def received(*names: str) -> Any:
+    """The output of a step in which requests' KV has come."""
+    return SimpleNamespace(kv_connector_output=SimpleNamespace(finished_recving=set(names)))
+
+
+@pytest.fixture
+def scheduler() -> Ours:
+    """With one request that waits for its KV."""
+    made = Ours()
+    made.requests["r"] = Request()
+    return made
+
+
+def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
+    """In order, behind what the step itself says; and once."""
+    request = scheduler.requests["r"]
+    start_with(request, TOKENS)
+
+    outputs = scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+
+    assert outputs[0].outputs == ["others", "r: 7", "r: 8"]
+    assert (request.num_in_flight_tokens, request.num_stale_output_tokens) == (0, 0)
+    first, second = (logprobs for _, _, logprobs, _ in scheduler.seen)
+    assert (first.logprob_token_ids.tolist(), first.logprobs.tolist()) == ([[7, 3]], [[-0.5, -1.0]])
+    assert second is None
+    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+    assert request.tokens == [7, 8]
+
+
+def test_no_step_is_counted_for_them(scheduler: Ours) -> None:
+    """Neither by the connector, nor in statistics; what the request waited ends with its first token."""
+    start_with(scheduler.requests["r"], TOKENS)
+
+    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+
+    assert scheduler.connector.steps == 1
+    assert scheduler.connector.get_kv_connector_stats() == "of a step"
+    assert [logs for *_, logs in scheduler.seen] == [False, False]
+    assert scheduler.log_stats
+    assert scheduler.requests["r"].events == [EngineCoreEventType.SCHEDULED]
+
+
+def test_a_request_that_ends_with_a_token_gets_no_further_one(scheduler: Ours) -> None:
+    """VLLM has freed it: nothing of it is left waiting."""
+    scheduler.ends_with = 7
+    start_with(scheduler.requests["r"], TOKENS)
+
+    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+
+    assert scheduler.requests["r"].tokens == [7]
+    assert scheduler.finished_recving_kv_req_ids == set()
+
+
+def test_a_request_that_has_gone_gets_none(scheduler: Ours) -> None:
+    """Aborted while its KV was on its way: vLLM may still have it, or not."""
+    start_with(scheduler.requests["r"], TOKENS)
+    scheduler.requests["r"].finished = True
+
+    scheduler.update_from_output(None, received("r", "gone"))  # type: ignore[arg-type]  # not looked at
+
+    assert scheduler.seen == []
+
+
+@pytest.mark.parametrize(("asynchronous", "base"), [(False, Scheduler), (True, AsyncScheduler)])
+def test_it_is_the_scheduler_that_vllm_would_choose(
+    monkeypatch: pytest.MonkeyPatch, asynchronous: bool, base: type
+) -> None:
+    """With `--scheduler-cls` vLLM itself would no longer choose."""
+    monkeypatch.setattr(Scheduler, "__init__", lambda *_, **__: None)
+    monkeypatch.setattr(AsyncScheduler, "__init__", lambda *_, **__: None)
+    config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(async_scheduling=asynchronous))
+
+    made = make_scheduler(config)
+
+    assert isinstance(made, StartTokens)
+    assert type(made).__mro__[2] is base
+    assert f"{start_tokens.__name__}.make_scheduler" == MAKE_SCHEDULER == SCHEDULER
