@@ -93,7 +93,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     load: NodeLoad | None = None  # None: it does not say
     adapters: list[Adapter] | None = None  # among `served_models`; None: it does not say which of these are adapters
     routes: list[Word] | None = None  # paths that its server has; None: it does not say
-    first_tokens: bool = False  # P: it samples the first token for D; D: it starts requests with that
+    # P samples the first token for D, D starts requests with it; a digest of what must be equal on both for that. Empty: it does neither.
+    first_tokens: Word = ""
 
 
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:

@@ -36,6 +36,7 @@ from baton.kv_connector.supported import check_supported
 from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
 from baton.kv_connector.vllm_compat.lora_loading import adapters_of
 from baton.kv_connector.vllm_compat.runner_order import check_graphs, check_order
+from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
 from baton.kv_connector.vllm_compat.versions import (
     KNOWS_FAILED_RECEIVES,
     FailedLoads,
@@ -107,7 +108,14 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
             grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
             adapters = adapters_of(vllm_config)
             if transfer_config.is_kv_producer:
-                self._scheduler = PrefillScheduler(secret, block_tokens, grid, groups=groups, adapters=adapters)
+                self._scheduler = PrefillScheduler(
+                    secret,
+                    block_tokens,
+                    grid,
+                    groups=groups,
+                    adapters=adapters,
+                    sampling=sampling_digest(vllm_config),
+                )
             else:
                 can_share = bool(vllm_config.cache_config.enable_prefix_caching)
                 self._scheduler = DecodeScheduler(
@@ -116,7 +124,8 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
                     block_tokens,
                     grid,
                     has_prefix_cache=can_share,
-                    vocab_size=vllm_config.model_config.get_vocab_size() if starts_with_tokens(vllm_config) else 0,
+                    sampling=sampling_digest(vllm_config) if starts_with_tokens(vllm_config) else "",
+                    vocab_size=vllm_config.model_config.get_vocab_size(),
                     groups=groups,
                     adapters=adapters,
                 )

@@ -61,8 +61,14 @@ class NotedOutput:
         return getattr(self._output, name)
 
 
-def advance(generator: torch.Generator, draws: int, vocab_size: int) -> None:
+def advance(generator: torch.Generator, draws: int, vocab_size: int, *, fp64: bool = False) -> None:
     """Bring a generator to where it is after so many tokens have been sampled with it, as vLLM's V1 sampler draws.
+
+    Args:
+        generator: of one request; on any device.
+        draws: tokens.
+        vocab_size: of the model.
+        fp64: whether noise is drawn in float64 (`--use-fp64-gumbel`).
 
     Source:
         `TopKTopPSampler.forward_cpu` (a seed for each token from 0.32 on), `random_sample` (a row of noise for each token).
@@ -70,12 +76,13 @@ def advance(generator: torch.Generator, draws: int, vocab_size: int) -> None:
     if generator.device.type == "cuda":
         generator.set_offset(generator.get_offset() + _CUDA_DRAW * draws)
         return
+    by_seed = generator.device.type == "cpu" and hasattr(torch.ops._C, "fused_gumbel_argmax") and not fp64
     for _ in range(draws):
-        if generator.device.type == "cpu" and hasattr(torch.ops._C, "fused_gumbel_argmax"):
+        if by_seed:
             torch.randint(0, 2**31, (1,), generator=generator, dtype=torch.long)
         else:
-            noise = torch.empty(vocab_size, dtype=torch.float32, device=generator.device)
-            noise.exponential_(generator=generator)
+            dtype = torch.float64 if fp64 else torch.float32
+            torch.empty(vocab_size, dtype=dtype, device=generator.device).exponential_(generator=generator)
 
 
 @contextmanager
@@ -85,7 +92,7 @@ def _begin_with_tokens(runner: Any, scheduler_output: Any) -> Iterator[None]:
         for new in scheduler_output.scheduled_new_reqs
         if new.prefill_token_ids is not None
     }
-    batch = runner.input_batch
+    batch, fp64 = runner.input_batch, getattr(runner.model_config, "use_fp64_gumbel", False)
     add = batch.add_request
 
     def add_request(state: Any) -> Any:
@@ -94,7 +101,7 @@ def _begin_with_tokens(runner: Any, scheduler_output: Any) -> Iterator[None]:
         if tokens := starts.pop(state.req_id, ()):
             state.output_token_ids.extend(tokens)
             if state.generator is not None:
-                advance(state.generator, len(tokens), batch.vocab_size)
+                advance(state.generator, len(tokens), batch.vocab_size, fp64=fp64)
         return add(state)
 
     with in_place_of(batch, "add_request", add_request):

@@ -48,8 +48,8 @@ class FanOut:
         for part in self._parts(request_id):
             self._producer.ready(part, layer, blocks, now)
 
-    def first_token(self, request_id: str, token: SampledToken, now: float) -> None:
-        """The answer's first token has been sampled."""
+    def first_token(self, request_id: str, token: SampledToken | None, now: float) -> None:
+        """The answer's first token has been sampled; None: it cannot be sent."""
         for part in self._parts(request_id):
             self._producer.first_token(part, token, now)
 

@@ -153,11 +153,12 @@ class Producer:
             transfer.layer_times.wrote(layer, now)
         self._note_pushable(transfer)
 
-    def first_token(self, request_id: str, token: SampledToken, now: float) -> None:
-        """The answer's first token has been sampled. One that comes again is another step's, and not the first."""
+    def first_token(self, request_id: str, token: SampledToken | None, now: float) -> None:
+        """The answer's first token has been sampled; None: D has to sample it. One that comes again is another step's."""
         transfer = self._by_request(request_id)
         if transfer is not None and transfer.prompt is not None and transfer.prompt.samples and transfer.first is None:
             transfer.first = token
+            transfer.prompt = transfer.prompt._replace(samples=False)  # nothing to wait for
             self._settle(transfer, now)
 
     def void(self, request_id: str, reason: str, now: float) -> None:
@@ -186,9 +187,7 @@ class Producer:
         """The request has finished and its blocks are kept until `released` names it."""
         if transfer := self._by_request(request_id):
             transfer.held_since = now
-            if transfer.prompt is not None and transfer.prompt.samples and transfer.first is None:
-                transfer.prompt = transfer.prompt._replace(samples=False)  # it has ended: no token will come
-                self._settle(transfer, now)
+            self.first_token(request_id, None, now)  # it has ended: none will come
         else:
             self.released.append(request_id)
 
@@ -476,7 +475,7 @@ class Producer:
                 self._fail(transfer, transfer.ending, dirty=False, now=now)
         elif transfer.coverage is not None and transfer.coverage.complete:
             assert transfer.prompt is not None
-            if transfer.prompt.samples and transfer.first is None:
+            if transfer.prompt.samples:
                 return
             if transfer.digests or not self._is_verified(transfer):
                 self._commit(transfer, now)

@@ -56,18 +56,20 @@ class DecodeScheduler:
         grid: Grid = SINGLE.prefill,
         *,
         has_prefix_cache: bool = True,
+        sampling: str = "",
         vocab_size: int = 0,
         groups: Sequence[Group] = ONE_GROUP,
         adapters: Adapters | None = None,
     ) -> None:
-        """`vocab_size`: of the model, if the engine's scheduler starts requests with given tokens; else 0."""
+        """`sampling`: digest of how the engine samples, if its scheduler starts requests with given tokens; else empty."""
         self.addresses: list[str] = []  # none: decode ranks dial
         self._config = config
         self._grid = grid
         self._secret = secret
         self._block_tokens = block_tokens
         self._groups = groups
-        self._vocab_size = 0 if have_states(groups) else vocab_size
+        self._sampling = "" if have_states(groups) else sampling
+        self._vocab_size = vocab_size
         # Told of the whole prompt, vLLM would compute its last token without the first token in that one's window.
         self._own_tokens = 1 if have_windows(groups) else 0
         self._adapters = adapters or Adapters()
@@ -119,7 +121,7 @@ class DecodeScheduler:
             else:
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        wants_first = params.first_token and self._vocab_size > 0
+        wants_first = params.first_token and bool(self._sampling)
         tracked = Tracked(
             request, transfer_id, params.transfer_id, params.peer, prompt, adapter, time.monotonic(), wants_first
         )
@@ -243,7 +245,7 @@ class DecodeScheduler:
             "free_blocks": pool.get_num_free_blocks(),
             "block_size": self._block_tokens,
             "control_addresses": self.addresses,
-            "first_tokens": self._vocab_size > 0,
+            "first_tokens": self._sampling,
             "transfers": [
                 {
                     "request_id": request_id,
@@ -326,11 +328,13 @@ class DecodeScheduler:
             tracked.state = State.SETTLED
             bill(tracked.request, tracked.cached_tokens)
             if tracked.wants_first and tracked.first and may_start(tracked.request, tracked.first, self._vocab_size):
-                start_with(tracked.request, [tracked.first])
-                self._totals["started"] += 1
+                start_with(tracked.request, [tracked.first], self._count_started)
             self._timings.loaded(request_id)
             self._totals["loaded"] += 1
             self._totals["tokens_received"] += tracked.external_tokens
+
+    def _count_started(self) -> None:
+        self._totals["started"] += 1
 
     def _fail_receive(self, request_id: str, tracked: Tracked, reason: str) -> None:
         tracked.receive_failed = True

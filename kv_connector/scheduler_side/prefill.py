@@ -65,7 +65,9 @@ class PrefillScheduler:
         *,
         groups: Sequence[Group] = ONE_GROUP,
         adapters: Adapters | None = None,
+        sampling: str = "",
     ) -> None:
+        """`sampling`: digest of how the engine samples; empty: no decode node may take its tokens."""
         self.addresses: list[str] = []  # of our ranks, for the node API
         self._grid = grid
         self._secret = secret
@@ -79,6 +81,7 @@ class PrefillScheduler:
         self._pool: BlockPool | None = None
         self._tables = BlockTables(groups, block_tokens)
         self._has_states = have_states(groups)
+        self._sampling = "" if self._has_states else sampling
         self.integrity = IntegrityCheck(self._tables.pins.reservations)
         self._totals = {"transfers": 0, "completed": 0, "voided": 0}
 
@@ -113,7 +116,7 @@ class PrefillScheduler:
         blocks = -(-tokens // self._block_tokens)
         group = params.transfer_id if params.several else ""
         taken = shorten(request) if self._has_states else ()
-        logprobs = wanted_logprobs(request) if params.first_token and not self._has_states else None
+        logprobs = wanted_logprobs(request) if params.first_token and self._sampling else None
         tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, adapter, params.grids, taken, logprobs)
         self._requests[request.request_id] = tracked
         self._totals["transfers"] += 1
@@ -176,7 +179,7 @@ class PrefillScheduler:
             "free_blocks": self._pool.get_num_free_blocks(),
             "block_size": self._block_tokens,
             "control_addresses": self.addresses,
-            "first_tokens": not self._has_states,
+            "first_tokens": self._sampling,
             "transfers": [
                 {
                     "request_id": request_id,

@@ -8,9 +8,9 @@ frees a request that has ended. A request that starts with tokens is given them 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -23,10 +23,11 @@ from baton.kv_connector.protocol.messages import SampledToken
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.request import Request
 
 MAKE_SCHEDULER: Final = f"{__name__}.make_scheduler"
-_TOKENS: Final = "baton_start_tokens"  # an attribute of vLLM's `Request`
+_START: Final = "baton_start"  # an attribute of vLLM's `Request`
 
 # In the place of a connector's methods: it is not told of the end of a step, since none has ended.
 _NO_STEP: Final = MappingProxyType({"take_events": tuple, "get_kv_connector_stats": lambda: None})
@@ -34,9 +35,20 @@ _NO_STEP: Final = MappingProxyType({"take_events": tuple, "get_kv_connector_stat
 Outputs = dict[int, EngineCoreOutputs]
 
 
-def start_with(request: "Request", tokens: Sequence[SampledToken]) -> None:
-    """Have a request whose KV has come, and that has not been scheduled, start with these tokens."""
-    setattr(request, _TOKENS, tokens)
+class _Start(NamedTuple):
+    tokens: Sequence[SampledToken]
+    started: Callable[[], None]
+
+
+def start_with(request: "Request", tokens: Sequence[SampledToken], started: Callable[[], None]) -> None:
+    """Have a request whose KV has come, and that has not been scheduled, start with these tokens, if there is room for them.
+
+    Args:
+        request: of vLLM's scheduler.
+        tokens: at least one.
+        started: called when it has started with them.
+    """
+    setattr(request, _START, _Start(tokens, started))
 
 
 def starts_with_tokens(vllm_config: "VllmConfig") -> bool:
@@ -57,6 +69,9 @@ class StartTokens:
     log_stats: bool
     requests: "dict[str, Request]"
     finished_recving_kv_req_ids: set[str]
+    kv_cache_manager: "KVCacheManager"
+    num_lookahead_tokens: int
+    structured_output_manager: Any
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Outputs:
         """Take in a step, and give requests whose KV it brought the tokens that came with it.
@@ -67,9 +82,11 @@ class StartTokens:
         received = model_runner_output.kv_connector_output
         for request_id in (received and received.finished_recving) or ():
             request = self.requests.get(request_id)
-            tokens: Sequence[SampledToken] = request.__dict__.pop(_TOKENS, ()) if request is not None else ()
-            if request is not None and not request.is_finished():
-                self._deliver(request, tokens, outputs)
+            start: _Start | None = request.__dict__.pop(_START, None) if request is not None else None
+            if request is None or start is None or request.is_finished() or not self._has_room(request, start.tokens):
+                continue  # without room it computes its last prompt token again, and samples
+            self._deliver(request, start.tokens, outputs)
+            start.started()
         return outputs
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
@@ -81,9 +98,23 @@ class StartTokens:
                 new.prefill_token_ids = list(request.all_token_ids)
         return output
 
+    def _has_room(self, request: "Request", tokens: Sequence[SampledToken]) -> bool:
+        """Allocate the blocks of a request's first step, in which these tokens are computed.
+
+        vLLM has allocated as many as the prompt needs. A request that needs one more cannot be preempted, and the others that wait
+        stand behind it: once all blocks were held by such requests, none would ever run.
+        """
+        missing = request.num_tokens + len(tokens) - request.num_computed_tokens
+        lookahead = self.num_lookahead_tokens
+        manager = self.kv_cache_manager
+        blocks = manager.allocate_slots(request, missing, num_lookahead_tokens=lookahead, delay_cache_blocks=True)
+        return blocks is not None
+
     def _deliver(self, request: "Request", tokens: Sequence[SampledToken], outputs: Outputs) -> None:
+        if request.structured_output_request is not None and (look := _reasoning_check(self.structured_output_manager)):
+            look(request)
         logs = self.log_stats
-        if logs and tokens:  # vLLM takes the first such event for the end of the time in the queue
+        if logs:  # vLLM takes the first such event for the end of the time in the queue
             request.record_event(EngineCoreEventType.SCHEDULED, time.monotonic())
         self.log_stats = False
         vars(self.connector).update(_NO_STEP)
@@ -108,6 +139,14 @@ class _Scheduler(StartTokens, Scheduler):
 
 class _AsyncScheduler(StartTokens, AsyncScheduler):
     pass
+
+
+def _reasoning_check(manager: Any) -> Callable[["Request"], bool] | None:
+    """Return what has vLLM before 0.30 find out whether a prompt has ended the model's reasoning, which it else does in a request's first step.
+
+    A grammar is not advanced by tokens that come before that is known.
+    """
+    return None if hasattr(manager, "accept_tokens") else manager.should_fill_bitmask
 
 
 def _output_of(request_id: str, token: SampledToken) -> ModelRunnerOutput:

@@ -27,7 +27,7 @@ from baton.kv_connector.worker_side.digest import BlockDigests
 from baton.kv_connector.worker_side.digesting import DigestThread, blocks_of
 from baton.kv_connector.worker_side.prompt_batches import PromptBatches
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
-from baton.kv_connector.worker_side.sampled_token import sampled_token
+from baton.kv_connector.worker_side.sampled_token import has_token, sampled_token
 from baton.kv_connector.worker_side.sender import Sender
 from baton.kv_connector.worker_side.sync import ModelStream, Record, make_layer_sync
 from baton.kv_connector.worker_side.take_outputs import take_outputs
@@ -151,6 +151,7 @@ class PrefillWorker:
                     self._awaited.pop(request_id, None)
                     self._fan_out.hold(request_id, now)
                 for request_id, reason in step.voids:  # one that began in this step, too
+                    self._awaited.pop(request_id, None)
                     self._fan_out.void(request_id, reason, now)
                 self._flush()
         new_blocks = sum(max(map(len, prompt.new_blocks), default=0) for prompt in step.progress)
@@ -191,10 +192,9 @@ class PrefillWorker:
         now = time.monotonic()
         with self._lock:
             for request_id, logprobs in list(self._awaited.items()):
-                token = sampled_token(output, request_id, logprobs)
-                if token is not None:
+                if has_token(output, request_id):
                     del self._awaited[request_id]
-                    self._fan_out.first_token(request_id, token, now)
+                    self._fan_out.first_token(request_id, sampled_token(output, request_id, logprobs), now)
             self._flush()
 
     def take_released(self) -> set[str]:

@@ -95,7 +95,7 @@ class NodeApi:
                 return self._info(engine, "silent", self._last)
             return self._info(engine, "failed", _NOTHING)
         addresses = [address for address in snapshots.scheduler.get("control_addresses", ()) if address]
-        known = _Known(worker, addresses, bool(snapshots.scheduler.get("first_tokens")))
+        known = _Known(worker, addresses, snapshots.scheduler.get("first_tokens", ""))
         is_ready = worker.fingerprint is not None and snapshots.scheduler.get("engines") == engine.data_parallel_size
         self._last = known if is_ready else None
         return self._info(engine, "ready" if is_ready else "starting", known)
@@ -190,10 +190,10 @@ class _Known(NamedTuple):
 
     worker: _WorkerPart
     addresses: Sequence[str]
-    first_tokens: bool
+    first_tokens: str
 
 
-_NOTHING = _Known(_WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync=""), (), False)
+_NOTHING = _Known(_WorkerPart(incarnation="", fingerprint=None, regions=[], num_blocks=0, layer_sync=""), (), "")
 
 
 def merge(snapshots: Snapshots) -> dict[str, Any]:

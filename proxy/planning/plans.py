@@ -43,7 +43,8 @@ class DisaggregatedPlan:
     @property
     def first_token(self) -> bool:
         """Whether the prefill node can sample the first token, and the decode node start with it."""
-        return all(node.info is not None and node.info.first_tokens for node in (self.prefill, self.decode))
+        prefill, decode = self.prefill.info, self.decode.info
+        return prefill is not None and decode is not None and "" != prefill.first_tokens == decode.first_tokens
 
     @property
     def control_address(self) -> str:

@@ -76,6 +76,6 @@ def prefill_body(fields: Fields, params: dict[str, Any], *, first_token: bool = 
     body.update({"max_tokens": 1, "stream": False, "n": 1, FIELD: params})
     if not first_token:
         body["temperature"] = 0
-    elif is_set(fields, "min_tokens") and bytes(fields["min_tokens"]) != b"0":
+    elif is_set(fields, "min_tokens") and msgspec.json.decode(fields["min_tokens"], type=float) > 0:
         body["min_tokens"] = 1  # more than `max_tokens` is refused; to the first token it is the same
     return _encode(body)

@@ -17,10 +17,11 @@ class CommitsBeforeTheToken(Producer):
 class ForgetsTheToken(Producer):
     """The token lets a complete transfer commit (I5); here that is seen to by nothing."""
 
-    def first_token(self, request_id: str, token: SampledToken, now: float) -> None:  # the shape
+    def first_token(self, request_id: str, token: SampledToken | None, now: float) -> None:  # the shape
         """Remember it, and leave it at that."""
-        if transfer := self._by_request(request_id):
-            transfer.first = token
+        transfer = self._by_request(request_id)
+        if transfer and transfer.prompt:
+            transfer.first, transfer.prompt = token, transfer.prompt._replace(samples=False)
 
     def hold(self, request_id: str, now: float) -> None:
         """Keep the blocks."""
@@ -31,7 +32,7 @@ class ForgetsTheToken(Producer):
 class GivesTheTokenToAll(Producer):
     """A token is its own prompt's (I8); here every prompt that waits for one gets it."""
 
-    def first_token(self, request_id: str, token: SampledToken, now: float) -> None:  # the shape
+    def first_token(self, request_id: str, token: SampledToken | None, now: float) -> None:  # the shape
         """Take no notice of whose it is."""
         for other in list(self._ids):
             super().first_token(other, token, now)

@@ -73,7 +73,7 @@ NOT_VLLMS = (
     "on_kv_cache_written",  # vllm-ascend calls it on connectors that have it
     *("pipeline_counts", "token_report"),  # called over vLLM's `collective_rpc`
     *("__bool__", "__dict__"),
-    *("baton_start_tokens", "tokens_sampled"),  # an attribute that we give to requests; what our workers call
+    *("baton_start", "tokens_sampled"),  # an attribute that we give to requests; what our workers call
     "token_transfer",  # of our runners; vLLM's have none
     "kv_cache_specs",  # of one kind of `KVCacheSpec`; among USED
     "make_empty_intermediate_tensors",  # of the model, which vLLM wraps

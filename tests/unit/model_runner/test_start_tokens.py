@@ -11,7 +11,7 @@ from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
 
 from baton.kv_connector.connector import BatonConnector
 from baton.kv_connector.protocol.messages import SampledToken
-from baton.kv_connector.worker_side.sampled_token import sampled_token
+from baton.kv_connector.worker_side.sampled_token import has_token, sampled_token
 from baton.model_runner import start_tokens
 from baton.model_runner.rewindable_generator import RewindableGenerator
 from baton.model_runner.start_tokens import NotedOutput, StartTokens, advance
@@ -49,6 +49,8 @@ def test_a_draw_can_be_taken_back_as_vllm_does() -> None:
 
 class Runner:
     """What the mixin touches of vLLM's V1 runner."""
+
+    model_config = SimpleNamespace(use_fp64_gumbel=False)
 
     def __init__(self) -> None:
         self.added: list[Any] = []
@@ -141,13 +143,26 @@ def output_of(rows: list[list[int]]) -> ModelRunnerOutput:
 @pytest.mark.parametrize(
     ("request_id", "logprobs", "found"),
     [
-        ("r0", 0, None),  # a chunk that is not the prompt's last
         ("r1", 0, SampledToken(id=5)),
         ("r2", 2, SampledToken(id=9, logprob_ids=(9, 18), logprobs=(-9.0, -18.0), rank=9)),
         ("r2", 1, SampledToken(id=9, logprob_ids=(9,), logprobs=(-9.0,), rank=9)),
-        ("r3", 0, None),
+        ("r3", 0, None),  # a placeholder, which a peer would refuse together with the whole message
     ],
 )
 def test_a_request_s_own_row_is_taken(request_id: str, logprobs: int, found: SampledToken | None) -> None:
     """Also where other rows have no token, or several."""
-    assert sampled_token(output_of([[], [5, 6], [9]]), request_id, logprobs) == found
+    assert sampled_token(output_of([[], [5, 6], [9], [-1]]), request_id, logprobs) == found
+
+
+@pytest.mark.parametrize(("request_id", "has"), [("r0", False), ("r1", True), ("r9", False)])
+def test_a_chunk_that_is_not_the_last_has_no_token(request_id: str, has: bool) -> None:
+    """Nor has a request that the step did not run."""
+    assert has_token(output_of([[], [5]]), request_id) is has
+
+
+def test_logprobs_that_a_step_does_not_have_keep_its_token_here() -> None:
+    """An answer that lacks some would end the decode node's server in the middle of it."""
+    output = output_of([[5]])
+    output.logprobs = None
+
+    assert sampled_token(output, "r0", 2) is None

@@ -27,7 +27,7 @@ def sampling(**more: Any) -> Any:
 @pytest.fixture
 def side(tmp_path: Path) -> Iterator[DecodeScheduler]:
     """A decode node whose scheduler starts requests with tokens."""
-    made = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, vocab_size=VOCABULARY)
+    made = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS, sampling="d", vocab_size=VOCABULARY)
     made.bind_pool(FakePool(33))
     yield made
     made.close()
@@ -84,7 +84,10 @@ def test_a_request_starts_with_the_token_that_came_with_its_kv(side: DecodeSched
     """It is counted, so that one sees how many do."""
     received(side, req := request("decode", 40, first_token=True), TOKEN)
 
-    assert req.__dict__["baton_start_tokens"] == [TOKEN]
+    start = req.__dict__["baton_start"]
+    assert start.tokens == [TOKEN]
+    assert side.snapshot()["totals"]["started"] == 0
+    start.started()
     assert side.snapshot()["totals"]["started"] == 1
 
 
@@ -93,7 +96,7 @@ def test_others_sample_it_themselves(side: DecodeScheduler, asked: bool, token: 
     """A token that was not asked for, none, and one that is none."""
     received(side, req := request("decode", 40, first_token=asked), token)
 
-    assert "baton_start_tokens" not in req.__dict__
+    assert "baton_start" not in req.__dict__
     assert side.snapshot()["totals"]["started"] == 0
 
 
@@ -114,15 +117,17 @@ def test_an_engine_that_cannot_start_with_tokens_asks_for_none(tmp_path: Path) -
 
     received(side, req := request("decode", 40, first_token=True), TOKEN)
 
-    assert "baton_start_tokens" not in req.__dict__
-    assert side.snapshot()["first_tokens"] is False
+    assert "baton_start" not in req.__dict__
+    assert side.snapshot()["first_tokens"] == ""
     side.close()
 
 
-@pytest.mark.parametrize(("first_token", "logprobs"), [(True, 0), (False, None)])
-def test_the_prefill_worker_is_told_whose_token_to_take(first_token: bool, logprobs: int | None) -> None:
+@pytest.mark.parametrize(
+    ("sampling", "first_token", "logprobs"), [("d", True, 0), ("d", False, None), ("", True, None)]
+)
+def test_the_prefill_worker_is_told_whose_token_to_take(sampling: str, first_token: bool, logprobs: int | None) -> None:
     """With how many logprobs."""
-    side = PrefillScheduler(SECRET, BLOCK_TOKENS)
+    side = PrefillScheduler(SECRET, BLOCK_TOKENS, sampling=sampling)
     side.bind_pool(FakePool(33))
     side.add_request(request("prefill", 40, first_token=first_token))
 

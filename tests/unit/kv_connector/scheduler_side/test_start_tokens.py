@@ -42,6 +42,16 @@ class Base:
         self.finished_recving_kv_req_ids: set[str] = set()
         self.seen: list[tuple[str, list[int], Any, bool]] = []
         self.ends_with = 0  # this token ends a request
+        self.num_lookahead_tokens = 2
+        self.kv_cache_manager = SimpleNamespace(allocate_slots=self.allocate)
+        self.structured_output_manager = SimpleNamespace(accept_tokens=None)
+        self.free = True
+        self.asked: list[Any] = []
+
+    def allocate(self, *asked: Any, **more: Any) -> Any:
+        """Give out blocks, if there are any."""
+        self.asked.append((*asked[1:], more))
+        return [] if self.free else None
 
     def update_from_output(self, step: Any, output: Any) -> dict[int, EngineCoreOutputs]:
         """Take in a step."""
@@ -74,6 +84,13 @@ class Request:
         self.finished = False
         self.num_in_flight_tokens = self.num_stale_output_tokens = 0
         self.events: list[Any] = []
+        self.num_tokens = self.num_computed_tokens = 32
+        self.structured_output_request: Any = None
+        self.starts = 0
+
+    def begun(self) -> None:
+        """It has started with the tokens."""
+        self.starts += 1
 
     def is_finished(self) -> bool:
         """Whether it has ended."""
@@ -100,7 +117,7 @@ def scheduler() -> Ours:
 def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
     """In order, behind what the step itself says; and once."""
     request = scheduler.requests["r"]
-    start_with(request, TOKENS)
+    start_with(request, TOKENS, request.begun)
 
     outputs = scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
 
@@ -110,12 +127,36 @@ def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
     assert (first.logprob_token_ids.tolist(), first.logprobs.tolist()) == ([[7, 3]], [[-0.5, -1.0]])
     assert second is None
     scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+    assert (request.tokens, request.starts) == ([7, 8], 1)
+
+
+def test_without_a_block_for_its_first_step_a_request_starts_with_nothing(scheduler: Ours) -> None:
+    """It would hold the blocks of its prompt and wait for one more, as would all others in its place: none could run."""
+    scheduler.free = False
+    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
+
+    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+
+    assert scheduler.asked == [(2, {"num_lookahead_tokens": 2, "delay_cache_blocks": True})]
+    assert (request.tokens, request.starts, request.num_in_flight_tokens) == ([], 0, 0)
+
+
+def test_an_older_vllm_looks_at_the_prompt_s_reasoning_first(scheduler: Ours) -> None:
+    """Before 0.30: a grammar would not be advanced by the token, and begin anew with the second."""
+    looked: list[Any] = []
+    scheduler.structured_output_manager = SimpleNamespace(should_fill_bitmask=looked.append)
+    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
+    request.structured_output_request = "a grammar"
+
+    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+
+    assert looked == [request]
     assert request.tokens == [7, 8]
 
 
 def test_no_step_is_counted_for_them(scheduler: Ours) -> None:
     """Neither by the connector, nor in statistics; what the request waited ends with its first token."""
-    start_with(scheduler.requests["r"], TOKENS)
+    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
 
     scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
 
@@ -129,7 +170,7 @@ def test_no_step_is_counted_for_them(scheduler: Ours) -> None:
 def test_a_request_that_ends_with_a_token_gets_no_further_one(scheduler: Ours) -> None:
     """VLLM has freed it: nothing of it is left waiting."""
     scheduler.ends_with = 7
-    start_with(scheduler.requests["r"], TOKENS)
+    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
 
     scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
 
@@ -139,7 +180,7 @@ def test_a_request_that_ends_with_a_token_gets_no_further_one(scheduler: Ours) -
 
 def test_a_request_that_has_gone_gets_none(scheduler: Ours) -> None:
     """Aborted while its KV was on its way: vLLM may still have it, or not."""
-    start_with(scheduler.requests["r"], TOKENS)
+    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
     scheduler.requests["r"].finished = True
 
     scheduler.update_from_output(None, received("r", "gone"))  # type: ignore[arg-type]  # not looked at

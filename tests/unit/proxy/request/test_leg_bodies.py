@@ -67,8 +67,8 @@ def test_for_the_first_token_the_prefill_body_keeps_whatever_decides_it() -> Non
     assert {name: sent[name] for name in PROMPT_FIELDS} == PROMPT_FIELDS
 
 
-@pytest.mark.parametrize("least", [0, None])
-def test_no_least_number_of_tokens_stays_none(least: int | None) -> None:
+@pytest.mark.parametrize("least", [0, 0.0, None])
+def test_no_least_number_of_tokens_stays_none(least: float | None) -> None:
     """One would keep the first token from ending the answer."""
     sent = msgspec.json.decode(prefill_body(raw({"prompt": "a", "min_tokens": least}), PARAMS, first_token=True))
 
