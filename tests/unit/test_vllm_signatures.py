@@ -26,6 +26,11 @@ SINCE = {
     **dict.fromkeys(
         ("drop_stale_output", "num_in_flight_tokens", "num_stale_output_tokens"), "0.28.0"
     ),  # of D's scheduler
+    **dict.fromkeys(
+        ("aux_output_config", "enable_return_routed_experts"), "0.31.0"
+    ),  # before, of the model's configuration
+    "watermark_config": "0.30.0",
+    "return_sampling_mask": "0.28.0",
     "enable_moe_shared_loras": "0.28.0",
     "_make_model_runner": "0.32.0",  # before, `in_place_of`
     "finish_forward": "0.30.0",  # before, the V2 runner ends a step after sampling

@@ -58,7 +58,7 @@ class Base:
         self.connector.take_events()
         if output.kv_connector_output is not None:
             self.finished_recving_kv_req_ids |= output.kv_connector_output.finished_recving
-            return {0: EngineCoreOutputs(outputs=["others"])}  # type: ignore[list-item]  # stand-ins
+            return {0: EngineCoreOutputs(outputs=["others"])}
         assert type(self.connector) is Connector
         assert self.connector.get_kv_connector_stats() is None
         (name,) = step.num_scheduled_tokens
@@ -68,7 +68,7 @@ class Base:
         request.tokens += tokens
         request.finished = self.ends_with in tokens
         self.seen.append((name, tokens, output.logprobs, self.log_stats))
-        return {0: EngineCoreOutputs(outputs=[f"{name}: {tokens[0]}"])}  # type: ignore[list-item]  # stand-ins
+        return {0: EngineCoreOutputs(outputs=[f"{name}: {tokens[0]}"])}
 
 
 class Ours(StartTokens, Base):
@@ -119,14 +119,14 @@ def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
     request = scheduler.requests["r"]
     start_with(request, TOKENS, request.begun)
 
-    outputs = scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+    outputs = scheduler.update_from_output(None, received("r"))
 
     assert outputs[0].outputs == ["others", "r: 7", "r: 8"]
     assert (request.num_in_flight_tokens, request.num_stale_output_tokens) == (0, 0)
     first, second = (logprobs for _, _, logprobs, _ in scheduler.seen)
     assert (first.logprob_token_ids.tolist(), first.logprobs.tolist()) == ([[7, 3]], [[-0.5, -1.0]])
     assert second is None
-    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+    scheduler.update_from_output(None, received("r"))
     assert (request.tokens, request.starts) == ([7, 8], 1)
 
 
@@ -135,7 +135,7 @@ def test_without_a_block_for_its_first_step_a_request_starts_with_nothing(schedu
     scheduler.free = False
     start_with(request := scheduler.requests["r"], TOKENS, request.begun)
 
-    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+    scheduler.update_from_output(None, received("r"))
 
     assert scheduler.asked == [(2, {"num_lookahead_tokens": 2, "delay_cache_blocks": True})]
     assert (request.tokens, request.starts, request.num_in_flight_tokens) == ([], 0, 0)
@@ -148,7 +148,7 @@ def test_an_older_vllm_looks_at_the_prompt_s_reasoning_first(scheduler: Ours) ->
     start_with(request := scheduler.requests["r"], TOKENS, request.begun)
     request.structured_output_request = "a grammar"
 
-    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+    scheduler.update_from_output(None, received("r"))
 
     assert looked == [request]
     assert request.tokens == [7, 8]
@@ -158,7 +158,7 @@ def test_no_step_is_counted_for_them(scheduler: Ours) -> None:
     """Neither by the connector, nor in statistics; what the request waited ends with its first token."""
     start_with(request := scheduler.requests["r"], TOKENS, request.begun)
 
-    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+    scheduler.update_from_output(None, received("r"))
 
     assert scheduler.connector.steps == 1
     assert scheduler.connector.get_kv_connector_stats() == "of a step"
@@ -172,7 +172,7 @@ def test_a_request_that_ends_with_a_token_gets_no_further_one(scheduler: Ours) -
     scheduler.ends_with = 7
     start_with(request := scheduler.requests["r"], TOKENS, request.begun)
 
-    scheduler.update_from_output(None, received("r"))  # type: ignore[arg-type]  # not looked at
+    scheduler.update_from_output(None, received("r"))
 
     assert scheduler.requests["r"].tokens == [7]
     assert scheduler.finished_recving_kv_req_ids == set()
@@ -183,7 +183,7 @@ def test_a_request_that_has_gone_gets_none(scheduler: Ours) -> None:
     start_with(request := scheduler.requests["r"], TOKENS, request.begun)
     scheduler.requests["r"].finished = True
 
-    scheduler.update_from_output(None, received("r", "gone"))  # type: ignore[arg-type]  # not looked at
+    scheduler.update_from_output(None, received("r", "gone"))
 
     assert scheduler.seen == []
 
