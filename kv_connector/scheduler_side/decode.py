@@ -121,10 +121,8 @@ class DecodeScheduler:
             else:
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        wants_first = params.first_token and bool(self._sampling)
-        tracked = Tracked(
-            request, transfer_id, params.transfer_id, params.peer, prompt, adapter, time.monotonic(), wants_first
-        )
+        first, now = params.first_token and bool(self._sampling), time.monotonic()
+        tracked = Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, adapter, now, first)
         self._requests[request.request_id] = tracked
         self._owners[transfer_id] = request.request_id
         self._siblings.own(request.request_id, request.num_prompt_tokens)
@@ -317,9 +315,7 @@ class DecodeScheduler:
         for request_id, ending in report.endings.items():
             if ended := self._requests.get(request_id):
                 ended.cached_tokens = ending.cached_tokens
-        for request_id, token in report.first_tokens.items():
-            if ended := self._requests.get(request_id):
-                ended.first = token
+                ended.first = report.first_tokens.get(request_id, ended.first)
 
     def _end_receive(self, request_id: str, tracked: Tracked) -> None:
         if tracked.receive_failed:  # one that was given back while its KV had just arrived has not failed
@@ -328,13 +324,10 @@ class DecodeScheduler:
             tracked.state = State.SETTLED
             bill(tracked.request, tracked.cached_tokens)
             if tracked.wants_first and tracked.first and may_start(tracked.request, tracked.first, self._vocab_size):
-                start_with(tracked.request, [tracked.first], self._count_started)
+                start_with(tracked.request, [tracked.first], self._totals)
             self._timings.loaded(request_id)
             self._totals["loaded"] += 1
             self._totals["tokens_received"] += tracked.external_tokens
-
-    def _count_started(self) -> None:
-        self._totals["started"] += 1
 
     def _fail_receive(self, request_id: str, tracked: Tracked, reason: str) -> None:
         tracked.receive_failed = True

@@ -37,18 +37,18 @@ Outputs = dict[int, EngineCoreOutputs]
 
 class _Start(NamedTuple):
     tokens: Sequence[SampledToken]
-    started: Callable[[], None]
+    totals: dict[str, int]
 
 
-def start_with(request: "Request", tokens: Sequence[SampledToken], started: Callable[[], None]) -> None:
+def start_with(request: "Request", tokens: Sequence[SampledToken], totals: dict[str, int]) -> None:
     """Have a request whose KV has come, and that has not been scheduled, start with these tokens, if there is room for them.
 
     Args:
         request: of vLLM's scheduler.
         tokens: at least one.
-        started: called when it has started with them.
+        totals: counts in `started` that it has.
     """
-    setattr(request, _START, _Start(tokens, started))
+    setattr(request, _START, _Start(tokens, totals))
 
 
 def starts_with_tokens(vllm_config: "VllmConfig") -> bool:
@@ -86,7 +86,7 @@ class StartTokens:
             if request is None or start is None or request.is_finished() or not self._has_room(request, start.tokens):
                 continue  # without room it computes its last prompt token again, and samples
             self._deliver(request, start.tokens, outputs)
-            start.started()
+            start.totals["started"] += 1
         return outputs
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
@@ -108,6 +108,8 @@ class StartTokens:
         lookahead = self.num_lookahead_tokens
         manager = self.kv_cache_manager
         blocks = manager.allocate_slots(request, missing, num_lookahead_tokens=lookahead, delay_cache_blocks=True)
+        if blocks is not None:  # its KV has come: what `usage` says of the prefix cache is asked with the first token
+            manager.cache_blocks(request, request.num_computed_tokens)
         return blocks is not None
 
     def _deliver(self, request: "Request", tokens: Sequence[SampledToken], outputs: Outputs) -> None:

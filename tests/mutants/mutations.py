@@ -102,7 +102,8 @@ MUTATIONS: Final = [
     *_of(
         "kv_connector/scheduler_side/decode.py",
         f"{UNIT}/kv_connector/test_scheduler_decode.py {UNIT}/kv_connector/test_scheduler_groups.py {UNIT}/kv_connector/test_scheduler_states.py {UNIT}/kv_connector/scheduler_side",
-        ("        if missing <= 1:\n", "        if missing <= 0:\n"),
+        ("(missing == 1 and not tracked.wants_first)", "missing == 1"),
+        ("(missing == 1 and not tracked.wants_first)", "False"),
         ("if params is None or request.skip_reading_prefix_cache:", "if params is None:"),
         (
             "if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from baton.kv_connector.handoff.metadata import DecodeReport
+from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.protocol.messages import SampledToken
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.first_token import may_start, wanted_logprobs
@@ -40,7 +40,9 @@ def received(side: DecodeScheduler, req: Any, token: SampledToken | None) -> Non
     assert tokens is not None
     assert tokens == req.num_prompt_tokens
     side.allocated(req, [[*FakePool(9).blocks[1:4]]], tokens)
-    side.update(DecodeReport(first_tokens={req.request_id: token} if token else {}), {req.request_id})
+    ending = Ending(at_s=0.0, reserve_sent_s=0.0, committed=True, timings_s={}, pushing_s=0.0)
+    tokens_said = {req.request_id: token} if token else {}
+    side.update(DecodeReport(endings={req.request_id: ending}, first_tokens=tokens_said), {req.request_id})
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_a_request_starts_with_the_token_that_came_with_its_kv(side: DecodeSched
     start = req.__dict__["baton_start"]
     assert start.tokens == [TOKEN]
     assert side.snapshot()["totals"]["started"] == 0
-    start.started()
+    start.totals["started"] += 1  # as the scheduler does, once it has found room
     assert side.snapshot()["totals"]["started"] == 1
 
 
@@ -134,3 +136,17 @@ def test_the_prefill_worker_is_told_whose_token_to_take(sampling: str, first_tok
     (started,) = side.take_step(step_output(new=[("r1", [1, 2, 3], 0, 40)])).started
 
     assert started.logprobs == logprobs
+
+
+def test_a_token_that_one_rank_has_heard_of_stays_known(side: DecodeScheduler) -> None:
+    """Another rank's part arrives a step later, and its commit has no token."""
+    side.add_request(req := request("decode", 40, first_token=True))
+    tokens, _ = side.match(req, 0)
+    assert tokens is not None
+    side.allocated(req, [[*FakePool(9).blocks[1:4]]], tokens)
+    ending = Ending(at_s=0.0, reserve_sent_s=0.0, committed=True, timings_s={}, pushing_s=0.0)
+
+    side.update(DecodeReport(endings={"r1": ending}, first_tokens={"r1": TOKEN}), set())
+    side.update(DecodeReport(endings={"r1": ending}), {"r1"})
+
+    assert req.__dict__["baton_start"].tokens == [TOKEN]

@@ -43,10 +43,13 @@ class Base:
         self.seen: list[tuple[str, list[int], Any, bool]] = []
         self.ends_with = 0  # this token ends a request
         self.num_lookahead_tokens = 2
-        self.kv_cache_manager = SimpleNamespace(allocate_slots=self.allocate)
+        self.kv_cache_manager = SimpleNamespace(
+            allocate_slots=self.allocate, cache_blocks=lambda *asked: self.cached.append(asked[1])
+        )
         self.structured_output_manager = SimpleNamespace(accept_tokens=None)
         self.free = True
         self.asked: list[Any] = []
+        self.cached: list[int] = []
 
     def allocate(self, *asked: Any, **more: Any) -> Any:
         """Give out blocks, if there are any."""
@@ -86,11 +89,7 @@ class Request:
         self.events: list[Any] = []
         self.num_tokens = self.num_computed_tokens = 32
         self.structured_output_request: Any = None
-        self.starts = 0
-
-    def begun(self) -> None:
-        """It has started with the tokens."""
-        self.starts += 1
+        self.totals = {"started": 0}
 
     def is_finished(self) -> bool:
         """Whether it has ended."""
@@ -117,7 +116,7 @@ def scheduler() -> Ours:
 def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
     """In order, behind what the step itself says; and once."""
     request = scheduler.requests["r"]
-    start_with(request, TOKENS, request.begun)
+    start_with(request, TOKENS, request.totals)
 
     outputs = scheduler.update_from_output(None, received("r"))
 
@@ -127,25 +126,25 @@ def test_tokens_come_with_the_step_that_brought_the_kv(scheduler: Ours) -> None:
     assert (first.logprob_token_ids.tolist(), first.logprobs.tolist()) == ([[7, 3]], [[-0.5, -1.0]])
     assert second is None
     scheduler.update_from_output(None, received("r"))
-    assert (request.tokens, request.starts) == ([7, 8], 1)
+    assert (request.tokens, request.totals["started"], scheduler.cached) == ([7, 8], 1, [32])
 
 
 def test_without_a_block_for_its_first_step_a_request_starts_with_nothing(scheduler: Ours) -> None:
     """It would hold the blocks of its prompt and wait for one more, as would all others in its place: none could run."""
     scheduler.free = False
-    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
+    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
 
     scheduler.update_from_output(None, received("r"))
 
     assert scheduler.asked == [(2, {"num_lookahead_tokens": 2, "delay_cache_blocks": True})]
-    assert (request.tokens, request.starts, request.num_in_flight_tokens) == ([], 0, 0)
+    assert (request.tokens, request.totals["started"], request.num_in_flight_tokens) == ([], 0, 0)
 
 
 def test_an_older_vllm_looks_at_the_prompt_s_reasoning_first(scheduler: Ours) -> None:
     """Before 0.30: a grammar would not be advanced by the token, and begin anew with the second."""
     looked: list[Any] = []
     scheduler.structured_output_manager = SimpleNamespace(should_fill_bitmask=looked.append)
-    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
+    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
     request.structured_output_request = "a grammar"
 
     scheduler.update_from_output(None, received("r"))
@@ -156,7 +155,7 @@ def test_an_older_vllm_looks_at_the_prompt_s_reasoning_first(scheduler: Ours) ->
 
 def test_no_step_is_counted_for_them(scheduler: Ours) -> None:
     """Neither by the connector, nor in statistics; what the request waited ends with its first token."""
-    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
+    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
 
     scheduler.update_from_output(None, received("r"))
 
@@ -170,7 +169,7 @@ def test_no_step_is_counted_for_them(scheduler: Ours) -> None:
 def test_a_request_that_ends_with_a_token_gets_no_further_one(scheduler: Ours) -> None:
     """VLLM has freed it: nothing of it is left waiting."""
     scheduler.ends_with = 7
-    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
+    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
 
     scheduler.update_from_output(None, received("r"))
 
@@ -180,7 +179,7 @@ def test_a_request_that_ends_with_a_token_gets_no_further_one(scheduler: Ours) -
 
 def test_a_request_that_has_gone_gets_none(scheduler: Ours) -> None:
     """Aborted while its KV was on its way: vLLM may still have it, or not."""
-    start_with(request := scheduler.requests["r"], TOKENS, request.begun)
+    start_with(request := scheduler.requests["r"], TOKENS, request.totals)
     scheduler.requests["r"].finished = True
 
     scheduler.update_from_output(None, received("r", "gone"))
