@@ -108,7 +108,7 @@ class Engine:
                 kv_connector_output=KVConnectorOutput(finished_recving=set(received), kv_connector_worker_meta=report),
             ),
         )
-        return output.total_num_scheduled_tokens
+        return int(output.total_num_scheduled_tokens)
 
 
 @pytest.fixture
