@@ -2,8 +2,9 @@
 
 The proxy draws a transfer id and puts one object into the body of either leg:
 `{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts and
-`"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks, and `"first": true` if P shall sample the
-answer's first token and D start with it.
+`"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks, `"first": true` if P shall sample the
+answer's first token and D start with it, `"relay": true` if P's leg is the beginning of the client's stream, and `"start": [id, …]` if
+the client has these tokens of the answer already.
 vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since anyone who may write
 these parameters can make a node push KV.
 """
@@ -22,6 +23,7 @@ FIELD = "kv_transfer_params"  # vLLM's name for the request field
 KEY = "baton"  # our object inside it
 MAX_PEER_CHARS = 8_192
 MAX_GRID = 1_024  # ranks along either side of a grid
+MAX_START_TOKENS = 1 << 17
 _PURPOSE = "kv-transfer-params"
 
 Role = Literal["prefill", "decode"]
@@ -78,6 +80,11 @@ class TransferParams:
     several: bool = False  # the HTTP request has several prompts, and `transfer_id` stands for all of them
     grids: Grids = SINGLE
     first_token: bool = False  # P samples the answer's first token as the client asks for it, and D starts with it
+    # Prefill leg: its stream goes to the client up to the first token. The engine ends the request there whatever `max_tokens` says, in an
+    # output of its own with the finish reason "abort", so that what came before is what one server would have streamed.
+    relays: bool = False
+    # Decode leg: tokens of the answer that the client has: the request starts with them. With `peer` "" there is no transfer.
+    start: tuple[int, ...] = ()
 
     def transfer_of(self, prompt_hash: bytes) -> str:
         """Return the id of one prompt's transfer; both nodes find the same one, and equal prompts share it."""
@@ -111,6 +118,10 @@ def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
         fields["grids"] = [list(grid) for grid in params.grids]
     if params.first_token:
         fields["first"] = True
+    if params.relays:
+        fields["relay"] = True
+    if params.start:
+        fields["start"] = list(params.start)
     return {KEY: fields}
 
 
@@ -132,11 +143,21 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
         raise TransferParamsError(f"{FIELD} has no valid transfer id")
     if role not in ("prefill", "decode") or not _is_address(peer) or not isinstance(sig, str):
         raise TransferParamsError(f"{FIELD} is malformed")
-    several, grids, first = fields.get("several", False), _grids(fields.get("grids")), fields.get("first", False)
-    if not isinstance(several, bool) or grids is None or not isinstance(first, bool):
+    several, first, relays = (fields.get(name, False) for name in ("several", "first", "relay"))
+    grids, start = _grids(fields.get("grids")), _token_ids(fields.get("start"))
+    if not isinstance(several, bool) or not isinstance(first, bool) or not isinstance(relays, bool):
+        raise TransferParamsError(f"{FIELD} is malformed")
+    if grids is None or start is None:
         raise TransferParamsError(f"{FIELD} is malformed")
     params = TransferParams(
-        transfer_id=transfer_id, role=role, peer=peer, several=several, grids=grids, first_token=first
+        transfer_id=transfer_id,
+        role=role,
+        peer=peer,
+        several=several,
+        grids=grids,
+        first_token=first,
+        relays=relays,
+        start=start,
     )
     if not _is_signed(params, sig, secret):
         raise SignatureError(f"{FIELD} is not signed by this cluster's proxy")
@@ -159,6 +180,15 @@ def _grids(value: object) -> Grids | None:
     return Grids(Grid(*sizes[:2]), Grid(*sizes[2:]))
 
 
+def _token_ids(value: object) -> tuple[int, ...] | None:
+    """Read `start`; `None` if it is malformed."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_START_TOKENS:
+        return None
+    return tuple(value) if all(type(token) is int and 0 <= token < 1 << 31 for token in value) else None
+
+
 def _is_signed(params: TransferParams, sig: str, secret: ClusterSecret) -> bool:
     """Whether either secret made this signature."""
     given = sig.encode(errors="replace")  # JSON may hold half a surrogate pair, which is no text
@@ -174,6 +204,10 @@ def _signature(params: TransferParams, key: bytes) -> str:
         parts.append(" ".join(str(size) for grid in params.grids for size in grid))
     if params.first_token:
         parts.append("first")
+    if params.relays:
+        parts.append("relay")
+    if params.start:
+        parts.append("start " + " ".join(map(str, params.start)))
     message = "\n".join(parts)
     signing = _keyed(key).copy()
     signing.update(message.encode())

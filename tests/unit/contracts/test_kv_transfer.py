@@ -46,6 +46,24 @@ def test_a_changed_field_breaks_the_signature(name: str, value: str) -> None:
         verify(signed, SECRET)
 
 
+@pytest.mark.parametrize(("name", "value"), [("relay", True), ("start", [7]), ("start", [5, 7])])
+def test_what_a_leg_does_with_its_first_tokens_is_signed(name: str, value: object) -> None:
+    """Nobody can have a node begin an answer with tokens, or end it after one."""
+    signed = sign(replace(PARAMS, relays=name == "relay", start=(7,) if name == "relay" else (4,)), SECRET)
+    assert verify(signed, SECRET).relays is (name == "relay")
+
+    signed[KEY][name] = False if name == "relay" else value
+    with pytest.raises(SignatureError):
+        verify(signed, SECRET)
+
+
+@pytest.mark.parametrize("value", [[], "7", [True], [-1], [1 << 31], [0.5], {"0": 7}])
+def test_start_is_a_list_of_token_ids(value: object) -> None:
+    """Nothing else is taken for one."""
+    with pytest.raises(TransferParamsError, match="malformed"):
+        verify(changed(start=value), SECRET)
+
+
 TWO_BY_TWO = Grids(prefill=Grid(tp=2, pp=2), decode=Grid(tp=1, pp=1))
 
 
