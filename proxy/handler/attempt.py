@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Final
 
 from baton.contracts.configuration.schema import BatonConfig
-from baton.contracts.kv_transfer import Role, TransferParams, sign
+from baton.contracts.kv_transfer import Role, TransferParams, new_transfer_id, sign
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler.cancel_notifier import CancelNotifier
@@ -25,15 +25,14 @@ from baton.proxy.planning.outcome import (
     DecodeOutcome,
     Opened,
     PrefillDone,
-    PrefillFailed,
     PrefillOutcome,
-    PrefillRefused,
 )
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
 from baton.proxy.request.eligibility import has_several_prompts
-from baton.proxy.request.leg_bodies import decode_body
+from baton.proxy.request.leg_bodies import decode_body, relayed_body
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.prefill_leg import prefill_leg
+from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.telemetry.metrics import Metrics
 from baton.proxy.tracing.traces import Leg
 
@@ -41,7 +40,9 @@ CUT: Final = "cut"  # the problem of a leg that nobody wanted any more, in its s
 # How long a prefill leg may outlive its request, so that a good answer on its way is not turned into an abort.
 PREFILL_GRACE_S: Final = 1.0
 
-Outcome = DecodeOutcome | PrefillFailed | PrefillRefused
+CANNOT_START: Final = DecodeFailed(FailureKind.REFUSED, "it cannot go on from a first token")
+
+Outcome = DecodeOutcome | PrefillOutcome
 
 
 class AttemptRunner:
@@ -71,9 +72,9 @@ class AttemptRunner:
             task.cancel()
         await asyncio.gather(*self._outliving, return_exceptions=True)
 
-    def run(self, plan: Plan, request: ClientRequest) -> "Attempt":
+    def run(self, plan: Plan, request: ClientRequest, relay: FirstTokenRelay) -> "Attempt":
         """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block."""
-        return Attempt(self, plan, request)
+        return Attempt(self, plan, request, relay)
 
     async def decode(self, call: LegRequest) -> DecodeOutcome:
         """Run a decode leg until it could be relayed."""
@@ -95,10 +96,10 @@ class AttemptRunner:
             call.node.times.first_bytes.observe(perf_counter() - sent.at_s)
         return outcome
 
-    async def prefill(self, call: LegRequest, sent: PendingRequest) -> PrefillOutcome:
+    async def prefill(self, call: LegRequest, sent: PendingRequest, relay: FirstTokenRelay | None) -> PrefillOutcome:
         """Run a prefill leg that was sent to its end."""
         try:
-            outcome = await run_prefill(sent, timeout_s=self._prefill_timeout_s)
+            outcome = await run_prefill(sent, timeout_s=self._prefill_timeout_s, relay=relay)
         except BaseException:
             call.leg.end(CUT)
             raise
@@ -128,27 +129,28 @@ class AttemptRunner:
 
     def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest) -> LegRequest:
         """Return the decode leg of a pair."""
-        params = self._params(plan, request, "decode", plan.control_address)
+        params = _params(plan, request, "decode", plan.control_address, start=request.start)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
-    def prefill_call(self, plan: DisaggregatedPlan, request: ClientRequest) -> LegRequest:
-        """Return the prefill leg of a pair."""
-        params = self._params(plan, request, "prefill", "")
-        body = prefill_leg(request, sign(params, self._secret), first_token=params.first_token)
+    def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
+        """Return the one leg of a node that computes the prompt itself."""
+        if not request.start:
+            return _call(plan.decode, request, decode_body(request.fields, None))
+        params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=request.start)
+        return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
+
+    def prefill_call(self, plan: DisaggregatedPlan, request: ClientRequest, *, relays: bool) -> LegRequest:
+        """Return the prefill leg of a pair; `relays`: its stream goes to the client up to the first token."""
+        params = _params(plan, request, "prefill", "", relays=relays)
+        signed = sign(params, self._secret)
+        if relays:
+            body = relayed_body(request.fields, signed)
+        else:
+            body = prefill_leg(request, signed, first_token=params.first_token)
         # The decode node was told this rank's address.
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
-        return _call(plan.prefill, request, body, id_suffix="-prefill", more_headers=rank)
-
-    @staticmethod
-    def _params(plan: DisaggregatedPlan, request: ClientRequest, role: Role, peer: str) -> TransferParams:
-        return TransferParams(
-            transfer_id=plan.transfer_id,
-            role=role,
-            peer=peer,
-            several=has_several_prompts(request.fields),
-            grids=plan.grids,
-            first_token=plan.first_token,
-        )
+        # A stream names its request: the client is to see one name.
+        return _call(plan.prefill, request, body, id_suffix="" if relays else "-prefill", more_headers=rank)
 
 
 class Attempt:
@@ -161,14 +163,16 @@ class Attempt:
         "_outcome",
         "_plan",
         "_prefill",
+        "_relay",
         "_request",
         "_sent",
         "_shared",
         "_taken",
     )
 
-    def __init__(self, shared: AttemptRunner, plan: Plan, request: ClientRequest) -> None:
+    def __init__(self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay) -> None:
         self._shared = shared
+        self._relay = relay
         self._plan = plan
         self._request = request
         self._outcome: Outcome | None = None
@@ -185,6 +189,9 @@ class Attempt:
         self._began_s = perf_counter()
         try:
             plan = self._plan
+            if self._request.start and not plan.decode.starts_with_tokens:
+                self._outcome = CANNOT_START
+                return self._outcome
             self._outcome = await (self._alone(plan) if isinstance(plan, LocalPlan) else self._pair(plan))
         except BaseException:
             self._shut(answered=False)
@@ -196,23 +203,24 @@ class Attempt:
         if isinstance(exc, StreamBrokenError):
             self._shared.report_failure("decode", self._plan.decode, exc.how)
             self._end_leg(exc.how)
-        answered = exc is None and isinstance(self._outcome, Opened)
-        if answered:
+        answered = exc is None and isinstance(self._outcome, Opened | PrefillDone)
+        if answered and isinstance(self._outcome, Opened):
             self._plan.decode.times.ended.observe(perf_counter() - self._began_s)
             self._end_leg()
         self._shut(answered=answered)
 
     async def _alone(self, plan: LocalPlan) -> Outcome:
         with plan.decode.computing(plan.own_bytes):  # until its first bytes
-            call = _call(plan.decode, self._request, decode_body(self._request.fields, None))
+            call = self._shared.local_call(plan, self._request)
             self._legs = [call.leg]
             return await self._shared.decode(call)
 
     async def _pair(self, plan: DisaggregatedPlan) -> Outcome:
         shared, request = self._shared, self._request
-        prefill = shared.prefill_call(plan, request)
+        relay = self._relay if self._relay.begin(plan) else None
+        prefill = shared.prefill_call(plan, request, relays=relay is not None)
         self._sent = prefill.send(shared.upstream)  # everything else waits for it
-        self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent))
+        self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay))
         # Counted at once: the next choice sees it.
         self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
         decode = shared.decode_call(plan, request)
@@ -225,6 +233,8 @@ class Attempt:
 
     def _since_prefill_s(self, prefill: asyncio.Task[PrefillOutcome]) -> float:
         """Return how long ago the prefill node answered; 0 if it has not yet."""
+        if self._relay.began_s:
+            return perf_counter() - self._relay.began_s
         if not prefill.done() or prefill.cancelled() or prefill.exception() is not None:
             return 0.0
         outcome = prefill.result()
@@ -250,6 +260,27 @@ class Attempt:
             self._shared.unwanted(self._plan)
         if self._end is not None:
             self._end()
+
+
+def _params(
+    plan: DisaggregatedPlan,
+    request: ClientRequest,
+    role: Role,
+    peer: str,
+    *,
+    relays: bool = False,
+    start: tuple[int, ...] = (),
+) -> TransferParams:
+    return TransferParams(
+        transfer_id=plan.transfer_id,
+        role=role,
+        peer=peer,
+        several=has_several_prompts(request.fields),
+        grids=plan.grids,
+        first_token=plan.first_token and not request.start,
+        relays=relays,
+        start=start,
+    )
 
 
 def _call(

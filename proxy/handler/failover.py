@@ -15,11 +15,12 @@ from baton.proxy.errors import NoRoomError, ProxyError
 from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.nodes.node import Node, Role
 from baton.proxy.planning.local_prefill_queue import LocalPrefillQueue
-from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened, PrefillFailed
+from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened, PrefillDone, PrefillFailed
 from baton.proxy.planning.planner import Failure, Planner
 from baton.proxy.planning.plans import DisaggregatedPlan, Plan
 from baton.proxy.planning.retry_policy import MIN_LEFT_S, History, RetryDenial, RetryPolicy
 from baton.proxy.request.parse import ClientRequest
+from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -51,16 +52,19 @@ class RequestAttempts:
         self._plan: Plan | None = None  # the last one that was tried
 
     @asynccontextmanager
-    async def answer(self, request: ClientRequest, chosen: Callable[[Plan], None]) -> AsyncIterator[Opened]:
-        """Try nodes until one answers; the answer stays open for the block.
+    async def answer(
+        self, relay: FirstTokenRelay, chosen: Callable[[Plan], None]
+    ) -> AsyncIterator[Opened | PrefillDone]:
+        """Try nodes until one answers; the answer stays open for the block. `PrefillDone`: the client has all of it.
 
         Args:
-            request: what is asked.
+            relay: what is asked, and where the first token goes.
             chosen: called with each plan before it is tried.
 
         Raises:
             ProxyError: no node could answer, or one refused.
         """
+        request = relay.asked
         keep = self._plan if isinstance(self._plan, DisaggregatedPlan) else None
         first = partial(self._shared.planner.first, request, self._history, keep)
         if self._plan is None:
@@ -71,12 +75,14 @@ class RequestAttempts:
             self._plan = plan
             chosen(plan)
             self._shared.metrics.decided(plan)
-            async with self._shared.attempts.run(plan, request) as outcome:
-                if isinstance(outcome, Opened):
+            async with self._shared.attempts.run(plan, request, relay) as outcome:
+                if isinstance(outcome, Opened | PrefillDone):
                     yield outcome
                     return
             if isinstance(outcome, DecodeRefused):
                 raise outcome.answered
+            relay.next_attempt()
+            request = relay.asked
             plan = await self._after(plan, outcome, request)
 
     def broke(self) -> None:

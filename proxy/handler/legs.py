@@ -27,10 +27,11 @@ from baton.proxy.planning.outcome import (
     PrefillOutcome,
     PrefillRefused,
 )
+from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.events import ERROR
 from baton.proxy.tracing.traces import Leg
 
-# A decode node that will refuse too has the same request before it and says so at once.
+# A decode node that will refuse too has the same request before it and says so at once; one that has all KV begins at once.
 REFUSAL_GRACE_S: Final = 1.0
 _BUSY: Final = frozenset((408, 429))
 _ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
@@ -67,15 +68,19 @@ async def open_decode(sent: PendingRequest) -> DecodeOutcome:
     return outcome
 
 
-async def run_prefill(sent: PendingRequest, *, timeout_s: float) -> PrefillOutcome:
-    """Wait for the end of a prefill leg."""
+async def run_prefill(
+    sent: PendingRequest, *, timeout_s: float, relay: FirstTokenRelay | None = None
+) -> PrefillOutcome:
+    """Wait for the end of a prefill leg; `relay` gets its stream as it comes."""
     answer: UpstreamResponse | None = None
     try:
         async with asyncio.timeout(timeout_s):
             answer = await sent.answer()
+            if relay is not None and answer.status == 200 and answer.is_stream:
+                return await _relay_prefill(answer, relay)
             body = await answer.read_all()
     except UpstreamError as exc:
-        return PrefillFailed(exc.kind, str(exc))
+        return PrefillFailed(exc.kind, str(exc), may_be_pushed=relay is not None and relay.has_begun)
     except TimeoutError:
         return PrefillFailed(FailureKind.TIMEOUT, "it did not answer in time")
     finally:
@@ -90,15 +95,23 @@ async def run_prefill(sent: PendingRequest, *, timeout_s: float) -> PrefillOutco
     return PrefillFailed(FailureKind.STATUS, f"it answered {answer.status}")
 
 
+async def _relay_prefill(answer: UpstreamResponse, relay: FirstTokenRelay) -> PrefillOutcome:
+    while data := await answer.read_some():
+        await relay.take(answer, data)
+    if relay.broken is not None:
+        return PrefillFailed(relay.broken.how, relay.broken.message)
+    if not relay.ended:
+        return PrefillFailed(FailureKind.DISCONNECT, "its stream ended early", may_be_pushed=relay.has_begun)
+    return PrefillDone(relay.began_s or perf_counter(), is_whole=relay.is_whole)
+
+
 async def first_to_count(
     decode: Awaitable[DecodeOutcome], prefill: asyncio.Task[PrefillOutcome]
-) -> DecodeOutcome | PrefillFailed | PrefillRefused:
+) -> DecodeOutcome | PrefillOutcome:
     """Run the decode leg, in the caller's own task, unless the prefill leg ends in a way that makes waiting pointless."""
     with _WhileHopeful(prefill):
         return await decode
-    outcome = prefill.result()
-    assert not isinstance(outcome, PrefillDone)
-    return outcome
+    return prefill.result()
 
 
 class _WhileHopeful:
@@ -127,11 +140,14 @@ class _WhileHopeful:
         return self._is_pointless and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
 
     def _look(self, prefill: asyncio.Task[PrefillOutcome]) -> None:
-        fault = not prefill.cancelled() and prefill.exception() is not None  # ours; `result` will raise it
-        if fault or prefill.cancelled() or isinstance(prefill.result(), PrefillFailed):
+        if prefill.cancelled() or prefill.exception() is not None:  # the latter is ours; `result` will raise it
             self._give_up()
-        elif isinstance(prefill.result(), PrefillRefused):
-            self._timer = asyncio.get_running_loop().call_later(REFUSAL_GRACE_S, self._give_up)
+            return
+        match prefill.result():
+            case PrefillRefused() | PrefillFailed(may_be_pushed=True):
+                self._timer = asyncio.get_running_loop().call_later(REFUSAL_GRACE_S, self._give_up)
+            case PrefillFailed() | PrefillDone(is_whole=True):
+                self._give_up()
 
     def _give_up(self) -> None:
         self._is_pointless = True

@@ -2,12 +2,14 @@
 
 import logging
 
-from baton.proxy.errors import BadGatewayError, ProxyError, StreamBrokenError
+from baton.proxy.errors import BadGatewayError, FailureKind, ProxyError, StreamBrokenError
 from baton.proxy.handler.failover import RequestAttempts
+from baton.proxy.planning.outcome import PrefillDone
 from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.response.stream_relay import relay
 from baton.proxy.resume.continuation import CannotFollowError
-from baton.proxy.resume.rules import SENTENCES, NotResumableReason
+from baton.proxy.resume.rules import SENTENCES, NotResumableReason, ResumeStrategy
 from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
 
@@ -21,15 +23,21 @@ async def answer(stream: Stream, request_attempts: RequestAttempts, client: Clie
         ProxyError: it ends with this error, before its head or in the middle of a stream.
     """
     broken: StreamBrokenError | None = None
+    first = FirstTokenRelay(client, stream)
     while True:
         try:
-            async with request_attempts.answer(stream.asked, client.record.record_plan) as opened:
+            async with request_attempts.answer(first, client.record.record_plan) as opened:
+                if isinstance(opened, PrefillDone):
+                    return client.end()
                 return await relay(opened, client, stream)
         except StreamBrokenError as exc:
             broken = exc
+            request_attempts.broke()
         except CannotFollowError as exc:
-            assert broken is not None
-            raise _ends(broken, exc.reason, metrics) from exc
+            broken = broken or StreamBrokenError(FailureKind.REFUSED, "the decode node has sampled another first token")
+            if stream.asked.start or not stream.can_start:
+                raise _ends(broken, exc.reason, metrics) from exc
+            # The prefill node's token has not come to the decode node, which has computed the prompt itself: it has done nothing wrong.
         except ProxyError as exc:
             if broken is None:
                 raise
@@ -46,7 +54,6 @@ async def _go_on(
     broken: StreamBrokenError,
 ) -> bool:
     """Prepare the next leg; return whether none is needed, the answer being complete."""
-    request_attempts.broke()
     try:
         missing = stream.go_on()
     except CannotFollowError as exc:
@@ -59,11 +66,10 @@ async def _go_on(
     if not request_attempts.may_go_on():
         raise _ends(broken, NotResumableReason.RETRY_DENIED, metrics)
     await client.claim.both_again()
-    metrics.resumed(stream.way)
-    client.record.trace.event("resume", kind=str(broken.how), way=str(stream.way))
-    logger.info(
-        "stream resumed", extra={"request_id": client.record.request_id, "kind": str(broken.how), "way": stream.way}
-    )
+    way = ResumeStrategy.START if stream.asked.start else stream.way
+    metrics.resumed(way)
+    client.record.trace.event("resume", kind=str(broken.how), way=str(way))
+    logger.info("stream resumed", extra={"request_id": client.record.request_id, "kind": str(broken.how), "way": way})
     return False
 
 

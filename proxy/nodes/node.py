@@ -159,6 +159,11 @@ class Node:
         self.others.forget()
         self._weigh()
 
+    @property
+    def starts_with_tokens(self) -> bool:
+        """Whether a request can start with tokens that its client has."""
+        return self.info is not None and bool(self.info.first_tokens)
+
     def begin(self, prompt_bytes: int) -> Callable[..., None]:
         """Count one request as in flight until what is returned has been called, with whatever arguments."""
         trial = self.breaker.begin()

@@ -9,12 +9,13 @@ from baton.proxy.handler.request_handler import RequestHandler
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.registry import NodeRegistry
 from baton.proxy.passthrough.response_owner import holder_of
-from baton.proxy.planning.outcome import DecodeRefused, Opened
+from baton.proxy.planning.outcome import DecodeFailed, DecodeRefused, Opened
 from baton.proxy.planning.plans import LocalPlan
 from baton.proxy.planning.reasons import LABELS
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.single_node import PREVIOUS, previous_of
 from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.response.stream_relay import relay
 from baton.proxy.resume.typed_stream import TypedStream
 
@@ -41,8 +42,12 @@ class Conversations(RequestHandler):
         )
         client.record.record_plan(plan)
         self._metrics.decided(plan)
-        async with self._attempts.run(plan, request) as outcome:
+        stream = TypedStream(request)
+        async with self._attempts.run(plan, request, FirstTokenRelay(client, stream)) as outcome:
             if isinstance(outcome, Opened):
-                await relay(outcome, client, TypedStream(request))
+                await relay(outcome, client, stream)
                 return
-        raise outcome.answered if isinstance(outcome, DecodeRefused) else outcome.error()
+        if isinstance(outcome, DecodeRefused):
+            raise outcome.answered
+        assert isinstance(outcome, DecodeFailed)  # one node is asked
+        raise outcome.error()

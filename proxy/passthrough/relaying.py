@@ -48,6 +48,7 @@ async def relay_stream(answer: UpstreamResponse, client: ClientResponse) -> None
         StreamBrokenError: it broke; the client has part of it.
     """
     first = await answer.read_event()
+    client.claim.streams()
     await client.start(answer.status, headers.to_relay(answer.headers), first, streams=True)
     try:
         await answer.pour(client.write, client.drained)

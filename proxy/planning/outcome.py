@@ -45,7 +45,8 @@ class DecodeFailed:
 class PrefillDone:
     """The prefill node computed the prompt; whether the KV arrived is between the nodes."""
 
-    answered_s: float = 0.0  # time.perf_counter()
+    answered_s: float = 0.0  # when its first token was there (time.perf_counter)
+    is_whole: bool = False  # the client has the whole answer: it ended with its first token
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ class PrefillFailed:
 
     kind: FailureKind
     message: str
+    may_be_pushed: bool = False  # its token was there: the KV may have come to the decode node all the same
     label: ClassVar[str] = "prefill_failed"  # of `baton_decisions_total`
 
     @property

@@ -26,11 +26,12 @@ from baton.proxy.planning.reasons import (
     NO_PREFILL_MATCHES,
     NO_PREFILL_READY,
     NO_PREFILL_SPEAKS,
+    ONE_TOKEN,
     SHORT,
 )
 from baton.proxy.planning.retry_policy import History
-from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, reason_for_local
-from baton.proxy.request.endpoints import COMPLETIONS
+from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, generates_one, reason_for_local
+from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.fields import is_set
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.single_node import reason_alone
@@ -104,6 +105,9 @@ class Planner:
                     return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
             return self._local_planner.first(work, decode, reason, nowhere_else=True)
         prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
+        if makers := _that_can_answer(request, prefill, decode):
+            maker = self._prefill_router.choose(work, makers)
+            return LocalPlan(decode=maker, path=LOCAL, reason=ONE_TOKEN, label=LABELS[ONE_TOKEN])
         matching = _that_fit(decode, prefill)
         if not matching:
             try:
@@ -240,6 +244,14 @@ def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
     theirs = {node.pairing for node in others} - {None}
     fits = {mine: any(mine.fits(other) for other in theirs if other) for mine in {n.pairing for n in nodes} if mine}
     return [node for node in nodes if node.pairing and fits[node.pairing]]
+
+
+def _that_can_answer(request: ClientRequest, prefill: Sequence[Node], decode: Sequence[Node]) -> list[Node]:
+    """Return the prefill nodes that can give the whole answer: of one token, sampled as a decode node would."""
+    if request.endpoint not in (CHAT, COMPLETIONS) or not generates_one(request.fields):
+        return []
+    alike = {node.info.first_tokens for node in decode if node.info is not None} - {""}
+    return [node for node in prefill if node.info is not None and node.info.first_tokens in alike]
 
 
 def key_of(request: ClientRequest, header: str) -> str:

@@ -1,4 +1,4 @@
-"""Why a decode node computes a prompt: sentences for the response header, and their labels in `baton_decisions_total`."""
+"""Why one node serves a request: sentences for the response header, and their labels in `baton_decisions_total`."""
 
 from typing import Final
 
@@ -8,6 +8,7 @@ NO_PREFILL_CONFIGURED: Final = "no prefill node is configured"
 NO_PREFILL_READY: Final = "no prefill node is ready"
 NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode node can use"
 NO_PREFILL_SPEAKS: Final = "no ready prefill node speaks the same protocol version as a ready decode node and the proxy"
+ONE_TOKEN: Final = "one token is asked for, which a prefill node gives"  # noqa: S105  # no password
 SHORT: Final = "little of the prompt is new to the decode node"
 
 LABELS: Final = {
@@ -25,5 +26,6 @@ LABELS: Final = {
     NO_PREFILL_READY: "no_prefill_ready",
     NO_PREFILL_MATCHES: "no_prefill_matches",
     NO_PREFILL_SPEAKS: "no_prefill_speaks",
+    ONE_TOKEN: "one_token",
     SHORT: "short",
 }

@@ -48,13 +48,21 @@ def reason_for_local(fields: Fields) -> str | None:
 
 def generates_little(fields: Fields) -> bool:
     """Return whether at most one token is wanted: such a request is scored, and a prefill node can serve it whole."""
-    limits = [fields[name] for name in ("max_completion_tokens", "max_tokens") if is_set(fields, name)]
-    return bool(limits) and all(bytes(limit).strip() in (b"0", b"1") for limit in limits)
+    return _limits(fields) in ({b"0"}, {b"1"}, {b"0", b"1"})
+
+
+def generates_one(fields: Fields) -> bool:
+    """Return whether one token is wanted, which a prefill node gives."""
+    return _limits(fields) == {b"1"}
 
 
 def has_several_prompts(fields: Fields) -> bool:
     """Return whether the request is a batch; a list of token ids is one prompt."""
     return _count_listed(fields) > 1
+
+
+def _limits(fields: Fields) -> set[bytes]:
+    return {bytes(fields[name]).strip() for name in ("max_completion_tokens", "max_tokens") if is_set(fields, name)}
 
 
 def _wants_prompt_logprobs(fields: Fields) -> bool:

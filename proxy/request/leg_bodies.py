@@ -61,6 +61,15 @@ def decode_body(fields: Fields, params: dict[str, Any] | None) -> bytes:
     return _encode(fields if params is None else {**fields, FIELD: params})
 
 
+def relayed_body(fields: Fields, params: dict[str, Any]) -> bytes:
+    """Return the body of a prefill node whose stream goes to the client up to the first token: the client's own but for `min_tokens`.
+
+    The node ends the request after one token whatever `max_tokens` says. Until then its API server sees what one server's would.
+    """
+    body: dict[str, Any] = {**fields, "return_token_ids": True, FIELD: params}
+    return _encode(body | _min_tokens(fields))
+
+
 def prefill_body(fields: Fields, params: dict[str, Any], *, first_token: bool = False) -> bytes:
     """Return the prefill node's body: the same prompt, one token, no stream.
 
@@ -76,6 +85,13 @@ def prefill_body(fields: Fields, params: dict[str, Any], *, first_token: bool = 
     body.update({"max_tokens": 1, "stream": False, "n": 1, FIELD: params})
     if not first_token:
         body["temperature"] = 0
-    elif is_set(fields, "min_tokens") and msgspec.json.decode(fields["min_tokens"], type=float) > 0:
-        body["min_tokens"] = 1  # more than `max_tokens` is refused; to the first token it is the same
+    else:
+        body |= _min_tokens(fields)
     return _encode(body)
+
+
+def _min_tokens(fields: Fields) -> dict[str, int]:
+    """Return a `min_tokens` that one token can satisfy, which to the first token is the same; more than `max_tokens` is refused."""
+    if is_set(fields, "min_tokens") and msgspec.json.decode(fields["min_tokens"], type=float) > 0:
+        return {"min_tokens": 1}
+    return {}

@@ -74,6 +74,7 @@ class ClientRequest:
     model: str  # "": none is named, the node has one
     prompt: memoryview  # its JSON
     trace: Trace = UNTRACED
+    start: tuple[int, ...] = ()  # ids of the answer's first tokens, which the client has
 
     @property
     def prompt_bytes(self) -> int:

@@ -48,7 +48,6 @@ class ClientResponse:
         head = [*headers, *self._labels()]
         if streams:
             record.stream_began_s = record.sent_s = perf_counter()
-            self.claim.streams()
             self._last = first
             self._ended = ends
             if not self._writer.begin(status, head, first, ends=ends):

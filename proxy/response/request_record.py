@@ -20,12 +20,14 @@ class RequestRecord:
         "broken",
         "chunks",
         "decode_url",
+        "first_token",
         "gaps",
         "left",
         "path",
         "prefill_url",
         "reason",
         "request_id",
+        "second_token_gap_s",
         "sent_bytes",
         "sent_s",
         "status",
@@ -49,7 +51,9 @@ class RequestRecord:
         self.status = 0  # of the head, once it was sent
         self.broken = False  # an error was sent after the head
         self.left = False  # the client did not wait for the end
+        self.first_token = ""  # "relayed" from the prefill node, or why not
         self.stream_began_s: float | None = None
+        self.second_token_gap_s: float | None = None  # of a relayed first token to what the decode node added
         self.sent_s = 0.0  # a stream's last chunk
         self.sent_bytes = 0  # of the body
         self.chunks = 0  # of a stream, after the first

@@ -25,6 +25,9 @@ async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
         CannotFollowError: the answer is not the one that the client has part of.
     """
     answer = opened.answer
+    if answer.is_stream:
+        stream.begin_decode(client.record)
+        client.claim.streams()
     passing = stream.passing if answer.is_stream else None
     first = opened.first if passing is None else passing.take(opened.first)
     if client.record.status:

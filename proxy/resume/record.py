@@ -22,7 +22,8 @@ _UNKNOWN: Final = b"\0"  # no event begins with it
 _QUOTE: Final = ord('"')
 _NO_CHOICES: Final = b'"choices":[]'
 _USAGE: Final = b'"usage":{'
-_NOTHING_SAID: Final = b'"delta":{},"logprobs":null,"finish_reason":null'  # sent for the sake of its ids alone
+_NOTHING_SAID: Final = b'"delta":{},'  # with the next, an event that is sent for the sake of its ids alone
+_NO_END: Final = b'"finish_reason":null'
 
 
 class Record:
@@ -111,7 +112,7 @@ class TokenRecord(Record):
                 self._drop()
         else:
             self._note_other(event, ids)
-            if self._hides and _NOTHING_SAID in event:
+            if self._hides and _NOTHING_SAID in event and _NO_END in event:
                 return b""
         return event[: at - 1] + b"null" + event[end + 1 :] if self._hides else event
 

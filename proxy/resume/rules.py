@@ -23,6 +23,7 @@ class ResumeStrategy(StrEnum):
 
     TOKEN_IDS = "token_ids"  # noqa: S105  # no password
     REPLAY = "replay"
+    START = "start"  # with the first token, the only one that the client has
 
 
 class NotResumableReason(StrEnum):

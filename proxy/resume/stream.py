@@ -1,6 +1,8 @@
 """One request's answer over as many legs as it takes: what is asked of the next one, and what its bytes pass through."""
 
 from dataclasses import replace
+from functools import partial
+from time import perf_counter
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -11,6 +13,7 @@ from baton.proxy.request.fields import is_on
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume import continuation
 from baton.proxy.resume.continuation import CannotFollowError
+from baton.proxy.resume.first_token import FirstTokenSplicer, PrefillPart
 from baton.proxy.resume.record import Record, ReplayRecord, TokenRecord
 from baton.proxy.resume.rules import NotResumableReason, ResumeStrategy, find_resume_strategy
 from baton.proxy.resume.splicer import ReplaySeam, TokenSeam
@@ -27,6 +30,13 @@ class Passing(Protocol):
         ...
 
 
+class GapRecord(Protocol):
+    """Where it is noted how long the client waited for its second token."""
+
+    sent_s: float
+    second_token_gap_s: float | None
+
+
 class Stream:
     """What is known of one answer."""
 
@@ -34,8 +44,11 @@ class Stream:
         self.asked = request  # of the next node
         self.passing: Passing | None = None  # None: bytes are relayed as they come
         self.way = _way(request, mode)
+        self.part: PrefillPart | None = None  # what a prefill node has streamed
+        self.went_on = False  # the client has more than that
         self._request = request
         self._record: Record | None = None
+        self._splicer: FirstTokenSplicer | None = None
         self._legs = 1
         if self.way is ResumeStrategy.TOKEN_IDS:
             tells = is_on(request.fields, "return_token_ids")
@@ -47,12 +60,53 @@ class Stream:
     @property
     def ended(self) -> bool:
         """Whether the answer's last event has passed; of one that passes through nothing, that is not known."""
-        return self._record is None or self._record.done
+        if self._record is not None:
+            return self._record.done
+        return self._splicer is None or self._splicer.ended
 
     @property
     def broken(self) -> StreamBrokenError | None:
         """What the node said of its failure, after everything before it has passed."""
         return self._record.broken if self._record else None
+
+    @property
+    def can_start(self) -> bool:
+        """Whether the client has the first token and nothing more, so that a node can start with it."""
+        return self.part is not None and bool(self.part.ids) and not self.went_on
+
+    def begin_prefill(self) -> None:
+        """A prefill node is asked whose stream the client gets up to the first token."""
+        own = TokenRecord(
+            chat=self._request.endpoint == CHAT, hides=not is_on(self._request.fields, "return_token_ids")
+        )
+        self.part = PrefillPart(self._record if isinstance(self._record, TokenRecord) else own)
+
+    def take_prefill(self, data: bytes) -> bytes:
+        """Return what the client gets of some bytes of a prefill node's."""
+        assert self.part is not None
+        passed = self.part.take(data)
+        return self._record.take(passed) if isinstance(self._record, ReplayRecord) else passed
+
+    def restart(self) -> None:
+        """Another leg is asked before the decode node has added anything: it starts with the first token, if the client has that."""
+        if self.can_start:
+            assert self.part is not None
+            self.asked = replace(self.asked, start=self.part.ids)
+
+    def begin_decode(self, record: GapRecord) -> None:
+        """A decode node's stream begins."""
+        if self.part is None or self.went_on:
+            return
+        self.part.close()
+        if self.part.known:
+            if self._record is not None:
+                self._record.restart()
+            inner = self._record.take if self._record is not None else None
+            self.passing = self._splicer = FirstTokenSplicer(self.part.known, inner, partial(self._went_on, record))
+
+    def _went_on(self, record: GapRecord) -> None:
+        self.went_on = True
+        record.second_token_gap_s = perf_counter() - record.sent_s
 
     def go_on(self) -> bytes | None:
         """Prepare the next leg after one that broke; return what is missing if no leg is needed.
@@ -60,6 +114,9 @@ class Stream:
         Raises:
             CannotFollowError: there is no exact way to go on.
         """
+        if self.can_start:
+            self.restart()
+            return None
         if isinstance(self.way, NotResumableReason):
             raise CannotFollowError(self.way)
         assert self._record is not None

@@ -40,6 +40,18 @@ class Metrics:
             buckets=_TTFT_BUCKETS_S,
             registry=self._registry,
         )
+        self._second_gap = Histogram(
+            "baton_second_token_gap_seconds",
+            "From a first token that came from the prefill node to what the decode node added",
+            buckets=_TTFT_BUCKETS_S,
+            registry=self._registry,
+        )
+        self._first_tokens = Counter(
+            "baton_first_tokens",
+            "Disaggregated requests, by whether the first token was relayed from the prefill node, or why not",
+            ("source",),
+            registry=self._registry,
+        )
         self._durations = Histogram(
             "baton_request_seconds",
             "From a request's arrival to its end",
@@ -103,6 +115,7 @@ class Metrics:
         # What every request counts: finding a series by its labels costs more than counting.
         self._requests_of = cache(self._requests.labels)
         self._first_byte_of = cache(self._first_byte.labels)
+        self._first_tokens_of = cache(self._first_tokens.labels)
         self._duration_of = cache(self._durations.labels)
         self._decisions_of = cache(self._decisions.labels)
 
@@ -166,6 +179,10 @@ class Metrics:
         self._duration_of(record.path).observe(duration_s)
         if record.ttft_s is not None:
             self._first_byte_of(record.path).observe(record.ttft_s)
+        if record.first_token:
+            self._first_tokens_of(record.first_token).inc()
+        if record.second_token_gap_s is not None:
+            self._second_gap.observe(record.second_token_gap_s)
         if record.broken:
             self._broken.inc()
 

@@ -76,17 +76,21 @@ async def cluster(
     admin_token: str | None = ADMIN_TOKEN,
     fabric: Fabric | None = None,
     also: dict[str, tuple[str, ...]] | None = None,
+    first_tokens: str = "",
     **settings: Any,
 ) -> AsyncIterator[Cluster]:
     """Run fake nodes and a proxy.
 
-    `settings` are fields of `ProxyConfig`, `described` of each P's `NodeInfo`; `also` are further members by role.
+    `settings` are fields of `ProxyConfig`, `described` of each P's `NodeInfo`; `also` are further members by role; `first_tokens` is that
+    of every node's `NodeInfo`.
     """
     fabric = fabric or Fabric()
     makers = [FakeVllm("prefill", fabric) for _ in range(prefill)]
     takers = [FakeVllm("decode", fabric) for _ in range(decode)]
     for maker in makers:
-        maker.change(**(described or {}))
+        maker.change(**{"first_tokens": first_tokens, **(described or {})})
+    for node in takers:
+        node.change(first_tokens=first_tokens)
     for node in (*makers, *takers):
         await node.start()
     urls = {"prefill": tuple(node.url for node in makers), "decode": tuple(node.url for node in takers)}

@@ -80,6 +80,16 @@ def stream(asked: Asked) -> Iterator[bytes]:
     yield b"data: [DONE]\n\n"
 
 
+def prefill_part(asked: Asked) -> list[bytes]:
+    """Return what a prefill node streams of an answer: up to its first token, and an end of its own unless the answer has ended."""
+    if asked.tokens == 1:
+        return list(stream(asked))
+    said = list(stream(asked))[: 2 if asked.chat else 1]
+    nothing: dict[str, Any] = {"delta": {}} if asked.chat else {"text": ""}
+    end = {"index": 0, **nothing, "logprobs": None, "finish_reason": "abort"}
+    return [*said, _event({**_head(asked), "choices": [end]}), b"data: [DONE]\n\n"]
+
+
 def whole(asked: Asked) -> bytes:
     """Return a whole answer."""
     text = "".join(text_of(asked.start + at) for at in range(asked.tokens))

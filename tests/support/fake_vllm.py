@@ -9,7 +9,7 @@ noted call by call.
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import msgspec
@@ -20,7 +20,7 @@ from baton.contracts.kv_transfer import FIELD, TransferParams, TransferParamsErr
 from baton.contracts.node_info import Fingerprint, NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.dialects import wrong_in_prefill_leg
-from tests.support.fake_answers import MODEL, stream, understand, whole
+from tests.support.fake_answers import FIRST_ID, MODEL, prefill_part, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
 from tests.support.fake_typed import MESSAGES, RESPONSES, typed_stream, typed_whole
 from tests.support.serve import Listening
@@ -124,6 +124,7 @@ class FakeVllm:
         self.padding_bytes = 0  # of a comment after each event of a stream, or of spaces after a whole answer
         self.sent_bytes = 0  # of streams, handed over to the connection
         self.recomputes = False
+        self.needs_params = True  # on a prefill node
         self.has_node_api = True
         self.info = NodeInfo(
             role=role,
@@ -261,10 +262,9 @@ class FakeVllm:
         self._check(seen)
         await self.may_answer.wait()
         await asyncio.sleep(self.first_token_delay_s)
-        if self.role == "prefill":
-            assert seen.params is not None
+        if self.role == "prefill" and seen.params is not None:
             self.fabric.event(seen.params.transfer_id).set()
-        elif seen.params is not None and not self.recomputes:
+        elif seen.params is not None and seen.params.peer and not self.recomputes:
             await self.fabric.event(seen.params.transfer_id).wait()
         await self._generate(seen, transport, send)
 
@@ -284,23 +284,33 @@ class FakeVllm:
         if seen.body.get("stream_options") and not seen.body.get("stream"):
             raise _RefusedError(400, "stream_options without stream")
         self._check_params(seen)
-        if self.role == "prefill" and (wrong := _wrong_in_prefill_leg(seen)):
+        if self.role == "prefill" and seen.params is not None and (wrong := _wrong_in_prefill_leg(seen)):
             raise _RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
 
     def _check_params(self, seen: Seen) -> None:
         if FIELD not in seen.body:
-            if self.role == "prefill":
+            if self.role == "prefill" and self.needs_params:
                 raise _RefusedError(400, f"a prefill leg needs {FIELD}")
             return
         try:
             seen.params = verify(seen.body[FIELD], SECRET)
         except TransferParamsError as exc:
             raise _RefusedError(400, str(exc)) from exc
-        if seen.params.role != self.role or (self.role == "decode") != bool(seen.params.peer):
+        if seen.params.role != self.role or (self.role == "decode") != bool(seen.params.peer or seen.params.start):
             raise _RefusedError(400, f"{FIELD} is for the other role")
         if seen.params.transfer_id in self._used:
             raise _RefusedError(400, "transfer id used twice")
         self._used.add(seen.params.transfer_id)
+
+    def _parts(self, seen: Seen, *, streams: bool) -> list[bytes]:
+        if seen.path in (MESSAGES, RESPONSES):
+            return list(typed_stream(seen.path, 3)) if streams else [typed_whole(seen.path, 3)]
+        asked = understand(seen.path, seen.body, self.tokens, self.created, self.drift)
+        if seen.params is not None and seen.params.start:
+            asked = replace(asked, drift=seen.params.start[0] - FIRST_ID)
+        if seen.params is not None and seen.params.relays:
+            return prefill_part(asked)
+        return list(stream(asked)) if streams else [whole(asked) + b" " * self.padding_bytes]
 
     async def _generate(self, seen: Seen, transport: Any, send: Any) -> None:
         streams = bool(seen.body.get("stream"))
@@ -308,11 +318,7 @@ class FakeVllm:
         if self.recomputes:
             headers += [(b"x-baton-path", b"recomputed"), (b"x-baton-reason", b"the peer went silent")]
         headers.append((b"x-baton-secret", b"not for clients"))
-        asked = understand(seen.path, seen.body, self.tokens, self.created, self.drift)
-        if seen.path in (MESSAGES, RESPONSES):
-            parts = list(typed_stream(seen.path, 3)) if streams else [typed_whole(seen.path, 3)]
-        else:
-            parts = list(stream(asked)) if streams else [whole(asked) + b" " * self.padding_bytes]
+        parts = self._parts(seen, streams=streams)
         if not streams:
             headers.append((b"content-length", b"%d" % (0 if self.fault == "empty" else len(parts[0]))))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -344,6 +350,8 @@ class FakeVllm:
 def _wrong_in_prefill_leg(seen: Seen) -> list[str]:
     """Name what would make a prefill leg more than that."""
     body = dict(seen.body)
+    if seen.params is not None and seen.params.relays:
+        return [name for name in ("stream", "return_token_ids") if body.get(name) is not True]
     if seen.path == RESPONSES:
         if body.pop("store", True) or "max_tokens" in body:
             return ["store", "max_tokens"]

@@ -16,7 +16,8 @@ from baton.proxy.planning.outcome import DecodeFailed, Opened, PrefillFailed
 from baton.proxy.planning.plans import LocalPlan, Plan
 from baton.proxy.planning.retry_budget import RetryBudget
 from baton.proxy.planning.retry_policy import RetryPolicy
-from baton.proxy.request.parse import ClientRequest
+from baton.proxy.response.first_token_relay import FirstTokenRelay
+from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
 from tests.unit.proxy.members import node, request
 from tests.unit.proxy.planning.test_planner import planner
@@ -34,7 +35,7 @@ class Legs:
         self.may_answer = asyncio.Event()
 
     @asynccontextmanager
-    async def run(self, plan: Plan, _request: ClientRequest) -> AsyncIterator[Opened | PrefillFailed]:
+    async def run(self, plan: Plan, *_: object) -> AsyncIterator[Opened | PrefillFailed]:
         """Run a plan."""
         if isinstance(plan, LocalPlan):
             with plan.decode.computing(plan.own_bytes):
@@ -64,7 +65,8 @@ async def ask(shared: Failover) -> str:
     paths: list[str] = []
     async with asyncio.timeout(20) as deadline:
         request_attempts = shared.request_attempts(deadline)
-        async with request_attempts.answer(request(), lambda plan: paths.append(plan.path)):
+        relay = FirstTokenRelay(cast("Any", None), Stream(request(), "off"))
+        async with request_attempts.answer(relay, lambda plan: paths.append(plan.path)):
             return paths[-1]
 
 
@@ -120,7 +122,7 @@ class LegsThatEnd:
         self._outcomes = list(outcomes)
 
     @asynccontextmanager
-    async def run(self, _plan: Plan, _request: ClientRequest) -> AsyncIterator[Any]:
+    async def run(self, *_: object) -> AsyncIterator[Any]:
         """Run a plan."""
         yield self._outcomes.pop(0)
 

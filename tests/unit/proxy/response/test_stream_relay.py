@@ -14,6 +14,8 @@ from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.response.stream_relay import END_OF_STREAM, relay
 from baton.proxy.resume.stream import Stream
 
+CLAIM = SimpleNamespace(streams=lambda: None)
+
 
 async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> None:
     """Not the end of the stream behind it, which would be taken for a lost connection."""
@@ -29,8 +31,9 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
         """The stream ends."""
 
     answer = SimpleNamespace(is_stream=True, status=200, headers=[], pour=pour, is_over=True)
-    client = SimpleNamespace(record=RequestRecord("r"), start=start, write=sent.append, drained=None)
-    stream = SimpleNamespace(passing=SimpleNamespace(take=lambda first: first[:6]), broken=told, ended=False)
+    client = SimpleNamespace(record=RequestRecord("r"), start=start, write=sent.append, drained=None, claim=CLAIM)
+    passing = SimpleNamespace(take=lambda first: first[:6])
+    stream = SimpleNamespace(passing=passing, broken=told, ended=False, begin_decode=lambda _: None)
 
     with pytest.raises(StreamBrokenError) as caught:
         await relay(
@@ -56,9 +59,12 @@ async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRec
     answer = SimpleNamespace(is_stream=True, status=200, headers=headers, pour=pour, is_over=not rest)
     record = RequestRecord("r")
     record.path = DISAGGREGATED
-    client = SimpleNamespace(record=record, start=start, write=lambda _: True, drained=None, end=lambda: None)
+    client = SimpleNamespace(
+        record=record, start=start, write=lambda _: True, drained=None, end=lambda: None, claim=CLAIM
+    )
+    stream = SimpleNamespace(passing=None, broken=None, begin_decode=lambda _: None)
     opened = SimpleNamespace(answer=answer, first=first, recomputed=recomputed)
-    await relay(cast("Any", opened), cast("Any", client), cast("Any", SimpleNamespace(passing=None, broken=None)))
+    await relay(cast("Any", opened), cast("Any", client), cast("Any", stream))
     return record
 
 

@@ -1,0 +1,72 @@
+"""What a prefill node streams, on its way to the client: the answer's first token, while the decode node waits for the KV."""
+
+from time import perf_counter
+
+from baton.proxy.errors import StreamBrokenError
+from baton.proxy.http import headers
+from baton.proxy.http.response import UpstreamResponse
+from baton.proxy.planning.plans import DisaggregatedPlan
+from baton.proxy.request.parse import ClientRequest
+from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.resume.first_token import why_not_relayed
+from baton.proxy.resume.stream import Stream
+
+
+class FirstTokenRelay:
+    """Of one request, over all its attempts."""
+
+    def __init__(self, client: ClientResponse, stream: Stream) -> None:
+        self._client = client
+        self._stream = stream
+        self.began_s = 0.0  # when the prefill node's first event came (time.perf_counter); 0: it has not
+
+    @property
+    def asked(self) -> ClientRequest:
+        """What a node is asked now."""
+        return self._stream.asked
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the client has something of a prefill node's."""
+        return self._stream.part is not None and bool(self._stream.part.known)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the prefill node's part has ended."""
+        return self._stream.part is not None and self._stream.part.ended
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the answer has ended with that part."""
+        return self._stream.part is not None and self._stream.part.is_whole
+
+    @property
+    def broken(self) -> StreamBrokenError | None:
+        """What the prefill node said of its failure."""
+        return self._stream.part.broken if self._stream.part is not None else None
+
+    def begin(self, plan: DisaggregatedPlan) -> bool:
+        """Return whether the prefill node's stream goes to the client."""
+        why_not = why_not_relayed(self._stream.asked)
+        if not why_not and not plan.first_token:
+            why_not = "nodes"
+        self._client.record.first_token = why_not or "relayed"
+        if why_not or self.has_begun or self._stream.went_on:
+            return False
+        self._stream.begin_prefill()
+        return True
+
+    async def take(self, answer: UpstreamResponse, data: bytes) -> None:
+        """Send the client what it gets of some bytes."""
+        passed = self._stream.take_prefill(data)
+        if not passed:
+            return
+        self.began_s = self.began_s or perf_counter()
+        if self._client.record.status:
+            await self._client.relay(passed)
+        else:
+            await self._client.start(200, headers.to_relay(answer.headers), passed, streams=True)
+
+    def next_attempt(self) -> None:
+        """A further attempt is made: it starts with the token that the client has."""
+        self._stream.restart()

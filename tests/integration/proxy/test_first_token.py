@@ -1,0 +1,220 @@
+"""The first token comes from the prefill node: the client has it before the decode node answers, and sees one stream."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.proxy.test_failover import metric
+from tests.integration.proxy.test_failures import assert_nothing_left
+from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true
+from tests.support.fake_answers import FIRST_ID, events
+from tests.support.fake_vllm import FakeVllm
+
+PATHS = {"completion": "/v1/completions", "chat": "/v1/chat/completions"}
+BODIES = {"completion": COMPLETION, "chat": CHAT}
+KIND = pytest.mark.parametrize("kind", ["completion", "chat"])
+TOKENS = 5
+RANDOM: dict[str, Any] = {"stream": True, "max_tokens": TOKENS}
+GREEDY = RANDOM | {"temperature": 0}
+SEEDED = RANDOM | {"seed": 3}
+WAY = pytest.mark.parametrize("more", [RANDOM, GREEDY, SEEDED], ids=["random", "greedy", "seeded"])
+
+
+@asynccontextmanager
+async def relaying(**settings: Any) -> AsyncIterator[Cluster]:
+    """Run nodes that sample alike."""
+    async with cluster(first_tokens="alike", probe_interval_s=30.0, **settings) as running:
+        yield running
+
+
+async def ask(running: Cluster, kind: str, **more: Any) -> httpx.Response:
+    """Ask, and read the whole answer."""
+    return await running.http.post(PATHS[kind], json={**BODIES[kind], **more})
+
+
+def whole(kind: str, **more: Any) -> bytes:
+    """The stream of one server."""
+    return b"".join(events(PATHS[kind], TOKENS, **more))
+
+
+@asynccontextmanager
+async def first_event(
+    running: Cluster, kind: str, **more: Any
+) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes], bytes]]:
+    """Ask; give the answer with its first token, which came while the decode node said nothing."""
+    for node in running.decode:
+        node.may_answer.clear()
+    async with running.http.stream("POST", PATHS[kind], json={**BODIES[kind], **more}) as got:
+        rest = got.aiter_raw()
+        read = b""
+        async with asyncio.timeout(10):
+            while "wörd".encode() not in read:
+                read += await anext(rest)
+        yield got, rest, read
+
+
+def go_on(running: Cluster) -> None:
+    """Let the decode nodes answer."""
+    for node in running.decode:
+        node.may_answer.set()
+
+
+async def read_all(rest: AsyncIterator[bytes]) -> bytes:
+    """Return what is left of an answer."""
+    return b"".join([part async for part in rest])
+
+
+def leg(node: FakeVllm, index: int = -1) -> Any:
+    """The parameters of one of the requests that a node has seen."""
+    return node.seen[index].params
+
+
+@KIND
+@WAY
+async def test_the_client_has_the_first_token_before_the_decode_node_answers(kind: str, more: dict[str, Any]) -> None:
+    """Byte for byte the stream of one server, though two nodes have sent the token."""
+    async with relaying() as running:
+        async with first_event(running, kind, **more) as (got, rest, begun):
+            go_on(running)
+            read = begun + await read_all(rest)
+        relayed = await metric(running, 'baton_first_tokens_total{source="relayed"}')
+        gaps = await metric(running, "baton_second_token_gap_seconds_count")
+        await assert_nothing_left(running)
+
+    assert got.headers["x-baton-path"] == "disaggregated"
+    assert read == whole(kind)
+    assert (relayed, gaps) == (1, 1)
+    assert leg(running.prefill[0]).relays
+    assert running.prefill[0].seen[0].body["max_tokens"] == TOKENS
+
+
+@KIND
+async def test_ids_and_usage_are_there_for_who_asked(kind: str) -> None:
+    """The prefill node is asked for token ids in any case; a client that did not ask does not see them."""
+    async with relaying() as running:
+        got = await ask(running, kind, **RANDOM, return_token_ids=True, stream_options={"include_usage": True})
+
+    assert got.content == whole(kind, ids=True, usage=True)
+
+
+@KIND
+async def test_an_answer_that_ends_with_its_first_token_needs_no_decode_node(kind: str) -> None:
+    """The client has all of it while the decode node waits, which is told to stop."""
+    async with relaying() as running:
+        running.prefill[0].tokens = 1
+        for node in running.decode:
+            node.may_answer.clear()
+        body = {name: value for name, value in BODIES[kind].items() if name != "max_tokens"}
+        got = await running.http.post(PATHS[kind], json=body | {"stream": True})
+        await until_true(lambda: running.decode[0].seen[0].cancelled)
+        go_on(running)
+        await assert_nothing_left(running)
+
+    assert got.content == b"".join(events(PATHS[kind], 1))
+
+
+@KIND
+async def test_one_token_is_asked_of_a_prefill_node_alone(kind: str) -> None:
+    """No decode node hears of it."""
+    async with relaying() as running:
+        running.prefill[0].needs_params = False
+        got = [await ask(running, kind, stream=stream, max_tokens=1) for stream in (False, True)]
+
+    assert [answer.status_code for answer in got] == [200, 200]
+    assert got[1].content == b"".join(events(PATHS[kind], 1))
+    assert not running.decode[0].seen
+    assert all(answer.headers["x-baton-path"] == "local" for answer in got)
+
+
+@KIND
+@WAY
+async def test_a_decode_node_that_fails_after_the_first_token(kind: str, more: dict[str, Any]) -> None:
+    """Another one starts with it: the client sees one stream."""
+    async with relaying(decode=2) as running:
+        async with first_event(running, kind, **more) as (_, rest, begun):
+            first = next(node for node in running.decode if node.seen)
+            first.fault = "drop"
+            await first.stop()
+            go_on(running)
+            read = begun + await read_all(rest)
+        other = next(node for node in running.decode if node is not first)
+
+    assert read == whole(kind)
+    assert leg(other).start == (FIRST_ID,)
+
+
+@KIND
+@WAY
+async def test_a_prefill_node_that_dies_after_its_token(kind: str, more: dict[str, Any]) -> None:
+    """The decode node is given a moment; then it computes the prompt, and starts with the token."""
+    async with relaying() as running:
+        running.prefill[0].token_delay_s = 0.05
+        running.prefill[0].fault = "cut"
+        async with first_event(running, kind, **more) as (_, rest, begun):
+            await until_true(lambda: len(running.decode[0].seen) == 2)
+            go_on(running)
+            read = begun + await read_all(rest)
+        await assert_nothing_left(running)
+
+    assert read == whole(kind)
+    assert leg(running.decode[0]).start == (FIRST_ID,)
+    assert leg(running.decode[0]).peer == ""
+
+
+@KIND
+async def test_a_decode_node_that_has_sampled_another_token(kind: str) -> None:
+    """The KV did not come and it computed the prompt itself: it is asked again, with the token that the client has."""
+    async with relaying() as running:
+        running.decode[0].recomputes, running.decode[0].drift = True, 2
+        async with first_event(running, kind, **RANDOM) as (_, rest, begun):
+            go_on(running)
+            read = begun + await read_all(rest)
+        resumed = await metric(running, 'baton_streams_resumed_total{way="start"}')
+        ready = (await running.http.get("/ready")).json()
+
+    assert read == whole(kind)
+    assert resumed == 1
+    assert all(node["state"] == "ready" for node in ready["nodes"])
+
+
+@KIND
+async def test_no_node_that_could_start_with_it(kind: str) -> None:
+    """The stream ends with an error event: no token twice, none changed."""
+    async with relaying() as running, first_event(running, kind, **RANDOM) as (_, rest, begun):
+        await running.decode[0].stop()
+        read = begun + await read_all(rest)
+
+    assert whole(kind).startswith(read[: read.index(b'data: {"error"')])
+    assert read.count("wörd".encode()) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "why"),
+    [
+        ("completion", {"stream": False}, "whole"),
+        ("chat", {"stream": True, "n": 2}, "several"),
+        ("completion", {"stream": True, "prompt": ["a", "b"]}, "several"),
+        ("completion", {"stream": True, "echo": True}, "echo"),
+    ],
+)
+async def test_what_is_not_relayed(kind: str, more: dict[str, Any], why: str) -> None:
+    """The decode node's stream is all there is, and a metric says why."""
+    async with relaying() as running:
+        got = await ask(running, kind, **more)
+        counted = await metric(running, f'baton_first_tokens_total{{source="{why}"}}')
+
+    assert got.status_code == 200
+    assert counted == 1
+    assert not leg(running.prefill[0]).relays
+
+
+async def test_nodes_that_do_not_sample_alike() -> None:
+    """Nothing is relayed of a prefill node whose token need not be the decode node's."""
+    async with cluster(first_tokens="alike", described={"first_tokens": "other"}) as running:
+        got = await ask(running, "chat", **RANDOM)
+
+    assert got.content == whole("chat")
