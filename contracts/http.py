@@ -21,6 +21,9 @@ DISAGGREGATED = "disaggregated"  # prompt computed on a prefill node, KV pushed
 LOCAL = "local"  # computed on the decode node alone, by choice
 RECOMPUTED = "recomputed"  # a transfer was begun and failed; the decode node computed the prompt itself
 
+# A comment in a prefill node's stream, for the proxy: the id of the token that the next event is about.
+TOKEN_COMMENT = b": baton token "
+
 
 def error_body(
     message: str, *, kind: str = "invalid_request_error", code: str | int | None = None, param: str | None = None

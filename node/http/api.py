@@ -17,6 +17,7 @@ from baton.node.connector.connector_channel import SnapshotClient, Snapshots
 from baton.node.errors import ConnectorSilentError, NoAnswerError
 from baton.node.http.asgi import Scope, Send, send_error, send_json
 from baton.node.http.bearer import BearerGate
+from baton.node.http.frontend_digest import frontend_digest
 from baton.node.versions import versions
 
 PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH)
@@ -33,6 +34,7 @@ class EngineFacts:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     routes: list[str] | None = None
+    frontend: str = ""  # digest of what decides how its API server streams
 
 
 class _WorkerPart(msgspec.Struct):
@@ -121,7 +123,7 @@ class NodeApi:
             versions=self._versions,
             load=self._load(),
             routes=engine.routes,
-            first_tokens=known.first_tokens,
+            first_tokens=known.first_tokens and f"{known.first_tokens}-{engine.frontend}",
         )
 
     async def _answer_transfers(self, scope: Scope, send: Send) -> None:
@@ -256,6 +258,7 @@ def engine_facts(scope: Scope) -> EngineFacts:
         tensor_parallel_size=parallel.tensor_parallel_size,
         pipeline_parallel_size=parallel.pipeline_parallel_size,
         data_parallel_size=parallel.data_parallel_size,
+        frontend=frontend_digest(arguments),
         routes=sorted({path for route in getattr(scope["app"], "routes", ()) if (path := getattr(route, "path", ""))}),
     )
 

@@ -66,8 +66,7 @@ def relayed_body(fields: Fields, params: dict[str, Any]) -> bytes:
 
     The node ends the request after one token whatever `max_tokens` says. Until then its API server sees what one server's would.
     """
-    body: dict[str, Any] = {**fields, "return_token_ids": True, FIELD: params}
-    return _encode(body | _min_tokens(fields))
+    return _encode({**fields, FIELD: params} | _min_tokens(fields))
 
 
 def prefill_body(fields: Fields, params: dict[str, Any], *, first_token: bool = False) -> bytes:

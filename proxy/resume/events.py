@@ -7,6 +7,7 @@ import msgspec
 
 END: Final = b"\n\n"
 DONE: Final = b"data: [DONE]"
+COMMENT: Final = b":"  # what keeps a connection open (`--sse-keep-alive-interval`)
 ERROR: Final = b'data: {"error":'
 _LINE_END: Final = ord("\n")
 _DATA: Final = b"data: "

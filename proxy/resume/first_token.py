@@ -7,14 +7,15 @@ stream is left out what the client has: compared by what events say, since vLLM 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from baton.contracts.http import TOKEN_COMMENT
 from baton.proxy.errors import StreamBrokenError
 from baton.proxy.request.eligibility import has_several_prompts
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.fields import is_false, is_on, is_one, is_set
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.continuation import CannotFollowError
-from baton.proxy.resume.events import DONE, ERROR, Splitter, encode, parse
-from baton.proxy.resume.record import TokenRecord, nodes_own_error
+from baton.proxy.resume.events import COMMENT, DONE, ERROR, Splitter, encode, parse
+from baton.proxy.resume.record import Record, nodes_own_error
 from baton.proxy.resume.rules import NotResumableReason
 
 # What a prefill node ends its part with (`relays` of `contracts/kv_transfer.py`); no text can hold it, a string's quotes are escaped.
@@ -51,10 +52,10 @@ def why_not_relayed(request: ClientRequest) -> str:
 class PrefillPart:
     """The prefill node's part of a stream, event by event."""
 
-    def __init__(self, record: TokenRecord) -> None:
-        """`record`: the stream's, if it has one of this kind, else one for this part alone."""
+    def __init__(self, record: Record | None) -> None:
+        """`record`: the stream's, which remembers this part too."""
         self.known: list[KnownEvent] = []
-        self.ids: tuple[int, ...] = ()  # of the tokens in them
+        self.ids: tuple[int, ...] = ()  # of the tokens in them, as the node says in comments
         self.ended = False
         self.is_whole = False  # the answer has ended with it
         self.broken: StreamBrokenError | None = None
@@ -78,12 +79,14 @@ class PrefillPart:
         if _PART_ENDS in event:
             self.ended = True
             return b""
-        passed, before = self._record.pass_on(event), len(self.ids)
-        self.ids = tuple(map(int, bytes(self._record.ids).split(b",")[:-1]))
+        if event.startswith(TOKEN_COMMENT):
+            self.ids += (int(event.removeprefix(TOKEN_COMMENT)),)
+            return b""
+        passed = event if self._record is None else self._record.pass_on(event)
         if event.startswith(DONE):
             self.ended = self.is_whole = True
-        elif passed:
-            self.known.append(KnownEvent(parse(passed).body, len(self.ids) - before))
+        elif passed and not event.startswith(COMMENT):
+            self.known.append(KnownEvent(parse(passed).body, len(parse(event).ids)))
         return passed
 
 
@@ -127,7 +130,7 @@ class FirstTokenSplicer:
         return passed if self._inner is None else self._inner(passed)
 
     def _take(self, event: bytes) -> bytes:
-        if not self._known or event.startswith(ERROR):
+        if not self._known or event.startswith((ERROR, COMMENT)):
             return event.replace(self._theirs, self._created, 1) if self._theirs else event
         if event.startswith(DONE):
             raise CannotFollowError(NotResumableReason.DIFFERS)

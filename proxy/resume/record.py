@@ -12,7 +12,7 @@ again. Ids take about five bytes a token; whole events are bounded by `MAX_BYTES
 from typing import Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
-from baton.proxy.resume.events import DONE, ERROR, Splitter, parse
+from baton.proxy.resume.events import COMMENT, DONE, ERROR, Splitter, parse
 from baton.proxy.resume.rules import NotResumableReason
 
 MAX_BYTES: Final = 1 << 20  # of whole events, per stream
@@ -67,6 +67,8 @@ class Record:
 
     def _note_special(self, event: bytes) -> bool:
         """Look at an event that may say nothing; return whether that is so."""
+        if event.startswith(COMMENT):
+            return True
         if event.startswith(DONE):
             self.done = self.broken is None
         elif event.startswith(ERROR):

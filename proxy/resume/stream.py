@@ -76,16 +76,12 @@ class Stream:
 
     def begin_prefill(self) -> None:
         """A prefill node is asked whose stream the client gets up to the first token."""
-        own = TokenRecord(
-            chat=self._request.endpoint == CHAT, hides=not is_on(self._request.fields, "return_token_ids")
-        )
-        self.part = PrefillPart(self._record if isinstance(self._record, TokenRecord) else own)
+        self.part = PrefillPart(self._record)
 
     def take_prefill(self, data: bytes) -> bytes:
         """Return what the client gets of some bytes of a prefill node's."""
         assert self.part is not None
-        passed = self.part.take(data)
-        return self._record.take(passed) if isinstance(self._record, ReplayRecord) else passed
+        return self.part.take(data)
 
     def restart(self) -> None:
         """Another leg is asked before the decode node has added anything: it starts with the first token, if the client has that."""

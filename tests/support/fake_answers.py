@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from baton.contracts.http import TOKEN_COMMENT
+
 MODEL = "fake-model"
 PROMPT_IDS = (7, 8, 9)  # of every prompt that is given as text
 FIRST_ID = 1000
@@ -87,7 +89,12 @@ def prefill_part(asked: Asked) -> list[bytes]:
     said = list(stream(asked))[: 2 if asked.chat else 1]
     nothing: dict[str, Any] = {"delta": {}} if asked.chat else {"text": ""}
     end = {"index": 0, **nothing, "logprobs": None, "finish_reason": "abort"}
-    return [*said, _event({**_head(asked), "choices": [end]}), b"data: [DONE]\n\n"]
+    return [
+        TOKEN_COMMENT + b"%d\n\n" % (FIRST_ID + asked.start),
+        *said,
+        _event({**_head(asked), "choices": [end]}),
+        b"data: [DONE]\n\n",
+    ]
 
 
 def whole(asked: Asked) -> bytes:

@@ -351,7 +351,7 @@ def _wrong_in_prefill_leg(seen: Seen) -> list[str]:
     """Name what would make a prefill leg more than that."""
     body = dict(seen.body)
     if seen.params is not None and seen.params.relays:
-        return [name for name in ("stream", "return_token_ids") if body.get(name) is not True]
+        return [name for name in ("stream",) if body.get(name) is not True]
     if seen.path == RESPONSES:
         if body.pop("store", True) or "max_tokens" in body:
             return ["store", "max_tokens"]

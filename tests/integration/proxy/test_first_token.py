@@ -94,7 +94,7 @@ async def test_the_client_has_the_first_token_before_the_decode_node_answers(kin
 
 @KIND
 async def test_ids_and_usage_are_there_for_who_asked(kind: str) -> None:
-    """The prefill node is asked for token ids in any case; a client that did not ask does not see them."""
+    """Of either node, in the form of one server."""
     async with relaying() as running:
         got = await ask(running, kind, **RANDOM, return_token_ids=True, stream_options={"include_usage": True})
 
