@@ -89,12 +89,8 @@ def prefill_part(asked: Asked) -> list[bytes]:
     said = list(stream(asked))[: 2 if asked.chat else 1]
     nothing: dict[str, Any] = {"delta": {}} if asked.chat else {"text": ""}
     end = {"index": 0, **nothing, "logprobs": None, "finish_reason": "abort"}
-    return [
-        TOKEN_COMMENT + b"%d\n\n" % (FIRST_ID + asked.start),
-        *said,
-        _event({**_head(asked), "choices": [end]}),
-        b"data: [DONE]\n\n",
-    ]
+    said[0] = TOKEN_COMMENT + b"%d\n\n" % (FIRST_ID + asked.start) + said[0]
+    return [*said, _event({**_head(asked), "choices": [end]}), b"data: [DONE]\n\n"]
 
 
 def whole(asked: Asked) -> bytes:
