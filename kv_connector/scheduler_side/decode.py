@@ -28,7 +28,7 @@ from baton.kv_connector.scheduler_side.stalls import Stalls
 from baton.kv_connector.scheduler_side.start_tokens import start_with
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
 from baton.kv_connector.scheduler_side.tracked import State, Tracked
-from baton.kv_connector.scheduler_side.tracking import Failures, computed_by, params_of, wrong_grid
+from baton.kv_connector.scheduler_side.tracking import Failures, computed_by, is_named, params_of, wrong_grid
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
 from baton.kv_connector.vllm_compat.versions import restart
@@ -107,7 +107,7 @@ class DecodeScheduler:
         """A request has arrived. Tell its prefill node that we care, so that it keeps the prompt for us."""
         self.integrity.request_arrived(request.request_id)
         params = params_of(request, "decode", self._secret, self._refusals)
-        if params is None or request.skip_reading_prefix_cache:
+        if params is None or request.skip_reading_prefix_cache or not is_named(request):
             return  # an ordinary request; one that must compute its prompt itself
         adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
         transfer_id = params.transfer_of(prompt_hash(request))

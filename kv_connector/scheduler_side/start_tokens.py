@@ -3,8 +3,6 @@
 Such tokens are output in every respect. vLLM has one way to give a request output while it does not run: that of a step which was in
 flight when the request was preempted. It appends the tokens, looks for stops, advances the grammar, makes the request's output, and
 frees a request that has ended. A request that starts with tokens is given them in that way, before it is scheduled.
-
-`vllm --scheduler-cls baton.kv_connector.scheduler_side.start_tokens.make_scheduler`
 """
 
 import time
@@ -13,20 +11,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 
 from baton.kv_connector.protocol.messages import SampledToken
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.request import Request
 
-MAKE_SCHEDULER: Final = f"{__name__}.make_scheduler"
 _START: Final = "baton_start"  # an attribute of vLLM's `Request`
 
 # In the place of a connector's methods: it is not told of the end of a step, since none has ended.
@@ -49,17 +43,6 @@ def start_with(request: "Request", tokens: Sequence[SampledToken], totals: dict[
         totals: counts in `started` that it has.
     """
     setattr(request, _START, _Start(tokens, totals))
-
-
-def starts_with_tokens(vllm_config: "VllmConfig") -> bool:
-    """Whether an engine has the scheduler below."""
-    return bool(vllm_config.scheduler_config.scheduler_cls == MAKE_SCHEDULER)
-
-
-def make_scheduler(vllm_config: "VllmConfig", **more: Any) -> Scheduler:
-    """Make the scheduler that vLLM would choose for a configuration, with `StartTokens`."""
-    kind = _AsyncScheduler if vllm_config.scheduler_config.async_scheduling else _Scheduler
-    return kind(vllm_config=vllm_config, **more)
 
 
 class StartTokens:
@@ -133,14 +116,6 @@ class StartTokens:
             self.log_stats = logs
             for name in _NO_STEP:
                 del vars(self.connector)[name]
-
-
-class _Scheduler(StartTokens, Scheduler):
-    pass
-
-
-class _AsyncScheduler(StartTokens, AsyncScheduler):
-    pass
 
 
 def _reasoning_check(manager: Any) -> Callable[["Request"], bool] | None:

@@ -5,80 +5,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from vllm.config import KVTransferConfig
-from vllm.engine.arg_utils import EngineArgs
-from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
-from vllm.v1.structured_output import StructuredOutputManager
 
-from baton.contracts.kv_transfer import TransferParams, sign
-from baton.contracts.secret import ClusterSecret
-from baton.deploy.embedded_model import WEIGHTS
+from baton.contracts.kv_transfer import TransferParams
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.protocol.messages import SampledToken
-from baton.kv_connector.scheduler_side.start_tokens import MAKE_SCHEDULER, make_scheduler
+from tests.support.schedulers import BLOCK_TOKENS, engine_config, request_of, scheduler_of
 
-BLOCK_TOKENS = 16
 TOKEN = 7
-SECRET = "a secret for these tests, long enough"
-SHAPE: dict[str, Any] = {"block_size": BLOCK_TOKENS, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
 
 
 class Engine:
     """A decode node's scheduler, one rank whose steps sample `TOKEN`, and peers that send what a test says."""
 
     def __init__(self, folder: Path, blocks: int, *, windows: bool = False) -> None:
-        init_none_hash(sha256)
-        secret_file = folder / "secret"
-        secret_file.write_text(SECRET)
-        secret_file.chmod(0o600)
-        extra = {"runtime_dir": str(folder), "secret_file": str(secret_file), "weights": "w", "transfer": {}}
-        config = EngineArgs(
-            model=str(WEIGHTS),
-            enforce_eager=True,
-            block_size=BLOCK_TOKENS,
-            max_model_len=512,
-            max_num_batched_tokens=512,
-            max_num_seqs=8,
-            skip_tokenizer_init=True,
-            scheduler_cls=MAKE_SCHEDULER,
-            kv_transfer_config=KVTransferConfig(
-                kv_connector="BatonConnector",
-                kv_connector_module_path="baton.kv_connector.connector",
-                kv_role="kv_consumer",
-                kv_load_failure_policy="recompute",
-                kv_connector_extra_config=extra,
-            ),
-        ).create_engine_config()
-        config.cache_config.num_gpu_blocks = blocks
-        groups = [KVCacheGroupSpec(["layer.0"], FullAttentionSpec(**SHAPE))]
-        if windows:
-            groups.append(KVCacheGroupSpec(["layer.1"], SlidingWindowSpec(**SHAPE, sliding_window=2 * BLOCK_TOKENS)))
-        self.scheduler = make_scheduler(
-            config,
-            kv_cache_config=KVCacheConfig(blocks, kv_cache_tensors=[], kv_cache_groups=groups),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK_TOKENS,
-            log_stats=True,
-        )
+        self.scheduler = scheduler_of(engine_config(folder, "kv_consumer"), blocks, windows=windows)
         self.pool: Any = self.scheduler.kv_cache_manager.block_pool
 
     def ask(self, name: str, tokens: int, **sampling: Any) -> Request:
         """A request arrives that wants its prompt's KV and first token from a prefill node."""
         params = TransferParams(transfer_id=name * 32, role="decode", peer="tcp://127.0.0.1:1", first_token=True)
-        request = Request(
-            name,
-            [ord(name) * 10 + i for i in range(tokens)],
-            SamplingParams(**({"max_tokens": 4, "ignore_eos": True} | sampling)),
-            None,
-            block_hasher=get_request_block_hasher(BLOCK_TOKENS, sha256),
-        )
-        request.kv_transfer_params = sign(params, ClusterSecret(SECRET.encode()))
+        request = request_of(name, tokens, params, **sampling)
         self.scheduler.add_request(request)
         return request
 
