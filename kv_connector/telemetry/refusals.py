@@ -44,6 +44,7 @@ class Refused(StrEnum):
     RELAY = (
         "relay"  # an answer's beginning was to be streamed here, and this engine cannot end it after the first token
     )
+    START = "start"  # a request cannot begin with the tokens that its client has: it ends with an error
     MALFORMED_PARAMS = "malformed_params"
     PARAMS_VERSION = "params_version"
     BAD_SIGNATURE = "bad_signature"

@@ -66,11 +66,11 @@ def scheduler_of(config: VllmConfig, blocks: int, *, windows: bool = False) -> S
     )
 
 
-def request_of(name: str, tokens: int, params: TransferParams, **sampling: Any) -> Request:
-    """A request with signed parameters; its prompt begins with a token that no other has."""
+def request_of(name: str, tokens: int, params: TransferParams, *, prompt: str = "", **sampling: Any) -> Request:
+    """A request with signed parameters; its prompt is that of all requests that begin with the same letter, or `prompt` does."""
     request = Request(
         name,
-        [ord(name[0]) * 10 + i for i in range(tokens)],
+        [ord((prompt or name)[0]) * 10 + i for i in range(tokens)],
         SamplingParams(**({"max_tokens": 4, "ignore_eos": True} | sampling)),
         None,
         block_hasher=get_request_block_hasher(BLOCK_TOKENS, sha256),

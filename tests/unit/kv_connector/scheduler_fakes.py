@@ -94,18 +94,20 @@ def request(
     grids: Grids = SINGLE,
     first_token: bool = False,
     relays: bool = False,
+    start: tuple[int, ...] = (),
+    peer: str | None = None,
     **more: Any,
 ) -> Any:
     """A request with signed parameters; `several`: one prompt of a batch."""
-    peer = PEER if role == "decode" else ""
     params = TransferParams(
         transfer_id=transfer_id,
         role=role,
-        peer=peer,
+        peer=peer if peer is not None else PEER if role == "decode" else "",
         several=several,
         grids=grids,
         first_token=first_token,
         relays=relays,
+        start=start,
     )
     return FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
 
