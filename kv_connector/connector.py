@@ -31,7 +31,7 @@ from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Prefil
 from baton.kv_connector.layout.groups import block_tokens_of, groups_of, refuse_beside
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
-from baton.kv_connector.scheduler_side.start_tokens import starts_with_tokens
+from baton.kv_connector.scheduler_side.scheduler import has_our_scheduler
 from baton.kv_connector.supported import check_supported
 from baton.kv_connector.vllm_compat.busy_wait import pause_instead, spin_again
 from baton.kv_connector.vllm_compat.lora_loading import adapters_of
@@ -107,6 +107,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
             secret = self._config.secret()
             grid = Grid(parallel.tensor_parallel_size, parallel.pipeline_parallel_size)
             adapters = adapters_of(vllm_config)
+            sampling = sampling_digest(vllm_config) if has_our_scheduler(vllm_config) else ""
             if transfer_config.is_kv_producer:
                 self._scheduler = PrefillScheduler(
                     secret,
@@ -114,7 +115,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
                     grid,
                     groups=groups,
                     adapters=adapters,
-                    sampling=sampling_digest(vllm_config),
+                    sampling=sampling,
                 )
             else:
                 can_share = bool(vllm_config.cache_config.enable_prefix_caching)
@@ -124,7 +125,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
                     block_tokens,
                     grid,
                     has_prefix_cache=can_share,
-                    sampling=sampling_digest(vllm_config) if starts_with_tokens(vllm_config) else "",
+                    sampling=sampling,
                     vocab_size=vllm_config.model_config.get_vocab_size(),
                     groups=groups,
                     adapters=adapters,

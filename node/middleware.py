@@ -16,10 +16,11 @@ from baton.contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH
 from baton.contracts.kv_transfer import TransferParamsError
 from baton.contracts.probe import Place
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.telemetry.refusals import Refusals
+from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.node.connector.connector_channel import CancelClient, Outcomes, SnapshotClient
 from baton.node.drain import RETRY_AFTER, Drain, nothing
 from baton.node.engine_watch import EngineWatch
+from baton.node.errors import NoAnswerError
 from baton.node.http.api import PATHS, NodeApi
 from baton.node.http.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
 from baton.node.http.bearer import BearerGate
@@ -127,10 +128,23 @@ class NodeMiddleware:
             return
         if transfer is not None:
             note_proof(scope)
+        if transfer is not None and transfer.start and (reason := await self._start_objection()):
+            self._refusals.count(Refused.START, reason)
+            await send_error(send, 503, reason)
+            return
         if transfer is not None and self._traits.names_path:
             send = name_path(send, transfer.transfer_id, self._outcomes)
         with self._load.request(len(body)):
             await self._app(scope, replay(body, receive), send)
+
+    async def _start_objection(self) -> str:
+        """Say why no request of this node can start with tokens; "" if they can. vLLM's own scheduler would ignore them."""
+        try:
+            snapshots = await self._snapshots.both()
+        except NoAnswerError as exc:
+            return f"whether this node starts requests with tokens is not known: {exc}"
+        starts = snapshots.scheduler.get("first_tokens")
+        return "" if starts else "this node does not start requests with tokens"
 
     async def _held_prompts(self) -> int:
         """How many finished prompts wait until their pushes have ended."""

@@ -141,7 +141,7 @@ class OutcomeSender:
         self._socket: socket.socket | None = None
         self._closed = False
 
-    def send(self, transfer_id: str, outcome: Literal["recomputed"], reason: str) -> bool:
+    def send(self, transfer_id: str, outcome: Literal["recomputed", "local"], reason: str) -> bool:
         """Send one outcome; False if the node does not listen or does not keep up."""
         line = _encode({"transfer_id": transfer_id, "outcome": outcome, "reason": reason})
         for _ in range(0 if self._closed else 2):  # twice: the node's API process may have started again

@@ -19,16 +19,16 @@ from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states, have_windows
 from baton.kv_connector.scheduler_side.cached_token_usage import bill
-from baton.kv_connector.scheduler_side.first_token import may_start
+from baton.kv_connector.scheduler_side.first_token import may_start, objection, tokens_of_client
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from baton.kv_connector.scheduler_side.ledger import ReservationLedger
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.shared_prompts import SharedPrompts
 from baton.kv_connector.scheduler_side.stalls import Stalls
-from baton.kv_connector.scheduler_side.start_tokens import start_with
+from baton.kv_connector.scheduler_side.start_tokens import refuse_to_start, start_at_once, start_with
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
 from baton.kv_connector.scheduler_side.tracked import State, Tracked
-from baton.kv_connector.scheduler_side.tracking import Failures, computed_by, params_of, wrong_grid
+from baton.kv_connector.scheduler_side.tracking import Failures, computed_by, is_named, params_of, wrong_grid
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
 from baton.kv_connector.vllm_compat.versions import restart
@@ -76,6 +76,9 @@ class DecodeScheduler:
         self._refusals = Refusals(logger)
         self._requests: dict[str, Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
+        self._started: dict[
+            str, str
+        ] = {}  # request id → transfer id, of those that start with tokens that the client has
         self._siblings = SharedPrompts(can_share=has_prefix_cache)
         self._stalls = Stalls(STALLED_S)
         self._ledger = ReservationLedger(grid.ranks)
@@ -91,7 +94,7 @@ class DecodeScheduler:
             "recomputed": 0,
             "cancelled": 0,
             "tokens_received": 0,
-            "started": 0,  # with the token that P has sampled
+            "started": 0,  # with tokens that P has sampled, or that the client has
             "prompt_tokens_computed": 0,  # of all requests, as scheduled
         }
         self._outcomes = OutcomeSender(config.runtime_dir / "outcomes.sock")
@@ -107,8 +110,13 @@ class DecodeScheduler:
         """A request has arrived. Tell its prefill node that we care, so that it keeps the prompt for us."""
         self.integrity.request_arrived(request.request_id)
         params = params_of(request, "decode", self._secret, self._refusals)
-        if params is None or request.skip_reading_prefix_cache:
-            return  # an ordinary request; one that must compute its prompt itself
+        if params is None or (params.start and not self._start(request, params)):
+            return  # an ordinary request; one that ends here
+        if not params.peer:
+            self._outcomes.send(params.transfer_id, "local", "")
+            return
+        if request.skip_reading_prefix_cache or not is_named(request):
+            return  # it must compute its prompt itself
         adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
         transfer_id = params.transfer_of(prompt_hash(request))
         peers = params.peer.split(",")
@@ -121,7 +129,7 @@ class DecodeScheduler:
             else:
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
             return
-        first, now = params.first_token and bool(self._sampling), time.monotonic()
+        first, now = params.first_token and not params.start and bool(self._sampling), time.monotonic()
         tracked = Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, adapter, now, first)
         self._requests[request.request_id] = tracked
         self._owners[transfer_id] = request.request_id
@@ -129,6 +137,21 @@ class DecodeScheduler:
         self._timings.arrived(request.request_id, transfer_id, params.peer, tracked.since)
         self._totals["transfers"] += 1
         self._step.watched.append(Watched(transfer_id, request.request_id, peers, params.grids))
+
+    def _start(self, request: "Request", params: TransferParams) -> bool:
+        """Have a request start with the tokens that its client has; it must not start with any others."""
+        reason = objection(request, params, self._vocab_size)
+        if not self._sampling:
+            reason = "this engine does not start requests with tokens"
+        elif params.transfer_id in self._started.values():
+            reason = "it is one of several answers"
+        if reason:
+            self._refusals.count(Refused.START, f"{params.transfer_id}: {reason}")
+            refuse_to_start(request)
+            return False
+        self._started[request.request_id] = params.transfer_id
+        start_at_once(request, tokens_of_client(request, params.start), self._totals)
+        return True
 
     def match(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond the local prefix hit will come from P: `None` means ask again next step."""
@@ -186,6 +209,7 @@ class DecodeScheduler:
         """The engine is done with a request, whatever the reason."""
         self.integrity.request_ended(request.request_id)
         self._siblings.end(request.request_id)
+        self._started.pop(request.request_id, None)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
             return

@@ -16,10 +16,11 @@ from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states
 from baton.kv_connector.scheduler_side.block_pins import BlockTables
+from baton.kv_connector.scheduler_side.first_output import end_after_first_token
 from baton.kv_connector.scheduler_side.first_token import wanted_logprobs
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
-from baton.kv_connector.scheduler_side.tracking import params_of, wrong_grid
+from baton.kv_connector.scheduler_side.tracking import is_named, params_of, wrong_grid
 from baton.kv_connector.scheduler_side.truncate_prompt import objection, shorten
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
@@ -67,7 +68,7 @@ class PrefillScheduler:
         adapters: Adapters | None = None,
         sampling: str = "",
     ) -> None:
-        """`sampling`: digest of how the engine samples; empty: no decode node may take its tokens."""
+        """`sampling`: digest of how the engine samples, if its scheduler is ours; empty: no other node may take its tokens."""
         self.addresses: list[str] = []  # of our ranks, for the node API
         self._grid = grid
         self._secret = secret
@@ -96,6 +97,10 @@ class PrefillScheduler:
         self.integrity.request_arrived(request.request_id)
         params = params_of(request, "prefill", self._secret, self._refusals)
         if params is None:
+            return
+        if params.relays:
+            self._relay(request)
+        if not is_named(request):
             return
         adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
         transfer_id = params.transfer_of(prompt_hash(request))
@@ -193,6 +198,13 @@ class PrefillScheduler:
             "totals": self._totals | self.integrity.totals,
             "refused": self._refusals.snapshot(),
         }
+
+    def _relay(self, request: "Request") -> None:
+        """Whatever becomes of its transfer: another node goes on after the first token."""
+        if self._sampling:
+            end_after_first_token(request)
+        else:
+            self._refusals.count(Refused.RELAY, "this engine has no scheduler for it")
 
     def _begin(self, request_id: str, cached_tokens: int) -> None:
         tracked = self._requests.get(request_id)

@@ -4,7 +4,8 @@ Such tokens are output in every respect. vLLM has one way to give a request outp
 flight when the request was preempted. It appends the tokens, looks for stops, advances the grammar, makes the request's output, and
 frees a request that has ended. A request that starts with tokens is given them in that way, before it is scheduled.
 
-`vllm --scheduler-cls baton.kv_connector.scheduler_side.start_tokens.make_scheduler`
+Tokens that come with the prompt's KV are given when that has come; tokens that the client has already, as soon as the request has arrived,
+whatever becomes of its KV.
 """
 
 import time
@@ -13,21 +14,20 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
-from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.outputs import KVConnectorOutput, LogprobsLists, ModelRunnerOutput
+from vllm.v1.request import RequestStatus
 
 from baton.kv_connector.protocol.messages import SampledToken
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.request import Request
 
-MAKE_SCHEDULER: Final = f"{__name__}.make_scheduler"
-_START: Final = "baton_start"  # an attribute of vLLM's `Request`
+# Attributes of vLLM's `Request`.
+_START: Final = "baton_start"  # with its KV
+_START_AT_ONCE: Final = "baton_start_at_once"  # no tokens: it is refused
 
 # In the place of a connector's methods: it is not told of the end of a step, since none has ended.
 _NO_STEP: Final = MappingProxyType({"take_events": tuple, "get_kv_connector_stats": lambda: None})
@@ -51,15 +51,20 @@ def start_with(request: "Request", tokens: Sequence[SampledToken], totals: dict[
     setattr(request, _START, _Start(tokens, totals))
 
 
-def starts_with_tokens(vllm_config: "VllmConfig") -> bool:
-    """Whether an engine has the scheduler below."""
-    return bool(vllm_config.scheduler_config.scheduler_cls == MAKE_SCHEDULER)
+def start_at_once(request: "Request", tokens: Sequence[SampledToken], totals: dict[str, int]) -> None:
+    """Have a request that has just arrived start with these tokens, which it does before it is scheduled.
+
+    Args:
+        request: of vLLM's scheduler.
+        tokens: at least one.
+        totals: counts in `started` that it has.
+    """
+    setattr(request, _START_AT_ONCE, _Start(tokens, totals))
 
 
-def make_scheduler(vllm_config: "VllmConfig", **more: Any) -> Scheduler:
-    """Make the scheduler that vLLM would choose for a configuration, with `StartTokens`."""
-    kind = _AsyncScheduler if vllm_config.scheduler_config.async_scheduling else _Scheduler
-    return kind(vllm_config=vllm_config, **more)
+def refuse_to_start(request: "Request") -> None:
+    """End a request that has just arrived with an error."""
+    setattr(request, _START_AT_ONCE, _Start((), {}))
 
 
 class StartTokens:
@@ -72,21 +77,29 @@ class StartTokens:
     kv_cache_manager: "KVCacheManager"
     num_lookahead_tokens: int
     structured_output_manager: Any
+    finish_requests: Callable[[str, RequestStatus], Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._held: list[Request] = []  # they start at once
+
+    def add_request(self, request: "Request") -> None:
+        """Take a request in, of which the connector may say here that it starts with tokens; it is not scheduled before it has."""
+        super().add_request(request)  # type: ignore[misc]
+        if _START_AT_ONCE in request.__dict__:
+            request.num_in_flight_tokens = request.num_stale_output_tokens = 1
+            self._held.append(request)
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput) -> Outputs:
-        """Take in a step, and give requests whose KV it brought the tokens that came with it.
+        """Take in a step, and give requests their tokens: those that have arrived, and those whose KV it brought.
 
         Here and not in `schedule`: what is delivered now is sent to the client before the next step runs.
         """
         outputs: Outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        received = model_runner_output.kv_connector_output
-        for request_id in (received and received.finished_recving) or ():
-            request = self.requests.get(request_id)
-            start: _Start | None = request.__dict__.pop(_START, None) if request is not None else None
-            if request is None or start is None or request.is_finished() or not self._has_room(request, start.tokens):
-                continue  # without room it computes its last prompt token again, and samples
-            self._deliver(request, start.tokens, outputs)
-            start.totals["started"] += 1
+        if received := model_runner_output.kv_connector_output:
+            self._start_received(received, outputs)
+        if self._held:
+            self._held = [request for request in self._held if not self._start_held(request, outputs)]
         return outputs
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
@@ -98,11 +111,40 @@ class StartTokens:
                 new.prefill_token_ids = list(request.all_token_ids)
         return output
 
+    def _start_received(self, received: KVConnectorOutput, outputs: Outputs) -> None:
+        for request_id in received.finished_recving or ():
+            request = self.requests.get(request_id)
+            start: _Start | None = request.__dict__.pop(_START, None) if request is not None else None
+            if request is None or start is None or request.is_finished() or not self._has_room(request, start.tokens):
+                continue  # without room it computes its last prompt token again, and samples
+            self._deliver(request, start, outputs)
+
+    def _start_held(self, request: "Request", outputs: Outputs) -> bool:
+        """Return whether it need not be held any longer; vLLM waits for its grammar first."""
+        start: _Start = request.__dict__[_START_AT_ONCE]
+        if request.is_finished():
+            return True
+        if not start.tokens:
+            self._end_with_error(request, outputs)
+            return True
+        if request.status != RequestStatus.WAITING:
+            return False
+        if request.prefill_stats is not None:  # the first output takes them; what will be cached is not known yet
+            request.prefill_stats.set(request.num_prompt_tokens, 0, 0)
+        self._deliver(request, start, outputs)
+        return True
+
+    def _end_with_error(self, request: "Request", outputs: Outputs) -> None:
+        self.finish_requests(request.request_id, RequestStatus.FINISHED_ERROR)
+        told = EngineCoreOutput(request_id=request.request_id, new_token_ids=[], finish_reason=FinishReason.ERROR)
+        _add(outputs, {request.client_index: EngineCoreOutputs(outputs=[told])})
+
     def _has_room(self, request: "Request", tokens: Sequence[SampledToken]) -> bool:
         """Allocate the blocks of a request's first step, in which these tokens are computed.
 
-        vLLM has allocated as many as the prompt needs. A request that needs one more cannot be preempted, and the others that wait
-        stand behind it: once all blocks were held by such requests, none would ever run.
+        vLLM has allocated as many as the prompt needs, and keeps those free that tokens need which it knew of then, but not others. A
+        request that needs one more cannot be preempted, and the others that wait stand behind it: once all blocks were held by such
+        requests, none would ever run.
         """
         missing = request.num_tokens + len(tokens) - request.num_computed_tokens
         lookahead = self.num_lookahead_tokens
@@ -112,7 +154,8 @@ class StartTokens:
             manager.cache_blocks(request, request.num_computed_tokens)
         return blocks is not None
 
-    def _deliver(self, request: "Request", tokens: Sequence[SampledToken], outputs: Outputs) -> None:
+    def _deliver(self, request: "Request", start: _Start, outputs: Outputs) -> None:
+        start.totals["started"] += 1
         if request.structured_output_request is not None and (look := _reasoning_check(self.structured_output_manager)):
             look(request)
         logs = self.log_stats
@@ -121,7 +164,7 @@ class StartTokens:
         self.log_stats = False
         vars(self.connector).update(_NO_STEP)
         try:
-            for token in tokens:
+            for token in start.tokens:
                 request.num_in_flight_tokens = request.num_stale_output_tokens = 1
                 step = SchedulerOutput.make_empty()
                 step.num_scheduled_tokens = {request.request_id: 1}
@@ -133,14 +176,6 @@ class StartTokens:
             self.log_stats = logs
             for name in _NO_STEP:
                 del vars(self.connector)[name]
-
-
-class _Scheduler(StartTokens, Scheduler):
-    pass
-
-
-class _AsyncScheduler(StartTokens, AsyncScheduler):
-    pass
 
 
 def _reasoning_check(manager: Any) -> Callable[["Request"], bool] | None:
@@ -167,6 +202,6 @@ def _output_of(request_id: str, token: SampledToken) -> ModelRunnerOutput:
 def _add(outputs: Outputs, more: Outputs) -> None:
     for client, those in more.items():
         all_of_them = outputs.setdefault(client, EngineCoreOutputs())
-        all_of_them.outputs = [*all_of_them.outputs, *those.outputs]
+        all_of_them.outputs.extend(those.outputs)
         if those.finished_requests:
             all_of_them.finished_requests = (all_of_them.finished_requests or set()) | those.finished_requests

@@ -23,17 +23,22 @@ REMEMBERED_FAILURES = 32
 def params_of(request: "Request", role: Role, secret: ClusterSecret, refusals: Refusals) -> TransferParams | None:
     """Return the verified parameters of a request that is part of a transfer; `None` for an ordinary one.
 
-    The node's HTTP middleware has refused unsigned parameters already; this is the second lock. A request whose
+    Its prompt may have no token ids: see `is_named`. The node's HTTP middleware has refused unsigned parameters already; this is the second lock. A request whose
     parameters are refused here is served without a transfer.
     """
-    if request.kv_transfer_params is None or not request.prompt_token_ids or request.prompt_embeds is not None:
-        return None  # a prompt given as embeddings, in part or whole, is not named by its token ids
+    if request.kv_transfer_params is None:
+        return None
     try:
         params = kv_transfer.verify(request.kv_transfer_params, secret)
     except TransferParamsError as exc:
         refusals.count(exc.kind, exc)
         return None
     return params if params.role == role else None
+
+
+def is_named(request: "Request") -> bool:
+    """Whether token ids name a request's prompt: not one that is given as embeddings, in part or whole."""
+    return bool(request.prompt_token_ids) and request.prompt_embeds is None
 
 
 def wrong_grid(said: Grid, ours: Grid) -> str:

@@ -14,7 +14,7 @@ from baton.node.startup.flags import given
 
 MIDDLEWARE = "baton.node.middleware.NodeMiddleware"
 CONNECTOR_MODULE = "baton.kv_connector.connector"
-SCHEDULER = "baton.kv_connector.scheduler_side.start_tokens.make_scheduler"
+SCHEDULER = "baton.kv_connector.scheduler_side.scheduler.make_scheduler"
 CONTROL_PORT_OFFSET = 1000
 SHUTDOWN_TIMEOUT_S = 5  # for requests in progress and the connector, after which the engine is killed
 
@@ -88,8 +88,8 @@ def _connector_settings(launch: Launch) -> dict[str, Any]:
 
 
 def _scheduler(launch: Launch, theirs: Sequence[str]) -> list[str]:
-    """Return the flag for the scheduler that starts requests with tokens; vllm-ascend brings schedulers of its own."""
-    if launch.traits.pushes or launch.device == "npu" or given(theirs, "--scheduler-cls"):
+    """Return the flag for the scheduler that ends and starts requests at their first tokens; vllm-ascend brings schedulers of its own."""
+    if launch.device == "npu" or given(theirs, "--scheduler-cls"):
         return []
     return ["--scheduler-cls", SCHEDULER]
 

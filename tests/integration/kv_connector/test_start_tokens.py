@@ -5,89 +5,53 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from vllm.config import KVTransferConfig
-from vllm.engine.arg_utils import EngineArgs
-from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
+from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
-from vllm.v1.request import Request
-from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.request import Request, RequestStatus
 
-from baton.contracts.kv_transfer import TransferParams, sign
-from baton.contracts.secret import ClusterSecret
-from baton.deploy.embedded_model import WEIGHTS
+from baton.contracts.kv_transfer import TransferParams
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.protocol.messages import SampledToken
-from baton.kv_connector.scheduler_side.start_tokens import MAKE_SCHEDULER, make_scheduler
+from tests.support.schedulers import BLOCK_TOKENS, engine_config, request_of, scheduler_of
 
-BLOCK_TOKENS = 16
 TOKEN = 7
-SECRET = "a secret for these tests, long enough"
-SHAPE: dict[str, Any] = {"block_size": BLOCK_TOKENS, "num_kv_heads": 1, "head_size": 2, "dtype": torch.float32}
+PEER = "tcp://127.0.0.1:1"
+HAS = (11, 12, 13)  # what a client has of an answer
 
 
 class Engine:
     """A decode node's scheduler, one rank whose steps sample `TOKEN`, and peers that send what a test says."""
 
-    def __init__(self, folder: Path, blocks: int, *, windows: bool = False) -> None:
-        init_none_hash(sha256)
-        secret_file = folder / "secret"
-        secret_file.write_text(SECRET)
-        secret_file.chmod(0o600)
-        extra = {"runtime_dir": str(folder), "secret_file": str(secret_file), "weights": "w", "transfer": {}}
-        config = EngineArgs(
-            model=str(WEIGHTS),
-            enforce_eager=True,
-            block_size=BLOCK_TOKENS,
-            max_model_len=512,
-            max_num_batched_tokens=512,
-            max_num_seqs=8,
-            skip_tokenizer_init=True,
-            scheduler_cls=MAKE_SCHEDULER,
-            kv_transfer_config=KVTransferConfig(
-                kv_connector="BatonConnector",
-                kv_connector_module_path="baton.kv_connector.connector",
-                kv_role="kv_consumer",
-                kv_load_failure_policy="recompute",
-                kv_connector_extra_config=extra,
-            ),
-        ).create_engine_config()
-        config.cache_config.num_gpu_blocks = blocks
-        groups = [KVCacheGroupSpec(["layer.0"], FullAttentionSpec(**SHAPE))]
-        if windows:
-            groups.append(KVCacheGroupSpec(["layer.1"], SlidingWindowSpec(**SHAPE, sliding_window=2 * BLOCK_TOKENS)))
-        self.scheduler = make_scheduler(
-            config,
-            kv_cache_config=KVCacheConfig(blocks, kv_cache_tensors=[], kv_cache_groups=groups),
-            structured_output_manager=StructuredOutputManager(config),
-            block_size=BLOCK_TOKENS,
-            log_stats=True,
-        )
+    def __init__(self, folder: Path, blocks: int, *, windows: bool = False, **flags: Any) -> None:
+        self.scheduler = scheduler_of(engine_config(folder, "kv_consumer", **flags), blocks, windows=windows)
         self.pool: Any = self.scheduler.kv_cache_manager.block_pool
+        self.told: list[EngineCoreOutput] = []
 
-    def ask(self, name: str, tokens: int, **sampling: Any) -> Request:
-        """A request arrives that wants its prompt's KV and first token from a prefill node."""
-        params = TransferParams(transfer_id=name * 32, role="decode", peer="tcp://127.0.0.1:1", first_token=True)
-        request = Request(
-            name,
-            [ord(name) * 10 + i for i in range(tokens)],
-            SamplingParams(**({"max_tokens": 4, "ignore_eos": True} | sampling)),
-            None,
-            block_hasher=get_request_block_hasher(BLOCK_TOKENS, sha256),
-        )
-        request.kv_transfer_params = sign(params, ClusterSecret(SECRET.encode()))
+    def ask(
+        self, name: str, tokens: int, *, start: tuple[int, ...] = (), peer: str = PEER, named: str = "", **sampling: Any
+    ) -> Request:
+        """A request arrives that wants its prompt's KV and first token from a prefill node, or starts with tokens that the client has.
+
+        Args:
+            name: of the request, and of the transfer.
+            tokens: of its prompt.
+            start: what the client has.
+            peer: "" if there is no transfer.
+            named: its first letter decides of the prompt.
+            sampling: of vLLM's parameters.
+        """
+        params = TransferParams(transfer_id=name * 32, role="decode", peer=peer, first_token=True, start=start)
+        request = request_of(name, tokens, params, prompt=named or name, **sampling)
         self.scheduler.add_request(request)
         return request
 
-    def step(self, *, started: Sequence[str] = (), received: Sequence[str] = ()) -> int:
+    def step(self, *, started: Sequence[str] = (), received: Sequence[str] = (), failed: Sequence[str] = ()) -> int:
         """One step; return how many tokens it computes.
 
         Args:
             started: requests whose prompts P says that it computes.
             received: those whose KV has come, with a token.
+            failed: those whose KV does not come.
         """
         output = self.scheduler.schedule()
         names = list(output.num_scheduled_tokens)
@@ -96,18 +60,22 @@ class Engine:
         report = DecodeReport(
             endings=dict.fromkeys(received, ending),
             started={name * 32 for name in started},
+            failed=dict.fromkeys(failed, "as the test says"),
             first_tokens=dict.fromkeys(received, SampledToken(id=TOKEN)),
-            closed=list(received),
+            closed=[*received, *failed],
         )
-        self.scheduler.update_from_output(
+        told = self.scheduler.update_from_output(
             output,
             ModelRunnerOutput(
                 req_ids=names,
                 req_id_to_index={name: i for i, name in enumerate(names)},
                 sampled_token_ids=[[TOKEN] if each.num_computed_tokens >= each.num_tokens else [] for each in requests],
-                kv_connector_output=KVConnectorOutput(finished_recving=set(received), kv_connector_worker_meta=report),
+                kv_connector_output=KVConnectorOutput(
+                    finished_recving={*received, *failed}, failed_recving=set(failed), kv_connector_worker_meta=report
+                ),
             ),
         )
+        self.told = [output for those in told.values() for output in those.outputs]
         return int(output.total_num_scheduled_tokens)
 
 
@@ -159,3 +127,130 @@ def test_an_answer_of_one_token_takes_no_step(engine: Callable[..., Engine], win
 
     assert request.is_finished()
     assert (made.step(), made.pool.get_num_free_blocks()) == (0, 99)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_without_a_peer_a_request_starts_with_what_its_client_has(
+    engine: Callable[..., Engine], asynchronous: bool
+) -> None:
+    """On an idle engine: the tokens come out before anything is computed, the prompt and they are computed together."""
+    made = engine(100, async_scheduling=asynchronous)
+    request = made.ask("a", 40, start=HAS, peer="", logprobs=2)
+
+    assert made.step() == 0
+    assert [output.new_token_ids for output in made.told] == [[token] for token in HAS]
+    assert all(output.new_logprobs is not None for output in made.told)
+    assert made.step() == 43
+    assert request.is_finished()
+    assert list(request.output_token_ids) == [*HAS, TOKEN]
+    assert [(output.new_token_ids, output.finish_reason) for output in made.told] == [([TOKEN], FinishReason.LENGTH)]
+    made.step()
+    assert made.pool.get_num_free_blocks() == 99
+    assert not made.scheduler.has_requests()
+
+
+def test_what_the_prefix_cache_has_is_not_computed_again(engine: Callable[..., Engine]) -> None:
+    """Of the prompt, and of the tokens behind it."""
+    made = engine(100)
+    made.ask("a", 40, start=(*range(20, 30),), peer="", max_tokens=12)
+    for _ in range(4):
+        made.step()
+
+    request = made.ask("b", 40, named="a", start=(*range(20, 30),), peer="", max_tokens=12)
+    made.step()
+
+    assert made.step() == 50 - 48
+    assert list(request.output_token_ids) == [*range(20, 30), TOKEN]
+
+
+def test_a_long_start_is_computed_in_chunks(engine: Callable[..., Engine]) -> None:
+    """As a long prompt is; nothing is sampled before its end."""
+    made = engine(100, max_num_batched_tokens=32)
+    start = tuple(range(100, 150))
+    request = made.ask("a", 20, start=start, peer="", max_tokens=60)
+
+    assert [made.step() for _ in range(4)] == [0, 32, 32, 6]
+    assert list(request.output_token_ids) == [*start, TOKEN]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_with_a_peer_it_starts_with_them_whatever_becomes_of_the_kv(engine: Callable[..., Engine], fails: bool) -> None:
+    """Not with the token that the prefill node has sampled."""
+    made = engine(100)
+    request = made.ask("a", 40, start=HAS)
+    made.step()
+    assert list(request.output_token_ids) == [*HAS]
+    assert made.step() == 0
+    assert request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+
+    made.step(**{"failed" if fails else "received": "a"})
+
+    assert list(request.output_token_ids) == [*HAS]
+    assert made.step() == (43 if fails else 3)
+    assert list(request.output_token_ids) == [*HAS, TOKEN]
+    made.step()
+    assert made.pool.get_num_free_blocks() == 99
+
+
+@pytest.mark.parametrize("peer", ["", PEER])
+@pytest.mark.parametrize(
+    ("sampling", "end", "has"),
+    [
+        ({"stop_token_ids": [12]}, FinishReason.STOP, HAS[:2]),
+        ({"max_tokens": 3}, FinishReason.LENGTH, HAS),
+    ],
+)
+def test_an_answer_that_ends_with_them_takes_no_step(
+    engine: Callable[..., Engine], peer: str, sampling: dict[str, Any], end: FinishReason, has: tuple[int, ...]
+) -> None:
+    """It is not reserved for, and nothing of it is left."""
+    made = engine(100)
+    request = made.ask("a", 40, start=HAS, peer=peer, **sampling)
+    made.step()
+
+    assert tuple(request.output_token_ids) == has
+    assert made.told[-1].finish_reason == end
+    assert made.step() == 0
+    assert made.pool.get_num_free_blocks() == 99
+    assert not made.scheduler.has_requests()
+
+
+def test_a_request_that_cannot_start_with_them_ends_with_an_error(engine: Callable[..., Engine]) -> None:
+    """Before anything is computed: what the client has would be said twice."""
+    made = engine(100)
+    made.ask("a", 40, start=(1_000_000,))
+
+    assert made.step() == 0
+    assert [(output.request_id, output.new_token_ids, output.finish_reason) for output in made.told] == [
+        ("a", [], FinishReason.ERROR)
+    ]
+    made.step()
+    assert not made.scheduler.has_requests()
+
+
+def test_one_that_is_aborted_before_it_has_started_leaves_nothing(engine: Callable[..., Engine]) -> None:
+    """Its client has gone again."""
+    made = engine(100)
+    made.ask("a", 40, start=HAS)
+    made.scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
+    made.step()
+
+    assert made.told == []
+    made.step()
+    assert not made.scheduler.has_requests()
+
+
+def test_a_pool_full_of_prompts_that_start_with_tokens_does_not_stand_still(engine: Callable[..., Engine]) -> None:
+    """VLLM keeps free what they need besides their prompts."""
+    made = engine(17)
+    requests = [made.ask(name, 8 * BLOCK_TOKENS, start=HAS) for name in "ab"]
+    made.step()
+    made.step(started="ab")
+    made.step()
+    coming = {request.request_id: request for request in requests}
+    for _ in range(20):
+        waiting = [name for name, one in coming.items() if one.status == RequestStatus.WAITING_FOR_REMOTE_KVS]
+        made.step(received=[name for name in waiting if coming.pop(name)], started="ab")
+
+    assert all(request.is_finished() for request in requests)
+    assert made.pool.get_num_free_blocks() == 16

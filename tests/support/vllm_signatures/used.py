@@ -44,6 +44,8 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
         "vllm.model_executor.layers.mamba.abstract:MambaBase": ("get_state_dtype", "get_state_shape"),
         "vllm.v1.request:Request": ("drop_stale_output", "num_in_flight_tokens", "num_stale_output_tokens"),
+        "vllm.v1.engine:EngineCoreOutput": ("finish_reason", "new_token_ids", "request_id"),
+        "vllm.v1.engine:EngineCoreOutputs": ("outputs",),
         "vllm.v1.core.kv_cache_manager:KVCacheManager": ("coordinator",),
         "vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator": ("single_type_managers",),
         "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager": ("req_to_blocks",),
@@ -73,7 +75,8 @@ NOT_VLLMS = (
     "on_kv_cache_written",  # vllm-ascend calls it on connectors that have it
     *("pipeline_counts", "token_report"),  # called over vLLM's `collective_rpc`
     *("__bool__", "__dict__"),
-    *("baton_start", "tokens_sampled"),  # an attribute that we give to requests; what our workers call
+    *("baton_start", "baton_start_at_once", "baton_goes_on"),  # attributes that we give to requests
+    "tokens_sampled",  # our workers call it
     "token_transfer",  # of our runners; vLLM's have none
     "kv_cache_specs",  # of one kind of `KVCacheSpec`; among USED
     "make_empty_intermediate_tensors",  # of the model, which vLLM wraps

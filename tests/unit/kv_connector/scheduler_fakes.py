@@ -75,6 +75,7 @@ class FakeRequest:
     cache_salt: str | None = None
     prompt_embeds: Any = None
     prefill_stats: Any = None
+    max_tokens: int = 20
     sampling_params: Any = field(default_factory=lambda: SimpleNamespace(prompt_logprobs=None, num_logprobs=None))
 
     @property
@@ -92,12 +93,21 @@ def request(
     several: bool = False,
     grids: Grids = SINGLE,
     first_token: bool = False,
+    relays: bool = False,
+    start: tuple[int, ...] = (),
+    peer: str | None = None,
     **more: Any,
 ) -> Any:
     """A request with signed parameters; `several`: one prompt of a batch."""
-    peer = PEER if role == "decode" else ""
     params = TransferParams(
-        transfer_id=transfer_id, role=role, peer=peer, several=several, grids=grids, first_token=first_token
+        transfer_id=transfer_id,
+        role=role,
+        peer=peer if peer is not None else PEER if role == "decode" else "",
+        several=several,
+        grids=grids,
+        first_token=first_token,
+        relays=relays,
+        start=start,
     )
     return FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
 

@@ -17,9 +17,10 @@ from baton.contracts.http import CANCEL_PATH, METRICS_PATH, NODE_PATH, PATH_HEAD
 from baton.contracts.kv_transfer import FIELD, Role, TransferParams, sign, verify
 from baton.contracts.secret import ClusterSecret
 from baton.node import middleware
-from baton.node.connector.connector_channel import Outcome, Outcomes
+from baton.node.connector.connector_channel import Outcome, Outcomes, SnapshotClient, Snapshots
 from baton.node.drain import Drain
 from baton.node.engine_watch import EngineWatch
+from baton.node.errors import ConnectorSilentError
 from baton.node.http.asgi import App, Scope
 from baton.node.http.metrics import ConnectorMetrics
 from baton.node.middleware import GateSettings, NodeMiddleware, configure
@@ -44,9 +45,9 @@ def gate(app: App, role: Role = "decode") -> NodeMiddleware:
     return NodeMiddleware(app, settings(role))
 
 
-def leg(role: Role = "decode", **fields: Any) -> bytes:
+def leg(role: Role = "decode", start: tuple[int, ...] = (), **fields: Any) -> bytes:
     """A request's body as the proxy sends it."""
-    params = TransferParams(transfer_id=TRANSFER, role=role, peer="")
+    params = TransferParams(transfer_id=TRANSFER, role=role, peer="", start=start)
     return json.dumps({"prompt": "x", FIELD: sign(params, SECRET), **fields}).encode()
 
 
@@ -122,6 +123,29 @@ async def test_parameters_for_the_other_role_never_reach_vllm() -> None:
 
     assert exchange.status == 403
     assert not app.scopes
+
+
+@pytest.mark.parametrize(
+    ("said", "status"), [({"first_tokens": "2-d"}, 200), ({"first_tokens": ""}, 503), ({}, 503), (None, 503)]
+)
+async def test_a_node_that_cannot_start_with_tokens_refuses_them(
+    monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Outcome], said: dict[str, Any] | None, status: int
+) -> None:
+    """VLLM's own scheduler would begin the answer anew; a connector that says nothing may have that one."""
+
+    async def both(_client: SnapshotClient) -> Snapshots:
+        if said is None:
+            raise ConnectorSilentError("it does not answer")
+        return Snapshots(said, {})
+
+    monkeypatch.setattr(SnapshotClient, "both", both)
+    outcomes[TRANSFER] = Outcome("local", "")
+    app = Recorder()
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg(start=(5, 6)))).run(gate(app))
+
+    assert exchange.status == status
+    assert len(app.scopes) == (status == 200)
+    assert status != 200 or exchange.headers[PATH_HEADER] == "local"
 
 
 @pytest.mark.usefixtures("outcomes")

@@ -10,7 +10,7 @@ import pytest
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.protocol.messages import SampledToken
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
-from baton.kv_connector.scheduler_side.first_token import may_start, wanted_logprobs
+from baton.kv_connector.scheduler_side.first_token import may_start, tokens_of_client, wanted_logprobs
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
@@ -150,3 +150,81 @@ def test_a_token_that_one_rank_has_heard_of_stays_known(side: DecodeScheduler) -
     side.update(DecodeReport(endings={"r1": ending}), {"r1"})
 
     assert req.__dict__["baton_start"].tokens == [TOKEN]
+
+
+@pytest.mark.parametrize(
+    ("asked", "width"), [({}, 0), ({"num_logprobs": 2}, 3), ({"num_logprobs": 0}, 1), ({"num_logprobs": -1}, 1)]
+)
+def test_tokens_that_the_client_has_come_with_logprobs_if_any_are_asked_for(asked: dict[str, Any], width: int) -> None:
+    """VLLM's server reads them with each token; their values are not looked at."""
+    request = SimpleNamespace(sampling_params=sampling(**asked))
+
+    assert tokens_of_client(request, (5, 9)) == [  # type: ignore[arg-type]
+        SampledToken(id=one, logprob_ids=(one,) * width, logprobs=(0.0,) * width, rank=1) for one in (5, 9)
+    ]
+
+
+@pytest.mark.parametrize("peer", ["", None])
+def test_a_request_starts_with_the_tokens_that_its_client_has(side: DecodeScheduler, peer: str | None) -> None:
+    """With a transfer and without one; not with the token that P has sampled."""
+    req = request("decode", 40, first_token=True, start=(5, 9), peer=peer)
+    side.add_request(req)
+
+    assert [token.id for token in req.__dict__["baton_start_at_once"].tokens] == [5, 9]
+    assert side.match(req, 0) == ((40, True) if peer is None else (0, False))
+    assert side.match(req, 39) == (0, False)
+    assert side.snapshot()["refused"] == {}
+    side.finish_request(req)
+    assert side._started == {}
+
+
+def test_without_a_peer_the_answer_is_local(side: DecodeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node is told before the first token, which the head of the response waits for."""
+    told: list[Any] = []
+    monkeypatch.setattr(side._outcomes, "send", lambda *line: told.append(line))
+
+    side.add_request(request("decode", 40, start=(5,), peer=""))
+
+    assert told == [("a" * 32, "local", "")]
+    assert side.snapshot()["transfers"] == []
+
+
+@pytest.mark.parametrize(
+    ("start", "more"),
+    [
+        ((VOCABULARY,), {}),
+        ((5,), {"several": True}),
+        ((5,), {"prompt_embeds": "given"}),
+        ((5,), {"sampling_params": None}),
+        ((5,), {"sampling_params": sampling(prompt_logprobs=1)}),
+    ],
+)
+def test_a_request_that_cannot_start_with_them_is_refused(
+    side: DecodeScheduler, start: tuple[int, ...], more: dict[str, Any]
+) -> None:
+    """It would repeat what the client has."""
+    side.add_request(req := request("decode", 40, start=start, **more))
+
+    assert req.__dict__["baton_start_at_once"].tokens == ()
+    assert side.snapshot()["refused"] == {"start": 1}
+    assert side.snapshot()["transfers"] == []
+
+
+def test_of_several_answers_to_one_prompt_only_one_can_start_with_them(side: DecodeScheduler) -> None:
+    """Which of them the client has tokens of is not said."""
+    side.add_request(request("decode", 40, start=(5,), peer=""))
+    side.add_request(other := request("decode", 40, start=(5,), peer="", request_id="r2"))
+
+    assert other.__dict__["baton_start_at_once"].tokens == ()
+    assert side.snapshot()["refused"] == {"start": 1}
+
+
+def test_an_engine_with_another_scheduler_refuses_them(tmp_path: Path) -> None:
+    """The node's HTTP side does so before."""
+    side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS)
+    side.bind_pool(FakePool(33))
+
+    side.add_request(request("decode", 40, start=(5,), peer=""))
+
+    assert side.snapshot()["refused"] == {"start": 1}
+    side.close()

@@ -4,14 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType, EngineCoreOutputs
 
 from baton.kv_connector.protocol.messages import SampledToken
-from baton.kv_connector.scheduler_side import start_tokens
-from baton.kv_connector.scheduler_side.start_tokens import MAKE_SCHEDULER, StartTokens, make_scheduler, start_with
-from baton.node.startup.arguments import SCHEDULER
+from baton.kv_connector.scheduler_side.start_tokens import StartTokens, start_with
 
 TOKENS = [SampledToken(id=7, logprob_ids=(7, 3), logprobs=(-0.5, -1.0), rank=1), SampledToken(id=8)]
 
@@ -185,19 +181,3 @@ def test_a_request_that_has_gone_gets_none(scheduler: Ours) -> None:
     scheduler.update_from_output(None, received("r", "gone"))
 
     assert scheduler.seen == []
-
-
-@pytest.mark.parametrize(("asynchronous", "base"), [(False, Scheduler), (True, AsyncScheduler)])
-def test_it_is_the_scheduler_that_vllm_would_choose(
-    monkeypatch: pytest.MonkeyPatch, asynchronous: bool, base: type
-) -> None:
-    """With `--scheduler-cls` vLLM itself would no longer choose."""
-    monkeypatch.setattr(Scheduler, "__init__", lambda *_, **__: None)
-    monkeypatch.setattr(AsyncScheduler, "__init__", lambda *_, **__: None)
-    config: Any = SimpleNamespace(scheduler_config=SimpleNamespace(async_scheduling=asynchronous))
-
-    made = make_scheduler(config)
-
-    assert isinstance(made, StartTokens)
-    assert type(made).__mro__[2] is base
-    assert f"{start_tokens.__name__}.make_scheduler" == MAKE_SCHEDULER == SCHEDULER

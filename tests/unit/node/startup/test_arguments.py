@@ -167,3 +167,13 @@ def test_the_users_flags_come_last() -> None:
 def test_statistics_stay_on() -> None:
     """The proxy routes by them."""
     assert "--disable-log-stats" not in vllm_arguments(launch())
+
+
+@pytest.mark.parametrize("traits", [PREFILL, DECODE])
+@pytest.mark.parametrize(("device", "ours"), [("cpu", 1), ("cuda", 1), ("npu", 0)])
+def test_both_roles_have_our_scheduler(traits: RoleTraits, device: str, ours: int) -> None:
+    """But where vllm-ascend brings its own, or the user names one."""
+    arguments = vllm_arguments(launch(traits, device=device))
+
+    assert arguments.count("--scheduler-cls") == ours
+    assert vllm_arguments(launch(traits, "--scheduler-cls", "their.own", device=device)).count("--scheduler-cls") == 1

@@ -1,0 +1,36 @@
+"""vLLM's scheduler as Baton's nodes run it: the one that vLLM would choose, with what requests of two nodes need.
+
+`vllm --scheduler-cls baton.kv_connector.scheduler_side.scheduler.make_scheduler`
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from baton.kv_connector.scheduler_side.first_output import FirstOutput
+from baton.kv_connector.scheduler_side.start_tokens import StartTokens
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+MAKE_SCHEDULER: Final = f"{__name__}.make_scheduler"
+
+
+def has_our_scheduler(vllm_config: "VllmConfig") -> bool:
+    """Whether an engine has the scheduler below."""
+    return bool(vllm_config.scheduler_config.scheduler_cls == MAKE_SCHEDULER)
+
+
+def make_scheduler(vllm_config: "VllmConfig", **more: Any) -> Scheduler:
+    """Make the scheduler that vLLM would choose for a configuration, with ours: prefill nodes use `FirstOutput`, decode nodes `StartTokens`."""
+    kind = _AsyncScheduler if vllm_config.scheduler_config.async_scheduling else _Scheduler
+    return kind(vllm_config=vllm_config, **more)
+
+
+class _Scheduler(StartTokens, FirstOutput, Scheduler):
+    pass
+
+
+class _AsyncScheduler(StartTokens, FirstOutput, AsyncScheduler):
+    pass
