@@ -50,6 +50,11 @@ class ConnectorConfig:
             raise ConfigError(f"kv_connector_extra_config is incomplete: {exc}") from exc
 
     @property
+    def outcomes_path(self) -> Path:
+        """Where the node hears what becomes of transfers."""
+        return self.runtime_dir / "outcomes.sock"
+
+    @property
     def engine_dir(self) -> Path:
         """Folder for the sockets of this engine alone: the node's own for the first one."""
         return self.runtime_dir / f"dp{self.engine}" if self.engine else self.runtime_dir

@@ -26,6 +26,7 @@ from baton.node.http.asgi import App, Message, Receive, Scope, Send, read_body, 
 from baton.node.http.bearer import BearerGate
 from baton.node.http.cancel import CancelApi
 from baton.node.http.connections import bound_connections, note_proof
+from baton.node.http.first_token import begin_stream
 from baton.node.http.load import Load
 from baton.node.http.metrics import ConnectorMetrics
 from baton.node.http.openapi import OPENAPI_PATH, OpenApiBuilder
@@ -48,6 +49,7 @@ class GateSettings:
     secret: ClusterSecret
     runtime_dir: Path
     drain_timeout_s: float
+    first_token_wait_s: float = 0.0
     place: Place = _HERE  # of the transfer engine
 
 
@@ -67,6 +69,7 @@ class NodeMiddleware:
         self._app = app
         self._traits = settings.traits
         self._secret = settings.secret
+        self._first_token_wait_s = settings.first_token_wait_s
         self._outcomes = Outcomes(settings.runtime_dir)
         self._snapshots = SnapshotClient(settings.runtime_dir, settings.secret)
         self._refusals = Refusals(logger)
@@ -132,6 +135,8 @@ class NodeMiddleware:
             self._refusals.count(Refused.START, reason)
             await send_error(send, 503, reason)
             return
+        if transfer is not None and transfer.relays:
+            send = begin_stream(send, transfer.transfer_id, self._outcomes, self._first_token_wait_s)
         if transfer is not None and self._traits.names_path:
             send = name_path(send, transfer.transfer_id, self._outcomes)
         with self._load.request(len(body)):

@@ -164,6 +164,7 @@ def _prepare(plan: _Plan, config: BatonConfig, connector_module: str) -> list[st
             secret=read_secret(plan.secret_file),
             runtime_dir=plan.runtime_dir,
             drain_timeout_s=node.drain_timeout_s,
+            first_token_wait_s=config.transfer.first_token_wait_s,
             place=Place(host=plan.addresses.data_host, protocol=config.transfer.protocol),
         )
     )

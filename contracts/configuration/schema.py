@@ -64,6 +64,7 @@ class ProxyConfig:
     retry_share: Share = 0.2  # retry budget: what each request adds to it; a retry on another node costs 1
     retry_burst: AtLeastOne = 512  # … and so many beyond that, for the loss of a node with all its requests
     resume: Literal["off", "token_ids", "all"] = "all"  # which streams that break go on elsewhere; see failover.md
+    relay_first_token: bool = True  # a stream begins with the prefill node's token, or with the decode node's own
     max_body_bytes: AtLeastOne = 64 * 1024 * 1024  # of one request
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # the least that is written
     log_format: Literal["text", "json"] = "text"  # of every line
@@ -87,6 +88,7 @@ class TransferConfig:
     quarantine_max_s: Seconds = 2.0  # blocks of a failed transfer are fenced and freed after so long at the latest
     quarantine_max_share: Share = 0.1  # … or as soon as they exceed this share of the pool
     early_reserve_share: Share = 0.25  # below this share of free blocks, reserve only for prompts that have started
+    first_token_wait_s: Seconds = 1.0  # a first token for a client waits so long for room on the decode node
     push_max_bytes: AtLeastOne = 8 * 1024 * 1024  # one push call
     push_max_descriptors: AtLeastOne = 256  # copies in one push call
     in_flight_max_descriptors: AtLeastOne = 1024  # per peer, over all calls

@@ -143,7 +143,18 @@ class OutcomeSender:
 
     def send(self, transfer_id: str, outcome: Literal["recomputed", "local"], reason: str) -> bool:
         """Send one outcome; False if the node does not listen or does not keep up."""
-        line = _encode({"transfer_id": transfer_id, "outcome": outcome, "reason": reason})
+        return self._send({"transfer_id": transfer_id, "outcome": outcome, "reason": reason})
+
+    def send_token(self, transfer_id: str, token: int) -> bool:
+        """Send the id of the token that a prompt's stream begins with."""
+        return self._send({"transfer_id": transfer_id, "outcome": "relayed", "token": token})
+
+    def send_reserved(self, transfer_id: str) -> bool:
+        """Say that the decode node has reserved blocks."""
+        return self._send({"transfer_id": transfer_id, "outcome": "reserved"})
+
+    def _send(self, message: dict[str, Any]) -> bool:
+        line = _encode(message)
         for _ in range(0 if self._closed else 2):  # twice: the node's API process may have started again
             try:
                 self._socket = self._socket or self._connect()

@@ -97,7 +97,7 @@ class DecodeScheduler:
             "started": 0,  # with tokens that P has sampled, or that the client has
             "prompt_tokens_computed": 0,  # of all requests, as scheduled
         }
-        self._outcomes = OutcomeSender(config.runtime_dir / "outcomes.sock")
+        self._outcomes = OutcomeSender(config.outcomes_path)
         self._idle_sleep = IdleSleep(wake_path(config.engine_dir))
 
     def bind_pool(self, pool: "BlockPool", cache_manager: Any = None) -> None:

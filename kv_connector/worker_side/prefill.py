@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.control.loop import ControlLoop, PeerKey
+from baton.kv_connector.control.status_server import OutcomeSender
 from baton.kv_connector.engine.base import EngineFactory
 from baton.kv_connector.errors import ProtocolError
 from baton.kv_connector.handoff.fan_out import FanOut
@@ -19,7 +20,7 @@ from baton.kv_connector.handoff.metadata import PrefillStep, Progress, StartedPr
 from baton.kv_connector.handoff.outgoing import MismatchReport, ProducerTransfer
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.layout.tp_mapping import named, transfer_id_of_flow
-from baton.kv_connector.protocol.messages import decode, encode
+from baton.kv_connector.protocol.messages import Reserve, Revoke, decode, encode
 from baton.kv_connector.protocol.verification import Sampling
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.worker_side.connection_owners import ConnectionOwners
@@ -98,6 +99,7 @@ class PrefillWorker:
         port = config.port_of_rank(introduction.index, introduction.grid.ranks)
         bound = self._loop.listen(config.control_host, port, secret)
         self.address = f"tcp://{config.advertise_host}:{bound.rpartition(':')[2]}"
+        self._outcomes = OutcomeSender(config.outcomes_path)
         self._accounts = Accounts()
         self._timelines = Timelines()
         self._prompts: Sequence[Progress] = ()  # of the step under way
@@ -114,6 +116,7 @@ class PrefillWorker:
     def stop(self) -> None:
         """Stop the threads and close the engine."""
         self._loop.stop()
+        self._outcomes.close()
         self._sender.stop()
         self._digests.stop()
         self._engines.close()
@@ -219,6 +222,8 @@ class PrefillWorker:
             self._producer.receive(peer, message, time.monotonic())
             self._flush()
         self._sender.wake()
+        if isinstance(message, Reserve | Revoke):  # the latter: it needs nothing, or recomputes
+            self._outcomes.send_reserved(transfer_id_of_flow(message.transfer_id))
 
     def on_tick(self) -> None:
         """Time passes."""

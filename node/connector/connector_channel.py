@@ -50,6 +50,7 @@ class _Line(msgspec.Struct):
     transfer_id: str
     outcome: str
     reason: str = ""
+    token: int | None = None
 
 
 class Snapshots(NamedTuple):
@@ -195,6 +196,9 @@ class Outcomes:
     def __init__(self, runtime_dir: Path) -> None:
         self._path = runtime_dir / "outcomes.sock"
         self._known: OrderedDict[str, Outcome] = OrderedDict()
+        self._tokens: OrderedDict[str, int] = OrderedDict()
+        self._reserved: OrderedDict[str, None] = OrderedDict()
+        self._awaited: dict[str, asyncio.Event] = {}
         self._listener: socket.socket | None = None
         self._senders: list[socket.socket] = []
 
@@ -224,10 +228,32 @@ class Outcomes:
 
         What the connector sent before the request's first token is known here: its `send` writes into our buffer.
         """
+        self._hear()
+        return self._known.pop(transfer_id, None)
+
+    def take_token(self, transfer_id: str) -> int | None:
+        """Return the id of the token that a prompt's stream begins with, and forget it; None if the connector has not said."""
+        self._hear()
+        return self._tokens.pop(transfer_id, None)
+
+    async def wait_until_reserved(self, transfer_id: str, timeout_s: float) -> bool:
+        """Wait until a decode node has reserved blocks for a transfer; return whether it has."""
+        self._hear()
+        if transfer_id not in self._reserved and timeout_s:
+            event = self._awaited[transfer_id] = asyncio.Event()
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await event.wait()
+            except TimeoutError:
+                return False
+            finally:
+                del self._awaited[transfer_id]
+        return transfer_id in self._reserved
+
+    def _hear(self) -> None:
         self._accept()
         for sender in tuple(self._senders):
             self._drain(sender)
-        return self._known.pop(transfer_id, None)
 
     def _accept(self) -> None:
         while self._listener is not None:
@@ -267,5 +293,12 @@ class Outcomes:
             return  # of another version: the header is a courtesy, the answer is right either way
         if line.outcome in _PATHS:
             self._known[line.transfer_id] = Outcome(line.outcome, line.reason)
-        if len(self._known) > MAX_OUTCOMES:
-            self._known.popitem(last=False)
+        elif line.outcome == "relayed" and line.token is not None:
+            self._tokens[line.transfer_id] = line.token
+        elif line.outcome == "reserved":
+            self._reserved[line.transfer_id] = None
+            if event := self._awaited.get(line.transfer_id):
+                event.set()
+        for known in (self._known, self._tokens, self._reserved):
+            if len(known) > MAX_OUTCOMES:
+                known.popitem(last=False)

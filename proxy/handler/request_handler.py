@@ -48,6 +48,7 @@ class RequestHandler:
     ) -> None:
         self._max_body_bytes = config.proxy.max_body_bytes
         self._resume = config.proxy.resume
+        self._relays = config.proxy.relay_first_token
         self._admission = admission
         self._failover = failover
         self._metrics = telemetry.metrics
@@ -111,7 +112,8 @@ class RequestHandler:
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         """Serve a request that was let in."""
-        await answer(stream_of(request, self._resume), self._failover.request_attempts(deadline), client, self._metrics)
+        stream = stream_of(request, self._resume, relays=self._relays)
+        await answer(stream, self._failover.request_attempts(deadline), client, self._metrics)
 
     def _gone(self, scope: Scope, record: RequestRecord) -> None:
         record.left = True

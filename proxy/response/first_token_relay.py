@@ -8,7 +8,6 @@ from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.planning.plans import DisaggregatedPlan
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.client_response import ClientResponse
-from baton.proxy.resume.first_token import why_not_relayed
 from baton.proxy.resume.stream import Stream
 
 
@@ -47,7 +46,7 @@ class FirstTokenRelay:
 
     def begin(self, plan: DisaggregatedPlan) -> bool:
         """Return whether the prefill node's stream goes to the client."""
-        why_not = why_not_relayed(self._stream.asked)
+        why_not = self._stream.why_not_relayed
         if not why_not and not plan.first_token:
             why_not = "nodes"
         self._client.record.first_token = why_not or "relayed"

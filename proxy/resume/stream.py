@@ -13,7 +13,7 @@ from baton.proxy.request.fields import is_on
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume import continuation
 from baton.proxy.resume.continuation import CannotFollowError
-from baton.proxy.resume.first_token import FirstTokenSplicer, PrefillPart
+from baton.proxy.resume.first_token import FirstTokenSplicer, PrefillPart, why_not_relayed
 from baton.proxy.resume.record import Record, ReplayRecord, TokenRecord
 from baton.proxy.resume.rules import NotResumableReason, ResumeStrategy, find_resume_strategy
 from baton.proxy.resume.splicer import ReplaySeam, TokenSeam
@@ -40,12 +40,14 @@ class GapRecord(Protocol):
 class Stream:
     """What is known of one answer."""
 
-    def __init__(self, request: ClientRequest, mode: Mode) -> None:
+    def __init__(self, request: ClientRequest, mode: Mode, *, relays: bool = True) -> None:
+        """`relays`: whether the prefill node's token may be sent to the client before the decode node streams."""
         self.asked = request  # of the next node
         self.passing: Passing | None = None  # None: bytes are relayed as they come
         self.way = _way(request, mode)
         self.part: PrefillPart | None = None  # what a prefill node has streamed
         self.went_on = False  # the client has more than that
+        self.why_not_relayed = why_not_relayed(request) if relays else "off"
         self._request = request
         self._record: Record | None = None
         self._splicer: FirstTokenSplicer | None = None

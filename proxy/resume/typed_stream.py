@@ -28,6 +28,6 @@ class TypedStream(Stream):
         return self._ending.complete
 
 
-def stream_of(request: ClientRequest, mode: Mode) -> Stream:
+def stream_of(request: ClientRequest, mode: Mode, *, relays: bool = True) -> Stream:
     """Return what a request's answer passes through."""
-    return TypedStream(request) if request.endpoint in _LAST else Stream(request, mode)
+    return TypedStream(request) if request.endpoint in _LAST else Stream(request, mode, relays=relays)
