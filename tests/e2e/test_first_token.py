@@ -1,8 +1,12 @@
 """The prefill node samples the first token as the client asks for it, and the decode node goes on from there as one server would."""
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Timer
 from typing import Any, NamedTuple
 
 import httpx
@@ -10,6 +14,7 @@ import pytest
 
 from baton.contracts.http import PATH_HEADER
 from baton.deploy.embedded_model import WEIGHTS
+from benchmarks.cpu_quota import descendants
 from tests.e2e.client import LOGPROB_TOLERANCE
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import choose_prompts
@@ -17,7 +22,7 @@ from tests.e2e.stack import FLOAT32, Server, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-TIMEOUT_S = 120.0
+TIMEOUT_S = 60.0
 FEW = {"allowed_token_ids": [4, 21, 84, 267, 300, 479, 500, 609]}  # so few that they repeat, and penalties matter
 SCHEMA = {
     "type": "object",
@@ -169,3 +174,71 @@ def ask(server: Server, body: dict[str, Any], *, streamed: bool) -> Told:
         usage=(usage["prompt_tokens"], usage["completion_tokens"]),
         path=response.headers.get(PATH_HEADER, ""),
     )
+
+
+@pytest.mark.parametrize("more", [{"temperature": 0}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_the_client_has_its_first_token_while_the_decode_node_is_stopped(
+    trio: Trio, path: str, more: dict[str, Any]
+) -> None:
+    """No step and no byte of the decode node's stands before it; once that goes on, the stream is one server's."""
+    body: dict[str, Any] = {"model": trio.model, "max_tokens": 12, "stream": True, **more}
+    prompt = choose_prompts(1)[0]
+    body |= (
+        {"prompt": prompt} if path.endswith("/v1/completions") else {"messages": [{"role": "user", "content": prompt}]}
+    )
+    wanted = texts(httpx.post(trio.plain.url + path, json=body, timeout=TIMEOUT_S).text)
+    before = trio.proxy.metrics().get('baton_first_tokens_total{source="relayed"}', 0.0)
+
+    for _ in range(3):  # on a busy machine the node's server may be later than the decode node
+        first, got = ask_stopped(trio, path, body)
+        assert "".join(got) == "".join(wanted)
+        if first:
+            break
+
+    after = trio.proxy.metrics()
+    assert first
+    assert "".join(wanted).startswith("".join(first))
+    assert after['baton_first_tokens_total{source="relayed"}'] > before
+    assert after["baton_second_token_gap_seconds_count"] >= 1
+
+
+def ask_stopped(trio: Trio, path: str, body: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Ask for a stream while the decode node is stopped; return the texts that came before it went on, for 15 s at most, and all."""
+    events = 2 if "messages" in body else 1  # a chat's role comes in an event of its own
+    with stopped(trio.decode), httpx.stream("POST", trio.proxy.url + path, json=body, timeout=TIMEOUT_S) as response:
+        late = Timer(15, resume, [trio.decode])
+        late.start()
+        lines, first = response.iter_lines(), ""
+        while len(texts(first)) < events:
+            first += next(lines) + "\n"
+        in_time = late.is_alive()
+        late.cancel()
+        resume(trio.decode)
+        return texts(first) if in_time else [], texts(first + "\n".join(lines))
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """Stop all processes of a server during the block, or until `resume`."""
+    assert server.child is not None
+    for pid in (server.child.pid, *descendants(server.child.pid)):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        resume(server)
+
+
+def resume(server: Server) -> None:
+    """Have a stopped server go on."""
+    assert server.child is not None
+    for pid in (server.child.pid, *descendants(server.child.pid)):
+        os.kill(pid, signal.SIGCONT)
+
+
+def texts(stream: str) -> list[str]:
+    """Return the text of each event."""
+    events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    choices = [choice for event in events for choice in event["choices"]]
+    return [choice.get("text") or choice.get("delta", {}).get("content") or "" for choice in choices]
