@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
@@ -91,21 +90,6 @@ async def test_a_full_queue_is_503_and_a_tenant_with_too_many_is_429() -> None:
     assert [each.status_code for each in got] == [200] * 4
 
 
-async def test_a_tenant_with_few_requests_is_not_kept_waiting_by_one_with_many() -> None:
-    """The header that names the tenant is the operator's choice."""
-    async with cluster(max_requests=1, tenant_header="X-Tenant") as running:
-        hold(running)
-        asked = [asyncio.create_task(ask(running, {"user": f"many {i}"}, x_tenant="many")) for i in range(5)]
-        await until_waiting(running, 4)
-        asked.append(asyncio.create_task(ask(running, {"user": "few"}, x_tenant="few")))
-        await until_waiting(running, 5)
-        release(running)
-        await asyncio.gather(*asked)
-        order = [request.body["user"] for request in running.decode[0].seen]
-
-    assert order.index("few") <= 2
-
-
 async def test_a_lower_priority_number_goes_first() -> None:
     """A header's or the body's, in which vLLM finds it too."""
     async with cluster(max_requests=1, priority_header="x-request-priority") as running:
@@ -125,40 +109,6 @@ async def test_a_lower_priority_number_goes_first() -> None:
         order = [request.body["user"] for request in running.decode[0].seen]
 
     assert order == ["first", "urgent", "usual", "patient"]
-
-
-async def test_a_client_can_ask_for_less_time_and_not_for_more() -> None:
-    """The error names the time that counted."""
-    async with cluster(request_timeout_s=0.6) as running:
-        running.decode[0].fault = "hang"
-        less = await ask(running, x_request_timeout_s="0.2")
-        more = await ask(running, x_request_timeout_s="3600")
-        await assert_nothing_left(running)
-
-    assert_error(less, 504)
-    assert_error(more, 504)
-    assert "within 0.2 s" in less.text
-    assert "within 0.6 s" in more.text
-
-
-@pytest.mark.parametrize(
-    ("headers", "body"),
-    [
-        ({"x_request_timeout_s": "soon"}, {}),
-        ({"x_request_timeout_s": "0"}, {}),
-        ({"x_request_timeout_s": "nan"}, {}),
-        ({"x_request_priority": "high"}, {}),
-        ({}, {"priority": "high"}),
-        ({}, {"priority": 1.5}),
-    ],
-)
-async def test_a_senseless_deadline_or_priority_is_400(headers: dict[str, str], body: dict[str, Any]) -> None:
-    """No node hears of it."""
-    async with cluster(priority_header="x-request-priority") as running:
-        got = await ask(running, body, **headers)
-
-        assert running.decode[0].seen == []
-    assert_error(got, 400)
 
 
 async def test_a_request_whose_time_ends_in_the_queue_is_told_to_come_again() -> None:
