@@ -90,6 +90,21 @@ async def test_a_full_queue_is_503_and_a_tenant_with_too_many_is_429() -> None:
     assert [each.status_code for each in got] == [200] * 4
 
 
+async def test_a_tenant_with_few_requests_is_not_kept_waiting_by_one_with_many() -> None:
+    """The header that names the tenant is the operator's choice."""
+    async with cluster(max_requests=1, tenant_header="X-Tenant") as running:
+        hold(running)
+        asked = [asyncio.create_task(ask(running, {"user": f"many {i}"}, x_tenant="many")) for i in range(5)]
+        await until_waiting(running, 4)
+        asked.append(asyncio.create_task(ask(running, {"user": "few"}, x_tenant="few")))
+        await until_waiting(running, 5)
+        release(running)
+        await asyncio.gather(*asked)
+        order = [request.body["user"] for request in running.decode[0].seen]
+
+    assert order.index("few") <= 2
+
+
 async def test_a_lower_priority_number_goes_first() -> None:
     """A header's or the body's, in which vLLM finds it too."""
     async with cluster(max_requests=1, priority_header="x-request-priority") as running:
