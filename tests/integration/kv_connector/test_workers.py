@@ -207,22 +207,6 @@ def test_a_prompt_that_will_never_start_is_told_at_once(tmp_path: Path) -> None:
         assert ranks.failed == {"d-a": "aborted before it was scheduled"}
 
 
-def test_blocks_are_named_to_the_peer_when_the_device_has_zeroed_them(tmp_path: Path) -> None:
-    """I6: nothing is pushed before, and neither the model nor the control thread waits for the device."""
-    with FakeDevice(1, Run.ON_ADVANCE) as device, Ranks(tmp_path, decode_record=device.stream().record_event) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 16, [7])
-        ranks.compute("a", tokens=16, blocks=[1], ready=1)
-        ranks.wait_until(lambda: ranks.started == {"a"})
-        assert [transfer["epoch"] for transfer in ranks.prefill.snapshot()["transfers"]] == [0]
-
-        device.advance(9)
-        ranks.wait_until(lambda: ranks.finished == {"d-a"})
-
-        assert ranks.arrived({7: 1})
-        assert set(device.waits) == {"baton-zeroed"}
-
-
 def test_a_device_that_fails_costs_a_recomputation_at_once(tmp_path: Path) -> None:
     """Not after `transfer_timeout_s`; P hears that nothing is wanted, and the thread lives on."""
     devices = [FakeDevice(1, Run.ON_ADVANCE), FakeDevice(2, Run.ON_WAIT)]
