@@ -29,7 +29,8 @@ from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import Awaitable, Record
-from tests.support.plain_memory import fingerprint, plain_caches
+from tests.support.described import fingerprint
+from tests.support.plain_memory import plain_caches
 
 SECRET = ClusterSecret(b"a secret for integration tests")
 LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS = 4, 16, 256, 16
