@@ -134,6 +134,16 @@ class Ranks:
         wish = BlockReservation(tokens, first_token, [list(blocks)], f"prompt {name}".encode())
         self.decode.begin_step(DecodeStep(reserved=[Reserved(f"d-{name}", 1, wish)]))
 
+    def ask(self, name: str, tokens: int, blocks: Sequence[int], first_token: int = 0) -> None:
+        """Both, one after the other."""
+        self.watch(name)
+        self.reserve(name, tokens, blocks, first_token)
+
+    def hand_over(self, name: str = "a") -> None:
+        """One prompt of two full blocks and a partial one: P's 1, 2 and 5 are to be D's 7, 3 and 4."""
+        self.ask(name, 40, [7, 3, 4])
+        self.compute(name, tokens=40, blocks=[1, 2, 5], ready=3)
+
     def compute(self, name: str, *, tokens: int, blocks: Sequence[int], ready: int, first: bool = True) -> None:
         """P runs one step: writes every layer of `blocks`, of which `ready` of the prompt are then complete."""
         prompt = Prompt(tokens, -(-tokens // BLOCK_TOKENS), f"prompt {name}".encode())
