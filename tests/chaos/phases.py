@@ -19,11 +19,12 @@ class Phase(StrEnum):
     )
     BETWEEN_LAYERS = "between layers"  # … some block was pushed in some of its layers only
     FINISHED = "P finished, D has not admitted"
+    FIRST_TOKEN = "after the first token"  # the client has it; the decode node may not have the KV yet
     DECODING = "decoding"  # the client has some of the tokens, but not all
 
 
 ORDER = tuple(Phase)
-BY_LEDGER = ORDER[1:-1]  # phases that the nodes know of; the others are known to the client
+BY_LEDGER = ORDER[1:-2]  # phases that the nodes know of; the others are known to the client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,7 @@ def wave(
     errands = []
     for index in range(size):
         leaves = rng.choices(wanted, weights)[0] if wanted and rng.random() >= STAYS else None
-        decodes = leaves is Phase.DECODING  # needs an answer that is seen to come, and that lasts
+        decodes = leaves in (Phase.FIRST_TOKEN, Phase.DECODING)  # needs an answer that is seen to come, and that lasts
         errands.append(
             Errand(
                 number=number * size + index,

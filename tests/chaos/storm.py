@@ -23,12 +23,13 @@ from tests.chaos.workload import Reference, body_of
 
 GIVE_UP_S: Final = 5.0  # after the proxy's request time-out
 SHARES: Final = {  # of the clients that leave; what is rare is worth waiting for, up to a point
-    Phase.ARRIVING: 0.20,
-    Phase.QUEUED: 0.20,
+    Phase.ARRIVING: 0.15,
+    Phase.QUEUED: 0.15,
     Phase.WAITING: 0.15,
     Phase.BETWEEN_CHUNKS: 0.12,
     Phase.BETWEEN_LAYERS: 0.12,
     Phase.FINISHED: 0.07,
+    Phase.FIRST_TOKEN: 0.10,
     Phase.DECODING: 0.14,
 }
 WAVE_CLIENTS: Final = 200
@@ -165,8 +166,8 @@ class Storm:
             if errand.leaves is Phase.ARRIVING:
                 await asyncio.sleep(errand.patience * ARRIVING_LASTS_S)
                 self._leave(caller, Phase.ARRIVING)
-            elif errand.leaves is Phase.DECODING:
-                await self._leave_while_decoding(caller, talk)
+            elif errand.leaves in (Phase.FIRST_TOKEN, Phase.DECODING):
+                await self._leave_while_decoding(caller, talk, errand.leaves)
             elif errand.leaves is not None and self._watch is None:
                 await asyncio.sleep(errand.patience * 0.5)
                 self._leave(caller, errand.leaves)
@@ -174,11 +175,11 @@ class Storm:
         finally:
             talk.cancel()
 
-    async def _leave_while_decoding(self, caller: Caller, talk: asyncio.Task[None]) -> None:
-        wanted = 1 + int(caller.errand.patience * caller.errand.max_tokens * 0.7)
+    async def _leave_while_decoding(self, caller: Caller, talk: asyncio.Task[None], phase: Phase) -> None:
+        more = int(caller.errand.patience * caller.errand.max_tokens * 0.7) if phase is Phase.DECODING else 0
         while not talk.done():
-            if caller.exchange.events >= wanted:
-                self._leave(caller, Phase.DECODING)
+            if caller.exchange.events >= 1 + more:
+                self._leave(caller, phase)
                 return
             await asyncio.sleep(0.005)
 

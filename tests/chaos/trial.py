@@ -111,6 +111,8 @@ class Trial:
         return None
 
     def _is_in(self, phase: Phase, view: View, member: Member) -> bool:
+        if phase is Phase.FIRST_TOKEN:
+            return member.exchange.events == 1
         if phase is Phase.DECODING:
             return member.is_decoding
         return phase_of(view, self._cluster.column_bytes) is phase

@@ -144,18 +144,3 @@ def node_on_host(argv: Sequence[str], role: Role) -> None:
     ):
         raise OSError(ctypes.get_errno(), "a host's own file systems cannot be mounted")
     sys.exit(main(role, argv))
-
-
-def old_node(argv: Sequence[str], role: Role) -> None:
-    """A node that says that it is of an older release and speaks an older protocol."""
-    import importlib.metadata
-
-    from baton.node import versions
-    from baton.node.command import main
-
-    real = importlib.metadata.version
-    importlib.metadata.version = lambda distribution_name: (
-        "0.0.9" if distribution_name == "baton-serve" else real(distribution_name)
-    )
-    vars(versions)["PROTOCOL_VERSION"] = 0
-    main(role, argv)

@@ -8,7 +8,6 @@ import openai
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, LOCAL, PATH_HEADER, REASON_HEADER
-from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from tests.e2e.client import body_for
 from tests.e2e.conftest import Trio
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
@@ -102,27 +101,6 @@ def test_the_openai_client_streams_a_chat(trio: Trio) -> None:
 
     assert texts[0]
     assert len(set(texts)) == 1
-
-
-def test_a_clients_own_transfer_parameters_are_dropped(trio: Trio) -> None:
-    """Nobody outside can make a node push KV: the request is served as if they were not there."""
-    body = body_for(trio.model, trio.prompts[5], kv_transfer_params={"baton": {"v": 1, "id": "f" * 32}})
-
-    answer = ask(trio.proxy.url, body)
-
-    assert answer.status_code == 200
-    assert answer.headers[PATH_HEADER] == DISAGGREGATED
-
-
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-def test_a_node_refuses_unsigned_parameters(trio: Trio, role: str) -> None:
-    """OpenAI-shaped, before vLLM sees the request."""
-    server = trio.prefill if role == "prefill" else trio.decode
-
-    answer = ask(server.url, body_for(trio.model, [5, 6, 7], kv_transfer_params={"baton": {"v": PROTOCOL_VERSION}}))
-
-    assert answer.status_code == 403
-    assert "signed" in answer.json()["error"]["message"] or "transfer id" in answer.json()["error"]["message"]
 
 
 def test_a_first_token_that_ends_the_answer_is_a_good_prefill(trio: Trio) -> None:

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from shutil import copytree, which
+from shutil import which
 from typing import Any
 
 import pytest
@@ -58,22 +58,6 @@ def examine(capsys: pytest.CaptureFixture[str], stack: Stack, prefill: Server, d
     return doctor(capsys, stack.secret_file, "--prefill", prefill.url, "--decode", decode.url, *(more or PATIENT))
 
 
-@pytest.fixture
-def decode_node(stack: Stack) -> Iterator[Any]:
-    """Starts a decode node with a fault; it is stopped at the end."""
-    started: list[Server] = []
-
-    def start(*flags: str, on: Stack = stack, **more: Any) -> Server:
-        node = on.node("decode", *FLOAT32, *flags, name="faulty-decode", **more)
-        started.append(node)
-        node.wait_ready()
-        return node
-
-    yield start
-    for node in started:
-        node.stop()
-
-
 def test_a_healthy_stack_has_no_finding(trio: Trio, stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
     """Asked through the proxy: both nodes, and a push that was made between them, twice."""
     before = trio.decode.transfers()["worker"]["totals"]
@@ -86,62 +70,6 @@ def test_a_healthy_stack_has_no_finding(trio: Trio, stack: Stack, capsys: pytest
     assert min(pair[name] for name in ("mbit_s", "tokens_s", "latency_ms", "first_ms", "after_idle_ms")) > 0
     assert trio.decode.transfers()["worker"]["totals"] == before
     assert trio.decode.integrity()["findings"] == []
-
-
-def test_a_wrong_secret_is_named(
-    trio: Trio, stack: Stack, decode_node: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A node that holds another one refuses the deployment's token."""
-    node = decode_node(on=Stack(stack.forkserver, tmp_path))
-
-    report = examine(capsys, stack, trio.prefill, node)
-
-    assert codes(report) == {"cluster-secret"}
-    assert report["findings"][0]["where"] == node.url
-
-
-def test_a_wrong_block_size_is_named(
-    trio: Trio, stack: Stack, decode_node: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Neither size divides the other, so that no node could map one onto the other."""
-    report = examine(capsys, stack, trio.prefill, decode_node("--block-size", "96"))
-
-    assert codes(report) == {"block-size"}
-    assert "96" in report["findings"][0]["what"]
-
-
-def test_other_weights_are_named(
-    trio: Trio, stack: Stack, decode_node: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One bit in one value is another revision."""
-    model = tmp_path / "model"
-    copytree(stack.model, model)
-    weights = bytearray((model / "model.safetensors").read_bytes())
-    weights[-2] ^= 1
-    (model / "model.safetensors").write_bytes(weights)
-    other = Stack(stack.forkserver, tmp_path, model)
-    other.secret_file = stack.secret_file
-
-    assert codes(examine(capsys, stack, trio.prefill, decode_node(on=other))) == {"weights"}
-
-
-def test_an_old_version_is_named(
-    trio: Trio, stack: Stack, decode_node: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its release, and that the two do not understand each other."""
-    node = decode_node(target="tests.e2e.targets:old_node", kwargs={"role": "decode"})
-
-    report = examine(capsys, stack, trio.prefill, node)
-
-    assert codes(report) == {"versions", "protocol"}
-    assert "baton 0.0.9" in str(report["findings"])
-
-
-def test_a_wrong_role_is_named(trio: Trio, stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
-    """A decode node stands in the list of prefill nodes."""
-    report = doctor(capsys, stack.secret_file, "--prefill", trio.decode.url, "--decode", trio.decode.url, *PATIENT)
-
-    assert codes(report) == {"wrong-role"}
 
 
 @pytest.fixture(scope="module")

@@ -75,20 +75,3 @@ def test_a_prefill_node_stays_until_its_prompts_are_fetched(stack: Stack, pair: 
     assert path == DISAGGREGATED
     assert exit_status(prefill) == 0
     assert "Traceback" not in prefill.log.read_text()
-
-
-def test_a_decode_node_ends_its_streams(stack: Stack, pair: tuple[Server, Server]) -> None:
-    """To their last event; who comes later is refused, and the node is gone then."""
-    _, decode = pair
-    body = {**body_for(stack.model, choose_prompts(20)[0], max_tokens=400), "stream": True, "logprobs": None}
-    with httpx.stream("POST", f"{decode.url}/v1/completions", json=body, timeout=60) as streamed:
-        lines = streamed.iter_lines()
-        next(lines)
-        terminate(decode)
-        refused = httpx.post(f"{decode.url}/v1/completions", json=body)
-        received = [line for line in lines if line]
-
-    assert refused.status_code == 503
-    assert received[-1] == "data: [DONE]"
-    assert exit_status(decode) == 0
-    assert "Traceback" not in decode.log.read_text()

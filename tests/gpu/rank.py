@@ -23,7 +23,8 @@ from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync, recorder
 from tests.gpu.device import Device
 from tests.gpu.model import BLOCK_TOKENS, Model
-from tests.support.plain_memory import fingerprint, plain_caches
+from tests.support.described import fingerprint
+from tests.support.plain_memory import plain_caches
 
 DRIVEN: Final = (sender, waiter)  # modules with clocks, threads and queues of their own
 PATIENCE_S: Final = 30.0

@@ -7,36 +7,15 @@ prompt ends, a block that the decode node still reads. Of recurrent layers they 
 prompt of which a single token is left for the prefill node.
 """
 
-import json
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from baton.deploy.embedded_model import tokenizer as tokens
+from tests.matrix.models import CACHE, CONTEXT_TOKENS, DECODER, ensure_written
 
-CONTEXT_TOKENS: Final = 4096
-CACHE: Final = Path.home() / ".cache" / "baton" / "matrix-models"
-RECIPE: Final = "recipe.json"
-SEED: Final = 9
-
-_DECODER: Final[Mapping[str, Any]] = MappingProxyType(
-    {
-        "vocab_size": tokens.VOCABULARY_SIZE,
-        "hidden_size": 128,
-        "intermediate_size": 256,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "max_position_embeddings": CONTEXT_TOKENS,
-        "initializer_range": 0.1,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    }
-)
+_DECODER: Final[Mapping[str, Any]] = MappingProxyType({**DECODER, "head_dim": 32})
 
 
 class Recipe(NamedTuple):
@@ -172,27 +151,7 @@ def lengths(name: str) -> Sequence[int]:
 
 
 def ensure(name: str, folder: Path = CACHE) -> Path:
-    """Return where a model lies; it is written beside its place and moved there whole, unless it is there."""
-    recipe, place = MODELS[name], folder / name
-    settings = {**recipe.defaults, **({"sliding_window": recipe.window} if recipe.window else {}), **recipe.changes}
-    text = json.dumps({"seed": SEED, "family": recipe.family, **settings}, indent=2) + "\n"
-    if (place / RECIPE).is_file() and (place / RECIPE).read_text() == text:
-        return place
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as partial:
-        made = Path(partial) / name
-        _write(recipe, settings, made)
-        (made / RECIPE).write_text(text)
-        shutil.rmtree(place, ignore_errors=True)
-        made.replace(place)
-    return place
-
-
-def _write(recipe: Recipe, settings: Mapping[str, Any], folder: Path) -> None:
-    import torch  # these take seconds to import, and a model that is there needs neither
-    import transformers
-
-    config = getattr(transformers, f"{recipe.config or recipe.family}Config")(**settings)
-    torch.manual_seed(SEED)
-    getattr(transformers, f"{recipe.family}ForCausalLM")(config).save_pretrained(folder)
-    tokens.write(tokens.load(), folder, CONTEXT_TOKENS)
+    """Return where a model lies, and write it unless it is there."""
+    recipe = MODELS[name]
+    window = {"sliding_window": recipe.window} if recipe.window else {}
+    return ensure_written(folder / name, recipe.family, {**recipe.defaults, **window, **recipe.changes}, recipe.config)

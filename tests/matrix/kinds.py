@@ -11,7 +11,7 @@ from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import Answer, difference
 from tests.e2e.fidelity import VERIFY, answers, ask_all, choose_prompts
 from tests.e2e.stack import Server, Stack
-from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
+from tests.e2e.waiting import leftovers
 from tests.matrix.models import MODELS, ensure
 from tests.matrix.trial import COMMON, NODE, READY_WITHIN_S, leave_early
 
@@ -60,7 +60,9 @@ class Pair:
         prompts, expected = long_prompts(), self._expected["chunked"]
         if cell == "abort":
             await leave_early(self.proxy, self.model, prompts[-1])
-            return self._leftovers() + await self._compare(prompts, expected)  # over blocks that were given back
+            return leftovers(self.prefill, self.decode) + await self._compare(
+                prompts, expected
+            )  # over blocks that were given back
         if cell == "prefix hit":
             halves = [prompt[: len(prompt) // 2] for prompt in prompts]
             for node in (self.prefill, self.decode):
@@ -88,15 +90,6 @@ class Pair:
     def _endings(self) -> dict[str, int]:
         totals: dict[str, int] = self.decode.transfers()["worker"]["totals"]
         return {name: totals[name] for name in ("loaded", "verified", "failed", "mismatched", "unverifiable")}
-
-    def _leftovers(self) -> list[str]:
-        problems = []
-        for node in (self.prefill, self.decode):
-            settle(node, GIVEN_BACK_WITHIN_S)
-            integrity = node.integrity()
-            if not integrity["ok"]:
-                problems.append(f"{node.name}: {integrity['findings']}")
-        return problems
 
 
 @contextmanager

@@ -22,7 +22,7 @@ CACHE: Final = Path.home() / ".cache" / "baton" / "matrix-models"
 RECIPE: Final = "recipe.json"
 SEED: Final = 9
 
-_DECODER: Final[Mapping[str, Any]] = MappingProxyType(
+DECODER: Final[Mapping[str, Any]] = MappingProxyType(
     {
         "vocab_size": tokens.VOCABULARY_SIZE,
         "hidden_size": 128,
@@ -83,36 +83,42 @@ MODELS: Final[Mapping[str, Recipe]] = MappingProxyType(
 
 
 def ensure(name: str, folder: Path = CACHE) -> Path:
-    """Return where a model lies, and write it unless it is there.
+    """Return where a model lies, and write it unless it is there."""
+    recipe = MODELS[name]
+    return ensure_written(folder / name, recipe.family, {**DECODER, **recipe.changes})
+
+
+def ensure_written(place: Path, family: str, settings: Mapping[str, Any], config: str = "") -> Path:
+    """Write a model unless it is there; return its place.
 
     It is built beside its place and moved there whole, so that two sessions may do so at once.
+
+    Args:
+        place: its folder.
+        family: of `<family>Config` and `<family>ForCausalLM`.
+        settings: of its configuration.
+        config: where that class is called otherwise.
     """
-    recipe, place = _settings(name), folder / name
+    recipe = json.dumps({"seed": SEED, "family": family, **settings}, indent=2) + "\n"
     if (place / RECIPE).is_file() and (place / RECIPE).read_text() == recipe:
         return place
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=f".{name}-") as partial:
-        made = Path(partial) / name
-        _write(name, made)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as partial:
+        made = Path(partial) / place.name
+        _write(made, family, settings, config or family)
         (made / RECIPE).write_text(recipe)
         shutil.rmtree(place, ignore_errors=True)  # of another recipe, or half a one
         made.replace(place)
     return place
 
 
-def _settings(name: str) -> str:
-    recipe = MODELS[name]
-    return json.dumps({"seed": SEED, "family": recipe.family, **_DECODER, **recipe.changes}, indent=2) + "\n"
-
-
-def _write(name: str, folder: Path) -> None:
+def _write(folder: Path, family: str, settings: Mapping[str, Any], config: str) -> None:
     import torch  # these take seconds to import, and a model that is there needs neither
     import transformers
 
-    recipe = MODELS[name]
-    config = getattr(transformers, f"{recipe.family}Config")(**{**_DECODER, **recipe.changes})
+    made = getattr(transformers, f"{config}Config")(**settings)
     torch.manual_seed(SEED)
-    getattr(transformers, f"{recipe.family}ForCausalLM")(config).save_pretrained(folder)
+    getattr(transformers, f"{family}ForCausalLM")(made).save_pretrained(folder)
     tokens.write(tokens.load(), folder, CONTEXT_TOKENS)
 
 

@@ -12,7 +12,7 @@ from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import Answer, difference
 from tests.e2e.fidelity import VERIFY, answers, choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
+from tests.e2e.waiting import leftovers
 from tests.matrix.group_models import MODELS, ensure, lengths
 from tests.matrix.trial import NODE, READY_WITHIN_S, leave_early
 
@@ -58,7 +58,7 @@ class Pair:
         problems: list[str] = []
         if cell == "abort":
             asyncio.run(leave_early(self.proxy, self.model, prompts[-1]))
-            problems += self._leftovers()
+            problems += leftovers(self.prefill, self.decode)
         before = self._totals()  # a client that leaves may have P give up first, which counts as failed
         found = answers(self.proxy.url, self.model, prompts, AT_ONCE)
         for i, got in zip(chosen, found, strict=True):
@@ -67,20 +67,11 @@ class Pair:
                 problems.append(f"{len(self.prompts[i])} tokens: {why}")
         if more := {name: total - before[name] for name, total in self._totals().items() if total > before[name]}:
             problems.append(f"the decode node counts {more}")
-        return problems + self._leftovers()
+        return problems + leftovers(self.prefill, self.decode)
 
     def _totals(self) -> dict[str, int]:
         totals = self.decode.transfers()["worker"]["totals"]
         return {name: totals[name] for name in ("failed", "mismatched", "unverifiable")}
-
-    def _leftovers(self) -> list[str]:
-        problems = []
-        for node in (self.prefill, self.decode):
-            settle(node, GIVEN_BACK_WITHIN_S)
-            integrity = node.integrity()
-            if not integrity["ok"]:
-                problems.append(f"{node.name}: {integrity['findings']}")
-        return problems
 
 
 def _prompts(name: str) -> list[list[int]]:

@@ -11,7 +11,7 @@ from baton.contracts.http import DISAGGREGATED
 from tests.e2e.client import Answer, body_for, difference
 from tests.e2e.fidelity import answers, choose_prompts
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle
+from tests.e2e.waiting import leftovers
 from tests.matrix.cells import Cell
 
 PROMPTS = 6
@@ -69,12 +69,7 @@ def run(stack: Stack, cell: Cell, reference: Reference) -> list[str]:
             if (why := difference(wanted, got) or _not_handed_over(got))
         ]
         asyncio.run(leave_early(proxy, stack.model, reference.prompts[-1]))
-        for node in (prefill, decode):
-            settle(node, GIVEN_BACK_WITHIN_S)
-            integrity = node.integrity()
-            if not integrity["ok"]:
-                problems.append(f"{node.name}: {integrity['findings']}")
-        return problems
+        return problems + leftovers(prefill, decode)
 
 
 async def leave_early(proxy: Server, model: str, prompt: Sequence[int]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 class Transport:
     """As much of a transport as uvicorn uses."""
 
-    def __init__(self) -> None:
-        self.unread_bytes = 0
+    def __init__(self, unread_bytes: int = 0) -> None:
+        self.unread_bytes = unread_bytes
         self.closing = self.aborted = False
         self.written = b""
 

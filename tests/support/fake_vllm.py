@@ -17,24 +17,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
 from baton.contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
-from baton.contracts.node_info import Fingerprint, NodeInfo, NodeLoad
+from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.dialects import wrong_in_prefill_leg
+from tests.support.described import node_info
 from tests.support.fake_answers import FIRST_ID, MODEL, prefill_part, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
 from tests.support.fake_typed import MESSAGES, RESPONSES, typed_stream, typed_whole
 from tests.support.serve import Listening
 
 SECRET = ClusterSecret(b"a secret for tests only")
-FINGERPRINT = Fingerprint(
-    weights="w1",
-    dtype="float32",
-    kv_cache_dtype="auto",
-    quantization="none",
-    rope="r1",
-    attention="cpu",
-    block_size_tokens=16,
-)
 Fault = Literal[
     "",
     "status",  # answer `status` with `error`
@@ -126,23 +118,7 @@ class FakeVllm:
         self.recomputes = False
         self.needs_params = True  # on a prefill node
         self.has_node_api = True
-        self.info = NodeInfo(
-            role=role,
-            state="ready",
-            model="/models/fake",
-            served_models=[MODEL],
-            max_model_len_tokens=4096,
-            incarnation="1",
-            tensor_parallel_size=1,
-            pipeline_parallel_size=1,
-            data_parallel_size=1,
-            control_addresses=["tcp://127.0.0.1:9100"] if role == "prefill" else [],
-            fingerprint=FINGERPRINT,
-            regions=[],
-            num_blocks=10,
-            layer_sync="event",
-            versions={},
-        )
+        self.info = node_info(role, model="/models/fake", served_models=[MODEL])
         self.passed: dict[tuple[str, str], tuple[int, bytes, bytes]] = {}  # route → status, kind and body of its answer
         self.was_passed: list[tuple[str, str, str, dict[str, str], bytes]] = []  # method, path, query, headers, body
         self.operated: list[tuple[str, str, bytes]] = []  # path, query and body of calls to `OPERATED`

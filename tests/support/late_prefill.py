@@ -34,8 +34,8 @@ from baton.kv_connector.worker_side.caches import Caches
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import ModelStream
+from tests.support.described import fingerprint
 from tests.support.late_device import LateDevice
-from tests.support.plain_memory import fingerprint
 from tests.support.ranks import SECRET
 from tests.support.virtual_host import VirtualHost
 

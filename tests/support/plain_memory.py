@@ -1,6 +1,5 @@
 """A KV cache as plain memory: one region per layer, block after block."""
 
-from baton.contracts.node_info import Fingerprint
 from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.worker_side.caches import Caches
 
@@ -22,17 +21,4 @@ def plain_caches(base: int, layers: int, blocks: int, block_bytes: int, block_to
         ),
         num_blocks=blocks,
         block_tokens=block_tokens,
-    )
-
-
-def fingerprint(block_tokens: int) -> Fingerprint:
-    """What both ranks of a test say of their model."""
-    return Fingerprint(
-        weights="w",
-        dtype="float32",
-        kv_cache_dtype="auto",
-        quantization="none",
-        rope="r",
-        attention="a",
-        block_size_tokens=block_tokens,
     )

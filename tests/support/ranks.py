@@ -29,7 +29,8 @@ from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.prefill import PrefillWorker
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
 from baton.kv_connector.worker_side.sync import Awaitable, Record
-from tests.support.plain_memory import fingerprint, plain_caches
+from tests.support.described import fingerprint
+from tests.support.plain_memory import plain_caches
 
 SECRET = ClusterSecret(b"a secret for integration tests")
 LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS = 4, 16, 256, 16
@@ -132,6 +133,16 @@ class Ranks:
         """D's scheduler has allocated blocks."""
         wish = BlockReservation(tokens, first_token, [list(blocks)], f"prompt {name}".encode())
         self.decode.begin_step(DecodeStep(reserved=[Reserved(f"d-{name}", 1, wish)]))
+
+    def ask(self, name: str, tokens: int, blocks: Sequence[int], first_token: int = 0) -> None:
+        """Both, one after the other."""
+        self.watch(name)
+        self.reserve(name, tokens, blocks, first_token)
+
+    def hand_over(self, name: str = "a") -> None:
+        """One prompt of two full blocks and a partial one: P's 1, 2 and 5 are to be D's 7, 3 and 4."""
+        self.ask(name, 40, [7, 3, 4])
+        self.compute(name, tokens=40, blocks=[1, 2, 5], ready=3)
 
     def compute(self, name: str, *, tokens: int, blocks: Sequence[int], ready: int, first: bool = True) -> None:
         """P runs one step: writes every layer of `blocks`, of which `ready` of the prompt are then complete."""

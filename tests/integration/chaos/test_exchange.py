@@ -63,16 +63,6 @@ async def test_an_answer_without_its_end_was_cut(rest: bytes) -> None:
     assert exchange.ending is Ending.CUT
 
 
-async def test_nobody_there_is_unreachable() -> None:
-    """No exception: it is an ending like others."""
-    exchange = Exchange("chaos-1", {})
-    async with serve(lambda reader, writer: answer(reader, writer, b"")) as url:
-        pass
-    await exchange.run(url)
-
-    assert exchange.ending is Ending.UNREACHABLE
-
-
 @pytest.mark.parametrize("reset", [True, False])
 async def test_a_client_that_leaves_closes_its_connection(reset: bool) -> None:
     """With FIN, or RST; and stops reading at once."""
@@ -94,26 +84,3 @@ async def test_a_client_that_leaves_closes_its_connection(reset: bool) -> None:
 
         assert exchange.ending is Ending.LEFT
         assert await seen.get() == ("RST" if reset else "FIN")
-
-
-async def test_half_a_body_is_sent_until_the_client_is_told_to_finish() -> None:
-    """The server does not have the rest before."""
-    halves: list[int] = []
-
-    async def count(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        halves.append(len(await reader.read(100)))
-        halves.append(len(await reader.read(100)))
-        writer.write(HEAD + b"0\r\n\r\n")
-        await writer.drain()
-
-    exchange = Exchange("chaos-1", {"a": 1})  # 8 bytes
-    async with serve(count) as url, asyncio.timeout(20):
-        talk = asyncio.create_task(exchange.run(url, half=True))
-        await until(lambda: bool(halves))
-        assert halves == [4]
-        exchange.finish_sending()
-        await talk
-
-    assert halves == [4, 4]
-    assert exchange.ending is Ending.COMPLETE

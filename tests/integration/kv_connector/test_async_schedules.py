@@ -134,6 +134,7 @@ def test_reserve_is_sent_when_zeroing_has_completed(tmp_path: Path) -> None:
         d.advance()
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
         assert ranks.arrived({7: 1})
+        assert set(d.waits) == {"baton-zeroed"}
 
 
 def test_without_waiting_for_zeroing_received_kv_is_lost(tmp_path: Path) -> None:

@@ -43,8 +43,7 @@ def ranks_on(folder: Path, stream: Stream, *, waits: bool = True, **transfer: An
 
 def hand_over(ranks: Ranks, name: str = "a") -> None:
     """One prompt, from P's blocks 1 and 2 to D's 7 and 3."""
-    ranks.watch(name)
-    ranks.reserve(name, TOKENS, [7, 3])
+    ranks.ask(name, TOKENS, [7, 3])
     ranks.compute(name, tokens=TOKENS, blocks=[1, 2], ready=2)
 
 

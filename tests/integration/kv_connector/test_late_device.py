@@ -175,8 +175,7 @@ def pushes(ranks: Ranks) -> int:
 def test_late_device_real_sender_pushes_each_layer_before_the_next_has_run(tmp_path: Path) -> None:
     """Everything is launched; the device goes on only when the layer before has been pushed. The old sender never was."""
     with hung_prefill(tmp_path) as (ranks, device, stream):
-        ranks.watch("a")
-        ranks.reserve("a", BLOCK_TOKENS, [7])
+        ranks.ask("a", BLOCK_TOKENS, [7])
         launch(ranks, stream, "a", 1)
         for layer in range(LAYERS):
             assert device.advance(2) == 2  # the layer and its event
@@ -196,8 +195,7 @@ def test_late_device_that_hangs_holds_up_no_other_prompt(tmp_path: Path, monkeyp
         launch(ranks, stream, "b", 2)
         ranks.wait_until(lambda: device.waits.total() == LAYERS + 1)  # the waiter hangs
         for name, block in (("a", 7), ("b", 8)):
-            ranks.watch(name)
-            ranks.reserve(name, BLOCK_TOKENS, [block])
+            ranks.ask(name, BLOCK_TOKENS, [block])
 
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
         assert ranks.arrived({7: 1})

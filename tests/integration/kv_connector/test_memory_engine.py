@@ -64,15 +64,6 @@ def test_a_failed_push_lands_later(world: World) -> None:
     assert push.poll() is False
 
 
-def test_only_as_many_pushes_fail_as_asked(world: World) -> None:
-    """The push after the failing one is fine."""
-    world.fabric.fail_next()
-    pushes = [world.sender.submit(world.receiver.session, world.first) for _ in range(2)]
-    world.fabric.land_all()
-
-    assert [push.poll() for push in pushes] == [False, True]
-
-
 def test_a_running_push_reads_its_source_when_it_lands(world: World) -> None:
     """I2: a source that is overwritten too early shows in what arrives."""
     world.sender.submit(world.receiver.session, world.plan)

@@ -133,8 +133,7 @@ def test_a_rotation_without_restart_harms_no_transfer(tmp_path: Path) -> None:
         for step, values in enumerate(STEPS[1:]):
             for order, name in enumerate("pd" if step % 2 else "dp"):
                 transfer = f"t{step}{order}"
-                ranks.watch(transfer)
-                ranks.reserve(transfer, 40, [7, 3, 4])
+                ranks.ask(transfer, 40, [7, 3, 4])
                 ranks.compute(transfer, tokens=40, blocks=[1, 2], ready=1)
                 ranks.wait_until(lambda: ranks.arrived({7: 1}))
                 files[name].write_bytes(b"\n".join(values))

@@ -72,6 +72,27 @@ def loops() -> Iterator[Callable[..., tuple[ControlLoop, Recorder]]]:
 MakeLoop = Callable[..., tuple[ControlLoop, Recorder]]
 
 
+class Talk:
+    """A listener and a dialler that have started."""
+
+    def __init__(self, loops: MakeLoop) -> None:
+        self.prefill, self.p = loops()
+        self.decode, self.d = loops()
+        self.address = self.prefill.listen("127.0.0.1", 0, SECRET)
+        self.prefill.start()
+        self.decode.start()
+
+    def say(self, payload: bytes) -> None:
+        """Let the dialler send something."""
+        self.decode.send(("dial", self.address), payload)
+
+
+@pytest.fixture
+def talk(loops: MakeLoop) -> Talk:
+    """A pair of loops."""
+    return Talk(loops)
+
+
 def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
     """Poll until the condition holds."""
     give_up = time.monotonic() + timeout_s
@@ -92,56 +113,24 @@ def take(receive: Callable[[], Iterator[T]]) -> list[T]:
     return got
 
 
-def test_messages_go_both_ways(loops: MakeLoop) -> None:
+def test_messages_go_both_ways(talk: Talk) -> None:
     """D dials, P answers the peer that the message came from."""
-    (prefill, p), (decode, d) = loops(), loops()
-    address = prefill.listen("127.0.0.1", 0, SECRET)
-    p.react = lambda peer, payload: prefill.send(peer, payload + b" too")
-    prefill.start()
-    decode.start()
+    talk.p.react = lambda peer, payload: talk.prefill.send(peer, payload + b" too")
 
-    decode.send(("dial", address), b"hello")
+    talk.say(b"hello")
 
-    wait_for(lambda: d.got)
-    assert p.got[0][0][0] == "accept"
-    assert d.got == [(("dial", address), b"hello too")]
+    wait_for(lambda: talk.d.got)
+    assert talk.p.got[0][0][0] == "accept"
+    assert talk.d.got == [(("dial", talk.address), b"hello too")]
 
 
-def test_messages_before_the_connection_stands_are_kept_in_order(loops: MakeLoop) -> None:
+def test_messages_before_the_connection_stands_are_kept_in_order(talk: Talk) -> None:
     """The first messages to a peer are not lost to the handshake."""
-    (prefill, p), (decode, _) = loops(), loops()
-    address = prefill.listen("127.0.0.1", 0, SECRET)
-    prefill.start()
-    decode.start()
-
     for i in range(100):
-        decode.send(("dial", address), b"%d" % i)
+        talk.say(b"%d" % i)
 
-    wait_for(lambda: len(p.got) == 100)
-    assert p.payloads == [b"%d" % i for i in range(100)]
-
-
-def test_a_peer_without_the_secret_cannot_talk(loops: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
-    """Another cluster's secret, or none at all, gets no message through in either direction."""
-    (prefill, p), (stranger, s), (friend, _) = loops(), loops(OTHER_SECRET), loops()
-    address = prefill.listen("127.0.0.1", 0, SECRET)
-    p.react = prefill.send
-    prefill.start()
-    stranger.start()
-    friend.start()
-    with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
-        plain.linger = 0
-        plain.connect(address)
-        plain.send(b"plain")
-        stranger.send(("dial", address), b"wrong secret")
-        time.sleep(0.3)
-        friend.send(("dial", address), b"right secret")
-
-        wait_for(lambda: p.got)
-        assert not plain.poll(100)
-
-    assert p.payloads == [b"right secret"]
-    assert s.got == []
+    wait_for(lambda: len(talk.p.got) == 100)
+    assert talk.p.payloads == [b"%d" % i for i in range(100)]
 
 
 def test_a_client_key_alone_opens_nothing(loops: MakeLoop) -> None:
@@ -181,18 +170,13 @@ def test_nothing_queues_for_a_peer_that_is_not_there(loops: MakeLoop) -> None:
     assert b"stale" not in p.payloads
 
 
-def test_an_answer_to_a_peer_that_has_gone_is_dropped(loops: MakeLoop) -> None:
+def test_an_answer_to_a_peer_that_has_gone_is_dropped(talk: Talk) -> None:
     """Sending to an unknown identity is a loss like any other."""
-    (prefill, p), (decode, _) = loops(), loops()
-    address = prefill.listen("127.0.0.1", 0, SECRET)
-    prefill.start()
-    decode.start()
+    talk.prefill.send(("accept", b"nobody"), b"lost")
+    talk.decode.send(("accept", b"nobody"), b"this loop does not listen")
+    talk.say(b"still alive")
 
-    prefill.send(("accept", b"nobody"), b"lost")
-    decode.send(("accept", b"nobody"), b"this loop does not listen")
-    decode.send(("dial", address), b"still alive")
-
-    wait_for(lambda: p.got)
+    wait_for(lambda: talk.p.got)
 
 
 def test_a_message_too_large_is_refused(loops: MakeLoop) -> None:
@@ -203,58 +187,46 @@ def test_a_message_too_large_is_refused(loops: MakeLoop) -> None:
         loop.send(("dial", "tcp://127.0.0.1:1"), bytes(MAX_PAYLOAD_BYTES + 1))
 
 
-def test_a_large_message_passes(loops: MakeLoop) -> None:
+def test_a_large_message_passes(talk: Talk) -> None:
     """A table of regions or of block ids may be as long as a frame."""
-    (prefill, p), (decode, _) = loops(), loops()
-    address = prefill.listen("127.0.0.1", 0, SECRET)
-    prefill.start()
-    decode.start()
+    talk.say(bytes(MAX_PAYLOAD_BYTES))
 
-    decode.send(("dial", address), bytes(MAX_PAYLOAD_BYTES))
-
-    wait_for(lambda: p.got)
-    assert len(p.payloads[0]) == MAX_PAYLOAD_BYTES
+    wait_for(lambda: talk.p.got)
+    assert len(talk.p.payloads[0]) == MAX_PAYLOAD_BYTES
 
 
-def test_a_broken_connection_is_told(loops: MakeLoop) -> None:
+def test_a_broken_connection_is_told(talk: Talk, loops: MakeLoop) -> None:
     """The decode rank hears soon that its prefill rank has gone, and reaches its successor at the same address."""
-    (prefill, p), (decode, d), (successor, s) = loops(), loops(), loops()
-    address = prefill.listen("127.0.0.1", 0, SECRET)
-    prefill.start()
-    decode.start()
-    decode.send(("dial", address), b"hello")
-    wait_for(lambda: p.got)
+    successor, s = loops()
+    talk.say(b"hello")
+    wait_for(lambda: talk.p.got)
 
-    prefill.stop()
+    talk.prefill.stop()
 
-    wait_for(lambda: d.lost)
-    assert set(d.lost) == {("dial", address)}
-    successor.listen("127.0.0.1", int(address.rpartition(":")[2]), SECRET)
+    wait_for(lambda: talk.d.lost)
+    assert set(talk.d.lost) == {("dial", talk.address)}
+    successor.listen("127.0.0.1", int(talk.address.rpartition(":")[2]), SECRET)
     successor.start()
 
-    def talk() -> bool:
-        decode.send(("dial", address), b"again")
+    def is_heard() -> bool:
+        talk.say(b"again")
         return bool(s.got)
 
-    wait_for(talk)
+    wait_for(is_heard)
 
 
-def test_a_forgotten_peer_is_dialled_anew(loops: MakeLoop) -> None:
+def test_a_forgotten_peer_is_dialled_anew(talk: Talk) -> None:
     """`forget` closes the connection; a later message makes another. Forgetting a stranger does nothing."""
-    (prefill, p), (decode, _) = loops(), loops()
-    address = prefill.listen("127.0.0.1", 0, SECRET)
-    prefill.start()
-    decode.start()
-    decode.send(("dial", address), b"one")
-    wait_for(lambda: p.got)
+    talk.say(b"one")
+    wait_for(lambda: talk.p.got)
 
-    decode.forget(("dial", address))
-    decode.forget(("dial", "tcp://127.0.0.1:9"))
-    decode.forget(("accept", b"x"))
-    decode.send(("dial", address), b"two")
+    talk.decode.forget(("dial", talk.address))
+    talk.decode.forget(("dial", "tcp://127.0.0.1:9"))
+    talk.decode.forget(("accept", b"x"))
+    talk.say(b"two")
 
-    wait_for(lambda: len(p.got) == 2)
-    assert p.got[0][0] != p.got[1][0]
+    wait_for(lambda: len(talk.p.got) == 2)
+    assert talk.p.got[0][0] != talk.p.got[1][0]
 
 
 def test_ticks_come_by_time_and_by_wake(loops: MakeLoop) -> None:
@@ -272,21 +244,17 @@ def test_ticks_come_by_time_and_by_wake(loops: MakeLoop) -> None:
     assert by_wake.ticks < 10_000
 
 
-def test_a_broken_handler_does_not_end_the_loop(loops: MakeLoop, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_handler_does_not_end_the_loop(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
     """The exception is logged; the next message is handled."""
-    (prefill, p), (decode, _) = loops(), loops()
-    address = prefill.listen("127.0.0.1", 0, SECRET)
 
     def fail(peer: PeerKey, payload: bytes) -> None:
         raise RuntimeError("a bug in the handler")
 
-    p.react = fail
-    prefill.start()
-    decode.start()
+    talk.p.react = fail
     with caplog.at_level(logging.ERROR):
-        decode.send(("dial", address), b"one")
-        decode.send(("dial", address), b"two")
-        wait_for(lambda: len(p.got) == 2)
+        talk.say(b"one")
+        talk.say(b"two")
+        wait_for(lambda: len(talk.p.got) == 2)
 
     assert "a bug in the handler" in caplog.text
 
@@ -435,20 +403,16 @@ def test_libzmq_without_encryption_is_refused(loops: MakeLoop, monkeypatch: pyte
         loop.listen("127.0.0.1", 0, SECRET)
 
 
-def test_latency_is_below_a_tick(loops: MakeLoop) -> None:
+def test_latency_is_below_a_tick(talk: Talk) -> None:
     """A message from another thread does not wait for the loop's next tick (0.2 ms on a quiet machine)."""
-    (prefill, p), (decode, d) = loops(), loops()
-    address = prefill.listen("127.0.0.1", 0, SECRET)
     answered = threading.Event()
-    p.react = prefill.send
-    d.react = lambda *_: answered.set()
-    prefill.start()
-    decode.start()
+    talk.p.react = talk.prefill.send
+    talk.d.react = lambda *_: answered.set()
     round_trips = []
     for _ in range(50):
         answered.clear()
         began = time.perf_counter()
-        decode.send(("dial", address), b"ping")
+        talk.say(b"ping")
         assert answered.wait(5)
         round_trips.append(time.perf_counter() - began)
 

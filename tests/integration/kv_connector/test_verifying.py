@@ -33,13 +33,6 @@ class Gate:
         self._open.set()
 
 
-def transfer(ranks: Ranks, name: str = "a") -> None:
-    """One prompt of two full blocks and a partial one."""
-    ranks.watch(name)
-    ranks.reserve(name, 40, [7, 3, 4])
-    ranks.compute(name, tokens=40, blocks=[1, 2, 5], ready=3)
-
-
 def damaging(engine: str, flips: list[bool]) -> Callable[[MemoryFabric, str], Any]:
     """How the ranks get their engines: P's damages each push for which `flips` has a True left."""
 
@@ -54,7 +47,7 @@ def damaging(engine: str, flips: list[bool]) -> Callable[[MemoryFabric, str], An
 def test_one_flipped_byte_is_caught(tmp_path: Path, engine: str) -> None:
     """D recomputes, counts and names the region; P counts and remembers; nothing is fenced; the next transfer is fine."""
     with Ranks(tmp_path, kv_verify="full", engines=damaging(engine, [True])) as ranks:
-        transfer(ranks)
+        ranks.hand_over()
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
         assert "layer." in ranks.failed["d-a"]
@@ -66,7 +59,7 @@ def test_one_flipped_byte_is_caught(tmp_path: Path, engine: str) -> None:
         ranks.wait_until(lambda: ranks.prefill.snapshot()["totals"]["mismatched"] == 1)
         assert ranks.prefill.snapshot()["failures"][-1]["reason"] == ranks.failed["d-a"]
 
-        transfer(ranks, "b")
+        ranks.hand_over("b")
         ranks.wait_until(lambda: ranks.closed == ["d-a", "d-b"])
         assert "d-b" not in ranks.failed
         assert ranks.arrived({7: 1, 3: 2, 4: 5})
@@ -76,7 +69,7 @@ def test_one_flipped_byte_is_caught(tmp_path: Path, engine: str) -> None:
 def test_both_sides_log_a_mismatch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Transfer, region and blocks, D's and P's."""
     with Ranks(tmp_path, kv_verify="full", engines=damaging("memory", [True])) as ranks:
-        transfer(ranks)
+        ranks.hand_over()
         ranks.wait_until(lambda: ranks.prefill.snapshot()["totals"]["mismatched"] == 1)
 
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
@@ -92,7 +85,7 @@ def test_both_sides_log_a_mismatch(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_without_verification_the_same_byte_passes(tmp_path: Path) -> None:
     """What the digests are for: nothing else notices."""
     with Ranks(tmp_path, engines=damaging("memory", [True])) as ranks:
-        transfer(ranks)
+        ranks.hand_over()
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
         assert ranks.failed == {}
@@ -103,7 +96,7 @@ def test_a_sample_is_chosen_by_the_prefill_node(tmp_path: Path) -> None:
     """Of transfers with random ids one in two is verified: what P's choice says, D counts."""
     with Ranks(tmp_path, kv_verify="sample:2") as ranks:
         for number in range(20):
-            transfer(ranks, f"t{number}")
+            ranks.hand_over(f"t{number}")
             ranks.wait_until(lambda number=number: f"d-t{number}" in ranks.closed)  # type: ignore[misc]  # bound on purpose
         chosen = sum(map(ranks.prefill._producer._verify, (f"t{number}" for number in range(20))))
 
@@ -115,7 +108,7 @@ def test_an_abort_while_p_computes_the_digest_voids_the_epoch(tmp_path: Path) ->
     """I2: the blocks may be somebody else's by now. D hears of it at once, not when the digest is done."""
     with Ranks(tmp_path, kv_verify="full") as ranks:
         gate = Gate(ranks.source)
-        transfer(ranks)
+        ranks.hand_over()
         assert gate.asked.wait(5)
         ranks.prefill.void(PrefillStep(voids=[("p-a", "aborted")]))
 
@@ -123,7 +116,7 @@ def test_an_abort_while_p_computes_the_digest_voids_the_epoch(tmp_path: Path) ->
         gate.open()
 
         assert ranks.failed == {"d-a": "aborted"}
-        transfer(ranks, "b")
+        ranks.hand_over("b")
         ranks.wait_until(lambda: ranks.closed == ["d-a", "d-b"])
         assert "d-b" not in ranks.failed
         assert ranks.prefill.snapshot()["totals"]["committed"] == 1
@@ -133,7 +126,7 @@ def test_the_source_is_held_while_p_computes_the_digest(tmp_path: Path) -> None:
     """A finished prompt's blocks are given back with the commit, which waits for the digest."""
     with Ranks(tmp_path, kv_verify="full") as ranks:
         gate = Gate(ranks.source)
-        transfer(ranks)
+        ranks.hand_over()
         ranks.prefill.begin_step(PrefillStep(holds=["p-a"]))
         assert gate.asked.wait(5)
         assert ranks.prefill.take_released() == set()
@@ -148,7 +141,7 @@ def test_d_resumes_only_after_it_has_compared(tmp_path: Path) -> None:
     """Neither finished nor closed, so vLLM and the connector both keep the blocks; other transfers go on."""
     with Ranks(tmp_path, kv_verify="full") as ranks:
         gate = Gate(ranks.target)
-        transfer(ranks)
+        ranks.hand_over()
         assert gate.asked.wait(5)
         ranks.watch("b")
         ranks.wait_until(lambda: len(ranks.decode.snapshot()["transfers"]) == 2)
@@ -165,7 +158,7 @@ def test_a_client_that_leaves_while_d_compares(tmp_path: Path) -> None:
     """The blocks come back at once; what is in them when they are compared is no mismatch."""
     with Ranks(tmp_path, kv_verify="full") as ranks:
         gate = Gate(ranks.target)
-        transfer(ranks)
+        ranks.hand_over()
         assert gate.asked.wait(5)
         ranks.decode.begin_step(DecodeStep(cancelled=["d-a"]))
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
@@ -173,7 +166,7 @@ def test_a_client_that_leaves_while_d_compares(tmp_path: Path) -> None:
 
         ranks.target.write(2, 3, "somebody else's by now")
         gate.open()
-        transfer(ranks, "b")
+        ranks.hand_over("b")
         ranks.wait_until(lambda: ranks.closed == ["d-a", "d-b"])
 
         totals = ranks.decode.snapshot()["totals"]
@@ -193,11 +186,11 @@ def test_a_digest_that_cannot_be_computed_is_no_proof(
     with Ranks(tmp_path, kv_verify="full") as ranks:
         with monkeypatch.context() as patch:
             patch.setattr(getattr(ranks, side), "digests", fail)
-            transfer(ranks)
+            ranks.hand_over()
             ranks.wait_until(lambda: ranks.closed == ["d-a"])
         assert ranks.failed == {"d-a": "the digests could not be computed"}
         assert ranks.prefill.snapshot()["totals"]["mismatched"] == 0
 
-        transfer(ranks, "b")
+        ranks.hand_over("b")
         ranks.wait_until(lambda: ranks.closed == ["d-a", "d-b"])
         assert "d-b" not in ranks.failed

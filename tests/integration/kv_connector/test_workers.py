@@ -11,17 +11,16 @@ import pytest
 import zmq
 
 from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient
-from baton.kv_connector.handoff.metadata import Abandoned, DecodeStep, PrefillStep, Progress, StartedPrompt
+from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.protocol.messages import Hello, Introduce, Message, Rank, encode
 from tests.support.fake_device import FakeDevice, Run
-from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, LAYERS, SECRET, Ranks
+from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, SECRET, Ranks
 
 
 def send_a_block(ranks: Ranks) -> None:
     """Transfer `a` is under way: the first block of three has arrived."""
-    ranks.watch("a")
-    ranks.reserve("a", 40, [7, 3, 4])
+    ranks.ask("a", 40, [7, 3, 4])
     ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
     ranks.wait_until(lambda: ranks.arrived({7: 1}))
 
@@ -30,9 +29,7 @@ def send_a_block(ranks: Ranks) -> None:
 def test_a_prompt_arrives_whole(tmp_path: Path, layer_sync: str) -> None:
     """Reserved before it is computed: every layer of every block arrives, then the request is finished and closed."""
     with Ranks(tmp_path, layer_sync=layer_sync) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2, 5], ready=3)
+        ranks.hand_over()
 
         ranks.wait_until(lambda: ranks.finished == {"d-a"} and ranks.closed == ["d-a"])
 
@@ -67,26 +64,11 @@ def test_a_block_that_is_being_filled_is_not_pushed(tmp_path: Path) -> None:
         assert ranks.arrived({7: 1, 3: 2, 4: 5})
 
 
-def test_only_missing_blocks_travel(tmp_path: Path) -> None:
-    """D has the first block already: one block per layer is pushed, and counted."""
-    with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 32, [9], first_token=16)
-        ranks.compute("a", tokens=32, blocks=[1, 2], ready=2)
-
-        ranks.wait_until(lambda: ranks.finished == {"d-a"})
-
-        assert ranks.arrived({9: 2})
-        assert ranks.prefill.snapshot()["totals"]["bytes"] == LAYERS * BLOCK_BYTES
-
-
 def test_a_failed_push_is_recomputed_at_once_and_its_blocks_wait_for_the_fence(tmp_path: Path) -> None:
     """I3: bytes of a dirty epoch that land late find the engine destroyed before the blocks are given back."""
     with Ranks(tmp_path) as ranks:
         ranks.fabric.fail_next()
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2, 5], ready=3)
+        ranks.hand_over()
 
         ranks.wait_until(lambda: "d-a" in ranks.failed)
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
@@ -96,8 +78,7 @@ def test_a_failed_push_is_recomputed_at_once_and_its_blocks_wait_for_the_fence(t
         assert ranks.target.read(0, 7) == before
         assert ranks.decode.snapshot()["totals"]["fences"] == 1
 
-        ranks.watch("b")
-        ranks.reserve("b", 16, [7])
+        ranks.ask("b", 16, [7])
         ranks.compute("b", tokens=16, blocks=[6], ready=1)
         ranks.wait_until(lambda: "d-b" in ranks.finished)
         assert ranks.arrived({7: 6})
@@ -106,8 +87,7 @@ def test_a_failed_push_is_recomputed_at_once_and_its_blocks_wait_for_the_fence(t
 def test_a_preempted_prompt_is_never_committed(tmp_path: Path) -> None:
     """I2: its blocks may belong to somebody else from the next step on; D recomputes, cleanly."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.ask("a", 40, [7, 3, 4])
         ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
         ranks.prefill.void(PrefillStep(voids=[("p-a", "preempted")]))
         ranks.compute("a", tokens=40, blocks=[5], ready=3, first=False)
@@ -116,20 +96,6 @@ def test_a_preempted_prompt_is_never_committed(tmp_path: Path) -> None:
 
         assert ranks.failed == {"d-a": "preempted"}
         assert ranks.decode.snapshot()["totals"]["fences"] == 0
-
-
-def test_a_client_that_leaves_frees_both_sides(tmp_path: Path) -> None:
-    """D cancels while the prompt is half computed: P forgets it, D closes the epoch without a fence."""
-    with Ranks(tmp_path) as ranks:
-        send_a_block(ranks)
-        ranks.decode.begin_step(DecodeStep(cancelled=["d-a"]))
-
-        ranks.wait_until(lambda: ranks.closed == ["d-a"])
-
-        assert ranks.prefill.snapshot()["transfers"] == []
-        assert ranks.decode.snapshot()["totals"]["fences"] == 0
-        ranks.prefill.begin_step(PrefillStep(holds=["p-a"]))
-        assert ranks.prefill.take_released() == {"p-a"}
 
 
 def test_a_cancel_ends_both_sides(tmp_path: Path) -> None:
@@ -145,19 +111,6 @@ def test_a_cancel_ends_both_sides(tmp_path: Path) -> None:
         assert (totals["cancelled"], totals["failed"], totals["revoked"]) == (1, 0, 0)
         assert ranks.prefill.snapshot()["failures"] == []
         ranks.prefill.begin_step(PrefillStep(holds=["p-a"]))
-        assert ranks.prefill.take_released() == {"p-a"}
-
-
-def test_a_finished_prompt_that_no_decode_rank_heard_of_is_released_by_a_cancel(tmp_path: Path) -> None:
-    """I5: its blocks come back with the next step, not after `orphan_timeout_s`."""
-    with Ranks(tmp_path) as ranks:
-        ranks.compute("a", tokens=40, blocks=[1, 2, 5], ready=3)
-        ranks.prefill.begin_step(PrefillStep(holds=["p-a"]))
-        assert ranks.prefill.take_released() == set()
-
-        assert ranks.prefill.cancel(["a"]) == 1
-        assert ranks.prefill.cancel(["a"]) == 0
-
         assert ranks.prefill.take_released() == {"p-a"}
 
 
@@ -200,8 +153,7 @@ def ending_step(ranks: Ranks) -> Iterator[None]:
 def test_a_forward_pass_that_raises_is_never_committed(tmp_path: Path) -> None:
     """I1: vLLM calls `wait_for_save` while the exception propagates; the layers behind it were never written."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 16, [7])
+        ranks.ask("a", 16, [7])
         prompt = Prompt(16, 1, b"prompt a")
         ranks.prefill.begin_step(
             PrefillStep(started=[StartedPrompt("a", "p-a", prompt)], progress=[Progress("p-a", [[1]], 1)])
@@ -218,8 +170,7 @@ def test_a_forward_pass_that_raises_is_never_committed(tmp_path: Path) -> None:
 def test_a_prompt_that_is_voided_in_the_step_in_which_it_starts_is_never_pushed(tmp_path: Path) -> None:
     """I2: some of its blocks were never its own."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 16, [7])
+        ranks.ask("a", 16, [7])
         prompt = Prompt(16, 1, b"prompt a")
         ranks.prefill.begin_step(
             PrefillStep(
@@ -237,30 +188,13 @@ def test_a_prompt_that_is_voided_in_the_step_in_which_it_starts_is_never_pushed(
 def test_a_prompt_that_will_never_start_is_told_at_once(tmp_path: Path) -> None:
     """Aborted while it queued on P: D does not wait for its time-out."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 16, [7])
+        ranks.ask("a", 16, [7])
         ranks.wait_until(lambda: bool(ranks.prefill.snapshot()["transfers"]))
         ranks.prefill.begin_step(PrefillStep(abandoned=[Abandoned("a", "aborted before it was scheduled")]))
 
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
 
         assert ranks.failed == {"d-a": "aborted before it was scheduled"}
-
-
-def test_blocks_are_named_to_the_peer_when_the_device_has_zeroed_them(tmp_path: Path) -> None:
-    """I6: nothing is pushed before, and neither the model nor the control thread waits for the device."""
-    with FakeDevice(1, Run.ON_ADVANCE) as device, Ranks(tmp_path, decode_record=device.stream().record_event) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 16, [7])
-        ranks.compute("a", tokens=16, blocks=[1], ready=1)
-        ranks.wait_until(lambda: ranks.started == {"a"})
-        assert [transfer["epoch"] for transfer in ranks.prefill.snapshot()["transfers"]] == [0]
-
-        device.advance(9)
-        ranks.wait_until(lambda: ranks.finished == {"d-a"})
-
-        assert ranks.arrived({7: 1})
-        assert set(device.waits) == {"baton-zeroed"}
 
 
 def test_a_device_that_fails_costs_a_recomputation_at_once(tmp_path: Path) -> None:
@@ -293,8 +227,7 @@ def test_a_device_that_hangs_costs_a_recomputation_within_its_patience(
     """D hears of it from its control thread: the one that waits for the device does not come back."""
     monkeypatch.setattr("baton.kv_connector.worker_side.waiter.STOP_S", 0.05)
     with FakeDevice(1, Run.ON_ADVANCE) as device, Ranks(tmp_path, decode_record=device.stream().record_event) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 16, [7])
+        ranks.ask("a", 16, [7])
         ranks.wait_until(lambda: device.waits.total() == 1)
         ranks.decode._zeroing._patience_s = 0.0
 
@@ -329,23 +262,10 @@ def test_a_broken_connection_to_a_living_prefill_rank_costs_nothing(tmp_path: Pa
         assert ranks.failed == {}
 
 
-def test_a_prefill_rank_that_is_gone_costs_a_recomputation(tmp_path: Path) -> None:
-    """Nothing waits for ever: D gives up after `peer_timeout_s`, fences, and gives the blocks back."""
-    with Ranks(tmp_path, reconnect_timeout_s=60.0) as ranks:
-        send_a_block(ranks)
-        ranks.prefill.stop()
-
-        ranks.wait_until(lambda: ranks.closed == ["d-a"])
-
-        assert "does not answer" in ranks.failed["d-a"]
-
-
 def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:
     """P keeps its milestones and sends them along; D adds when it sent RESERVE and when COMMIT came."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
-        ranks.compute("a", tokens=40, blocks=[1, 2, 5], ready=3)
+        ranks.hand_over()
         ranks.wait_until(lambda: ranks.finished == {"d-a"})
 
         snapshot = ranks.prefill.snapshot()
@@ -368,8 +288,7 @@ def test_a_committed_transfer_is_timed_on_both_sides(tmp_path: Path) -> None:
 def test_a_failed_transfer_is_remembered_and_not_measured(tmp_path: Path) -> None:
     """P says how far it got and why it ended; D says when it gave up. No figure is made of it."""
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 40, [7, 3, 4])
+        ranks.ask("a", 40, [7, 3, 4])
         ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
         ranks.prefill.void(PrefillStep(voids=[("p-a", "preempted")]))
         ranks.wait_until(lambda: ranks.closed == ["d-a"])
@@ -409,8 +328,7 @@ def test_frames_that_are_no_messages_are_counted_by_kind(tmp_path: Path) -> None
         bytes(MAX_PAYLOAD_BYTES + 1),
     ]
     with Ranks(tmp_path) as ranks:
-        ranks.watch("a")
-        ranks.reserve("a", 16, [7])
+        ranks.ask("a", 16, [7])
         ranks.wait_until(lambda: bool(ranks.prefill.snapshot()["transfers"]))
         send_raw(ranks, frames)
         ranks.decode.on_payload(("dial", ranks.prefill.address), b"rubbish")

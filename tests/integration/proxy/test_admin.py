@@ -258,32 +258,6 @@ async def test_an_adapter_is_served_as_soon_as_the_call_has_returned_and_a_probe
     assert (got.status_code, got.headers["x-baton-path"]) == (200, "disaggregated")
 
 
-async def test_several_models_each_on_their_own_nodes() -> None:
-    """Requests find the nodes of their model; an unknown one is 404; all are listed."""
-    async with cluster(prefill=2, decode=2) as running:
-        for nodes in (running.prefill, running.decode):
-            nodes[1].change(served_models=["other"])
-
-        async def is_served() -> bool:
-            models = (await running.http.get("/v1/models")).json()["data"]
-            return {model["id"] for model in models} == {"fake-model", "other"}
-
-        await until_true(is_served)
-        await until_true(lambda: _serve(running, "prefill", "other"))
-        got = {model: [await running.complete(model=model) for _ in range(3)] for model in ("fake-model", "other")}
-        unknown = await running.complete(model="unheard of")
-
-    for answers in got.values():
-        assert {(each.status_code, each.headers["x-baton-path"]) for each in answers} == {(200, "disaggregated")}
-    for nodes in (running.prefill, running.decode):
-        assert [{seen.body["model"] for seen in node.seen} for node in nodes] == [{"fake-model"}, {"other"}]
-    assert unknown.status_code == 404
-
-
-async def _serve(running: Cluster, role: str, model: str) -> bool:
-    return any(node["role"] == role and model in node["models"] for node in (await views(running)).values())
-
-
 async def test_the_document_describes_the_admin_api() -> None:
     """Schemas and the token's scheme are in it."""
     async with cluster() as running:

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import httpx
-import pytest
 
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
@@ -125,40 +124,6 @@ async def test_a_lower_priority_number_goes_first() -> None:
         order = [request.body["user"] for request in running.decode[0].seen]
 
     assert order == ["first", "urgent", "usual", "patient"]
-
-
-async def test_a_client_can_ask_for_less_time_and_not_for_more() -> None:
-    """The error names the time that counted."""
-    async with cluster(request_timeout_s=0.6) as running:
-        running.decode[0].fault = "hang"
-        less = await ask(running, x_request_timeout_s="0.2")
-        more = await ask(running, x_request_timeout_s="3600")
-        await assert_nothing_left(running)
-
-    assert_error(less, 504)
-    assert_error(more, 504)
-    assert "within 0.2 s" in less.text
-    assert "within 0.6 s" in more.text
-
-
-@pytest.mark.parametrize(
-    ("headers", "body"),
-    [
-        ({"x_request_timeout_s": "soon"}, {}),
-        ({"x_request_timeout_s": "0"}, {}),
-        ({"x_request_timeout_s": "nan"}, {}),
-        ({"x_request_priority": "high"}, {}),
-        ({}, {"priority": "high"}),
-        ({}, {"priority": 1.5}),
-    ],
-)
-async def test_a_senseless_deadline_or_priority_is_400(headers: dict[str, str], body: dict[str, Any]) -> None:
-    """No node hears of it."""
-    async with cluster(priority_header="x-request-priority") as running:
-        got = await ask(running, body, **headers)
-
-        assert running.decode[0].seen == []
-    assert_error(got, 400)
 
 
 async def test_a_request_whose_time_ends_in_the_queue_is_told_to_come_again() -> None:

@@ -117,15 +117,6 @@ async def test_a_key_lets_in_and_is_not_handed_on(tmp_path: Path) -> None:
     assert KEYS["free"] not in series
 
 
-async def test_without_a_file_everybody_gets_in_and_nodes_see_the_key() -> None:
-    """As one vLLM server with `--api-key` behind the proxy wants it."""
-    async with cluster() as running:
-        got = await ask(running, "free")
-
-        assert running.decode[0].seen[0].headers["authorization"] == bearer("free")["authorization"]
-    assert got.status_code == 200
-
-
 async def test_other_peoples_clients_know_the_refusals(tmp_path: Path) -> None:
     """OpenAI's and Anthropic's own error classes, and their own headers for the key."""
     async with keyed(tmp_path) as running:

@@ -45,18 +45,6 @@ async def test_by_default_nothing_is_computed_locally_by_choice() -> None:
     assert got.headers["x-baton-path"] == "disaggregated"
 
 
-async def test_of_a_long_conversation_only_what_is_new_counts() -> None:
-    """Where the decode policy reads prompts, the node that has the earlier turns computes a short next one."""
-    story = "y" * (4 * CHUNK)
-    async with cluster(local_below_bytes=CHUNK + 100, decode_policy="prefix_affinity") as running:
-        first = await running.complete(prompt=story)
-        second = await running.complete(prompt=story + " and then?")
-        other = await running.complete(prompt="z" + story)
-
-    paths = [each.headers["x-baton-path"] for each in (first, second, other)]
-    assert paths == ["disaggregated", "local", "disaggregated"]
-
-
 async def test_a_decode_node_that_computes_much_gets_fewer_short_prompts() -> None:
     """Half of the cap in flight: a prompt of more than half of the threshold goes to a prefill node again."""
     async with cluster(local_below_bytes=200, max_own_prompt_bytes=300) as running:
@@ -96,18 +84,6 @@ async def test_without_prefill_nodes_no_decode_node_is_buried() -> None:
     assert counted == 1
     assert [each.status_code for each in (*got, again)] == [200] * 4
     assert again.headers["x-baton-reason"] == "no prefill node is configured"
-
-
-async def test_a_request_that_nobody_else_can_compute_is_not_refused_for_the_cap() -> None:
-    """It would be refused again whenever it came."""
-    async with cluster(max_own_prompt_bytes=10) as running:
-        running.decode[0].may_answer.clear()
-        asked = [asyncio.create_task(running.complete(prompt="x" * 600, prompt_logprobs=1)) for _ in range(3)]
-        await until_true(lambda: len(running.decode[0].seen) == 3)
-        running.decode[0].may_answer.set()
-        got = [await each for each in asked]
-
-    assert [each.status_code for each in got] == [200] * 3
 
 
 async def test_a_prompt_whose_prefill_node_failed_goes_to_a_decode_node_with_room() -> None:

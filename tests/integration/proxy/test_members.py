@@ -2,13 +2,10 @@
 
 from typing import Any
 
-import msgspec
 import pytest
 
-from baton.contracts.kv_transfer import PROTOCOL_VERSION
 from tests.support.cluster import Cluster, cluster, until_true
 from tests.support.fake_answers import MODEL
-from tests.support.fake_vllm import FINGERPRINT
 
 
 async def state_of(running: Cluster, url: str) -> dict[str, Any]:
@@ -60,56 +57,6 @@ async def test_without_a_prefill_node_readiness_follows_the_policy(policy: str) 
         assert (got.headers["x-baton-path"], got.headers["x-baton-reason"]) == ("local", "no prefill node is ready")
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"role": "decode"}, "says that it is a decode node"),
-        ({"state": "starting"}, "starting"),
-        ({"control_addresses": []}, "no control address"),
-    ],
-)
-async def test_a_prefill_node_that_may_not_be_used_says_why(change: dict[str, Any], reason: str) -> None:
-    """The reason is on `/ready`, and requests are served without it."""
-    async with cluster() as running:
-        running.prefill[0].change(**change)
-        described = await until_state(running, running.prefill[0].url, "unready")
-        got = await running.complete()
-
-    assert reason in described["reason"]
-    assert got.headers["x-baton-path"] == "local"
-
-
-async def test_nodes_whose_kv_differs_are_never_paired() -> None:
-    """`/ready` names the difference; the request is local."""
-    other = msgspec.structs.replace(FINGERPRINT, dtype="bfloat16")
-    async with cluster(described={"fingerprint": other}) as running:
-        got = await running.complete()
-        unpairable = (await running.http.get("/ready")).json()["unpairable"]
-
-    assert got.headers["x-baton-path"] == "local"
-    assert "'bfloat16' here, 'float32' there" in unpairable[0]["reason"]
-
-
-async def test_nodes_of_another_protocol_are_paired_around() -> None:
-    """One of two decode nodes has been upgraded: its requests go to the other, and `/ready` says why."""
-    async with cluster(decode=2) as running:
-        upgraded = running.decode[0]
-        upgraded.change(versions={"protocol": str(PROTOCOL_VERSION + 1)})
-
-        async def unpairable() -> Any:
-            return (await running.http.get("/ready")).json()["unpairable"]
-
-        await until_true(unpairable)
-        before = len(upgraded.seen)
-        got = [await running.complete() for _ in range(4)]
-        seen = len(upgraded.seen) - before
-        why = (await unpairable())[0]["reason"]
-
-    assert [each.headers["x-baton-path"] for each in got] == ["disaggregated"] * 4
-    assert seen == 0
-    assert why == f"the prefill node speaks protocol {PROTOCOL_VERSION}, the decode node {PROTOCOL_VERSION + 1}"
-
-
 async def test_a_server_without_the_node_api_is_not_used() -> None:
     """A plain vLLM behind one of the URLs is found out."""
     async with cluster() as running:
@@ -119,19 +66,6 @@ async def test_a_server_without_the_node_api_is_not_used() -> None:
 
     assert "no Baton node" in described["reason"]
     assert got.status_code == 503
-
-
-async def test_a_restarted_node_is_used_again() -> None:
-    """Its old connections, dead meanwhile, cost nobody an error."""
-    async with cluster() as running:
-        assert (await running.complete()).status_code == 200
-        for node in (running.prefill[0], running.decode[0]):
-            await node.stop()
-            await node.start()
-        await running.until_ready()
-        got = [await running.complete() for _ in range(3)]
-
-    assert [(each.status_code, each.headers["x-baton-path"]) for each in got] == [(200, "disaggregated")] * 3
 
 
 async def test_a_connection_that_dies_as_it_is_used_again_is_replaced() -> None:

@@ -83,15 +83,6 @@ async def test_without_its_prefill_node_a_model_does_not_borrow_another_models()
     ]
 
 
-async def test_one_model_is_described_by_its_name() -> None:
-    """Both are there; a third is 404."""
-    async with two_models() as running:
-        answers = {name: await running.http.get(f"/v1/models/{name}") for name in (MODEL, OTHER, "third")}
-
-    assert {name: each.status_code for name, each in answers.items()} == {MODEL: 200, OTHER: 200, "third": 404}
-    assert answers[OTHER].json()["id"] == OTHER
-
-
 async def _lists(running: Cluster, models: set[str]) -> bool:
     return await listed(running) == models
 

@@ -56,21 +56,6 @@ async def test_head_and_first_bytes_arrive_together(tmp_path: Path) -> None:
     assert next(events("/v1/completions", 3)) in first
 
 
-async def test_sigterm_lets_an_open_stream_end(tmp_path: Path) -> None:
-    """The stream is complete and the exit status 0."""
-    async with running_proxy(tmp_path) as (process, port, decode):
-        decode.token_delay_s = 0.3
-        async with httpx.AsyncClient(timeout=10) as http:
-            url = f"http://127.0.0.1:{port}/v1/completions"
-            request = asyncio.create_task(http.post(url, json={**COMPLETION, "stream": True}))
-            await until_true(lambda: decode.seen)
-            process.send_signal(signal.SIGTERM)
-            got = await request
-
-        assert await asyncio.wait_for(process.wait(), 10) == 0
-    assert got.content == b"".join(events("/v1/completions", 3))
-
-
 async def test_sigterm_does_not_wait_for_ever(tmp_path: Path) -> None:
     """A request that hangs is told that the proxy stops; its legs are closed."""
     async with running_proxy(tmp_path) as (process, port, decode):
@@ -85,15 +70,6 @@ async def test_sigterm_does_not_wait_for_ever(tmp_path: Path) -> None:
         assert await asyncio.wait_for(process.wait(), 10) == 0
     assert got.status_code == 503
     assert got.json()["error"]["message"] == "the proxy is stopping"
-
-
-async def test_a_proxy_without_a_secret_refuses_to_start() -> None:
-    """One sentence on standard error, and status 2."""
-    process = await spawn("--port", str(free_port()))
-    _, stderr = await process.communicate()
-
-    assert process.returncode == 2
-    assert b"cluster.secret_file is not set" in stderr
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -115,12 +91,16 @@ async def test_a_port_that_is_taken_refuses_to_start(tmp_path: Path, workers: st
     [
         (("--admin-token-file", "/nowhere"), b"cannot read the admin token from /nowhere"),
         (("--prefill", "dns://prefill"), b"'dns://prefill' is not of the form dns://name:port"),
+        (("--secret-file", ""), b"cluster.secret_file is not set"),
+        (("--tls-cert-file", "/nowhere"), b"cannot read the TLS file /nowhere: No such file"),
+        (("--tls-key-file", "/nowhere"), b"proxy.tls_key_file is set and proxy.tls_cert_file is not"),
+        (("--api-keys-file", "/nowhere"), b"cannot read the API keys from /nowhere: No such file"),
     ],
 )
 async def test_a_setting_that_cannot_be_followed_refuses_to_start(
     arguments: tuple[str, ...], words: bytes, tmp_path: Path
 ) -> None:
-    """Likewise."""
+    """One sentence on standard error, and status 2."""
     secret = tmp_path / "secret"
     secret.write_bytes(SECRET.values[0])
     process = await spawn("--port", str(free_port()), "--secret-file", str(secret), *arguments)

@@ -11,7 +11,10 @@ from tests.support.cluster import COMPLETION, cluster
     ("content", "status"),
     [
         (b"not json", 400),
+        (b"", 400),
         (b"[]", 400),
+        (b'{"stream":true,', 400),
+        (b"\xff\xfe", 400),
         (b'{"model":"fake-model"}', 400),
         (b'{"model":"fake-model","prompt":7}', 400),
         (b'{"model":"unheard of","prompt":"a"}', 404),

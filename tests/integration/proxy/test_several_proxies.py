@@ -34,18 +34,5 @@ async def test_a_proxy_sees_what_others_have_and_goes_elsewhere() -> None:
     assert (len(busy.seen), len(idle.seen)) == (6, 5)
 
 
-async def test_a_node_that_does_not_say_its_load_is_used_as_before() -> None:
-    """One of an older version."""
-    async with cluster(prefill=0, decode=2) as running:
-        for node in running.decode:
-            node.tells_load = False
-        got = [await running.complete() for _ in range(4)]
-        others = await others_on(running)
-
-    assert {each.status_code for each in got} == {200}
-    assert [len(node.seen) for node in running.decode] == [2, 2]
-    assert set(others.values()) == {0}
-
-
 async def _sees(running: Cluster, url: str, others: int) -> bool:
     return (await others_on(running))[url] == others

@@ -97,18 +97,6 @@ async def test_the_wait_ends_with_the_client_or_its_time() -> None:
     assert "baton_requests_in_flight 0.0" in in_flight
 
 
-async def test_a_decode_node_that_answers_comes_before_a_silent_one() -> None:
-    """New requests do not wait where they need not."""
-    async with cluster(decode=2) as running:
-        quiet, other = running.decode
-        with engine_stopped(quiet):
-            await until_silent(running, quiet)
-            answers = [await running.complete() for _ in range(6)]
-
-    assert [answer.status_code for answer in answers] == [200] * 6
-    assert (len(quiet.seen), len(other.seen)) == (0, 6)
-
-
 async def test_when_every_decode_node_is_silent_all_of_them_are_used() -> None:
     """As in a pause of a whole machine."""
     async with cluster(decode=2) as running:

@@ -260,24 +260,3 @@ async def test_a_new_certificate_is_shown_to_new_connections(tmp_path: Path) -> 
         still = await before.get("/health")
 
     assert still.status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--tls-cert-file", "/nowhere"), b"cannot read the TLS file /nowhere: No such file"),
-        (("--tls-key-file", "/nowhere"), b"proxy.tls_key_file is set and proxy.tls_cert_file is not"),
-        (("--api-keys-file", "/nowhere"), b"cannot read the API keys from /nowhere: No such file"),
-    ],
-)
-async def test_files_that_cannot_be_used_refuse_to_start(
-    arguments: tuple[str, ...], words: bytes, tmp_path: Path
-) -> None:
-    """One sentence on standard error, and status 2."""
-    secret = tmp_path / "secret"
-    secret.write_bytes(SECRET.values[0])
-    process = await spawn("--port", str(free_port()), "--secret-file", str(secret), *arguments)
-    _, stderr = await process.communicate()
-
-    assert process.returncode == 2
-    assert words in stderr

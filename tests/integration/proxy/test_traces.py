@@ -94,32 +94,6 @@ async def test_a_clients_trace_goes_on(collector: Receiver) -> None:
     assert states == ["a=1", "a=1"]
 
 
-async def test_a_request_that_is_not_traced_says_so_to_the_nodes(collector: Receiver) -> None:
-    """An engine would begin a trace of its own; a client's word that it traces nothing goes on as it came."""
-    async with cluster(otlp_endpoint=collector.url) as running:
-        await running.complete()
-        untold = parents_sent(running)
-        said = f"00-{TRACE}-{SPAN}-00"
-        await running.http.post("/v1/completions", json=COMPLETION, headers={"traceparent": said})
-        told = [node.seen[1].headers["traceparent"] for node in (running.prefill[0], running.decode[0])]
-
-    assert [flags for _, _, flags in untold] == ["00", "00"]
-    assert told == [said, said]
-    assert collector.spans == []
-
-
-async def test_without_an_endpoint_a_clients_headers_pass_as_they_came() -> None:
-    """Nodes may be traced although the proxy is not."""
-    said = f"00-{TRACE}-{SPAN}-01"
-    async with cluster() as running:
-        await running.http.post("/v1/completions", json=COMPLETION, headers={"traceparent": said})
-        await running.complete()
-        seen = [node.seen for node in (running.prefill[0], running.decode[0])]
-
-    assert [requests[0].headers["traceparent"] for requests in seen] == [said, said]
-    assert not any("traceparent" in requests[1].headers for requests in seen)
-
-
 async def test_a_retry_is_an_event_and_a_leg_of_its_own(collector: Receiver) -> None:
     """The leg that failed says how."""
     async with cluster(decode=2, otlp_endpoint=collector.url, trace_share=1.0, breaker_failures=99) as running:
@@ -163,20 +137,6 @@ async def test_a_client_that_leaves_cuts_the_legs(collector: Receiver, *, stream
     below = children(collector, root)
     assert [below[name][0].problem for name in ("prefill leg", "decode leg")] == ["cut", "cut"]
     assert "http.response.status_code" not in root.attributes
-
-
-async def test_a_client_that_leaves_in_the_middle_of_a_stream_cuts_its_leg(collector: Receiver) -> None:
-    """The span has what was there."""
-    async with cluster(otlp_endpoint=collector.url, trace_share=1.0) as running:
-        running.decode[0].token_delay_s = 20.0
-        reader, writer = await leaver(running, stream=True)
-        await reader.readuntil(b"\n\n")
-        writer.close()
-        await until_complete(collector, 4)
-        await writer.wait_closed()
-
-    [leg] = collector.named("decode leg")
-    assert ([name for name, _ in leg.events], leg.problem) == (["first bytes"], "cut")
 
 
 async def test_a_collector_that_refuses_costs_spans_and_no_request(collector: Receiver) -> None:

@@ -27,8 +27,8 @@ from baton.kv_connector.worker_side.sync import ModelStream
 from tests.support.async_schedules.decode_side import DecodeSide
 from tests.support.async_schedules.traffic import TOKEN_BYTES, Step, Traffic, Write, content
 from tests.support.async_schedules.wire import Wire
+from tests.support.described import fingerprint
 from tests.support.fake_device import FakeDevice, Run
-from tests.support.plain_memory import fingerprint
 from tests.support.ranks import SECRET, Memory
 
 PATIENCE = 400  # steps without new prompts until a schedule counts as stuck

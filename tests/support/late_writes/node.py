@@ -12,7 +12,8 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 from baton.kv_connector.protocol.messages import Rank
 from baton.kv_connector.worker_side.rank_descriptor import RankDescriptor
-from tests.support.plain_memory import fingerprint, plain_caches
+from tests.support.described import fingerprint
+from tests.support.plain_memory import plain_caches
 
 SECRET = ClusterSecret(b"a secret for late writes")
 LAYERS, BLOCKS, BLOCK_BYTES, BLOCK_TOKENS = 2, 81, 512 * 1024, 16

@@ -1,7 +1,6 @@
 from typing import Any
 
 from tests.chaos.ledger import read_node, read_open, read_views, tag_of
-from tests.chaos.phases import OnDecode, OnPrefill
 
 
 def answer(*transfers: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -26,25 +25,6 @@ def test_a_tag_is_found_in_both_legs_request_ids() -> None:
     assert tag_of("cmpl-chaos-17-prefill-0-82d8efbe") == "chaos-17"
     assert tag_of("cmpl-chaos-17-0-82d8efbe") == "chaos-17"
     assert tag_of("cmpl-2f1e-0-82d8efbe") == ""
-
-
-def test_both_nodes_say_something_of_one_request() -> None:
-    """It is joined under the client's tag."""
-    view = read_views({"p0": answer(PREFILL), "d1": answer(DECODE)})["chaos-17"]
-
-    assert view.prefill == OnPrefill(node="p0", state="running", pushed_bytes=300, expected_bytes=800)
-    assert view.decode == OnDecode(node="d1", state="reserved")
-    assert view.transfer_id == "t1"
-
-
-def test_the_flows_of_several_ranks_are_added_up() -> None:
-    """Each of them pushes its part."""
-    flows = {"flows": [{"bytes_pushed": 300, "bytes_expected": 800}, {"bytes_pushed": 100, "bytes_expected": 800}]}
-    several = {name: value for name, value in PREFILL.items() if name != "worker"} | flows
-
-    prefill = read_views({"p0": answer(several)})["chaos-17"].prefill
-
-    assert prefill == OnPrefill(node="p0", state="running", pushed_bytes=400, expected_bytes=1600)
 
 
 def test_two_attempts_at_one_request_are_not_mixed() -> None:

@@ -2,12 +2,6 @@ from tests.chaos.links import rules_for
 from tests.chaos.schedule import Way
 
 
-def test_one_way_cuts_let_the_other_direction_through() -> None:
-    """There is no chain for it."""
-    assert "chain into" not in rules_for(Way.DROP_TO_DECODE, ["40000"])
-    assert "chain out" not in rules_for(Way.DROP_TO_PREFILL, ["40000"])
-
-
 def test_each_channel_is_cut_alone_by_its_ports() -> None:
     """Data at the decode nodes' ports, control at the prefill nodes'."""
     data, control = rules_for(Way.DROP_DATA, ["40000"]), rules_for(Way.DROP_CONTROL, ["40000", "40001"])

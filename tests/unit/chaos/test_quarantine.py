@@ -3,16 +3,6 @@
 from tests.chaos.quarantine import Quarantine
 
 
-def test_the_longest_stretch_counts_for_each_node() -> None:
-    """A break begins a new stretch, and one node's says nothing of another's."""
-    quarantine = Quarantine(max_share=0.1)
-    for at, blocks in enumerate([0, 3, 3, 0, 5, 5, 5, 0]):
-        quarantine.note("d0", blocks, 100, float(at))
-        quarantine.note("d1", 1 if at == 3 else 0, 100, float(at))
-
-    assert (quarantine.most_blocks, quarantine.any.longest_s) == (5, 2.0)
-
-
 def test_time_beyond_the_share_is_counted_apart() -> None:
     """Ten of a hundred are allowed; eleven are not."""
     quarantine = Quarantine(max_share=0.1)

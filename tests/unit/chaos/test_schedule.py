@@ -14,15 +14,6 @@ def draw(seed: int, number: int, size: int, missing: Mapping[Phase, int] = MISSI
     return wave(seed=seed, number=number, size=size, missing=missing, prompts=90, max_tokens=48, span_s=1.0)
 
 
-def test_the_same_seed_draws_the_same_wave() -> None:
-    """A run can be repeated; another seed or another wave is another one."""
-    first = draw(1, 0, 50)
-
-    assert draw(1, 0, 50) == first
-    assert draw(2, 0, 50) != first
-    assert draw(1, 1, 50) != first
-
-
 def test_clients_leave_in_the_phases_that_are_missing() -> None:
     """A phase that has had its share is not drawn again; some clients stay in any case."""
     errands = draw(1, 0, 400, {Phase.QUEUED: 30, Phase.DECODING: 10, Phase.WAITING: 0})
@@ -30,21 +21,6 @@ def test_clients_leave_in_the_phases_that_are_missing() -> None:
     drawn = Counter(errand.leaves for errand in errands)
     assert set(drawn) == {Phase.QUEUED, Phase.DECODING, None}
     assert drawn[Phase.QUEUED] > drawn[Phase.DECODING]
-
-
-def test_who_leaves_while_decoding_has_a_stream_to_leave() -> None:
-    """Such a client streams a long answer, else it could not see where it is."""
-    errands = [errand for errand in draw(1, 0, 400) if errand.leaves is Phase.DECODING]
-
-    assert errands
-    assert all(errand.stream and errand.max_tokens == 48 for errand in errands)
-
-
-def test_numbers_of_errands_are_never_used_twice() -> None:
-    """They become request ids, by which the ledgers are read."""
-    numbers = [errand.number for index in range(3) for errand in draw(1, index, 50)]
-
-    assert len(set(numbers)) == 150
 
 
 @pytest.mark.parametrize("kind", ["kills", "stalls"])

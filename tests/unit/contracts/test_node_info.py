@@ -1,17 +1,10 @@
 import msgspec
 import pytest
 
-from baton.contracts.node_info import Fingerprint, differences
+from baton.contracts.node_info import differences
+from tests.support.described import fingerprint
 
-OURS = Fingerprint(
-    weights="w1",
-    dtype="bfloat16",
-    kv_cache_dtype="auto",
-    quantization="",
-    rope="r1",
-    attention="CPU_ATTN/vec",
-    block_size_tokens=128,
-)
+OURS = fingerprint(128, dtype="bfloat16", attention="CPU_ATTN/vec")
 
 
 def test_equal_fingerprints_do_not_differ() -> None:
@@ -21,15 +14,7 @@ def test_equal_fingerprints_do_not_differ() -> None:
 
 def test_every_difference_is_named_with_both_values() -> None:
     """A refusal tells the person on either side what to change."""
-    theirs = Fingerprint(
-        weights="w1",
-        dtype="float32",
-        kv_cache_dtype="auto",
-        quantization="",
-        rope="r1",
-        attention="CPU_ATTN/vec",
-        block_size_tokens=96,
-    )
+    theirs = fingerprint(96, attention="CPU_ATTN/vec")
 
     assert differences(OURS, theirs) == [
         "dtype: 'bfloat16' here, 'float32' there",

@@ -27,6 +27,11 @@ class Engine:
         self.pool = FakePool(POOL_BLOCKS)
         side.bind_pool(self.pool)
 
+    def asked(self, tokens: int = 40, **more: Any) -> Any:
+        """A request that has arrived."""
+        self.side.add_request(req := request("decode", tokens, **more))
+        return req
+
     def admit(self, req: Any, local_tokens: int = 0) -> tuple[int | None, list[Any]]:
         """Match and allocate as vLLM does; returns the external tokens and the request's blocks."""
         tokens, _ = self.side.match(req, local_tokens)
@@ -57,7 +62,7 @@ def test_a_new_request_is_watched_at_its_prefill_node(engine: Engine) -> None:
 @pytest.mark.parametrize("grids", [Grids(decode=Grid(tp=2)), Grids(prefill=Grid(tp=2))])
 def test_a_request_for_nodes_of_other_sizes_is_computed_here(engine: Engine, grids: Grids) -> None:
     """The proxy's knowledge is older than a node's process, or it names fewer addresses than the node has ranks."""
-    engine.side.add_request(req := request("decode", 40, grids=grids))
+    req = engine.asked(grids=grids)
 
     assert engine.side.match(req, 0) == (0, False)
     assert engine.side.take_step(step_output()).watched == []
@@ -65,8 +70,7 @@ def test_a_request_for_nodes_of_other_sizes_is_computed_here(engine: Engine, gri
 
 def test_a_reservation_names_only_the_missing_blocks(engine: Engine) -> None:
     """The local prefix hit of one block is not asked for; the whole rest of the prompt is, its last token included."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
 
     tokens, blocks = engine.admit(req, local_tokens=16)
 
@@ -85,8 +89,7 @@ def test_what_goes_on_after_a_preemption_computes_no_less_than_nothing(engine: E
 
 def test_reserved_blocks_stay_out_of_the_pool_whatever_vllm_does(engine: Engine) -> None:
     """I3: vLLM frees an aborted request's blocks; the connector's own reference keeps them until the epoch is closed."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     _, blocks = engine.admit(req)
     free = engine.pool.get_num_free_blocks()
 
@@ -101,8 +104,7 @@ def test_reserved_blocks_stay_out_of_the_pool_whatever_vllm_does(engine: Engine)
 
 def test_a_failed_receive_is_recomputed_once(engine: Engine) -> None:
     """After the failure the match hook answers (0, False), or the request would load for ever."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     engine.admit(req)
 
     engine.side.update(DecodeReport(failed={"r1": "a push failed"}), {"r1"})
@@ -119,8 +121,7 @@ def test_a_failed_receive_starts_from_nothing_when_it_is_reported_finished(
     """For a vLLM before 0.30, whose own word comes with that report: a step after the failure's, perhaps."""
     restarted: list[Any] = []
     monkeypatch.setattr(decode, "restart", restarted.append)
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     engine.admit(req, local_tokens=16)
 
     engine.side.update(DecodeReport(failed={"r1": "a push failed"}), set() if late else {"r1"})
@@ -135,8 +136,7 @@ def test_a_receive_that_arrived_is_not_restarted(engine: Engine, monkeypatch: py
     """Its KV is used."""
     restarted: list[Any] = []
     monkeypatch.setattr(decode, "restart", restarted.append)
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     engine.admit(req)
 
     engine.side.update(DecodeReport(closed=["r1"]), {"r1"})
@@ -146,8 +146,7 @@ def test_a_receive_that_arrived_is_not_restarted(engine: Engine, monkeypatch: py
 
 def test_a_preempted_request_does_not_load_again(engine: Engine) -> None:
     """Trap 9: it comes back to the match hook with the same parameters."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     engine.admit(req)
 
     engine.side.update(DecodeReport(closed=["r1"]), {"r1"})
@@ -158,8 +157,7 @@ def test_a_preempted_request_does_not_load_again(engine: Engine) -> None:
 
 def test_a_prompt_that_is_all_here_needs_nothing(engine: Engine) -> None:
     """Only the last token is missing, which vLLM computes in any case: P is told to let go."""
-    req = request("decode", 33)
-    engine.side.add_request(req)
+    req = engine.asked(33)
 
     tokens, _ = engine.admit(req, local_tokens=32)
 
@@ -170,8 +168,7 @@ def test_a_prompt_that_is_all_here_needs_nothing(engine: Engine) -> None:
 
 def test_a_request_that_vllm_forces_to_compute_gives_up_its_transfer(engine: Engine) -> None:
     """Trap 9: vLLM may turn the match into 0 after the hook; only `allocated` tells."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     assert engine.side.match(req, 0) == (40, True)
 
     engine.side.allocated(req, [[]], 0)
@@ -182,11 +179,9 @@ def test_a_request_that_vllm_forces_to_compute_gives_up_its_transfer(engine: Eng
 def test_under_memory_pressure_only_a_started_prompt_may_reserve(engine: Engine) -> None:
     """E8: the last quarter of the pool is kept for prompts that their prefill node has started."""
     for index in range(4):
-        req = request("decode", 96, request_id=f"full{index}", transfer_id=f"{index}" * 32)
-        engine.side.add_request(req)
+        req = engine.asked(96, request_id=f"full{index}", transfer_id=f"{index}" * 32)
         engine.admit(req)
-    late = request("decode", 96, request_id="late", transfer_id="f" * 32)
-    engine.side.add_request(late)
+    late = engine.asked(96, request_id="late", transfer_id="f" * 32)
 
     assert engine.side.match(late, 0) == (None, False)
     engine.side.update(DecodeReport(started={"f" * 32}), set())
@@ -209,8 +204,7 @@ def test_waiting_for_the_prompt_to_start_is_bounded(tmp_path: Path) -> None:
 
 def test_a_transfer_that_fails_before_anything_is_reserved_is_computed_here(engine: Engine) -> None:
     """P refused or lost the prompt while D still waited for it to start."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
 
     engine.side.update(DecodeReport(failed={"r1": "refused"}), set())
 
@@ -219,9 +213,7 @@ def test_a_transfer_that_fails_before_anything_is_reserved_is_computed_here(engi
 
 def test_several_answers_to_one_prompt_need_one_transfer(engine: Engine) -> None:
     """With n > 1 the second engine request waits until the first one's prompt is cached, and then is an ordinary one."""
-    first, second = request("decode", 40), request("decode", 40, request_id="r2")
-    engine.side.add_request(first)
-    engine.side.add_request(second)
+    first, second = engine.asked(), engine.asked(request_id="r2")
     assert engine.side.match(second, 0) == (None, False)
     engine.admit(first)
     engine.side.update(DecodeReport(), {"r1"})
@@ -237,9 +229,7 @@ def test_several_answers_to_one_prompt_need_one_transfer(engine: Engine) -> None
 
 def test_the_second_answer_goes_on_alone_when_the_first_is_aborted(engine: Engine) -> None:
     """It must not wait for a transfer that nobody receives."""
-    first, second = request("decode", 40), request("decode", 40, request_id="r2")
-    engine.side.add_request(first)
-    engine.side.add_request(second)
+    first, second = engine.asked(), engine.asked(request_id="r2")
     engine.admit(first)
 
     engine.side.finish_request(first)
@@ -249,11 +239,7 @@ def test_the_second_answer_goes_on_alone_when_the_first_is_aborted(engine: Engin
 
 def test_each_prompt_of_a_batch_has_a_transfer_of_its_own(engine: Engine) -> None:
     """The parameters are the same for all; equal prompts share. An outcome is told under the name that the node knows."""
-    batch = [
-        request("decode", tokens, request_id=name, several=True) for name, tokens in (("a", 40), ("b", 41), ("c", 40))
-    ]
-    for req in batch:
-        engine.side.add_request(req)
+    batch = [engine.asked(tokens, request_id=name, several=True) for name, tokens in (("a", 40), ("b", 41), ("c", 40))]
 
     watched = engine.side.take_step(step_output()).watched
 
@@ -265,9 +251,8 @@ def test_each_prompt_of_a_batch_has_a_transfer_of_its_own(engine: Engine) -> Non
 
 def test_a_transfer_id_serves_one_prompt_only(engine: Engine) -> None:
     """Another prompt under the same id is an ordinary request."""
-    engine.side.add_request(request("decode", 40))
-    other = request("decode", 41, request_id="r2")
-    engine.side.add_request(other)
+    engine.asked()
+    other = engine.asked(41, request_id="r2")
 
     assert engine.side.match(other, 0) == (0, False)
     assert len(engine.side.take_step(step_output()).watched) == 1
@@ -276,8 +261,7 @@ def test_a_transfer_id_serves_one_prompt_only(engine: Engine) -> None:
 
 def test_a_request_that_must_not_read_the_prefix_cache_is_left_alone(engine: Engine) -> None:
     """`prompt_logprobs` need every prompt token computed here."""
-    req = request("decode", 40, skip_reading_prefix_cache=True)
-    engine.side.add_request(req)
+    req = engine.asked(skip_reading_prefix_cache=True)
 
     assert engine.side.match(req, 0) == (0, False)
     assert engine.side.take_step(step_output()).watched == []
@@ -285,9 +269,7 @@ def test_a_request_that_must_not_read_the_prefix_cache_is_left_alone(engine: Eng
 
 def test_every_transfer_ends_in_exactly_one_way(engine: Engine) -> None:
     """Loaded, recomputed, cancelled or not needed: the counts add up, and reasons are counted by class."""
-    requests = {name: request("decode", 40, request_id=name, transfer_id=name * 32) for name in "abcd"}
-    for req in requests.values():
-        engine.side.add_request(req)
+    requests = {name: engine.asked(request_id=name, transfer_id=name * 32) for name in "abcd"}
     for name in "abc":
         engine.admit(requests[name])
     engine.side.allocated(requests["d"], [[]], 0)
@@ -313,8 +295,7 @@ def test_every_transfer_ends_in_exactly_one_way(engine: Engine) -> None:
 
 def test_a_loaded_request_is_timed_until_the_step_that_first_schedules_it(engine: Engine) -> None:
     """Later steps change nothing; a step before the KV came would not have counted."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     engine.admit(req)
     engine.side.take_step(step_output(new=[("another", [9], 0, 1)]))
     ending = Ending(at_s=1.0, reserve_sent_s=0.5, committed=True, timings_s={"commit": 0.25}, pushing_s=0.125)
@@ -336,8 +317,7 @@ def test_a_loaded_request_is_timed_until_the_step_that_first_schedules_it(engine
 )
 def test_received_tokens_are_not_billed_as_cached(engine: Engine, local: int, remote: int, billed: int) -> None:
     """Cached is what D or P had in a prefix cache, however much KV came; a peer's number is never believed beyond the prompt."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     engine.admit(req, local_tokens=local)
     req.prefill_stats = stats = SimpleNamespace(num_local_cached_tokens=local, num_cached_tokens=40)
     ending = Ending(at_s=1.0, reserve_sent_s=0.5, committed=True, timings_s={}, pushing_s=0.1, cached_tokens=remote)
@@ -349,8 +329,7 @@ def test_received_tokens_are_not_billed_as_cached(engine: Engine, local: int, re
 
 def test_a_failed_receive_leaves_vllms_own_count(engine: Engine) -> None:
     """The prompt is scheduled anew, and vLLM counts anew; nothing that P said counts."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     engine.admit(req)
     req.prefill_stats = stats = SimpleNamespace(num_local_cached_tokens=0, num_cached_tokens=7)
 
@@ -361,8 +340,7 @@ def test_a_failed_receive_leaves_vllms_own_count(engine: Engine) -> None:
 
 def test_a_request_without_vllms_count_is_served(engine: Engine) -> None:
     """An older vLLM has no such count."""
-    req = request("decode", 40)
-    engine.side.add_request(req)
+    req = engine.asked()
     engine.admit(req)
 
     engine.side.update(DecodeReport(), {"r1"})

@@ -1,6 +1,7 @@
 """The prefill node's scheduler side: what the workers are told about each step."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,15 +23,17 @@ class Changing(Adapters):
         return f"{adapter.lora_name} {self.changed}"
 
 
-def scheduler() -> PrefillScheduler:
-    """A prefill node's scheduler side."""
-    return PrefillScheduler(SECRET, BLOCK_TOKENS)
+def scheduler(*arrived: Any) -> PrefillScheduler:
+    """A prefill node's scheduler side at which these requests have arrived."""
+    side = PrefillScheduler(SECRET, BLOCK_TOKENS)
+    for each in arrived:
+        side.add_request(each)
+    return side
 
 
 def test_a_prompt_in_one_chunk_is_ready_as_a_whole() -> None:
     """The last, partly filled block is pushed with the final chunk."""
-    side = scheduler()
-    side.add_request(request("prefill", 40))
+    side = scheduler(request("prefill", 40))
 
     step = side.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
 
@@ -41,8 +44,7 @@ def test_a_prompt_in_one_chunk_is_ready_as_a_whole() -> None:
 
 def test_a_partial_block_at_a_chunk_boundary_waits_until_it_is_complete() -> None:
     """I1: 24 of 40 tokens complete one block of 16, the second is being filled."""
-    side = scheduler()
-    side.add_request(request("prefill", 40))
+    side = scheduler(request("prefill", 40))
 
     first = side.take_step(step_output(new=[("r1", [5, 6], 0, 24)]))
     second = side.take_step(step_output(cached=[("r1", [7], 24, 16)]))
@@ -54,8 +56,7 @@ def test_a_partial_block_at_a_chunk_boundary_waits_until_it_is_complete() -> Non
 
 def test_prefix_hit_blocks_are_ready_with_the_step_that_first_schedules_them() -> None:
     """E5: the hit's blocks are named in the first step, ready with its events and not before."""
-    side = scheduler()
-    side.add_request(request("prefill", 40))
+    side = scheduler(request("prefill", 40))
 
     step = side.take_step(step_output(new=[("r1", [1, 2, 9], 32, 8)]))
 
@@ -64,32 +65,20 @@ def test_prefix_hit_blocks_are_ready_with_the_step_that_first_schedules_them() -
 
 def test_a_finished_prompt_keeps_its_blocks() -> None:
     """A request whose first token was its last leaves a complete prompt, which the workers must be told to hold."""
-    side = scheduler()
     prompt = request("prefill", 16)
-    side.add_request(prompt)
+    side = scheduler(prompt)
     side.take_step(step_output(new=[("r1", [5], 0, 16)]))
 
     assert side.finish_request(prompt, aborted=False) is True
     assert side.take_step(step_output()).holds == ["r1"]
 
 
-def test_an_aborted_prompt_gives_its_blocks_back_and_voids_the_epoch() -> None:
-    """I2: nothing of it may be committed any more, and vLLM frees the blocks at once."""
-    side = scheduler()
+@pytest.mark.parametrize("scheduled", [24, 40], ids=["the first chunk", "the last one"])
+def test_an_aborted_prompt_gives_its_blocks_back_and_voids_the_epoch(scheduled: int) -> None:
+    """I2: nothing of it may be committed any more, however much of it was scheduled: vLLM frees the blocks at once."""
     prompt = request("prefill", 40)
-    side.add_request(prompt)
-    side.take_step(step_output(new=[("r1", [5, 6], 0, 24)]))
-
-    assert side.finish_request(prompt, aborted=True) is False
-    assert side.take_step(step_output()).voids == [("r1", "aborted")]
-
-
-def test_an_abort_after_the_last_chunk_was_scheduled_voids_too() -> None:
-    """The blocks are freed by vLLM, so a complete prompt that is aborted must not be committed either."""
-    side = scheduler()
-    prompt = request("prefill", 16)
-    side.add_request(prompt)
-    side.take_step(step_output(new=[("r1", [5], 0, 16)]))
+    side = scheduler(prompt)
+    side.take_step(step_output(new=[("r1", [5, 6], 0, scheduled)]))
 
     assert side.finish_request(prompt, aborted=True) is False
     assert side.take_step(step_output()).voids == [("r1", "aborted")]
@@ -97,9 +86,8 @@ def test_an_abort_after_the_last_chunk_was_scheduled_voids_too() -> None:
 
 def test_a_prompt_aborted_while_it_queued_is_abandoned_by_name() -> None:
     """D may have reserved blocks for it, and would wait for a prompt that never starts."""
-    side = scheduler()
     prompt = request("prefill", 40)
-    side.add_request(prompt)
+    side = scheduler(prompt)
 
     assert side.finish_request(prompt, aborted=True) is False
 
@@ -111,8 +99,7 @@ def test_a_prompt_aborted_while_it_queued_is_abandoned_by_name() -> None:
 @pytest.mark.parametrize("among", ["cached", "new"])
 def test_a_preempted_prompt_is_voided_in_the_step_that_may_reuse_its_blocks(among: str) -> None:
     """E7: and its second run, which the V2 runner has among new requests, is an ordinary one, whose blocks are not pushed."""
-    side = scheduler()
-    side.add_request(request("prefill", 40))
+    side = scheduler(request("prefill", 40))
     side.take_step(step_output(new=[("r1", [5, 6], 0, 24)]))
 
     step = side.take_step(step_output(new=[], preempted={"r1"}))
@@ -186,8 +173,7 @@ def test_a_prompt_that_stands_twice_in_a_batch_is_transferred_once() -> None:
 
 def test_a_prompt_says_how_much_of_it_was_cached() -> None:
     """What the prefix cache held when the prompt was first scheduled; later chunks are work that was done."""
-    side = scheduler()
-    side.add_request(request("prefill", 60))
+    side = scheduler(request("prefill", 60))
 
     first = side.take_step(step_output(new=[("r1", [1, 2, 9], 32, 8)]))
     second = side.take_step(step_output(cached=[("r1", [10], 40, 20)]))
@@ -215,8 +201,7 @@ def test_an_adapter_that_changed_in_the_queue_has_its_prompt_given_up() -> None:
 
 def test_a_prompt_for_a_node_of_another_size_is_given_up_at_once() -> None:
     """The proxy's knowledge is older than this process: whoever waits on the decode node is told."""
-    side = scheduler()
-    side.add_request(request("prefill", 40, grids=Grids(prefill=Grid(tp=2))))
+    side = scheduler(request("prefill", 40, grids=Grids(prefill=Grid(tp=2))))
 
     step = side.take_step(step_output(new=[("r1", [5, 6, 7], 0, 40)]))
 

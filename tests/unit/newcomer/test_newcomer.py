@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.newcomer.figures import table
-from tests.newcomer.journey import Journey, Step, parts, wrong
+from tests.newcomer.journey import wrong
 from tests.newcomer.readme import README, ReadmeError, commands
 
 TEXT = """# B
@@ -74,21 +73,6 @@ def test_a_readme_that_lacks_a_command_is_named(there: str, not_there: str, word
         commands(TEXT.replace(there, not_there))
 
 
-def test_the_way_to_serving_is_divided_by_what_the_set_up_says() -> None:
-    """A step lasts until the next one begins; lines between do not count."""
-    lines = [
-        (11.0, "setup: installing torch==2"),
-        (12.0, "something"),
-        (15.0, "setup: installing the pinned packages; a while"),
-        (40.0, "setup: done: x"),
-        (50.0, "Serving baton-embedded"),
-    ]
-
-    steps = [(step.name, step.seconds) for step in parts(10.0, lines)]
-
-    assert steps == [("start", 1.0), ("torch", 4.0), ("the other packages", 25.0), ("start", 10.0)]
-
-
 @pytest.mark.parametrize(
     ("answer", "word"),
     [
@@ -103,26 +87,3 @@ def test_an_answer_counts_if_it_came_over_both_nodes(answer: str, word: str) -> 
     """Anything else is named."""
     assert word in wrong(answer)
     assert bool(word) == bool(wrong(answer))
-
-
-def test_walks_stand_side_by_side() -> None:
-    """Steps of one name are one row, a step that a walk did not have is a dash, and sums stand below."""
-    first = [Step(name="clone", seconds=1.0), Step(name="start", seconds=0.5), Step(name="torch", seconds=9.0)]
-    first += [Step(name="start", seconds=20.0), Step(name="first answer", seconds=0.25)]
-    cold = Journey(
-        first=first, more=[Step(name="start", seconds=30.0), Step(name="first answer", seconds=1.0)], received_mib=700
-    )
-    warm = Journey(first=[first[0], first[3]], more=[], received_mib=0)
-
-    rows = table([("cold", cold), ("warm", warm)]).splitlines()
-
-    assert rows[0] == "| seconds | cold | warm |"
-    assert rows[2:] == [
-        "| clone | 1.0 | 1.0 |",
-        "| torch | 9.0 | – |",
-        "| start | 20.5 | 20.0 |",
-        "| first answer | 0.2 | – |",
-        "| **an empty folder to the first answer** | **31** | **21** |",
-        "| 2P2D, from the command to its first answer | 31 | 0 |",
-        "| received up to the first answer, MiB | 700 | 0 |",
-    ]

@@ -63,19 +63,6 @@ def test_a_stream_waits_for_an_event_of_another(seed: int) -> None:
     assert log == ["a", "b", "c"]
 
 
-def test_an_event_that_was_never_recorded_has_completed() -> None:
-    """As in torch: nothing to wait for, on either side."""
-    device, log = FakeDevice(1, Run.ON_WAIT), list[str]()
-    stream, event = device.stream(), device.event()
-
-    event.wait(stream)
-    launch(stream, log, "a")
-    event.synchronize()
-
-    assert event.query()
-    assert log == []
-
-
 def order_of(seed: int) -> str:
     """The order in which two streams with two kernels each run."""
     device, log = FakeDevice(seed, Run.ON_WAIT), list[str]()
@@ -98,21 +85,6 @@ def in_thread(function: Callable[[], None]) -> threading.Thread:
     thread = threading.Thread(target=function, name="waiter", daemon=True)
     thread.start()
     return thread
-
-
-def test_who_waits_blocks_until_time_is_advanced() -> None:
-    """`ON_ADVANCE`: a wait by itself makes nothing run."""
-    device, log = FakeDevice(1, Run.ON_ADVANCE), list[str]()
-    stream = device.stream()
-    launch(stream, log, "a")
-    waiter = in_thread(stream.record_event().synchronize)
-    waiter.join(0.02)
-
-    assert waiter.is_alive()
-    device.advance(2)
-    waiter.join(5)
-    assert not waiter.is_alive()
-    assert (log, device.waits) == (["a"], {"waiter": 1})
 
 
 def test_a_worker_thread_runs_what_is_queued() -> None:
@@ -166,17 +138,3 @@ def test_a_lost_device_ends_the_waits_for_it() -> None:
     assert raised == ["it fell off the bus"]
     done.synchronize()
     assert device.advance() == 0
-
-
-def test_a_closed_device_drops_what_has_not_run() -> None:
-    """Closing is idempotent and waits for the kernel that runs."""
-    device, log = FakeDevice(1, Run.ON_WAIT), list[str]()
-    stream = device.stream()
-    launch(stream, log, "a")
-
-    device.close()
-    device.close()
-
-    with pytest.raises(DeviceError, match="closed"):
-        stream.synchronize()
-    assert log == []

@@ -1,7 +1,5 @@
 """The late device ends each operation when a real one would at the earliest, and charges waits and launches for it."""
 
-import queue
-import threading
 from collections.abc import Callable
 from functools import partial
 from math import inf
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.late_device import DeviceError, LateDevice, LateEvent, LateTorch
-from tests.support.virtual_host import RealHost, StuckError, VirtualHost, VirtualQueue
+from tests.support.virtual_host import RealHost, VirtualHost
 
 MS = 1e-3
 
@@ -40,21 +38,6 @@ def test_late_device_launches_run_ahead_of_execution() -> None:
         assert first.elapsed_time(events[-1]) == pytest.approx(100 + 10 / 32)
         assert instant(host, begun) == pytest.approx(50 + 10 / 32 + 0.05)
         assert device.waits.total() == 1
-
-
-def test_late_device_streams_compute_in_turn_and_copy_beside() -> None:
-    """One compute engine for all streams; a copy needs an engine of its own, one per direction."""
-    with VirtualHost() as host:
-        device = LateDevice(host, launch_s=0, record_s=0, copy_bytes_per_s=1e9)
-        one, two, copies = (device.stream(blocking=False) for _ in range(3))
-        start = one.record_event()
-        one.launch(cost_s=2 * MS)
-        two.launch(cost_s=3 * MS)
-        copies.copy(4_000_000, "to host")
-        copies.copy(1_000_000, "to device")
-
-        ends = [start.elapsed_time(stream.record_event()) for stream in (one, two, copies)]
-        assert ends == pytest.approx([2, 5, 5])
 
 
 @pytest.mark.parametrize(("blocking", "expected_ms"), [(True, 12), (False, 2)])
@@ -137,36 +120,6 @@ def test_late_device_that_hangs_lets_a_wait_hang_until_it_is_lost() -> None:
             done.query()
 
 
-def test_late_device_shows_a_kernels_fault_at_the_next_look() -> None:
-    """As a real one's; from then on every look raises."""
-    with VirtualHost() as host:
-        device = LateDevice(host)
-        stream = device.stream()
-        stream.launch(list[int]().pop, cost_s=1 * MS)
-
-        for _ in range(2):
-            with pytest.raises(DeviceError, match="a kernel failed: pop from empty list"):
-                stream.synchronize()
-
-
-def test_late_device_runs_on_the_machines_clock_too() -> None:
-    """The same device under real threads: a wait ends behind its kernel."""
-    device, ran = LateDevice(RealHost(), launch_s=0), list[str]()
-    stream = device.stream()
-    stream.launch(lambda: ran.append("kernel"), cost_s=5 * MS)
-    event = stream.record_event()
-
-    def wait() -> None:
-        event.synchronize()
-        ran.append("waiter")
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    thread.join(10)
-
-    assert ran == ["kernel", "waiter"]
-
-
 @pytest.mark.parametrize("look", [LateEvent.query, LateEvent.synchronize])
 def test_late_device_has_run_what_an_event_says_it_has_passed(look: Callable[[LateEvent], bool | None]) -> None:
     """On the machine's clock, which goes on between two looks at it: the kernel has run, not only come to its end."""
@@ -243,13 +196,3 @@ def test_late_device_host_runs_foreign_code_on_its_clock() -> None:
         return instants
 
     assert seen() == seen() == [3.0, 8.0, 13.0]
-
-
-def test_late_device_host_says_when_nothing_will_happen_any_more() -> None:
-    """A test that would hang ends with a sentence, and threads that are left end with the host."""
-    with VirtualHost() as host:
-        host.thread(VirtualQueue(host).get).start()
-        with pytest.raises(StuckError, match="every thread waits for another one"):
-            VirtualQueue(host).get()
-        with pytest.raises(queue.Empty):
-            VirtualQueue(host).get(timeout=1)

@@ -27,17 +27,3 @@ def test_impossible_cases_are_left_out_and_the_other_pairs_are_not() -> None:
     lost = {("a", "2", "c", value) for value in "123"}
     wanted = {(x, a, y, b) for x, y in combinations(AXES, 2) for a, b in product(AXES[x], AXES[y])}
     assert pairs(cases) == wanted - lost
-
-
-def test_a_value_that_needs_another_is_not_lost() -> None:
-    """`usage` makes sense in a stream only."""
-    axes = {"stream": ["no", "yes"], "usage": ["no", "yes"], "n": ["1", "2"]}
-    cases = pairwise(axes, lambda case: case["stream"] == "yes" or case["usage"] == "no")
-
-    assert {(case["usage"], case["n"]) for case in cases} == {("no", "1"), ("no", "2"), ("yes", "1"), ("yes", "2")}
-    assert all(case["stream"] == "yes" for case in cases if case["usage"] == "yes")
-
-
-def test_the_same_cases_come_each_time() -> None:
-    """A failing case can be run again."""
-    assert pairwise(AXES) == pairwise(AXES)

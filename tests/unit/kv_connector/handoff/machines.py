@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from baton.contracts.node_info import Fingerprint
 from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.incoming import BlockReservation, Resolved
 from baton.kv_connector.handoff.outgoing import Prompt, Push
 from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.settings import HandoffSettings
 from baton.kv_connector.protocol.messages import Body, Hello, Message, Rank
+from tests.support.described import fingerprint
 
 P, D = 11, 21  # incarnations
 PEER = "tcp://p:1"
@@ -20,16 +20,7 @@ WISH = BlockReservation(tokens=40, first_token=0, blocks=[[4, 5, 6]], prompt_has
 
 def hello(node: str = "p") -> Hello:
     """Make an introduction."""
-    fingerprint = Fingerprint(
-        weights="w",
-        dtype="float32",
-        kv_cache_dtype="auto",
-        quantization="",
-        rope="",
-        attention="",
-        block_size_tokens=16,
-    )
-    return Hello(node=node, rank=Rank(), fingerprint=fingerprint, regions=[])
+    return Hello(node=node, rank=Rank(), fingerprint=fingerprint(), regions=[])
 
 
 def make_producer(incarnation: int = P, layers: int = 2, refuse: str = "") -> Producer:

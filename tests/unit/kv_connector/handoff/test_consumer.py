@@ -283,21 +283,6 @@ def test_a_second_request_with_a_transfer_id_computes_alone() -> None:
     assert pair.d.transfers["t"].request_id == "d-t"
 
 
-def test_watched_transfers_are_announced_together() -> None:
-    """One beat per peer and step lists everything that is open."""
-    pair = Pair()
-    pair.watch("s")
-    for name in ("t", "u"):
-        pair.d.watch(name, f"d-{name}", PEER, 0.0)
-    assert not pair.d.outbox
-
-    pair.d.announce()
-    pair.d.announce()
-
-    [(_, message)] = pair.d.outbox
-    assert message.body == Beat(open=[OpenEpoch(name, 0) for name in "stu"])
-
-
 def test_a_peer_that_was_forgotten_is_not_announced_to() -> None:
     """It fell silent between the watch and the announcement."""
     pair = Pair()
@@ -633,21 +618,6 @@ def test_a_restarted_peer_makes_reserved_epochs_dirty() -> None:
     assert pair.d.transfers["u"].phase is Phase.WATCHING
     assert pair.d.sessions[PEER].peer == 12
     assert "u" in pair.p.transfers
-
-
-def test_a_restarted_peer_serves_again() -> None:
-    """Nothing else needs a restart."""
-    pair = reserved()
-    pair.p = make_producer(incarnation=12)
-    pair.after(0.5)
-    pair.d.engine_added(0, "fresh")
-
-    pair.start("u")
-    pair.reserve("u", epoch=2)
-    pair.write("u")
-    pair.push()
-
-    assert [(r.transfer_id, r.ok) for r in pair.resolved()] == [("t", False), ("u", True)]
 
 
 def test_a_restarted_decode_rank_is_a_new_peer() -> None:

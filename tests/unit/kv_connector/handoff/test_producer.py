@@ -14,7 +14,6 @@ from baton.kv_connector.protocol.messages import (
     Introduce,
     Message,
     OpenEpoch,
-    Refuse,
     Reserve,
     Revoke,
     SampledToken,
@@ -38,6 +37,13 @@ def outcome(pair: Pair) -> Commit | Fail:
     return pair.p.ended[-1][1]
 
 
+def committed(pair: Pair) -> Commit:
+    """The last outcome, which is a commit."""
+    commit = outcome(pair)
+    assert isinstance(commit, Commit)
+    return commit
+
+
 def reserved() -> Pair:
     """Both sides know the transfer; nothing is written yet."""
     pair = Pair()
@@ -53,8 +59,7 @@ def test_commit_follows_the_last_push() -> None:
 
     pair.push()
 
-    commit = outcome(pair)
-    assert isinstance(commit, Commit)
+    commit = committed(pair)
     assert (commit.epoch, commit.tokens, commit.prompt_hash) == (1, 40, HASH)
     assert set(commit.timings_s) == {
         "scheduled",
@@ -77,8 +82,7 @@ def test_a_commit_says_how_much_of_the_prompt_was_cached() -> None:
 
     pair.push()
 
-    commit = outcome(pair)
-    assert isinstance(commit, Commit)
+    commit = committed(pair)
     assert commit.cached_tokens == 16
 
 
@@ -98,9 +102,8 @@ def test_a_commit_says_how_long_something_was_being_pushed() -> None:
     pair.p.push_begun(third, 6.0)
     pair.p.push_done(third, True, 6.5)
 
-    commit = outcome(pair)
+    commit = committed(pair)
 
-    assert isinstance(commit, Commit)
     assert commit.pushing_s == 3.5
     assert {name: commit.timings_s[name] for name in ("first_push", "last_push", "commit")} == {
         "first_push": 1.0,
@@ -514,21 +517,6 @@ def test_another_epoch_does_not_touch_the_reserved_one(ask: Callable[[int], Revo
     assert answers[0] == Fail(transfer_id="t", epoch=2, dirty=False, reason="another epoch is reserved")
 
 
-def test_a_beat_repeats_what_was_missed() -> None:
-    """A lost commit comes with the answer to the next beat."""
-    pair = reserved()
-    pair.write()
-    pair.loses = lambda body: isinstance(body, Commit)
-    pair.push()
-    assert not pair.resolved()
-
-    pair.loses = lambda _: False
-    pair.after(0.5)
-
-    assert [resolved.ok for resolved in pair.resolved()] == [True]
-    assert pair.d.closed == ["d-t"]
-
-
 def test_what_a_beat_leaves_out_is_ended() -> None:
     """D does not want it any more, however we missed that."""
     pair = reserved()
@@ -588,18 +576,6 @@ def test_a_stranger_is_asked_to_introduce_itself() -> None:
 
     assert [(m.receiver, m.body) for _, m in pair.p.outbox] == [(22, Introduce()), (D, Introduce())]
     assert "t" in pair.p.transfers
-
-
-def test_a_pair_that_does_not_fit_is_refused() -> None:
-    """The reason goes to D; nothing else is heard from it."""
-    pair = Pair(producer=make_producer(refuse="other weights"))
-
-    pair.reserve()
-    pair.to_p(Beat(open=[OpenEpoch("t", 0)]))
-
-    assert pair.heard_of(Refuse) == [Refuse(reason="other weights")]
-    assert [resolved.reason for resolved in pair.resolved()] == ["refused: other weights"]
-    assert not pair.p.transfers
 
 
 def test_the_introduction_of_a_decode_rank_is_kept() -> None:
@@ -799,8 +775,7 @@ def test_commit_waits_for_the_first_token_and_carries_it() -> None:
     pair.p.first_token("p-t", SampledToken(id=7), 0.0)
     pair.p.first_token("p-t", SampledToken(id=8), 0.0)
 
-    commit = outcome(pair)
-    assert isinstance(commit, Commit)
+    commit = committed(pair)
     assert commit.first == SampledToken(id=7)
 
 
@@ -814,8 +789,7 @@ def test_a_token_that_comes_before_the_last_push_waits_for_it() -> None:
     pair.write()
     pair.push()
 
-    commit = outcome(pair)
-    assert isinstance(commit, Commit)
+    commit = committed(pair)
     assert commit.first == SampledToken(id=7)
 
 
@@ -825,8 +799,7 @@ def test_a_prompt_that_has_ended_commits_without_a_token() -> None:
 
     pair.p.hold("p-t", 0.0)
 
-    commit = outcome(pair)
-    assert isinstance(commit, Commit)
+    commit = committed(pair)
     assert commit.first is None
 
 
@@ -838,6 +811,5 @@ def test_a_token_that_nobody_asked_for_is_not_sent() -> None:
     pair.write()
     pair.push()
 
-    commit = outcome(pair)
-    assert isinstance(commit, Commit)
+    commit = committed(pair)
     assert commit.first is None

@@ -4,7 +4,6 @@ import msgspec
 import pytest
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
-from baton.contracts.node_info import Fingerprint, RegionInfo
 from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES
 from baton.kv_connector.errors import ProtocolError, VersionError
 from baton.kv_connector.protocol.messages import (
@@ -16,42 +15,16 @@ from baton.kv_connector.protocol.messages import (
     Commit,
     Envelope,
     Fail,
-    Hello,
     Introduce,
     Message,
     OpenEpoch,
-    Rank,
     Refuse,
     Reserve,
     Revoke,
-    Started,
     decode,
     encode,
 )
-
-FINGERPRINT = Fingerprint(
-    weights="w",
-    dtype="float32",
-    kv_cache_dtype="auto",
-    quantization="",
-    rope="r",
-    attention="cpu",
-    block_size_tokens=16,
-)
-REGION = RegionInfo(name="k", layer=0, base_addr=1 << 47, block_bytes=64, stride_bytes=64, num_blocks=9)
-BODIES: list[Body] = [
-    Hello(node="d", rank=Rank(tp=1, tp_size=2), fingerprint=FINGERPRINT, regions=[REGION]),
-    Refuse(reason="other weights"),
-    Introduce(),
-    Beat(open=[OpenEpoch("t", 1), OpenEpoch("u", 0)]),
-    Started(transfer_id="t", tokens=40),
-    Reserve(transfer_id="t", epoch=1, engine="h:1", tokens=40, first_token=16, blocks=[[2, 0]], prompt_hash=b"\0\xff"),
-    Revoke(transfer_id="t", epoch=1),
-    Commit(
-        transfer_id="t", epoch=1, tokens=40, prompt_hash=b"h", timings_s={"commit": 0.5}, pushing_s=0.25, digests=b"d"
-    ),
-    Fail(transfer_id="t", epoch=1, dirty=True, reason="a push failed"),
-]
+from tests.support.golden_wire.examples import BODIES, FINGERPRINT, REGION
 
 
 def frame(body: object, **envelope: object) -> bytes:
@@ -60,7 +33,7 @@ def frame(body: object, **envelope: object) -> bytes:
     return msgspec.msgpack.encode(fields | {"body": body} | envelope)
 
 
-@pytest.mark.parametrize("body", BODIES, ids=lambda body: type(body).__name__)
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 def test_a_message_survives_the_wire(body: Body) -> None:
     """Every kind of message comes out as it went in."""
     message = Message(sender=2**63 - 1, receiver=0, seq=7, body=body)
@@ -116,7 +89,7 @@ def test_an_envelope_names_both_processes() -> None:
 
 def frame_of(kind: str, **fields: object) -> bytes:
     """A frame with one of `BODIES`, some of its fields replaced."""
-    plain = next(msgspec.to_builtins(body) for body in BODIES if type(body).__name__ == kind)
+    plain = next(msgspec.to_builtins(body) for body in BODIES.values() if type(body).__name__ == kind)
     return frame(plain | fields)
 
 

@@ -5,18 +5,9 @@ import logging
 import pytest
 
 from baton.kv_connector.telemetry.refusals import LOG_EVERY_S, MAX_DETAIL_CHARS, Refusals, Refused
+from tests.support.clock import Clock
 
 LOGGER = logging.getLogger("tests.refusals")
-
-
-class Clock:
-    """Time as the test says."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_every_refusal_is_counted_by_kind() -> None:
@@ -43,7 +34,7 @@ def test_a_flood_is_one_line_per_kind_and_interval(caplog: pytest.LogCaptureFixt
         "refused 1 × version, the last: ",
     ]
 
-    clock.now += LOG_EVERY_S
+    clock.now_s += LOG_EVERY_S
     refusals.count(Refused.MALFORMED, "more rubbish")
 
     assert caplog.records[-1].getMessage() == "refused 1000 × malformed, the last: more rubbish"

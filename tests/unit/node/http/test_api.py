@@ -98,6 +98,14 @@ async def describe(api: NodeApi, app: object = None) -> dict[str, Any]:
     return cast("dict[str, Any]", json.loads(exchange.body))
 
 
+def vllm_app(served_model_name: list[str] | None, data_parallel_size: int = 4, **more: Any) -> Any:
+    """What vLLM's server keeps in its application."""
+    parallel = SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=data_parallel_size)
+    config = SimpleNamespace(parallel_config=parallel, model_config=SimpleNamespace(max_model_len=4096))
+    arguments = SimpleNamespace(served_model_name=served_model_name, model="/m")
+    return SimpleNamespace(state=SimpleNamespace(args=arguments, vllm_config=config), **more)
+
+
 @pytest.mark.parametrize("path", [NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH])
 @pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
 async def test_a_wrong_token_is_turned_away(path: str, token: str) -> None:
@@ -136,15 +144,7 @@ async def test_a_decode_node_has_no_control_address() -> None:
 
 async def test_a_node_starts_until_all_of_its_engines_are_there() -> None:
     """A request for the rank of an engine that has not announced itself would go astray."""
-    two = SimpleNamespace(
-        state=SimpleNamespace(
-            args=SimpleNamespace(served_model_name=["m"], model="m"),
-            vllm_config=SimpleNamespace(
-                model_config=SimpleNamespace(max_model_len=1),
-                parallel_config=SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=2),
-            ),
-        )
-    )
+    two = vllm_app(["m"], data_parallel_size=2)
 
     early = await describe(node_api(FakeConnector(WORKER)), two)
     late = await describe(node_api(FakeConnector(WORKER, {"engines": 2, "control_addresses": ["a,b", "c,d"]})), two)
@@ -278,14 +278,6 @@ async def test_a_decode_nodes_records_come_from_its_scheduler() -> None:
     assert [event["name"] for event in json.loads(exchange.body) if event["ph"] == "X"] == ["allocation"]
 
 
-def vllm_app(served_model_name: list[str] | None) -> object:
-    """What vLLM's server keeps in its application."""
-    parallel = SimpleNamespace(tensor_parallel_size=2, pipeline_parallel_size=1, data_parallel_size=4)
-    config = SimpleNamespace(parallel_config=parallel, model_config=SimpleNamespace(max_model_len=4096))
-    arguments = SimpleNamespace(served_model_name=served_model_name, model="/m")
-    return SimpleNamespace(state=SimpleNamespace(args=arguments, vllm_config=config))
-
-
 @pytest.mark.parametrize(("names", "served"), [(None, ["/m"]), (["a", "b"], ["a", "b"])])
 async def test_what_vllm_knows_best_comes_from_vllm(names: list[str] | None, served: list[str]) -> None:
     """Names, greatest length and ranks are read after all flags and defaults."""
@@ -300,7 +292,7 @@ async def test_adapters_loaded_at_run_time_are_served_models() -> None:
     """The proxy knows no other names than those."""
     app = vllm_app(["a"])
     loaded = {"poet": SimpleNamespace(lora_path="/poet", base_model_name=None)}
-    app.state.openai_serving_models = SimpleNamespace(lora_requests=loaded)  # type: ignore[attr-defined]
+    app.state.openai_serving_models = SimpleNamespace(lora_requests=loaded)
     said = await describe(node_api(FakeConnector(WORKER)), app)
 
     assert said["served_models"] == ["a", "poet"]
@@ -349,14 +341,7 @@ async def test_refusals_of_all_parts_are_added_up() -> None:
 def test_a_node_says_which_routes_its_server_has() -> None:
     """Each once, whatever its methods; what has no path is no route."""
     route, other = SimpleNamespace(path="/tokenize"), SimpleNamespace(path="/v1/embeddings")
-    state = SimpleNamespace(
-        args=SimpleNamespace(served_model_name=["m"], model="m"),
-        vllm_config=SimpleNamespace(
-            parallel_config=SimpleNamespace(tensor_parallel_size=1, pipeline_parallel_size=1, data_parallel_size=1),
-            model_config=SimpleNamespace(max_model_len=9),
-        ),
-    )
-    app = SimpleNamespace(state=state, routes=[other, route, route, SimpleNamespace()])
+    app = vllm_app(["m"], routes=[other, route, route, SimpleNamespace()])
 
     assert engine_facts({"app": app}).routes == ["/tokenize", "/v1/embeddings"]
 

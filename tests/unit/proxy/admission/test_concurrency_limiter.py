@@ -7,19 +7,9 @@ import pytest
 
 from baton.proxy.admission.concurrency_limiter import ConcurrencyLimiter, Ticket
 from baton.proxy.errors import OverloadedError, ProxyError, Refusal, TooManyRequestsError
+from tests.support.clock import Clock
 
 pytestmark = pytest.mark.timeout(10)  # a request that is let into the queue by mistake would wait for ever
-
-
-class Clock:
-    """Time that a test turns on."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        """Now."""
-        return self.now_s
 
 
 def make(clock: Clock | None = None, *, inside: int = 2, waiting: int = 3, each: int = 3) -> ConcurrencyLimiter:

@@ -8,18 +8,9 @@ from baton.proxy.auth.account import Account
 from baton.proxy.auth.counts import Counts
 from baton.proxy.auth.errors import Denial, InvalidKeyError, KeyLimitError, ModelNotAllowedError
 from baton.proxy.auth.key_file import Key
+from tests.support.clock import Clock
 
 KEY = Key(name="a", digests=(b"",))
-
-
-class Clock:
-    """Both clocks."""
-
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        """Tell the time."""
-        return self.now_s
 
 
 @pytest.fixture

@@ -6,27 +6,9 @@ from typing import cast
 import pytest
 
 from baton.proxy.http_server.stall_watchdog import StallWatchdog
+from tests.support.fake_transport import Transport
 
 TIMEOUT_S = 0.05
-
-
-class Transport:
-    """As much of a transport as a watch needs."""
-
-    def __init__(self) -> None:
-        self.unread_bytes = 100
-        self.aborted = False
-
-    def get_write_buffer_size(self) -> int:
-        """What was not read."""
-        return self.unread_bytes
-
-    def get_extra_info(self, _name: str) -> None:
-        """No socket."""
-
-    def abort(self) -> None:
-        """Cut."""
-        self.aborted = True
 
 
 def watch(transport: Transport) -> tuple[StallWatchdog, list[bool]]:
@@ -40,7 +22,7 @@ def watch(transport: Transport) -> tuple[StallWatchdog, list[bool]]:
 
 async def test_a_client_that_reads_nothing_is_dropped_once() -> None:
     """Whoever has to know is told before the connection is cut."""
-    transport = Transport()
+    transport = Transport(unread_bytes=100)
     made, dropped = watch(transport)
     made.start()
     made.start()
@@ -53,7 +35,7 @@ async def test_a_client_that_reads_nothing_is_dropped_once() -> None:
 @pytest.mark.parametrize("reads", ["a little", "everything"])
 async def test_a_client_that_reads_is_not(reads: str) -> None:
     """One byte each time will do."""
-    transport = Transport()
+    transport = Transport(unread_bytes=100)
     made, _ = watch(transport)
     made.start()
     for _ in range(8):
@@ -67,7 +49,7 @@ async def test_a_client_that_reads_is_not(reads: str) -> None:
 
 async def test_a_watch_that_was_stopped_drops_nobody() -> None:
     """The client has read enough for us to write on."""
-    transport = Transport()
+    transport = Transport(unread_bytes=100)
     made, _ = watch(transport)
     made.start()
     made.stop()

@@ -7,18 +7,9 @@ from baton.proxy.nodes.circuit_breaker import (
     BreakerSettings,
     BreakerState,
 )
+from tests.support.clock import Clock
 
 SETTINGS = BreakerSettings(failures=3, failure_share=0.5, window_s=10.0, open_s=2.0)
-
-
-class Clock:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class Judged:

@@ -3,17 +3,8 @@ import pytest
 from baton.proxy.errors import FailureKind
 from baton.proxy.planning.retry_budget import FLOOR_PER_S, RetryBudget
 from baton.proxy.planning.retry_policy import MIN_LEFT_S, History, RetryDenial, RetryPolicy
+from tests.support.clock import Clock
 from tests.unit.proxy.members import node
-
-
-class Clock:
-    """Seconds, set by hand."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def spend_all(budget: RetryBudget) -> int:
