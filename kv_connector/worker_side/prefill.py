@@ -222,8 +222,8 @@ class PrefillWorker:
             self._producer.receive(peer, message, time.monotonic())
             self._flush()
         self._sender.wake()
-        if isinstance(message, Reserve | Revoke):  # the latter: it needs nothing, or recomputes
-            self._outcomes.send_reserved(transfer_id_of_flow(message.transfer_id))
+        if isinstance(message.body, Reserve | Revoke):  # the latter: it needs nothing, or recomputes
+            self._outcomes.send_reserved(transfer_id_of_flow(message.body.transfer_id))
 
     def on_tick(self) -> None:
         """Time passes."""

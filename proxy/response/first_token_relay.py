@@ -49,7 +49,7 @@ class FirstTokenRelay:
         why_not = self._stream.why_not_relayed
         if not why_not and not plan.first_token:
             why_not = "nodes"
-        self._client.record.first_token = why_not or "relayed"
+        self._client.record.first_token = why_not or "late"  # until it is there
         if why_not or self.has_begun or self._stream.went_on:
             return False
         self._stream.begin_prefill()
@@ -61,6 +61,7 @@ class FirstTokenRelay:
         if not passed:
             return
         self.began_s = self.began_s or perf_counter()
+        self._client.record.first_token = "relayed"
         if self._client.record.status:
             await self._client.relay(passed)
         else:
