@@ -27,7 +27,8 @@ def wanted_logprobs(request: "Request") -> int | None:
 
 
 def _num_logprobs(sampling: "SamplingParams") -> int | None:
-    return sampling.num_logprobs if hasattr(sampling, "num_logprobs") else sampling.logprobs
+    wanted: int | None = sampling.num_logprobs if hasattr(sampling, "num_logprobs") else sampling.logprobs
+    return wanted
 
 
 def may_start(request: "Request", token: SampledToken, vocab_size: int) -> bool:

@@ -159,7 +159,7 @@ def test_tokens_that_the_client_has_come_with_logprobs_if_any_are_asked_for(aske
     """VLLM's server reads them with each token; their values are not looked at."""
     request = SimpleNamespace(sampling_params=sampling(**asked))
 
-    assert tokens_of_client(request, (5, 9)) == [  # type: ignore[arg-type]
+    assert tokens_of_client(request, (5, 9)) == [
         SampledToken(id=one, logprob_ids=(one,) * width, logprobs=(0.0,) * width, rank=1) for one in (5, 9)
     ]
 
