@@ -19,13 +19,14 @@ from baton.kv_connector.handoff.incoming import BlockReservation
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, Reserved, Watched
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states, have_windows
 from baton.kv_connector.scheduler_side.cached_token_usage import bill
-from baton.kv_connector.scheduler_side.first_token import may_start, objection, tokens_of_client
+from baton.kv_connector.scheduler_side.client_tokens import ClientTokens
+from baton.kv_connector.scheduler_side.first_token import may_start
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
-from baton.kv_connector.scheduler_side.ledger import ReservationLedger
+from baton.kv_connector.scheduler_side.ledger import ReservationLedger, by_place
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
 from baton.kv_connector.scheduler_side.shared_prompts import SharedPrompts
 from baton.kv_connector.scheduler_side.stalls import Stalls
-from baton.kv_connector.scheduler_side.start_tokens import refuse_to_start, start_at_once, start_with
+from baton.kv_connector.scheduler_side.start_tokens import start_with
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
 from baton.kv_connector.scheduler_side.tracked import State, Tracked
 from baton.kv_connector.scheduler_side.tracking import Failures, computed_by, is_named, params_of, wrong_grid
@@ -76,9 +77,6 @@ class DecodeScheduler:
         self._refusals = Refusals(logger)
         self._requests: dict[str, Tracked] = {}
         self._owners: dict[str, str] = {}  # transfer id → request id
-        self._started: dict[
-            str, str
-        ] = {}  # request id → transfer id, of those that start with tokens that the client has
         self._siblings = SharedPrompts(can_share=has_prefix_cache)
         self._stalls = Stalls(STALLED_S)
         self._ledger = ReservationLedger(grid.ranks)
@@ -97,6 +95,7 @@ class DecodeScheduler:
             "started": 0,  # with tokens that P has sampled, or that the client has
             "prompt_tokens_computed": 0,  # of all requests, as scheduled
         }
+        self._client_tokens = ClientTokens(self._refusals, self._totals, vocab_size, can_start=bool(self._sampling))
         self._outcomes = OutcomeSender(config.outcomes_path)
         self._idle_sleep = IdleSleep(wake_path(config.engine_dir))
 
@@ -110,12 +109,11 @@ class DecodeScheduler:
         """A request has arrived. Tell its prefill node that we care, so that it keeps the prompt for us."""
         self.integrity.request_arrived(request.request_id)
         params = params_of(request, "decode", self._secret, self._refusals)
-        if params is None or (params.start and not self._start(request, params)):
+        if params is None or (params.start and not self._client_tokens.start(request, params)):
             return  # an ordinary request; one that ends here
         if not params.peer:
             self._outcomes.send(params.transfer_id, "local", "")
-            return
-        if request.skip_reading_prefix_cache or not is_named(request):
+        if not params.peer or request.skip_reading_prefix_cache or not is_named(request):
             return  # it must compute its prompt itself
         adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
         transfer_id = params.transfer_of(prompt_hash(request))
@@ -137,21 +135,6 @@ class DecodeScheduler:
         self._timings.arrived(request.request_id, transfer_id, params.peer, tracked.since)
         self._totals["transfers"] += 1
         self._step.watched.append(Watched(transfer_id, request.request_id, peers, params.grids))
-
-    def _start(self, request: "Request", params: TransferParams) -> bool:
-        """Have a request start with the tokens that its client has; it must not start with any others."""
-        reason = objection(request, params, self._vocab_size)
-        if not self._sampling:
-            reason = "this engine does not start requests with tokens"
-        elif params.transfer_id in self._started.values():
-            reason = "it is one of several answers"
-        if reason:
-            self._refusals.count(Refused.START, f"{params.transfer_id}: {reason}")
-            refuse_to_start(request)
-            return False
-        self._started[request.request_id] = params.transfer_id
-        start_at_once(request, tokens_of_client(request, params.start), self._totals)
-        return True
 
     def match(self, request: "Request", num_computed_tokens: int) -> tuple[int | None, bool]:
         """How many tokens beyond the local prefix hit will come from P: `None` means ask again next step."""
@@ -195,7 +178,7 @@ class DecodeScheduler:
         first, stop = first_token // self._block_tokens, -(-prompt_tokens // self._block_tokens)
         tables = [self._placed(group, table, prompt_tokens) for group, table in zip(self._groups, blocks, strict=True)]
         reserved = [[block for block in table[first:stop] if not block.is_null] for table in tables]
-        wanted = [_by_place(table[first:stop], stop - first) for table in tables]
+        wanted = [by_place(table[first:stop], stop - first) for table in tables]
         self._ledger.take(request.request_id, [block for group in reserved for block in group])
         wish = BlockReservation(prompt_tokens, first_token, wanted, tracked.prompt_hash)
         for group in wanted:
@@ -209,7 +192,7 @@ class DecodeScheduler:
         """The engine is done with a request, whatever the reason."""
         self.integrity.request_ended(request.request_id)
         self._siblings.end(request.request_id)
-        self._started.pop(request.request_id, None)
+        self._client_tokens.forget(request.request_id)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
             return
@@ -365,9 +348,3 @@ class DecodeScheduler:
         self._totals["recomputed"] += 1
         self._failures.add(tracked.transfer_id, reason)
         self._outcomes.send(tracked.named, "recomputed", reason)
-
-
-def _by_place(blocks: Sequence["KVCacheBlock"], places: int) -> list[int]:
-    """Return a block id for each place; 0 where vLLM has no block, since nobody will read it or it is D's to fill."""
-    ids = [0 if block.is_null else block.block_id for block in blocks]
-    return ids + [0] * (places - len(ids))

@@ -78,7 +78,7 @@ class FirstOutput:
 
     def _ends_by_us(self, request: "Request") -> bool:
         """Whether nothing but our bound on its tokens has ended a request: no end of the model's or client's, no full context."""
-        return request.status == RequestStatus.FINISHED_LENGTH_CAPPED and request.num_tokens < self.max_model_len
+        return bool(request.status == RequestStatus.FINISHED_LENGTH_CAPPED and request.num_tokens < self.max_model_len)
 
     def _leave_open(self, request_ids: set[str], outputs: Outputs) -> None:
         due_at_s = time.monotonic() + END_AFTER_S

@@ -66,3 +66,9 @@ class ReservationLedger:
     def total_blocks(self) -> int:
         """How many blocks are held in all."""
         return sum(map(len, list(self._held.values())))
+
+
+def by_place(blocks: Sequence["KVCacheBlock"], places: int) -> list[int]:
+    """Return a block id for each place; 0 where vLLM has no block, since nobody will read it or it is D's to fill."""
+    ids = [0 if block.is_null else block.block_id for block in blocks]
+    return ids + [0] * (places - len(ids))

@@ -123,7 +123,7 @@ def test_an_end_of_the_answer_is_told_with_the_token(
     assert reasons(made.step()) == [([TOKEN], end)]
     time.sleep(END_AFTER_S)
     assert made.step(sent={"a"}) == []
-    assert not made.scheduler._ends  # type: ignore[attr-defined]
+    assert not made.scheduler._ends
 
 
 def test_a_request_that_is_preempted_before_its_token_is_still_ended_by_it(engine: Callable[..., Engine]) -> None:

@@ -55,7 +55,7 @@ class Asked(SimpleNamespace):
 
     def is_finished(self) -> bool:
         """Whether it has ended."""
-        return RequestStatus.is_finished(self.status)
+        return bool(RequestStatus.is_finished(self.status))
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def steps(
         made := EngineCoreOutput("r", [7]),
     ]
     made.finish_reason = reason
-    return made, scheduler.update_from_output(None, None)  # type: ignore[arg-type]
+    return made, scheduler.update_from_output(None, None)
 
 
 def test_the_end_is_told_later_than_the_token(clock: Clock) -> None:
@@ -96,9 +96,9 @@ def test_the_end_is_told_later_than_the_token(clock: Clock) -> None:
     assert (told.new_token_ids, told.finish_reason) == ([7], None)
     assert outputs[CLIENT].outputs[0].finish_reason == FinishReason.LENGTH
     assert scheduler.has_requests()
-    assert scheduler.update_from_output(None, None) == {}  # type: ignore[arg-type]
+    assert scheduler.update_from_output(None, None) == {}
     clock.now += END_AFTER_S
-    ((client, later),) = scheduler.update_from_output(None, None).items()  # type: ignore[arg-type]
+    ((client, later),) = scheduler.update_from_output(None, None).items()
     assert client == CLIENT
     assert later.outputs == [EngineCoreOutput("r", [], finish_reason=FinishReason.ABORT)]
     assert not scheduler.has_requests()
@@ -125,7 +125,7 @@ def test_ends_of_the_answer_are_told_at_once(
 
     clock.now += 1
     assert told.finish_reason == reason
-    assert scheduler.update_from_output(None, None) == {}  # type: ignore[arg-type]
+    assert scheduler.update_from_output(None, None) == {}
     assert not scheduler.has_requests()
 
 
@@ -137,7 +137,7 @@ def test_an_aborted_request_leaves_nothing(clock: Clock) -> None:
     request.status = RequestStatus.FINISHED_ABORTED
     clock.now += 1
 
-    assert scheduler.update_from_output(None, None) == {}  # type: ignore[arg-type]
+    assert scheduler.update_from_output(None, None) == {}
     assert scheduler._marked == []
     assert not scheduler.has_requests()
 

@@ -9,8 +9,9 @@ import pytest
 
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.protocol.messages import SampledToken
+from baton.kv_connector.scheduler_side.client_tokens import tokens_of_client
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
-from baton.kv_connector.scheduler_side.first_token import may_start, tokens_of_client, wanted_logprobs
+from baton.kv_connector.scheduler_side.first_token import may_start, wanted_logprobs
 from baton.kv_connector.scheduler_side.prefill import PrefillScheduler
 from tests.unit.kv_connector.scheduler_fakes import BLOCK_TOKENS, SECRET, FakePool, config, request, step_output
 
@@ -159,7 +160,7 @@ def test_tokens_that_the_client_has_come_with_logprobs_if_any_are_asked_for(aske
     """VLLM's server reads them with each token; their values are not looked at."""
     request = SimpleNamespace(sampling_params=sampling(**asked))
 
-    assert tokens_of_client(request, (5, 9)) == [  # type: ignore[arg-type]
+    assert tokens_of_client(request, (5, 9)) == [
         SampledToken(id=one, logprob_ids=(one,) * width, logprobs=(0.0,) * width, rank=1) for one in (5, 9)
     ]
 
@@ -175,7 +176,7 @@ def test_a_request_starts_with_the_tokens_that_its_client_has(side: DecodeSchedu
     assert side.match(req, 39) == (0, False)
     assert side.snapshot()["refused"] == {}
     side.finish_request(req)
-    assert side._started == {}
+    assert side._client_tokens._started == {}
 
 
 def test_without_a_peer_the_answer_is_local(side: DecodeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,253 @@
+"""Answers that begin on one node and go on at another: the prefill node streams the first token, a decode node starts with what the client has."""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from baton.contracts.http import PATH_HEADER
+from baton.contracts.kv_transfer import FIELD, SINGLE, Grid, Grids, TransferParams, new_transfer_id, sign
+from baton.contracts.secret import read_secret
+from baton.deploy.embedded_model import WEIGHTS
+from tests.e2e.client import LOGPROB_TOLERANCE
+from tests.e2e.conftest import Trio
+from tests.e2e.fidelity import choose_prompts
+from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.e2e.test_first_token import ASKED, ASYNCHRONOUS, DRAFTS, RANKS, STAGES
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+TIMEOUT_S = 120.0
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+MESSAGES = [{"role": "user", "content": "Tell me about the sea, and about the harbour."}]
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+STREAMED: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "chat": (CHAT, {"messages": MESSAGES, "max_tokens": 6}),
+    "chat with logprobs": (CHAT, {"messages": MESSAGES, "max_tokens": 6, "logprobs": True, "top_logprobs": 2}),
+    "chat, seeded": (CHAT, {"messages": MESSAGES, "max_tokens": 6, "temperature": 0.9, "seed": 3}),
+    "chat with a tool": (CHAT, {"messages": MESSAGES, "max_tokens": 6, "tools": [TOOL], "tool_choice": "none"}),
+    "chat as JSON": (CHAT, {"messages": MESSAGES, "max_tokens": 6, "response_format": {"type": "json_object"}}),
+    "chat without a bound": (CHAT, {"messages": MESSAGES}),
+    "completion": (COMPLETIONS, {"prompt": "The sea " * 200, "max_tokens": 6, "logprobs": 2, "return_token_ids": True}),
+    "completion, text held back": (COMPLETIONS, {"prompt": "The harbour", "max_tokens": 6, "stop": ["a long stop"]}),
+    "completion with its prompt": (COMPLETIONS, {"prompt": "The harbour", "max_tokens": 6, "echo": True}),
+}
+ENDED: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "its own bound": (CHAT, {"messages": MESSAGES, "max_tokens": 1}),
+    "a stop token": (COMPLETIONS, {"prompt": "The harbour", "max_tokens": 6, "stop_token_ids": list(range(1_000))}),
+    "a stop string": (COMPLETIONS, {"prompt": "The harbour", "max_tokens": 6, "stop": [" ", "a", "e", "o"]}),
+}
+
+
+def prefill_leg(stack: Stack, transfer_id: str = "", grids: Grids = SINGLE) -> dict[str, Any]:
+    """What the proxy adds to a body that the prefill node streams the beginning of."""
+    params = TransferParams(
+        transfer_id=transfer_id or new_transfer_id(),
+        role="prefill",
+        peer="",
+        grids=grids,
+        first_token=True,
+        relays=True,
+    )
+    return {FIELD: sign(params, read_secret(stack.secret_file))}
+
+
+def decode_leg(
+    stack: Stack, start: list[int], transfer_id: str = "", peer: str = "", grids: Grids = SINGLE
+) -> dict[str, Any]:
+    """What it adds to one that a decode node goes on with."""
+    params = TransferParams(
+        transfer_id=transfer_id or new_transfer_id(),
+        role="decode",
+        peer=peer,
+        grids=grids,
+        first_token=bool(peer),
+        start=tuple(start),
+    )
+    return {FIELD: sign(params, read_secret(stack.secret_file))}
+
+
+def stream(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a stream's chunks without what differs between two answers that are equal."""
+    asked = {"temperature": 0, "model": str(WEIGHTS), "stream": True, "stream_options": {"include_usage": True}} | body
+    response = httpx.post(server.url + path, json=asked, timeout=TIMEOUT_S)
+    assert response.status_code == 200, response.text
+    *events, done, rest = response.text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    chunks = [json.loads(event.removeprefix("data: ")) for event in events]
+    return [
+        {name: chunk[name] for name in chunk if name not in ("id", "created", "system_fingerprint")} for chunk in chunks
+    ]
+
+
+@pytest.mark.parametrize("name", STREAMED)
+def test_the_prefill_node_streams_what_one_server_would_up_to_the_first_token(
+    stack: Stack, trio: Trio, name: str
+) -> None:
+    """Then a chunk that says `abort`, and the usage."""
+    streams_its_beginning(stack, trio.plain, trio.prefill, *STREAMED[name])
+
+
+def streams_its_beginning(
+    stack: Stack, plain: Server, prefill: Server, path: str, body: dict[str, Any], *, grids: Grids = SINGLE
+) -> None:
+    """Compare a prefill node's stream with the beginning of one server's."""
+    wanted = stream(plain, path, body)
+    *got, end, usage = stream(prefill, path, body | prefill_leg(stack, grids=grids))
+
+    assert got == wanted[: len(got)]
+    assert len(got) == 1 + (path == CHAT)
+    assert end["choices"][0]["finish_reason"] == "abort"
+    assert usage["usage"]["completion_tokens"] == 1
+    assert usage["usage"]["prompt_tokens"] == wanted[-1]["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_an_answer_of_one_token_is_whole(stack: Stack, trio: Trio, name: str) -> None:
+    """It says why it has ended; a stop string is found by the server above the engine."""
+    path, body = ENDED[name]
+
+    wanted, got = stream(trio.plain, path, body), stream(trio.prefill, path, body | prefill_leg(stack))
+
+    assert got[:-1] == wanted[:-1]
+    assert got[-1]["usage"]["completion_tokens"] == wanted[-1]["usage"]["completion_tokens"] == 1
+
+
+def answer(server: Server, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a completion's choice, and the path that it took."""
+    response = httpx.post(server.url + COMPLETIONS, json=body, timeout=TIMEOUT_S)
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0], response.headers.get(PATH_HEADER, "")
+
+
+def is_same(got: dict[str, Any], wanted: dict[str, Any], start: int, where: str) -> None:
+    """Check that a choice is the wanted one; of the first `start` tokens the logprobs are not known."""
+    for name in ("token_ids", "text", "finish_reason", "stop_reason"):
+        assert got[name] == wanted[name], f"{where}: {name}"
+    one, other = ((choice["logprobs"] or {}).get("token_logprobs", ()) for choice in (got, wanted))
+    assert len(one) == len(other), where
+    assert all(abs(a - b) <= LOGPROB_TOLERANCE for a, b in zip(one[start:], other[start:], strict=True)), where
+
+
+KV: Mapping[str, str] = {
+    "computed here": "local",
+    "from the prefill node": "disaggregated",
+    "does not come": "recomputed",
+}
+
+
+@pytest.mark.parametrize("kv", KV)
+def test_a_decode_node_goes_on_as_one_server_would(stack: Stack, trio: Trio, kv: str) -> None:
+    """Whatever decides what is sampled, and wherever the KV comes from."""
+    few = ("greedy", "seeded", "a JSON schema")  # each waits for a prefill node that is not there
+    asked = {name: more for name, more in ASKED.items() if "n" not in more and (kv != "does not come" or name in few)}
+
+    goes_on(stack, (trio.plain, trio.prefill, trio.decode), kv, asked)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("prefill", "decode", "more"),
+    [
+        pytest.param((), (), ASYNCHRONOUS, id="asynchronous"),
+        pytest.param(STAGES, RANKS, {}, id="pp2 to tp2"),
+        pytest.param(RANKS, STAGES, {}, id="tp2 to pp2"),
+        pytest.param(DRAFTS, DRAFTS, {}, id="drafts"),
+    ],
+)
+def test_nodes_of_other_kinds(
+    stack: Stack, trio: Trio, prefill: Sequence[str], decode: Sequence[str], more: Mapping[str, Any]
+) -> None:
+    """Several steps in flight, several ranks, drafts: one token on the one, no other on the other."""
+    nodes = stack.node("prefill", *FLOAT32, *prefill, **more), stack.node("decode", *FLOAT32, *decode, **more)
+    for node in nodes:
+        node.wait_ready()
+    grids = grids_of(nodes)
+    asked = {
+        name: more for name, more in ASKED.items() if "n" not in more and (prefill is not DRAFTS or name == "greedy")
+    }
+
+    for path, body in STREAMED.values():
+        if "logprobs" in body:  # ranks that add up in another order agree in most digits
+            continue
+        streams_its_beginning(stack, trio.plain, nodes[0], path, body, grids=grids)
+    for kv in ("computed here", "from the prefill node"):
+        goes_on(stack, (trio.plain, *nodes), kv, asked, grids)
+
+    for node in nodes:
+        node.stop()
+
+
+def grids_of(nodes: tuple[Server, Server]) -> Grids:
+    """The sizes of a prefill and a decode node."""
+    infos = [node.info() for node in nodes]
+    return Grids(*(Grid(each["tensor_parallel_size"], each["pipeline_parallel_size"]) for each in infos))
+
+
+def goes_on(
+    stack: Stack,
+    servers: tuple[Server, Server, Server],
+    kv: str,
+    asked: Mapping[str, dict[str, Any]],
+    grids: Grids = SINGLE,
+) -> None:
+    """Ask one server, then a decode node for the same with the first tokens of that answer: one, several, or all."""
+    plain, prefill, decode = servers
+    prompts = [prompt[:200] for prompt in choose_prompts(2)]
+    common: dict[str, Any] = {"model": str(WEIGHTS), "max_tokens": 12, "logprobs": 3, "return_token_ids": True}
+    (address,) = prefill.info()["control_addresses"]
+    peer = {"computed here": "", "from the prefill node": address, "does not come": "tcp://127.0.0.1:9"}[kv]
+    before = decode.transfers()["scheduler"]["totals"]["started"]
+    count = 0
+
+    with ThreadPoolExecutor(1) as pool:
+        for name, more in asked.items():
+            unseen = 200 * [*KV].index(kv) + count
+            body = common | {"prompt": [5 + unseen, *prompts[count % 2]]} | more
+            wanted, _ = answer(plain, body)
+            tokens = wanted["token_ids"]
+            for k in sorted({1, min(5, len(tokens)), len(tokens)}):
+                transfer_id = new_transfer_id()
+                leg = decode_leg(stack, tokens[:k], transfer_id, peer, grids)
+                going_on = pool.submit(answer, decode, body | leg)
+                if peer == address:
+                    lowered = {"min_tokens": min(1, body.get("min_tokens", 0))}
+                    stream(prefill, COMPLETIONS, body | lowered | prefill_leg(stack, transfer_id, grids))
+                got, path = going_on.result()
+                count += 1
+                is_same(got, wanted, k, f"{name}, {k} tokens: {body}")
+                assert path == KV[kv] or (peer and k == len(tokens))  # an answer that has ended waits for nothing
+
+    assert decode.transfers()["scheduler"]["totals"]["started"] - before == count
+    assert decode.integrity()["ok"]
+
+
+def test_a_stream_that_goes_on_has_all_tokens(stack: Stack, trio: Trio) -> None:
+    """Those that the client has come first, for the proxy to leave out."""
+    body = {"messages": [*MESSAGES, {"role": "assistant", "content": "It"}], "max_tokens": 9, "return_token_ids": True}
+
+    wanted = stream(trio.plain, CHAT, body)
+    tokens = [token for chunk in wanted[:-1] for token in chunk["choices"][0].get("token_ids") or ()]
+    got = stream(trio.decode, CHAT, body | decode_leg(stack, tokens[:4]))
+
+    assert said(got) == said(wanted)
+    assert got[-1]["usage"]["completion_tokens"] == 9
+
+
+def said(chunks: list[dict[str, Any]]) -> tuple[str, str]:
+    """The text of a chat stream, and how it has ended."""
+    choices = [chunk["choices"][0] for chunk in chunks[:-1]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices), choices[-1]["finish_reason"]
+
+
+def test_a_request_that_cannot_go_on_is_refused(stack: Stack, trio: Trio) -> None:
+    """It does not begin anew."""
+    body = {"model": str(WEIGHTS), "prompt": "The harbour", "max_tokens": 5} | decode_leg(stack, [10_000_000])
+
+    response = httpx.post(trio.decode.url + COMPLETIONS, json=body, timeout=TIMEOUT_S)
+
+    assert response.status_code == 500, response.text
+    assert trio.decode.transfers()["scheduler"]["refused"]["start"] == 1
