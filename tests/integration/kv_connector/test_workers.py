@@ -1,5 +1,6 @@
 """A prefill and a decode worker talk over real sockets; only the transfer engine is in memory."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from baton.kv_connector.control.sockets import MAX_PAYLOAD_BYTES, ControlClient
 from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.protocol.messages import Hello, Introduce, Message, Rank, encode
+from baton.node.connector.connector_channel import Outcomes
 from tests.support.fake_device import FakeDevice, Run
 from tests.support.ranks import BLOCK_BYTES, FINGERPRINT, SECRET, Ranks
 
@@ -35,6 +37,22 @@ def test_a_prompt_arrives_whole(tmp_path: Path, layer_sync: str) -> None:
 
         assert ranks.failed == {}
         assert ranks.arrived({7: 1, 3: 2, 4: 5})
+
+
+def test_the_node_hears_of_a_reservation(tmp_path: Path) -> None:
+    """A first token waits for it in the prefill node's API server."""
+
+    async def wait(ranks: Ranks) -> bool:
+        outcomes = Outcomes(tmp_path)
+        outcomes.start()
+        ranks.ask("a", 40, [7, 3, 4])
+        ranks.compute("a", tokens=40, blocks=[1, 2], ready=1)
+        heard = await outcomes.wait_until_reserved("a", 20)
+        outcomes.stop()
+        return heard
+
+    with Ranks(tmp_path) as ranks:
+        assert asyncio.run(wait(ranks))
 
 
 def test_layers_computed_before_the_reservation_are_pushed_as_a_backlog(tmp_path: Path) -> None:
