@@ -251,7 +251,8 @@ def _that_can_answer(request: ClientRequest, prefill: Sequence[Node], decode: Se
     if request.endpoint not in (CHAT, COMPLETIONS) or not generates_one(request.fields):
         return []
     alike = {node.info.first_tokens for node in decode if node.info is not None} - {""}
-    return [node for node in prefill if node.info is not None and node.info.first_tokens in alike]
+    fit = _that_fit(prefill, decode)
+    return [node for node in fit if node.info is not None and node.info.first_tokens in alike]
 
 
 def key_of(request: ClientRequest, header: str) -> str:

@@ -100,6 +100,31 @@ def test_a_prompt_is_not_scored_by_other_weights() -> None:
     assert planner([], [taker]).first(request({"prompt_logprobs": 1, "max_tokens": 1})).decode is taker
 
 
+def test_one_token_is_asked_of_a_prefill_node_alone() -> None:
+    """Of one that samples as the decode nodes do, with their weights; where it fails, of a pair or a decode node."""
+    maker, taker = node("prefill", first_tokens="a"), node("decode", first_tokens="a")
+    made, asked = planner([maker], [taker]), request({"max_tokens": 1})
+
+    chosen = made.first(asked)
+    again = made.after(chosen, D_FAILED, asked, History().after(maker, FailureKind.CONNECT), may_retry=True)
+
+    assert isinstance(chosen, LocalPlan)
+    assert (chosen.decode, chosen.path, chosen.label) == (maker, LOCAL, "one_token")
+    assert again.decode is taker
+    assert made.first(request({"max_tokens": 2})).decode is taker
+    assert made.first(request({"max_tokens": 1, "max_completion_tokens": 2})).decode is taker
+
+
+@pytest.mark.parametrize(
+    "changes", [{"first_tokens": "b"}, {"first_tokens": ""}, {"first_tokens": "a", "fingerprint": BFLOAT16}]
+)
+def test_one_token_is_not_asked_of_a_prefill_node_that_may_sample_another(changes: dict[str, Any]) -> None:
+    """A decode node makes it."""
+    taker = node("decode", first_tokens="a")
+
+    assert planner([node("prefill", **changes)], [taker]).first(request({"max_tokens": 1})).decode is taker
+
+
 def test_a_plain_request_gets_a_pair() -> None:
     """With both sides ready, each plan has two nodes and an id of its own."""
     planned = planner([node("prefill")], [node("decode")])
