@@ -258,4 +258,42 @@ MUTATIONS: Final = [
         f"{UNIT}/model_runner/tokens",
         ("        if self._error is not None:\n            raise self._error\n", ""),
     ),
+    *_of(
+        "proxy/resume/first_token.py",
+        f"{UNIT}/proxy/resume/test_first_token.py tests/integration/proxy/test_first_token.py",
+        ("            rest[name] = new[name][len(value) :]\n", "            rest[name] = new[name]\n"),
+        ('            choice["token_ids"] = choice["token_ids"][known.tokens :]\n', ""),
+        ('theirs if theirs != self._created else b""', 'b""'),
+        ('        if self.ended:\n            return b""\n', ""),
+        ("            self.ended = self.is_whole = True\n", "            self.ended = True\n"),
+        ("many[len(value[key]) :]", "many"),
+    ),
+    *_of(
+        "proxy/resume/stream.py",
+        "tests/integration/proxy/test_first_token.py",
+        ("            self.asked = replace(self.asked, start=self.part.ids)\n", "            pass\n"),
+        ("        self.went_on = True\n", ""),
+    ),
+    *_of(
+        "proxy/handler/legs.py",
+        "tests/integration/proxy/test_first_token.py",
+        ("            case PrefillFailed() | PrefillDone(is_whole=True):\n", "            case PrefillFailed():\n"),
+    ),
+    *_of(
+        "kv_connector/scheduler_side/first_output.py",
+        f"{UNIT}/kv_connector/scheduler_side/test_first_output.py tests/integration/kv_connector/test_first_output.py",
+        ("                    output.finish_reason = None\n", ""),
+        (" and request.num_tokens < self.max_model_len", ""),
+        ("        request.max_tokens = 1\n", ""),
+    ),
+    *_of(
+        "kv_connector/worker_side/prefill.py",
+        "tests/integration/kv_connector/test_workers.py",
+        ("        if isinstance(message.body, Reserve | Revoke):", "        if isinstance(message.body, Revoke):"),
+    ),
+    *_of(
+        "node/http/first_token.py",
+        f"{UNIT}/node/http/test_first_token.py",
+        ("                await outcomes.wait_until_reserved(transfer_id, wait_s)\n", ""),
+    ),
 ]
