@@ -23,11 +23,7 @@ class QuotaError(BenchError):
 
 
 def find_root(v1: Path = V1, v2: Path = V2) -> Path:
-    """Return the folder in which groups are made.
-
-    Raises:
-        QuotaError: there is none.
-    """
+    """Return the folder in which groups are made. Raises `QuotaError`: there is none."""
     if (v1 / "cpu.cfs_quota_us").exists():
         return v1
     if (v2 / "cgroup.controllers").exists() and "cpu" in (v2 / "cgroup.controllers").read_text().split():
@@ -46,11 +42,7 @@ class CpuQuota:
         self._period_us = period_us
 
     def __enter__(self) -> Self:
-        """Make the group.
-
-        Raises:
-            QuotaError: the system does not let us.
-        """
+        """Make the group. Raises `QuotaError`: the system does not let us."""
         try:
             if not self._is_v1:
                 (self._root / "cgroup.subtree_control").write_text("+cpu")
@@ -77,11 +69,7 @@ class CpuQuota:
             time.sleep(0.05)
 
     def add(self, pid: int) -> None:
-        """Put a process and all that descend from it into the group.
-
-        Raises:
-            QuotaError: there is no such process.
-        """
+        """Put a process and all that descend from it into the group. Raises `QuotaError`: there is no such process."""
         try:
             for each in (pid, *descendants(pid)):
                 (self._folder / "cgroup.procs").write_text(str(each))

@@ -128,11 +128,7 @@ class ForkServer:
 
     @property
     def ready(self) -> bool:
-        """Whether the imports are done.
-
-        Raises:
-            ForkServerError: they failed.
-        """
+        """Whether the imports are done. Raises `ForkServerError`: they failed."""
         with self._state:
             if self._closed:
                 raise ForkServerError(f"the fork server has ended{self._log_tail()}")

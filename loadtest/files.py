@@ -20,11 +20,7 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file.
-
-    Raises:
-        RunError: there is no place for it.
-    """
+    """Write a file. Raises `RunError`: there is no place for it."""
     try:
         path.write_text(text)
     except OSError as exc:

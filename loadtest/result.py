@@ -90,11 +90,7 @@ def write_result(result: Result, folder: Path) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read a run from its file, or from its folder.
-
-    Raises:
-        UsageError: there is none, or it is of another version.
-    """
+    """Read a run from its file, or from its folder. Raises `UsageError`: there is none, or it is of another version."""
     file = path / FILE if path.is_dir() else path
     try:
         data = file.read_bytes()

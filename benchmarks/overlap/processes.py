@@ -71,11 +71,7 @@ class Processes:
         return self._children[name].pid
 
     async def wait_for_url(self, name: str, url: str) -> None:
-        """Wait until a process answers 200.
-
-        Raises:
-            RigError: it ended, or took too long.
-        """
+        """Wait until a process answers 200. Raises `RigError`: it ended, or took too long."""
 
         async def answers() -> bool:
             with suppress(aiohttp.ClientError, TimeoutError):
@@ -86,11 +82,7 @@ class Processes:
         await self._wait(name, answers)
 
     async def wait_for_file(self, name: str, path: Path) -> None:
-        """Wait until a process has made a file.
-
-        Raises:
-            RigError: it ended, or took too long.
-        """
+        """Wait until a process has made a file. Raises `RigError`: it ended, or took too long."""
 
         async def is_there() -> bool:
             return path.exists()  # noqa: ASYNC240  # one look at a temporary folder

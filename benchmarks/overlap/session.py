@@ -24,11 +24,7 @@ class Subject(Protocol):
     """Something whose first token, or whose transfer, is timed."""
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
-        """Take one sample.
-
-        Raises:
-            MeasureError: the request failed or took another path.
-        """
+        """Take one sample. Raises `MeasureError`: the request failed or took another path."""
         ...
 
 

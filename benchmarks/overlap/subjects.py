@@ -73,11 +73,7 @@ class Baton:
     wire_bytes: WireBytes
 
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-        """Make one request; see `read_stream`.
-
-        Raises:
-            MeasureError: also if it was not disaggregated.
-        """
+        """Make one request; see `read_stream`. Raises `MeasureError`: also if it was not disaggregated."""
         answer = await read_stream(self.http, self.proxy, request_body(self.model, prompt, max_tokens), times)
         path = answer.headers.get(PATH_HEADER)
         if path != DISAGGREGATED:

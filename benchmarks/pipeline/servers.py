@@ -31,11 +31,7 @@ async def start(
     processes: Processes,
     http: aiohttp.ClientSession,
 ) -> dict[str, Plain]:
-    """Start the servers; return each, ready to be asked.
-
-    Raises:
-        RigError: one did not come up.
-    """
+    """Start the servers; return each, ready to be asked. Raises `RigError`: one did not come up."""
     place = Place(netns=network.prefill, core=0, pinned=False)  # each stage takes the core that is free
     found = {}
     for port, way in enumerate(ways, FIRST_PORT):

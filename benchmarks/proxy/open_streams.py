@@ -117,11 +117,7 @@ async def _measure(given: argparse.Namespace, one: Running, load: Load) -> Found
 
 
 def _allow_descriptors(streams: int, workers: int) -> None:
-    """Allow us, and so what we start, as many open files as may be allowed.
-
-    Raises:
-        UsageError: that is too few.
-    """
+    """Allow us, and so what we start, as many open files as may be allowed. Raises `UsageError`: that is too few."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wanted = max(streams, _OF_A_STREAM * math.ceil(streams / workers)) * _UNEVEN + _SPARE

@@ -39,11 +39,7 @@ class Result:
 
 
 async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callable[[str], None]) -> Result:
-    """Measure.
-
-    Raises:
-        RunError: a subject does not start, or an answer or a count is not what it must be.
-    """
+    """Measure. Raises `RunError`: a subject does not start, or an answer or a count is not what it must be."""
     cores = Cores()
     os.sched_setaffinity(0, {cores.load})
     async with AsyncExitStack() as stack:

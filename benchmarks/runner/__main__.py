@@ -56,11 +56,7 @@ async def ask(http: aiohttp.ClientSession, url: str, load: Load, more: Mapping[s
 
 
 async def start(processes: Processes) -> dict[str, str]:
-    """Start a server for each worker class; return their URLs.
-
-    Raises:
-        RigError: one did not come up.
-    """
+    """Start a server for each worker class; return their URLs. Raises `RigError`: one did not come up."""
     urls = {}
     for name, worker in WORKERS.items():
         port = free_port()

@@ -64,11 +64,7 @@ class ProbeClient:
         return _decode(answer, kind)
 
     async def info(self, url: str) -> NodeInfo:
-        """Return a node's description.
-
-        Raises:
-            AskError: there is none.
-        """
+        """Return a node's description. Raises `AskError`: there is none."""
         answer = await self._send("GET", url + NODE_PATH, TIMEOUT_S)
         if answer.status_code in (401, 403):
             raise AskError(f"it refuses the token of this cluster secret ({answer.status_code})", Unlike.SECRET)
@@ -98,11 +94,7 @@ class ProbeClient:
         return engines.current if engines else []
 
     async def ask(self, url: str, question: Question) -> Any:
-        """Have a node try something; return the answer that belongs to the question.
-
-        Raises:
-            AskError: it did not.
-        """
+        """Have a node try something; return the answer that belongs to the question. Raises `AskError`: it did not."""
         timeout_s = PUSH_TIMEOUT_S + question.idle_s if isinstance(question, Push) else PROBE_TIMEOUT_S
         answer = await self._send("POST", url + PROBE_PATH, timeout_s, msgspec.json.encode(question))
         if answer.status_code != 200:

@@ -20,11 +20,7 @@ class Names:
         self._lock = asyncio.Lock()
 
     async def addresses(self) -> list[str]:
-        """Return them in the resolver's order, at least one.
-
-        Raises:
-            OSError: there is no such host.
-        """
+        """Return them in the resolver's order, at least one. Raises `OSError`: there is no such host."""
         async with self._lock:
             if time.monotonic() >= self._until_s:
                 loop = asyncio.get_running_loop()

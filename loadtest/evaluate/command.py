@@ -78,11 +78,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def chosen(given: argparse.Namespace) -> tuple[list[Question], list[Question]]:
-    """Return the worked examples and the questions to be asked.
-
-    Raises:
-        UsageError: there are not enough.
-    """
+    """Return the worked examples and the questions to be asked. Raises `UsageError`: there are not enough."""
     questions = read_questions(given.file)
     examples = read_questions(given.shots_file) if given.shots_file else questions
     if len(examples) < given.shots:

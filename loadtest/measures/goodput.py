@@ -10,11 +10,7 @@ NAMES: Final = ("ttft", "tpot", "e2el")
 
 
 def parse_slos(words: Sequence[str]) -> dict[str, float]:
-    """Read SLOs.
-
-    Raises:
-        UsageError: a word is not of the form NAME:MILLISECONDS.
-    """
+    """Read SLOs. Raises `UsageError`: a word is not of the form NAME:MILLISECONDS."""
     slos = {}
     for word in words:
         name, _, limit = word.partition(":")

@@ -114,11 +114,7 @@ async def calibrate(given: argparse.Namespace) -> Calibration:
 
 @asynccontextmanager
 async def calibrating(given: argparse.Namespace) -> AsyncIterator["Calibrating"]:
-    """Prepare to measure a pair round by round.
-
-    Raises:
-        RunError: the server is not there.
-    """
+    """Prepare to measure a pair round by round. Raises `RunError`: the server is not there."""
     address = parse_address(given.url)
     headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
     model = given.model or await first_model(address, headers, _GREETING_S)
@@ -158,11 +154,7 @@ class Calibrating:
         self._rate_per_s = 0.0  # of the open loops
 
     async def measure(self) -> None:
-        """Measure everything once.
-
-        Raises:
-            RunError: an answer failed, or what was measured does not suffice.
-        """
+        """Measure everything once. Raises `RunError`: an answer failed, or what was measured does not suffice."""
         prefill, decode = await self._pair.prefill(), await self._pair.decode()
         if not self._rate_per_s:
             lengths = self._effort.mixed_lengths
@@ -177,11 +169,7 @@ class Calibrating:
             self._rate_per_s = 0.0
 
     async def found(self) -> Calibration:
-        """Fit all rounds.
-
-        Raises:
-            RunError: what was measured does not suffice.
-        """
+        """Fit all rounds. Raises `RunError`: what was measured does not suffice."""
         prefill = [cell for one in self._rounds for cell in one.prefill]
         decode = [records for one in self._rounds for records in one.decode]
         steps = rows.calibrate(prefill, decode, await self._known())

@@ -80,11 +80,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read one.
-
-    Raises:
-        UsageError: there is none, or a value in it makes no sense.
-    """
+    """Read one. Raises `UsageError`: there is none, or a value in it makes no sense."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Calibration)
     except OSError as exc:
@@ -100,11 +96,7 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def write_calibration(found: Calibration, path: Path) -> None:
-    """Write one.
-
-    Raises:
-        RunError: there is no place for it.
-    """
+    """Write one. Raises `RunError`: there is no place for it."""
     write(path, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
 
 

@@ -112,11 +112,7 @@ class Pair:
         ]
 
     async def mixed(self, rate_per_s: float) -> list[Record]:
-        """Send an open loop of prompts of all lengths.
-
-        Raises:
-            RunError: an answer failed.
-        """
+        """Send an open loop of prompts of all lengths. Raises `RunError`: an answer failed."""
         requests, lengths = self._effort.mixed, self._effort.mixed_lengths
         about = f"about {lengths.input_tokens} + {lengths.output_tokens} tokens"
         self._say(f"{requests} requests of {about}, {rate_per_s:.2f} per second")
@@ -141,11 +137,7 @@ class Pair:
 
 
 async def node_state(url: str) -> NodeState:
-    """Look at a node.
-
-    Raises:
-        RunError: it does not answer, or not as a vLLM server does.
-    """
+    """Look at a node. Raises `RunError`: it does not answer, or not as a vLLM server does."""
     address = parse_address(url.removesuffix("/metrics"))
     text = await fetch(address, "/metrics", {}, _TIMEOUT_S)
     try:
@@ -155,11 +147,7 @@ async def node_state(url: str) -> NodeState:
 
 
 def parse_state(text: str) -> NodeState:
-    """Read Prometheus' format.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Read Prometheus' format. Raises `ValueError`: it is none."""
     kv_tokens, sums = 0, {"baton_pushed_bytes_total": 0.0, "vllm:prompt_tokens_total": 0.0}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -46,11 +46,7 @@ class Known(NamedTuple):
 
 
 def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]], known: Known) -> Calibration:
-    """Fit everything.
-
-    Raises:
-        RunError: what was measured does not suffice.
-    """
+    """Fit everything. Raises `RunError`: what was measured does not suffice."""
     by_decode = fit(decode_rows(decode), DECODE, "decode")
     each_step_s, sequence_s, several_s, context_token_s, arrival_s = by_decode.coefficients
     speed = msgspec.structs.replace(

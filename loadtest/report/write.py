@@ -21,11 +21,7 @@ def with_figures(result: Result) -> Result:
 
 
 def prepare(folder: Path) -> None:
-    """Make a folder, before anything is measured for it.
-
-    Raises:
-        UsageError: that cannot be done.
-    """
+    """Make a folder, before anything is measured for it. Raises `UsageError`: that cannot be done."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
@@ -33,11 +29,7 @@ def prepare(folder: Path) -> None:
 
 
 def write_reports(result: Result, folder: Path) -> None:
-    """Write everything into a folder.
-
-    Raises:
-        RunError: it cannot be written to.
-    """
+    """Write everything into a folder. Raises `RunError`: it cannot be written to."""
     try:
         write_result(result, folder)
         (folder / "requests.csv").write_text(csv_report(result))

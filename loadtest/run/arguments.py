@@ -132,11 +132,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace
 
 
 def key(given: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the API key of the command line, or of the environment.
-
-    Raises:
-        UsageError: no header can hold it.
-    """
+    """Return the API key of the command line, or of the environment. Raises `UsageError`: no header can hold it."""
     found = (given or environ.get("OPENAI_API_KEY") or "").strip()
     if not words.sendable(found):
         raise UsageError("the API key has letters that no key has")

@@ -58,11 +58,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def run(given: argparse.Namespace, dataset: Source) -> Result:
-    """Take every stage; with Ctrl-C, those that there are.
-
-    Raises:
-        RunError: the server is not there.
-    """
+    """Take every stage; with Ctrl-C, those that there are. Raises `RunError`: the server is not there."""
     address, began_at, bearer = parse_address(given.url), now(), token(given.secret_file)
     stages = build.stages(given, dataset)
     caps = [stage.load.concurrency if isinstance(stage.load, Closed) else stage.load.cap for stage in stages]

@@ -44,11 +44,7 @@ _decode = msgspec.json.Decoder(list[Event]).decode
 
 
 def token(secret_file: Path | None) -> str:
-    """Return what nodes let in; empty where no secret was given.
-
-    Raises:
-        UsageError: the file holds no secret.
-    """
+    """Return what nodes let in; empty where no secret was given. Raises `UsageError`: the file holds no secret."""
     try:
         return read_secret(secret_file).node_token() if secret_file else ""
     except SecretError as exc:
