@@ -4,13 +4,13 @@ A quota is spent in periods: with 40 ms of each 100 ms a process runs at full sp
 that takes 20 ms notices. So periods are short.
 """
 
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
 from benchmarks.harness import BenchError
+from benchmarks.usage import tree
 
 V1: Final = Path("/sys/fs/cgroup/cpu")
 V2: Final = Path("/sys/fs/cgroup")
@@ -71,7 +71,7 @@ class CpuQuota:
     def add(self, pid: int) -> None:
         """Put a process and all that descend from it into the group. Raises `QuotaError`: there is no such process."""
         try:
-            for each in (pid, *descendants(pid)):
+            for each in (pid, *(process.pid for process in tree(pid)[1:])):
                 (self._folder / "cgroup.procs").write_text(str(each))
         except OSError as exc:
             raise QuotaError(f"cannot put process {pid} under a CPU quota: {exc.strerror}") from exc
@@ -91,18 +91,3 @@ class CpuQuota:
             return (self._folder / "cgroup.procs").read_text().split()
         except OSError:
             return []
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that descend from one."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with suppress(OSError):  # it has just ended
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
-    found, look = list[int](), [pid]
-    while look:
-        children = [each for each, parent in parents.items() if parent in look]
-        found += children
-        look = children
-    return [each for each in found if each != os.getpid()]

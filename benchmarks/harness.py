@@ -31,6 +31,9 @@ class Spread(NamedTuple):
     least: float
     most: float
 
+    def text(self, digits: int = 2) -> str:
+        return f"{self.median:.{digits}f} ({self.least:.{digits}f}–{self.most:.{digits}f})"
+
 
 def spread(values: Sequence[float]) -> Spread:
     return Spread(median(values), min(values), max(values))

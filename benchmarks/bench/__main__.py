@@ -16,8 +16,8 @@ from baton.deploy.forkserver import ForkServer
 from baton.loadtest.run.environment import environment, now
 from benchmarks import harness
 from benchmarks.bench import report
-from benchmarks.bench.figures import BATON, OTHERS, Felts, first_tokens, streams
 from benchmarks.bench.interference import Asked, Felt, Setting, interfere
+from benchmarks.bench.report import BATON, OTHERS, Felts, first_tokens, streams
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Cell, Measured
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.peers import install_nixl

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.worker_side import sender
 from benchmarks.memory import HostMemory
@@ -17,7 +16,7 @@ from benchmarks.microbench.children import Children
 from benchmarks.microbench.figures import Figure
 from benchmarks.microbench.planner import PAIRS, contiguous, in_runs, timed
 from benchmarks.microbench.pushes import CACHE_BYTES
-from benchmarks.microbench.rank import KvShape, PrefillRank, Target
+from benchmarks.microbench.rank import KvShape, Target
 from benchmarks.quick.ratios import Sample
 
 ROUNDS: Final = 7
@@ -53,14 +52,7 @@ def in_child(target: Sequence[Any]) -> Iterator[Figure]:
     memory = HostMemory(hooks.SHAPE.total_bytes)
     planning = _planning()
     with tempfile.TemporaryDirectory() as folder:
-        rank = PrefillRank(
-            shape=hooks.SHAPE,
-            address=memory.address,
-            engines=MooncakeFactory(host="127.0.0.1"),
-            target=Target(*target),
-            folder=Path(folder),
-            layer_sync="event",
-        )
+        rank = hooks.start_rank("event", memory, Target(*target), Path(folder), "127.0.0.1")
         cases = [hooks.Case("event", requests, rank) for requests in REQUESTS]
         for number in range(ROUNDS + 1):
             found = list(_round(planning, cases))

@@ -75,7 +75,7 @@ def _row(line: Line) -> tuple[str, ...]:
 
 
 def _shown(found: Spread | None) -> str:
-    return f"{found.median:.3f} ({found.least:.3f}–{found.most:.3f})" if found else _DASH
+    return found.text(3) if found else _DASH
 
 
 def to_plain(now: Mapping[str, Spread]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.overlap.streaming import Answer
-from benchmarks.pipeline.figures import Cell, Load, Round, ratios, round_of, table
+from benchmarks.pipeline import Cell, Load, Round, ratios, round_of, table
 
 LOAD = Load("streams", requests=2, prompt_tokens=7, answer_tokens=3)
 

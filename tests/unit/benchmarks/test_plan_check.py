@@ -9,10 +9,8 @@ from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.loops import Open
 from benchmarks.plan_check.__main__ import load, load_argv, parser, rate_per_s
-from benchmarks.plan_check.figures import Comparison, Runs, compare
-from benchmarks.plan_check.quiet import Quiet
-from benchmarks.plan_check.report import as_plain, markdown
-from benchmarks.usage import OtherCpu
+from benchmarks.plan_check.comparison import Comparison, Runs, as_plain, compare, markdown
+from benchmarks.usage import OtherCpu, Quiet
 from tests.unit.loadtest.records import record
 
 CALIBRATION = Calibration(
