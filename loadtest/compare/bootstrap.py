@@ -14,10 +14,7 @@ from baton.loadtest.measures.percentile import percentile
 class Units(Protocol):
     """What is resampled."""
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        ...
+    size: int
 
     def estimates(self, counts: Sequence[int]) -> Mapping[str, float | None]:
         """Return the figures by name, each unit taken so often; None where there is nothing to compute one from."""

@@ -20,7 +20,7 @@ from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, prompt, read_questions, score
 from baton.loadtest.measures.shares import errors_by_kind
 from baton.loadtest.run.arguments import key
-from baton.loadtest.run.descriptors import raise_limit
+from baton.loadtest.run.environment import raise_limit
 from baton.loadtest.traffic.body import Form
 from baton.loadtest.traffic.script import Ask
 

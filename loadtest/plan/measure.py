@@ -16,9 +16,8 @@ from baton.loadtest.measures.record import Record
 from baton.loadtest.plan.rows import PrefillCell
 from baton.loadtest.run.loops import Closed, Limits, Load, Loop, Open
 from baton.loadtest.traffic.arrivals import arrivals
-from baton.loadtest.traffic.lengths import Lengths
 from baton.loadtest.traffic.made_up import Making, RandomPrompts
-from baton.loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.traffic.vocabulary import Lengths, Vocabulary
 
 _TIMEOUT_S: Final = 10.0
 _WARM_UP: Final = 3  # requests

@@ -15,8 +15,7 @@ from baton.loadtest.measures.record import TIMEOUT, Record
 from baton.loadtest.plan.calibration import Calibration
 from baton.loadtest.plan.choice import DecodeChoice, PrefillChoice
 from baton.loadtest.plan.decode import DecodeNode
-from baton.loadtest.plan.demand import Demand, largest
-from baton.loadtest.plan.job import Job
+from baton.loadtest.plan.demand import Demand, Job, largest
 from baton.loadtest.plan.links import Links
 from baton.loadtest.plan.prefill import PrefillNode
 
@@ -157,9 +156,7 @@ class _Simulation:
         if not job.last_at:
             detail = "both nodes' KV pools are full and wait for each other"
             return Record(index=index, started_s=due_s, ended_s=due_s, due_s=due_s, error=TIMEOUT, detail=detail)
-        overhead_s = max(
-            self._overhead_s(job), due_s - job.first_at
-        )  # below 0 or not, no token comes before its request
+        overhead_s = max(self._overhead_s(job), due_s - job.first_at)  # no token comes before its request
         return Record(
             index=index,
             started_s=due_s,

@@ -25,8 +25,7 @@ from baton.loadtest.report.write import prepare, with_figures, write_reports
 from baton.loadtest.result import SCHEMA_VERSION, Result, StageResult
 from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
-from baton.loadtest.run.descriptors import raise_limit
-from baton.loadtest.run.environment import environment, now, shown
+from baton.loadtest.run.environment import environment, now, raise_limit, shown
 from baton.loadtest.run.legs import LegWatch, token, wall_clock_of
 from baton.loadtest.run.loops import Closed, Loop, warm_up
 from baton.loadtest.run.node_metrics import NodeMetrics, differences

@@ -15,7 +15,7 @@ from baton.loadtest.result import Result, read_result
 from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.command import run
-from baton.loadtest.trace import CONVERSATION
+from baton.loadtest.traffic.trace_replay import CONVERSATION
 from tests.support.cluster import until_true
 from tests.support.fake_openai import FakeOpenAI, serving
 
