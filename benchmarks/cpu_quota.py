@@ -35,7 +35,6 @@ class CpuQuota:
     """A group whose processes together get `cores` of the machine."""
 
     def __init__(self, name: str, cores: float, *, period_us: int = PERIOD_US, root: Path | None = None) -> None:
-        """Allocate nothing yet; `enter` makes the group."""
         self._root = root or find_root()
         self._folder = self._root / name
         self._quota_us = round(cores * period_us)

@@ -100,7 +100,6 @@ def cpu_s(root: int) -> float:
 
 
 def memory(root: int) -> Memory:
-    """Return the memory of a process tree."""
     parts = _read(tree(root), psutil.Process.memory_full_info)
     return Memory(sum(part.rss for part in parts), sum(part.pss for part in parts))
 

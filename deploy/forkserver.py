@@ -59,7 +59,6 @@ class Child:
         return self.returncode
 
     def terminate(self) -> None:
-        """Ask the process to stop (SIGTERM)."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -66,7 +66,6 @@ class Settings:
     restart_nodes: bool = False  # start a node again that ended after the stack was announced
 
     def log_of(self, name: str) -> Path:
-        """Return the log file of a process."""
         return self.log_dir / f"{name}.log"
 
 
@@ -275,7 +274,6 @@ class Launcher:
 
 
 def is_ready(member: Member) -> bool:
-    """Ask once whether a process is ready."""
     try:
         if not member.ready_path:
             address = urlsplit(member.url)

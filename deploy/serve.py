@@ -105,24 +105,22 @@ def keys() -> tuple[str, ...]:
 
 
 def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:
-    """Return the file with the cluster secret: the one given, or a new one that only this user can read.
-
-    Raises:
-        SecretError: the file given cannot be used.
-    """
+    """Return the file with the cluster secret: the one given, or a new one. Raises `SecretError`: it cannot be used."""
     if given is not None:
         read_secret(given)
-        return given.resolve()
-    secret_command.make(runtime_dir / "secret")
-    return runtime_dir / "secret"
+    return _ensure(given, runtime_dir / "secret")
 
 
 def ensure_admin_token(given: Path | None, runtime_dir: Path) -> Path:
     """Return the file with the admin token: the one given, or a new one for this run."""
+    return _ensure(given, runtime_dir / "admin.token")
+
+
+def _ensure(given: Path | None, made: Path) -> Path:
     if given is not None:
         return given.resolve()
-    secret_command.make(runtime_dir / "admin.token")
-    return runtime_dir / "admin.token"
+    secret_command.make(made)
+    return made
 
 
 def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Path) -> int:

@@ -25,7 +25,6 @@ def count_or_none(text: str) -> int:
 
 
 def above_0(text: str) -> float:
-    """Read a number above 0."""
     value = _number(text)
     if not value > 0 or math.isinf(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
@@ -33,7 +32,6 @@ def above_0(text: str) -> float:
 
 
 def above_0_or_inf(text: str) -> float:
-    """Likewise; `inf` is one."""
     value = _number(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
@@ -41,7 +39,6 @@ def above_0_or_inf(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
-    """Read a number of 0 or more."""
     value = _number(text)
     if not value >= 0 or math.isinf(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
@@ -71,7 +68,6 @@ def token_range(text: str) -> tuple[int, int]:
 
 
 def header(text: str) -> tuple[str, str]:
-    """Read NAME: VALUE."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip() or not sendable(text):
         raise argparse.ArgumentTypeError(f"{name!r} is not of the form NAME: VALUE")

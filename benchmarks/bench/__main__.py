@@ -56,7 +56,6 @@ def parser() -> argparse.ArgumentParser:
 async def measure(
     arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path, taken: Taken
 ) -> None:
-    """Put everything up and take all samples."""
     async with put_up(network, forkserver, folder, request_timeout_s=REQUEST_TIMEOUT_S) as rig:
         variants = [*(name for name in OTHERS if name not in arguments.without), BATON]
         kv = await rig.start(variants)

@@ -55,7 +55,6 @@ class KvShape:
 
     @property
     def total_bytes(self) -> int:
-        """Of the whole cache."""
         return self.layers * self.blocks * self.block_bytes
 
     def regions(self, base_addr: int) -> tuple[Region, ...]:
@@ -157,7 +156,6 @@ class PrefillRank:
 
     @property
     def committed(self) -> int:
-        """Transfers that have been committed so far."""
         committed: int = self.worker.snapshot()["totals"]["committed"]
         return committed
 

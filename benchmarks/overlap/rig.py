@@ -42,7 +42,6 @@ class Kv:
     block_bytes: int  # of all regions together
 
     def bytes_of(self, tokens: int) -> int:
-        """Return the KV bytes of a prompt."""
         return expected_kv_bytes(tokens, self.block_tokens, self.block_bytes)
 
 
@@ -50,7 +49,6 @@ class Rig:
     """Servers of one benchmark run. `start`, then `subjects` for each chunk size."""
 
     def __init__(self, servers: Servers, processes: Processes, folder: Path) -> None:
-        """Make it; nothing is started yet."""
         self._servers = servers
         self._processes = processes
         self._folder = folder

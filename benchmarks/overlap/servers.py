@@ -34,7 +34,6 @@ class Servers:
 
     @property
     def secret(self) -> tuple[str, str]:
-        """The flag that names the secret's file."""
         return ("--secret-file", str(self._secret_file))
 
     def next_port(self) -> int:

@@ -26,7 +26,6 @@ INSTALL_TIMEOUT_S = 600.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and write; return the exit status."""
     arguments = _parser().parse_args(argv)
     try:
         plan = _plan(arguments)

@@ -55,7 +55,6 @@ async def first_line(process: asyncio.subprocess.Process) -> str:
 
 
 async def stop(process: asyncio.subprocess.Process) -> None:
-    """End a process that is ours."""
     if process.returncode is None:
         process.terminate()
         try:

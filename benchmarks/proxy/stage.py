@@ -48,7 +48,6 @@ class Pair:
     decode_url: str
 
     async def counts(self) -> tuple[Counts, Counts]:
-        """Return what both have done."""
         return await read_counts(self.prefill_url), await read_counts(self.decode_url)
 
     async def settled(self) -> tuple[Counts, Counts]:

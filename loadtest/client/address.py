@@ -23,7 +23,6 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """What the Host header says."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 

@@ -46,7 +46,6 @@ class Client:
             self._idle.append(connection)
 
     def close(self) -> None:
-        """End all idle connections."""
         while self._idle:
             self._idle.pop().close()
 

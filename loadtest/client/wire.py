@@ -111,7 +111,6 @@ class Connection(asyncio.Protocol):
             self._sink.on_head(status, self._headers)
 
     def on_body(self, body: bytes) -> None:
-        """Hand a piece of the body on."""
         if self._sink is not None:
             self._sink.on_body(body, self._now_s)
 

@@ -46,7 +46,6 @@ def counts_of(rng: random.Random, size: int) -> list[int]:
 
 
 def differences(a: Units, b: Units, *, resamples: int, seed: int, confidence: float) -> dict[str, Difference]:
-    """Compare the figures that both have."""
     exact_a, exact_b = a.estimates([1] * a.size), b.estimates([1] * b.size)
     drawn_a, drawn_b = _draw(a, resamples, f"{seed}/a"), _draw(b, resamples, f"{seed}/b")
     found = {}

@@ -53,14 +53,12 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def end(self) -> None:
-        """Take the next request."""
         self._busy = False
         self.answer = None
         if not self._keeps:
             self.close()
 
     def close(self) -> None:
-        """Close behind what was sent."""
         self._busy = False
         self.answer = None
         assert self._transport is not None

@@ -107,7 +107,6 @@ class MockEngine:
         line.end()
 
     def ended(self, answer: object, *, complete: bool) -> None:
-        """Note the end of an answer."""
         self.counts.completed += complete
         self._forget(answer)
 
@@ -185,11 +184,9 @@ class _Tracked:
         self.write = line.write
 
     def end(self) -> None:
-        """Take the next request."""
         self._engine.ended(self._line.answer, complete=True)
         self._line.end()
 
     def close(self) -> None:
-        """Close behind what was sent."""
         self._engine.ended(self._line.answer, complete=False)
         self._line.close()

@@ -9,13 +9,9 @@ from baton.loadtest.mock_engine.settings import Counts, Fault, FaultSetting
 class Line(Protocol):
     """Where an answer goes."""
 
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        ...
+    def write(self, data: bytes) -> None: ...
 
-    def end(self) -> None:
-        """Note that the answer is complete."""
-        ...
+    def end(self) -> None: ...
 
     def close(self) -> None:
         """Close the connection behind what was sent."""

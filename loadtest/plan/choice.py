@@ -25,7 +25,6 @@ class Loads:
         heapify(self._heap)
 
     def least(self) -> int:
-        """Return the node with the least load."""
         while True:
             load, given, node = self._heap[0]
             if load == self.load[node] and given == self._given[node]:

@@ -52,7 +52,6 @@ def headline(served: Serving) -> str:
 
 
 def when(result: Result) -> str:
-    """Return when a run began, for people."""
     return result.began_at.replace("T", " ").replace("+00:00", " UTC")
 
 

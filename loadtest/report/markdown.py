@@ -8,7 +8,6 @@ from baton.loadtest.result import Result
 
 
 def markdown_report(result: Result) -> str:
-    """Return everything that was measured."""
     parts = [f"# Load test of {result.arguments.get('model')}, {result.began_at}"]
     if result.interrupted:
         parts.append("Stopped by the user: this is what was measured until then.")
@@ -24,7 +23,6 @@ def markdown_report(result: Result) -> str:
 
 
 def about(result: Result) -> Table:
-    """Return what was run where."""
     asked = [(name, str(value)) for name, value in result.workload.items()]
     limits = ", ".join(f"{name} {limit:g}" for name, limit in result.slos_ms.items())
     slos = [("SLOs (ms)", limits)] if limits else []

@@ -144,7 +144,6 @@ def _client(stage: StageResult, found: Figures) -> Table:
 
 
 def sweep_table(result: Result) -> Table:
-    """Return all stages, a line each."""
     rows = []
     for stage in result.stages:
         served = figures(stage, result.slos_ms).serving

@@ -12,7 +12,6 @@ _SENTENCE: Final = 40  # a wider column has words in it, and begins at the left
 
 
 def text_report(result: Result) -> str:
-    """Return everything that was measured."""
     parts = []
     for stage in result.stages:
         found = figures(stage, result.slos_ms)
@@ -37,7 +36,6 @@ def serving_text(parts: Sequence[Table]) -> str:
 
 
 def table_text(table: Table) -> str:
-    """Return a table with aligned columns."""
     rows = [table.headings, *table.rows] if any(table.headings) else list(table.rows)
     widths = [max(len(row[at]) for row in rows) for at in range(len(table.headings))]
     lines = [f"{table.title}:"]

@@ -56,7 +56,6 @@ def _server(made: words.Parser) -> None:
 
 
 def add_load(made: words.Parser) -> None:
-    """Add the arguments of how it is asked."""
     add = made.add_argument_group("load: closed loop, unless a rate or a trace is given").add_argument
     add(
         "--concurrency",
@@ -79,7 +78,6 @@ def add_load(made: words.Parser) -> None:
 
 
 def add_dataset(made: words.Parser) -> None:
-    """Add the arguments of what is asked."""
     group = made.add_argument_group("what is asked")
     one = group.add_mutually_exclusive_group()
     one.add_argument("--dataset", choices=DATASETS, default="random")

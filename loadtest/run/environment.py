@@ -21,7 +21,6 @@ def now() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Describe this side."""
     return {
         "baton": installed_version("baton-serve") or "unknown",
         "python": platform.python_version(),

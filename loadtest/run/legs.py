@@ -109,7 +109,6 @@ class LegWatch:
 
 
 def take(spans: Spans, events: Iterable[Event]) -> None:
-    """Add what some events say."""
     for event in events:
         if event.ph == "X" and event.args.transfer_id:
             span = (event.ts / 1e6, (event.ts + event.dur) / 1e6)

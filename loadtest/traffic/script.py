@@ -23,9 +23,7 @@ class Ask:
 class Script(Protocol):
     """One user's requests, each sent after the answer to the one before."""
 
-    def first(self) -> Ask:
-        """Return the first request."""
-        ...
+    def first(self) -> Ask: ...
 
     def following(self, answer: str) -> Ask | None:
         """Return the request that follows an answer; None at the end."""

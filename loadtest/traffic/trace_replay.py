@@ -53,7 +53,6 @@ class Scale:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a whole block."""
         return max(1, round(BLOCK_TOKENS * self.length))
 
 

@@ -15,8 +15,8 @@ from baton.contracts.probe import Pushed, Reached, Receiving, Released
 from baton.contracts.secret import ClusterSecret
 from baton.deploy.doctor import asking
 from baton.deploy.doctor.deployment import READY, Targets, examine
-from baton.deploy.doctor.examination import Examination
 from baton.deploy.doctor.links import Wanted
+from baton.deploy.doctor.report import Examination
 from tests.support.serve import serve
 from tests.unit.deploy.doctor.known import info, machine
 
