@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from collections.abc import Callable
 from typing import NoReturn
 
 from baton.loadtest.errors import UsageError
@@ -12,6 +13,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (--help tells more)")
+
+
+def parser(command: str, description: str) -> Parser:
+    """Return the parser of a command of `loadtest`; its options cannot be shortened."""
+    return Parser(prog=f"loadtest {command}", description=description, allow_abbrev=False)
+
+
+def add_server(add: Callable[..., argparse.Action], of: str = "") -> None:
+    """Add the arguments that say which server is asked, for which model, with which key."""
+    add("--url", required=True, help=f"base URL{of}, with or without /v1")
+    add("--model", help="the first one of /v1/models, unless given")
+    add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
 
 
 def count(text: str) -> int:

@@ -40,9 +40,7 @@ class Finding(NamedTuple):
 
 
 def parser() -> words.Parser:
-    made = words.Parser(
-        prog="loadtest compare", description="Say which metrics of two runs differ.", allow_abbrev=False
-    )
+    made = words.parser("compare", "Say which metrics of two runs differ.")
     add = made.add_argument
     add("a", type=Path, metavar="A", help="folder or result.json of the first run")
     add("b", type=Path, metavar="B", help="of the second one, which is judged")
@@ -111,11 +109,9 @@ def tables(findings: Sequence[Finding]) -> list[Table]:
 
 def _row(finding: Finding) -> tuple[str, ...]:
     metric, found = finding.metric, finding.found
-    ratio = (
-        ("–", "–")
-        if found.ratio is None
-        else (f"{found.b / found.a:.3f}", f"{found.ratio.low:.3f} to {found.ratio.high:.3f}")
-    )
+    ratio = ("–", "–")
+    if found.ratio is not None:
+        ratio = (f"{found.b / found.a:.3f}", f"{found.ratio.low:.3f} to {found.ratio.high:.3f}")
     digits = 4 if metric.unit == "share" else 2
     difference = found.difference
     return (

@@ -28,28 +28,15 @@ _GREETING_S: Final = 10.0
 
 
 def parser() -> words.Parser:
-    made = words.Parser(
-        prog="loadtest eval", description="Exact-match accuracy over a file in gsm8k's format.", allow_abbrev=False
-    )
+    made = words.parser("eval", "Exact-match accuracy over a file in gsm8k's format.")
     add = made.add_argument
     add("file", type=Path, metavar="FILE", help="JSONL of question and answer; an answer ends with '#### N'")
-    add("--url", required=True, help="base URL, with or without /v1")
-    add("--model", help="the first one of /v1/models, unless given")
+    words.add_server(add)
     add("--endpoint", choices=("completions", "chat"), default="completions")
-    add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
-    add(
-        "--shots",
-        type=words.count_or_none,
-        default=5,
-        metavar="N",
-        help="worked examples before each question (%(default)s)",
-    )
-    add(
-        "--shots-file",
-        type=Path,
-        metavar="FILE",
-        help="take them from there; else the file's first N, which are not asked",
-    )
+    shots = "worked examples before each question (%(default)s)"
+    add("--shots", type=words.count_or_none, default=5, metavar="N", help=shots)
+    shots_file = "take them from there; else the file's first N, which are not asked"
+    add("--shots-file", type=Path, metavar="FILE", help=shots_file)
     add("--limit", type=words.count, metavar="N", help="ask only so many questions")
     add("--max-tokens", type=words.count, default=256, metavar="N", help="of an answer (%(default)s)")
     add("--concurrency", type=words.count, default=16, metavar="N", help="requests in flight (%(default)s)")

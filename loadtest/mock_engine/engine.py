@@ -12,8 +12,7 @@ from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.answers import chunks, generated, whole
 from baton.loadtest.mock_engine.connection import Connection, Request
-from baton.loadtest.mock_engine.description import describe
-from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm
+from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm, describe
 from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
 from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
 from baton.loadtest.mock_engine.stream import Stream, Whole
@@ -92,7 +91,7 @@ class MockEngine:
             answer = Stream(tracked, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
         else:
             told = self._dialect.told(asked, f"cmpl-{secrets.token_hex(16)}")
-            answer = Whole(tracked, generated(asked, told), fault)
+            answer = Whole(tracked, generated(asked, told), fault.fault)
             delay_s += (asked.tokens - 1) * settings.itl_s
         line.answer = answer
         self._running[id(answer)] = body_bytes

@@ -1,5 +1,6 @@
 """One answer on its way: what is written at each token, and what a fault makes of it. No sockets, no clock."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from baton.loadtest.mock_engine.answers import STREAM_HEAD, Chunks, whole
@@ -59,16 +60,14 @@ class Stream:
             self._line.close()
 
 
+@dataclass(slots=True)
 class Whole:
     """Writes one answer that is no stream."""
 
-    __slots__ = ("_fault", "_line", "_response", "gone")
-
-    def __init__(self, line: Line, response: bytes, fault: FaultSetting) -> None:
-        self._line = line
-        self._response = response
-        self._fault = fault.fault
-        self.gone = False
+    _line: Line
+    _response: bytes
+    _fault: Fault
+    gone: bool = False
 
     def __call__(self) -> None:
         if self.gone or self._fault is Fault.STALL:

@@ -25,22 +25,13 @@ MOST_NODES: Final = 4096
 
 
 def parser() -> words.Parser:
-    made = words.Parser(
-        prog="loadtest plan",
-        description="Say how many prefill and decode nodes a load needs, by simulation.",
-        allow_abbrev=False,
-    )
+    made = words.parser("plan", "Say how many prefill and decode nodes a load needs, by simulation.")
     made.set_defaults(endpoint="completions")
     add = made.add_argument
     add("calibration", type=Path, metavar="CALIBRATION", help="what `loadtest calibrate` wrote, or a person")
     add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="SLOs: ttft, tpot, e2el")
-    add(
-        "--target",
-        type=_target,
-        default=TARGET,
-        metavar="X",
-        help="share of requests that must keep every SLO (%(default)s)",
-    )
+    target = "share of requests that must keep every SLO (%(default)s)"
+    add("--target", type=_target, default=TARGET, metavar="X", help=target)
     add("--nodes", type=_shapes, metavar="P:D,…", help="predict these, and recommend nothing")
     add("--prefill-cost", type=words.above_0, default=1.0, metavar="X", help="of a node (%(default)s)")
     add("--decode-cost", type=words.above_0, default=1.0, metavar="X", help="likewise (%(default)s)")

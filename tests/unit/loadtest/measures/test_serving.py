@@ -70,13 +70,7 @@ def test_the_busiest_second_counts_tokens_and_requests() -> None:
 
 def test_errors_are_counted_by_kind_and_statuses_by_number() -> None:
     """Completed requests are none of them."""
-    records = [
-        failed(CUT),
-        failed(STATUS, status=503),
-        failed(STATUS, status=400),
-        failed(STATUS, status=503),
-        record(),
-    ]
+    records = [failed(CUT), record(), *(failed(STATUS, status=status) for status in (503, 400, 503))]
 
     assert list(errors_by_kind(records).items()) == [("status 400", 1), ("status 503", 2), ("cut", 1)]
 

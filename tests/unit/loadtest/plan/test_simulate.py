@@ -100,48 +100,6 @@ def test_a_chunk_of_one_prompt_leaves_the_rest_of_the_step_to_the_next_one() -> 
     assert ended == [pytest.approx(0.21), pytest.approx(0.21)]
 
 
-def test_a_decode_step_grows_with_sequences_and_context() -> None:
-    """Two sequences that are decoded together from beginning to end."""
-    decode = Decode(step_s=0.01, sequence_s=0.002, context_token_s=1e-5)
-    load = [demand(0.0, 50, 11), demand(0.0, 50, 11)]
-
-    outcome = run(load, calibration(decode=decode))
-
-    steps = [0.01 + 2 * 0.002 + 1e-5 * 2 * (50 + at) for at in range(11)]
-    assert [record.tpot_s for record in outcome.records] == [pytest.approx(fmean(steps[1:]))] * 2
-
-
-def test_a_step_of_several_sequences_is_longer_than_one_of_a_single_one() -> None:
-    """Once for all of them, however many."""
-    decode = Decode(step_s=0.01, sequence_s=0.0, several_s=0.003)
-
-    for sequences, step_s in ((1, 0.01), (2, 0.013), (3, 0.013)):
-        outcome = run([demand(0.0, 30, 11)] * sequences, calibration(decode=decode))
-        assert [record.tpot_s for record in outcome.records] == [pytest.approx(step_s)] * sequences
-
-
-def test_a_sequence_joins_at_the_next_step_and_makes_it_longer() -> None:
-    """The first one has five steps to itself and two with the second one, whose first token waits for a step's end."""
-    decode = Decode(step_s=0.01, sequence_s=0.01)
-    load = [demand(0.0, 100, 7), demand(0.0, 100, 1)]
-
-    first, second = run(load, calibration(decode=decode)).records
-
-    assert first.ended_s == pytest.approx(0.1 + 5 * 0.02 + 0.03 + 0.02)
-    assert second.ended_s == pytest.approx(0.2 + 0.03)
-
-
-def test_a_sequence_that_comes_inside_a_step_waits_for_its_end() -> None:
-    """P ends in the middle of D's sixth step."""
-    load = [demand(0.0, 100, 20), demand(0.055, 100, 1)]
-    prefill = Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=100)
-
-    first, second = run(load, calibration(prefill=prefill), prefill=2).records
-
-    assert second.ended_s == pytest.approx(0.1 + 6 * 0.01 + 0.01)
-    assert first.ended_s == pytest.approx(0.1 + 20 * 0.01)
-
-
 def test_an_arrival_delays_the_next_step() -> None:
     """Reading a request and receiving its KV costs those that are being decoded, once."""
     decode = Decode(step_s=0.01, sequence_s=0.0, arrival_s=0.004)

@@ -8,10 +8,9 @@ import pytest
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import TIMEOUT
 from baton.loadtest.result import ClientCost
+from baton.loadtest.run.beside import CostMeter, line
 from baton.loadtest.run.environment import raise_limit
 from baton.loadtest.run.loops import Limits, Taken
-from baton.loadtest.run.own_cost import CostMeter
-from baton.loadtest.run.progress import line
 from tests.unit.loadtest.records import failed, record
 
 
@@ -28,7 +27,7 @@ def test_a_busy_client_is_called_saturated() -> None:
 
 async def test_a_blocked_loop_shows_as_lag() -> None:
     """A fifth of a second in which nobody could be served, some of which is CPU time."""
-    async with CostMeter() as meter:
+    async with CostMeter().measuring() as meter:
         await asyncio.sleep(0)
         until = time.perf_counter() + 0.2
         while time.perf_counter() < until:
