@@ -56,11 +56,7 @@ def add_common(add: Callable[..., argparse.Action]) -> None:
 
 
 def refuse_one_core() -> None:
-    """Check that what is compared can have a core for each of its two halves.
-
-    Raises:
-        BenchError: there is one core.
-    """
+    """Raise `BenchError` where there is one core: what is compared needs one for each of its two halves."""
     if len(os.sched_getaffinity(0)) < 2:
         raise BenchError("the two nodes or stages need a core each, and this machine has one")
 

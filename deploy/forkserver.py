@@ -49,11 +49,7 @@ class Child:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit status.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
-        """
+        """Wait for the end; return the exit status. Raises `subprocess.TimeoutExpired`: it still runs."""
         if not self._ended.wait(timeout) or self.returncode is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return self.returncode

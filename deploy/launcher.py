@@ -131,12 +131,7 @@ class Launcher:
             self._start_node(member)
 
     def wait_ready(self) -> None:
-        """Wait for every node, then for the proxy.
-
-        Raises:
-            StackFailedError: a process died, or the time to start ran out.
-            StopAskedError: the user does not want to wait any longer.
-        """
+        """Wait for all nodes, then for the proxy. Raises `StackFailedError`: one died, or is late; `StopAskedError`."""
         for group in (self._stack.nodes, (self._stack.proxy,)):
             while waiting := [member for member in group if member.name not in self._ready]:
                 for member in filter(is_ready, waiting):

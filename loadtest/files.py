@@ -7,11 +7,7 @@ from baton.loadtest.errors import RunError, UsageError
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, each with its number, from 1.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
+    """Yield the lines that are not empty, each with its number, from 1. Raises `UsageError`: it cannot be read."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as exc:

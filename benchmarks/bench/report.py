@@ -14,8 +14,7 @@ from baton.loadtest.report.standalone import standalone
 from baton.loadtest.result import rounded
 from benchmarks.bench.interference import Felt
 from benchmarks.harness import Spread, markdown_table, ratio
-from benchmarks.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Measured, bytes_are_right
-from benchmarks.overlap.report import link_name
+from benchmarks.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Measured, bytes_are_right, link_name
 
 BATON: Final = "event"  # the policy under which it is measured, and its name among the samples
 OTHERS: Final = (TWO, UPSTREAM, NIXL)

@@ -62,7 +62,7 @@ def measure(arguments: argparse.Namespace, children: Children) -> Iterator[dict[
         try:
             for figure in _figures(name, children):
                 print(f"  {line(figure)}", flush=True)
-                part["figures"].append(to_plain(figure))
+                part["figures"].append({"part": name, **to_plain(figure)})
         except NetworkError as exc:
             part["skipped"] = str(exc)
             print(f"  skipped: {exc}")

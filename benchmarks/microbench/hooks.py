@@ -134,7 +134,6 @@ def _figures(case: Case, undisturbed: Spread) -> Iterator[Figure]:
     begins, ends = spread(case.samples.begins, 1e6), spread(case.samples.ends, 1e6)
     name = f"{case.policy}, {case.requests} per step"
     yield Figure(
-        part="hooks",
         name=f"{name}: hooks of a layer, mean",
         value=hooks.mean,
         unit="µs",
@@ -142,14 +141,12 @@ def _figures(case: Case, undisturbed: Spread) -> Iterator[Figure]:
         details={"median": hooks.median, "99 %": hooks.p99, "max": hooks.maximum},
     )
     yield Figure(
-        part="hooks",
         name=f"{name}: begin and end of a step, mean",
         value=begins.mean + ends.mean,
         unit="µs",
         details={"begin median": begins.median, "end median": ends.median},
     )
     yield Figure(
-        part="hooks",
         name=f"{name}: a whole layer, longer by",
         value=layers.median - undisturbed.median,
         unit="µs",

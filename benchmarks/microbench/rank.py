@@ -160,11 +160,7 @@ class PrefillRank:
         return committed
 
     def wait_for_commits(self, count: int, poll_s: float = 0.005) -> dict[str, Any]:
-        """Wait until so many transfers in all have been committed; return the worker's snapshot.
-
-        Raises:
-            RankError: one failed, or it took too long.
-        """
+        """Wait for so many commits; return the worker's snapshot. Raises `RankError`: one failed, or is late."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
             snapshot = self.worker.snapshot()

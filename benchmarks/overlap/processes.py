@@ -155,14 +155,7 @@ class Processes:
 async def processes(
     forkserver: ForkServer, folder: Path, *, timeout_s: float, force_close: bool = False
 ) -> AsyncIterator[Processes]:
-    """Yield what starts processes, with a session to ask them; stop those that are left.
-
-    Args:
-        forkserver: forks them.
-        folder: for their logs.
-        timeout_s: of a request.
-        force_close: each request has a connection of its own: one that waits for its turn is not closed by the server.
-    """
+    """Yield what starts processes, with a session to ask them; `force_close`: a connection for each request."""
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     connector = aiohttp.TCPConnector(force_close=force_close)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:

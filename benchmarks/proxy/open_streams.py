@@ -25,9 +25,8 @@ from baton.loadtest.client.wire import WireError
 from baton.loadtest.errors import LoadtestError, RunError, UsageError
 from baton.loadtest.run.environment import environment, now
 from benchmarks import usage
-from benchmarks.proxy.collector import collector
 from benchmarks.proxy.load import Load, Taken
-from benchmarks.proxy.processes import Cores
+from benchmarks.proxy.processes import Cores, collector
 from benchmarks.proxy.stage import Plan, Running, Stage, expect
 from benchmarks.proxy.subjects import OURS
 

@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 from baton.loadtest.errors import RunError
 from benchmarks import usage
-from benchmarks.proxy.collector import collector
 from benchmarks.proxy.figures import Sample
 from benchmarks.proxy.load import Load
-from benchmarks.proxy.processes import Cores
+from benchmarks.proxy.processes import Cores, collector
 from benchmarks.proxy.stage import Plan, Running, Stage, expect
 from benchmarks.proxy.subjects import TRACED, Subject
 

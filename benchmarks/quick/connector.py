@@ -64,12 +64,12 @@ def in_child(target: Sequence[Any]) -> Iterator[Figure]:
 def _round(planning: dict[str, Callable[[], object]], cases: Sequence[hooks.Case]) -> Iterator[Figure]:
     unit_s = min(timed(calibration, REPETITIONS))  # the least disturbed one
     for name, plan in planning.items():
-        yield _figure(f"planner, {PAIRS:,} pairs {name} ÷ loop", min(timed(plan, REPETITIONS)) / unit_s)
+        yield Figure(name=f"planner, {PAIRS:,} pairs {name} ÷ loop", value=min(timed(plan, REPETITIONS)) / unit_s)
     for case in cases:
         case.samples = hooks.Samples()
         case.compute_prompts()
         taken_s = median(case.samples.hooks) * LAYERS
-        yield _figure(f"hooks of {LAYERS} layers, {case.requests} in a step ÷ loop", taken_s / unit_s)
+        yield Figure(name=f"hooks of {LAYERS} layers, {case.requests} in a step ÷ loop", value=taken_s / unit_s)
 
 
 def _planning() -> dict[str, Callable[[], object]]:
@@ -78,7 +78,3 @@ def _planning() -> dict[str, Callable[[], object]]:
     regions = list(zip(shape.regions(1 << 32), shape.regions(1 << 42), strict=True))
     tables = {"contiguous": contiguous(PAIRS), "scattered": in_runs(PAIRS, 1, rng)}
     return {name: partial(plan_layers, regions, *table) for name, table in tables.items()}
-
-
-def _figure(name: str, ratio: float) -> Figure:
-    return Figure(part="quick", name=name, value=ratio, unit="")

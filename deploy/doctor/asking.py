@@ -53,11 +53,7 @@ class ProbeClient:
         self._secret = secret
 
     async def get(self, url: str, kind: type[_T], statuses: tuple[int, ...] = (200,), *, is_open: bool = False) -> _T:
-        """Return what a URL answers; one that is open is not shown our token.
-
-        Raises:
-            AskError: nothing, another status, or something else.
-        """
+        """Return what a URL answers; one that is open is not shown our token. Raises `AskError`: something else."""
         answer = await self._send("GET", url, TIMEOUT_S, is_open=is_open)
         if answer.status_code not in statuses:
             raise AskError(f"it answered {answer.status_code}")
@@ -73,11 +69,7 @@ class ProbeClient:
         return _decode(answer, NodeInfo)
 
     async def machine(self, url: str) -> Machine | None:
-        """Return what a node says of its machine; None if it does not know the route.
-
-        Raises:
-            AskError: it did not answer.
-        """
+        """Return what a node says of its machine; None if it has no such route. Raises `AskError`: it is silent."""
         try:
             return await self.get(url + PROBE_PATH, Machine)
         except AskError as exc:

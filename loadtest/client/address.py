@@ -28,11 +28,7 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Read a base URL; `/v1` at its end is left out, since people give it either way.
-
-    Raises:
-        UsageError: it is no http or https URL.
-    """
+    """Read an http or https base URL, with or without `/v1` at its end. Raises `UsageError`: it is none."""
     if not url.isascii() or not url.isprintable():
         raise UsageError(f"{url!r} is no URL: it has letters that URLs have not")
     try:

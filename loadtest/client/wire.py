@@ -48,12 +48,7 @@ class Connection(asyncio.Protocol):
         self.idle_since_s = 0.0
 
     async def ask(self, request: bytes, sink: Sink) -> None:
-        """Send a request; return when its answer is complete.
-
-        Raises:
-            LostError: the connection ended before.
-            WireError: the answer cannot be understood.
-        """
+        """Send a request; return when its answer is complete. Raises `WireError`: it is not, or is no HTTP."""
         if self._transport is None or self._transport.is_closing():
             raise LostError("the connection is closed")
         self._parser = httptools.HttpResponseParser(self)

@@ -44,11 +44,7 @@ class Job:
 
 
 def demands(given: argparse.Namespace, dataset: Source) -> list[Demand]:
-    """Return the requests of an open loop, in the order in which they come.
-
-    Raises:
-        UsageError: there is none, since the load is a closed loop or has no lengths.
-    """
+    """Return the requests of an open loop, as they come. Raises `UsageError`: the load is none, or has no lengths."""
     stage = build.stages(given, dataset)[0]
     if not isinstance(stage.load, Open):
         raise UsageError("a plan needs an open loop: --trace, or --rate")

@@ -32,11 +32,7 @@ class Fitted(NamedTuple):
 
 
 def fit(rows: Sequence[Row], names: Sequence[str], what: str, signed: AbstractSet[str] = frozenset()) -> Fitted:
-    """Fit one coefficient for each name; those in `signed` may be below 0.
-
-    Raises:
-        RunError: there are too few rows, or they do not tell coefficients apart.
-    """
+    """Fit one coefficient for each name; those in `signed` may be below 0. Raises `RunError`: rows do not suffice."""
     if len(rows) <= len(names):
         raise RunError(f"{what}: {len(rows)} measurements are too few for {len(names)} coefficients: measure more")
     found = _solve_relative(rows, [row.measured for row in rows], names, what, signed)

@@ -79,11 +79,7 @@ class Pair:
         self._runs = 0
 
     async def prefill(self) -> list[PrefillCell]:
-        """Ask for one token each, alone and in line; at the shorter lengths also with prompts that share steps.
-
-        Raises:
-            RunError: an answer failed.
-        """
+        """Ask for one token each, alone and in line; at the shorter lengths also with prompts that share steps."""
         effort = self._effort
         await self._run(max(effort.prompt_tokens), 4, users=1, requests=_WARM_UP)
         cells = []
@@ -96,11 +92,7 @@ class Pair:
         return cells
 
     async def decode(self) -> list[list[Record]]:
-        """Ask for long answers with short and long prompts; and for short ones, so that more requests arrive while they run.
-
-        Raises:
-            RunError: an answer failed.
-        """
+        """Ask for long answers, with short and long prompts; and for short ones, so that more requests arrive."""
         effort = self._effort
         short, long = min(effort.prompt_tokens), max(effort.prompt_tokens)
         whole, part = effort.answer_tokens, max(effort.answer_tokens // 4, 3)

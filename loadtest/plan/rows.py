@@ -154,11 +154,7 @@ def exposed_s(tokens: float, link: Link) -> float:
 
 
 def between_first_tokens_s(records: Sequence[Record], users: int) -> float:
-    """Return the mean time between two first tokens, over as many whole rounds of all users as there are but the first.
-
-    Raises:
-        RunError: there are too few.
-    """
+    """Return the mean time between first tokens, over whole rounds of all users but the first. `RunError`: too few."""
     at = sorted(record.started_s + record.ttft_s for record in records if record.ttft_s is not None)
     span = (len(at) - 1) // users * users - users
     if span < users:

@@ -39,11 +39,7 @@ class Outcome(NamedTuple):
 
 
 def simulate(load: Sequence[Demand], calibration: Calibration, shape: Shape) -> Outcome:
-    """Run a load, in the order of its arrivals, over so many nodes.
-
-    Raises:
-        RunError: a request is larger than a node's KV pool.
-    """
+    """Run a load, by arrival, over so many nodes. Raises `RunError`: a request is larger than a node's KV pool."""
     prompt, whole = largest(load)
     if calibration.prefill.kv_tokens and prompt > calibration.prefill.kv_tokens:
         room = calibration.prefill.kv_tokens

@@ -88,11 +88,7 @@ def add_trace(made: words.Parser) -> None:
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
-    """Read the command line; `slos_ms`, `more` and `api_key` are ready for use.
-
-    Raises:
-        UsageError: something is wrong with it.
-    """
+    """Read the command line; `slos_ms`, `more` and `api_key` are ready for use. Raises `UsageError`: it is wrong."""
     arguments = parser().parse_args(argv)
     arguments.slos_ms = parse_slos(arguments.goodput)
     arguments.more = _json_object(arguments.extra_body)

@@ -44,11 +44,7 @@ def _plain(value: Any) -> Any:
 
 
 def raise_limit(connections: int | None) -> None:
-    """Allow as many open files as this process may have at all; `connections`: how many will be needed, if that is known.
-
-    Raises:
-        RunError: they are more than may ever be open.
-    """
+    """Allow as many open files as there may be. Raises `RunError`: `connections`, if known, are more than that."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and connections is not None and connections + SPARE > hard:
         raise RunError(

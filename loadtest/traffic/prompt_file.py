@@ -30,11 +30,7 @@ class PromptFile:
 
 
 def read_prompts(path: Path, *, chat: bool, output_tokens: int) -> PromptFile:
-    """Read a file.
-
-    Raises:
-        UsageError: it cannot be read, is empty, or a line (named by its number) cannot be asked at this endpoint.
-    """
+    """Read a file. Raises `UsageError`: it is empty, or a line (named by its number) cannot be asked here."""
     asks = []
     for number, line in numbered_lines(path):
         try:

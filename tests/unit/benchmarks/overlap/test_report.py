@@ -1,7 +1,19 @@
 import json
 
-from benchmarks.overlap.figures import PLAIN, RAW, UPSTREAM, Cell, Figures, Measured, Sample, figures
-from benchmarks.overlap.report import HEADINGS, link_name, table, to_plain
+from benchmarks.overlap.figures import (
+    HEADINGS,
+    PLAIN,
+    RAW,
+    UPSTREAM,
+    Cell,
+    Figures,
+    Measured,
+    Sample,
+    figures,
+    link_name,
+    table,
+    to_plain,
+)
 
 
 def cell(*, noisy_rounds: int = 0, wire_bytes: int = 2000, commit: dict[str, float] | None = None) -> Figures:
