@@ -17,8 +17,7 @@ from baton.contracts.configuration.show import meanings
 from baton.contracts.kv_transfer import Role
 from baton.contracts.secret import SecretError, read_secret
 from baton.deploy import secret_command
-from baton.deploy.devices import VISIBLE_DEVICES, Device, installed_device, visible_devices
-from baton.deploy.environment import zygote_environment
+from baton.deploy.environment import VISIBLE_DEVICES, Device, installed_device, visible_devices, zygote_environment
 from baton.deploy.launcher import Launcher, Settings, StackFailedError
 from baton.deploy.memory import MIB, SHARED_BYTES, available_bytes, needed_bytes, weights_bytes
 from baton.deploy.ports import taken
