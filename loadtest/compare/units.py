@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from baton.loadtest.compare.bootstrap import Weighted
-from baton.loadtest.measures.goodput import is_good
+from baton.loadtest.measures.shares import is_good
 from baton.loadtest.result import StageResult
 
 SLICES: Final = 20
