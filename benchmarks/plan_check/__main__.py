@@ -33,7 +33,7 @@ from baton.loadtest.run.environment import environment, now
 from benchmarks import harness
 from benchmarks.cpu_quota import PERIOD_US
 from benchmarks.overlap.processes import processes
-from benchmarks.plan_check.comparison import Comparison, Means, Runs, as_plain, compare, comparison_table, markdown
+from benchmarks.plan_check.comparison import Comparison, Means, Noise, as_plain, compare, comparison_table, markdown
 from benchmarks.plan_check.rig import BATCHED_TOKENS, Rig, Running
 from benchmarks.usage import OtherCpu, Quiet
 
@@ -106,12 +106,12 @@ async def check(
                     quiet = Quiet(OtherCpu(os.getpid()), given.max_stolen_cores, given.tries)
                     await quiet.measure(calibrator.measure, calibrator.forget)
                     rate = rate or rate_per_s(given, await calibrator.found())
-                    runs = await _runs(given, running, rate, calibrator, quiet)
+                    runs, noise = await _runs(given, running, rate, calibrator, quiet)
                     calibrations.append(await calibrator.found())
                 shares = ", ".join(f"{share:.0%}" for share in rig.throttled())
                 said = f"quotas were used up in {shares} of the periods"
                 print(f"{shape.prefill}:{shape.decode}: {said}", file=sys.stderr)
-                found.append(compare(shape, simulate(load(given, rate), calibrations[-1], shape), runs))
+                found.append(compare(shape, simulate(load(given, rate), calibrations[-1], shape), runs, noise))
                 print(table_text(comparison_table(found[-1:])), flush=True)
         finally:
             rig.stop()
@@ -140,7 +140,7 @@ def _calibration(given: argparse.Namespace, running: Running) -> argparse.Namesp
 
 async def _runs(
     given: argparse.Namespace, running: Running, rate: float, calibrator: Calibrating, quiet: Quiet
-) -> Runs:
+) -> tuple[list[list[Record]], Noise]:
     """Load a shape, several times, with a round of the calibration in between."""
     meter, other_cores = OtherCpu(os.getpid()), 0.0
     taken: list[StageResult] = []
@@ -153,7 +153,8 @@ async def _runs(
         means = Means.of(taken[-1].records)
         print(f"run {number + 1}: TTFT {1e3 * means.ttft_s:.1f} ms, TPOT {1e3 * means.tpot_s:.1f} ms", file=sys.stderr)
     late_s = max(one.client.lag_p99_s for one in taken)
-    return Runs([one.records for one in taken], other_cores, late_s, quiet.stolen_cores, quiet.repeated)
+    noise = Noise(other_cores, late_s, quiet.stolen_cores, quiet.repeated)
+    return [one.records for one in taken], noise
 
 
 async def _run(given: argparse.Namespace, running: Running, rate: float) -> StageResult:

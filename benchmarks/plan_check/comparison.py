@@ -30,13 +30,12 @@ class Means(NamedTuple):
         )
 
 
-class Runs(NamedTuple):
-    """The runs of one shape."""
+class Noise(NamedTuple):
+    """What else took the CPU while a shape was measured; the most of all runs."""
 
-    records: Sequence[Sequence[Record]]  # run by run
-    other_cores: float  # CPU that other processes used in that time, most of all runs
-    client_late_s: float  # P99 of the client's event loop, most of all runs
-    stolen_cores: float = 0.0  # CPU that the host took, most of all runs and rounds of calibration
+    other_cores: float  # that other processes used
+    client_late_s: float  # P99 of the client's event loop
+    stolen_cores: float = 0.0  # that the host took, rounds of calibration included
     repeated: int = 0  # runs and rounds that it disturbed
 
 
@@ -48,10 +47,7 @@ class Comparison(NamedTuple):
     runs: tuple[Means, ...]
     prefill_busy: float  # simulated
     decode_busy: float
-    other_cores: float  # as of the runs
-    client_late_s: float
-    stolen_cores: float
-    repeated: int
+    noise: Noise
 
     @property
     def measured(self) -> Means:
@@ -70,19 +66,10 @@ class Comparison(NamedTuple):
         return all(abs(off) <= ALLOWED for off in self.deviation)
 
 
-def compare(shape: Shape, simulated: Outcome, runs: Runs) -> Comparison:
+def compare(shape: Shape, simulated: Outcome, runs: Sequence[Sequence[Record]], noise: Noise) -> Comparison:
     """Compare the runs of one shape with its simulation."""
-    return Comparison(
-        shape,
-        Means.of(simulated.records),
-        tuple(Means.of(records) for records in runs.records),
-        simulated.prefill_busy,
-        simulated.decode_busy,
-        runs.other_cores,
-        runs.client_late_s,
-        runs.stolen_cores,
-        runs.repeated,
-    )
+    means = tuple(map(Means.of, runs))
+    return Comparison(shape, Means.of(simulated.records), means, simulated.prefill_busy, simulated.decode_busy, noise)
 
 
 def markdown(found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]) -> str:
@@ -114,21 +101,14 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
                     f"{runs[0]:.1f} to {runs[-1]:.1f}",
                     f"{one.deviation[at]:+.1%}",
                     f"{one.prefill_busy if at == 0 else one.decode_busy:.0%}",
-                    f"{one.other_cores:.2f}",
-                    f"{one.stolen_cores:.2f}",
-                    str(one.repeated),
+                    f"{one.noise.other_cores:.2f}",
+                    f"{one.noise.stolen_cores:.2f}",
+                    str(one.noise.repeated),
                 )
             )
     headings = (
-        "",
-        "simulated",
-        "median of the runs",
-        "the runs",
-        "deviation",
-        "P (TTFT) or D (TPOT) busy, simulated",
-        "cores others used, at most",
-        "cores the host took, at most",
-        "repeated for that",
+        *("", "simulated", "median of the runs", "the runs", "deviation", "P (TTFT) or D (TPOT) busy, simulated"),
+        *("cores others used, at most", "cores the host took, at most", "repeated for that"),
     )
     right = sum(one.right for one in found)
     note = f"{right} of {len(found)} shapes within {ALLOWED:.0%}, in both."
@@ -148,10 +128,7 @@ def as_plain(
             "deviation": dict(zip(("ttft", "tpot"), one.deviation, strict=True)),
             "prefill_busy": one.prefill_busy,
             "decode_busy": one.decode_busy,
-            "other_cores": one.other_cores,
-            "client_late_s": one.client_late_s,
-            "stolen_cores": one.stolen_cores,
-            "repeated": one.repeated,
+            **one.noise._asdict(),
         }
         for one in found
     ]
