@@ -9,8 +9,7 @@ from baton.loadtest.client.pool import Client
 from baton.loadtest.client.stream import AnswerStream, error_words
 from baton.loadtest.client.wire import LostError, WireError
 from baton.loadtest.measures.record import CONNECT, CUT, MALFORMED, STATUS, TIMEOUT, Record
-from baton.loadtest.traffic.body import Form
-from baton.loadtest.traffic.script import Ask
+from baton.loadtest.traffic.script import Ask, Form
 
 _ERROR_BYTES: Final = 65_536  # of an error's body are kept
 

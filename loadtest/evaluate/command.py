@@ -21,8 +21,7 @@ from baton.loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, promp
 from baton.loadtest.measures.shares import errors_by_kind
 from baton.loadtest.run.arguments import key
 from baton.loadtest.run.environment import raise_limit
-from baton.loadtest.traffic.body import Form
-from baton.loadtest.traffic.script import Ask
+from baton.loadtest.traffic.script import Ask, Form
 
 _GREETING_S: Final = 10.0
 

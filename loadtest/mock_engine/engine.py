@@ -21,10 +21,7 @@ from baton.loadtest.mock_engine.wheel import Ticker
 COUNTS_PATH: Final = "/mock/counts"
 FAULT_PATH: Final = "/mock/fault"
 _NOT_FOUND: Final = whole(404, {"detail": "Not Found"})
-_MODELS: Final = {
-    "object": "list",
-    "data": [{"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 1 << 17}],
-}
+_MODEL: Final = {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 1 << 17}
 
 
 class MockEngine:
@@ -131,7 +128,7 @@ class MockEngine:
             case b"GET", "/health":
                 return whole(200, b"")
             case b"GET", "/v1/models":
-                return whole(200, _MODELS)
+                return whole(200, {"object": "list", "data": [_MODEL]})
             case b"GET", "/version":
                 return whole(200, {"version": "mock"})
             case b"GET", path if path == COUNTS_PATH:

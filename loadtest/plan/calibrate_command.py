@@ -33,7 +33,7 @@ from baton.loadtest.plan.tables import calibration_table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run.arguments import key
 from baton.loadtest.run.environment import environment, now
-from baton.loadtest.traffic.body import Form
+from baton.loadtest.traffic.script import Form
 from baton.loadtest.traffic.vocabulary import Vocabulary
 
 PROMPT_TOKENS: Final = (128, 512, 1024, 2048)

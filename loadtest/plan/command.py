@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -60,25 +61,24 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
 class Planned:
     """Predictions of one load."""
 
-    def __init__(self, load: Sequence[Demand], calibration: Calibration, slos_ms: dict[str, float]) -> None:
-        self.load = load
-        self._calibration = calibration
-        self._slos_ms = slos_ms
-        self._shares: dict[Shape, float] = {}
+    load: Sequence[Demand]
+    calibration: Calibration
+    slos_ms: dict[str, float]
+    _shares: dict[Shape, float] = field(default_factory=dict)
 
     def prediction(self, shape: Shape) -> Prediction:
-        """Return what so many nodes give."""
-        return predict(shape, simulate(self.load, self._calibration, shape), self._slos_ms)
+        return predict(shape, simulate(self.load, self.calibration, shape), self.slos_ms)
 
     def share(self, shape: Shape) -> float:
         """Return the share of requests that kept every SLO; a search asks for some shapes twice."""
         if shape not in self._shares:
-            records = simulate(self.load, self._calibration, shape).records
+            records = simulate(self.load, self.calibration, shape).records
             done = [record for record in records if record.ok]
-            self._shares[shape] = good_requests(done, self._slos_ms) / len(records)
+            self._shares[shape] = good_requests(done, self.slos_ms) / len(records)
         return self._shares[shape]
 
 

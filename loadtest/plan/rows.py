@@ -49,14 +49,9 @@ def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]]
     """Fit everything. Raises `RunError`: what was measured does not suffice."""
     by_decode = fit(decode_rows(decode), DECODE, "decode")
     each_step_s, sequence_s, several_s, context_token_s, arrival_s = by_decode.coefficients
-    speed = msgspec.structs.replace(
-        known.decode,
-        step_s=each_step_s,
-        sequence_s=sequence_s,
-        several_s=several_s,
-        context_token_s=context_token_s,
-        arrival_s=arrival_s,
-    )
+    times = {"step_s": each_step_s, "sequence_s": sequence_s, "several_s": several_s}
+    times |= {"context_token_s": context_token_s, "arrival_s": arrival_s}
+    speed = msgspec.structs.replace(known.decode, **times)
     by_prefill = fit(prefill_rows(prefill, speed, known), PREFILL, "prefill", signed={"the overhead"})
     step_s, prompt_s, token_s, token_context_s, overhead_s = by_prefill.coefficients
     fits: dict[str, Fit] = {"prefill": by_prefill.quality, "decode": by_decode.quality}
@@ -82,14 +77,10 @@ def mixed_rate_per_s(found: Calibration, tokens: float, answer_tokens: int) -> f
 
 
 def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Calibration:
-    """Return the calibration with the overheads that make simulated first tokens of a mixed load come as measured ones.
+    """Replace the overheads by those that make simulated first tokens of mixed loads (open loops) come as measured ones.
 
     What a first token costs besides steps depends on what its nodes do at that time, and neither requests one at a time nor
     users in line meet what an open loop meets. So it is measured in one.
-
-    Args:
-        found: Its steps are as fitted; its overheads are replaced.
-        mixed: Open loops of moderate load over one pair.
     """
     plain = msgspec.structs.replace(found, overhead_s=0.0, overhead_queued_s=0.0, overhead_busy_s=0.0)
     late = [row for records in mixed for row in _late(records, plain)]

@@ -77,14 +77,8 @@ def stages(given: argparse.Namespace, dataset: Source) -> list[Stage]:
     limits = Limits(requests=_requests(given, dataset), seconds=given.seconds or SECONDS)
     if given.rate is None and given.rates is None:
         users = given.concurrency or 1
-        return [
-            Stage(
-                label=f"{users} user{'s' * (users > 1)}",
-                load=Closed(concurrency=users),
-                limits=limits,
-                description={"loop": "closed", "concurrency": users},
-            )
-        ]
+        label, closed = f"{users} user{'s' * (users > 1)}", {"loop": "closed", "concurrency": users}
+        return [Stage(label=label, load=Closed(concurrency=users), limits=limits, description=closed)]
     return [_paced(given, rate, limits, dataset.turns) for rate in given.rates or [given.rate]]
 
 
@@ -128,11 +122,7 @@ def _requests(given: argparse.Namespace, dataset: Source) -> int:
 
 def workload(given: argparse.Namespace, dataset: Source) -> dict[str, Any]:
     """Describe what is asked: runs with equal descriptions may be compared. The seed is not in it."""
-    asked: dict[str, Any] = {
-        "endpoint": given.endpoint,
-        "ignore_eos": given.ignore_eos,
-        "temperature": given.temperature,
-    }
+    asked: dict[str, Any] = {name: getattr(given, name) for name in ("endpoint", "ignore_eos", "temperature")}
     if isinstance(dataset, TraceReplay):
         scale = dataset.scale
         limits = {"max_input": given.max_input, "max_output": given.max_output, "length_scale": scale.length}

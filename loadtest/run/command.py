@@ -30,8 +30,7 @@ from baton.loadtest.run.environment import environment, now, raise_limit, shown
 from baton.loadtest.run.legs import LegWatch, token, wall_clock_of
 from baton.loadtest.run.loops import Closed, Loop, warm_up
 from baton.loadtest.run.node_metrics import NodeMetrics, differences
-from baton.loadtest.traffic.body import Form
-from baton.loadtest.traffic.script import Source
+from baton.loadtest.traffic.script import Form, Source
 
 EXIT_INTERRUPTED: Final = 130
 _GREETING_S: Final = 10.0  # for the first word with the server

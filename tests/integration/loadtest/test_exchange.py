@@ -11,8 +11,7 @@ from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Answered, Exchange, Timing
 from baton.loadtest.client.pool import Client
 from baton.loadtest.measures.record import CONNECT, CUT, EMPTY, ERROR_EVENT, MALFORMED, STATUS, TIMEOUT
-from baton.loadtest.traffic.body import Form
-from baton.loadtest.traffic.script import Ask
+from baton.loadtest.traffic.script import Ask, Form
 from tests.integration.loadtest.saying import saying
 from tests.support.cluster import until_true
 from tests.support.fake_answers import MODEL, text_of
