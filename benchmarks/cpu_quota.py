@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from benchmarks.harness import BenchError
-from benchmarks.usage import tree
+from benchmarks.usage import descendants
 
 V1: Final = Path("/sys/fs/cgroup/cpu")
 V2: Final = Path("/sys/fs/cgroup")
@@ -70,7 +70,7 @@ class CpuQuota:
     def add(self, pid: int) -> None:
         """Put a process and all that descend from it into the group. Raises `QuotaError`: there is no such process."""
         try:
-            for each in (pid, *(process.pid for process in tree(pid)[1:])):
+            for each in (pid, *descendants(pid)):
                 (self._folder / "cgroup.procs").write_text(str(each))
         except OSError as exc:
             raise QuotaError(f"cannot put process {pid} under a CPU quota: {exc.strerror}") from exc

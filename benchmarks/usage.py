@@ -88,6 +88,11 @@ def tree(root: int) -> list[psutil.Process]:
     return []
 
 
+def descendants(root: int) -> list[int]:
+    """Return the ids of the processes below one."""
+    return [process.pid for process in tree(root)[1:]]
+
+
 def named(root: int, beginning: str) -> list[int]:
     """Return the ids of the processes below one whose names begin so."""
     below = _read(tree(root)[1:], lambda process: (process.pid, process.name()))
