@@ -155,9 +155,4 @@ async def expect(mocks: Pair, before: tuple[Counts, Counts], requests: int, name
 def _growth(old: Counts, new: Counts) -> tuple[int, int, int, int]:
     """Return how many more requests came, were hand-overs, were completed, and went wrong."""
     wrong = sum(getattr(new, name) - getattr(old, name) for name in ("alone", "refused", "faulted", "cancelled"))
-    return (
-        new.requests - old.requests,
-        new.handed_over - old.handed_over,
-        new.completed - old.completed,
-        wrong,
-    )
+    return (new.requests - old.requests, new.handed_over - old.handed_over, new.completed - old.completed, wrong)

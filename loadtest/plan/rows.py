@@ -90,10 +90,7 @@ def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Cal
     except RunError:  # a request that met others on the one node met some on the other
         shares = solve(late, [0, *told[:1]], OVERHEADS, "first tokens of an open loop")
     return msgspec.structs.replace(
-        plain,
-        overhead_s=shares[0],
-        overhead_queued_s=shares.get(1, 0.0),
-        overhead_busy_s=shares.get(2, 0.0),
+        plain, overhead_s=shares[0], overhead_queued_s=shares.get(1, 0.0), overhead_busy_s=shares.get(2, 0.0)
     )
 
 

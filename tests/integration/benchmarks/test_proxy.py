@@ -9,7 +9,10 @@ import pytest
 from benchmarks.proxy.figures import ASGI, BATON, HTTPX
 from benchmarks.proxy.subjects import GREEDY
 
-TINY = "--rounds 2 --short-requests 20 --at-once 4 --single-requests 3 --streams 8 --starts 2".split()
+TINY = (
+    *("--rounds", "2", "--short-requests", "20", "--at-once", "4"),
+    *("--single-requests", "3", "--streams", "8", "--starts", "2"),
+)
 
 
 @pytest.mark.slow
