@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.loadtest import files
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.record import Record
 
@@ -106,14 +107,10 @@ def write_result(result: Result, folder: Path) -> None:
 def read_result(path: Path) -> Result:
     """Read a run from its file, or from its folder. Raises `UsageError`: there is none, or it is of another version."""
     file = path / FILE if path.is_dir() else path
+    data = files.read(file)
     try:
-        data = file.read_bytes()
-        version = msgspec.json.decode(data, type=_Version).schema_version
-        if version != SCHEMA_VERSION:
-            raise UsageError(f"{file} has schema version {version}, and this program reads {SCHEMA_VERSION}")
+        files.refuse_version(file, msgspec.json.decode(data, type=_Version).schema_version, SCHEMA_VERSION)
         return msgspec.json.decode(data, type=Result)
-    except OSError as exc:
-        raise UsageError(f"cannot read {file}: {exc.strerror}") from exc
     except msgspec.DecodeError as exc:
         raise UsageError(f"{file} is no result of a load test: {exc}") from exc
 
