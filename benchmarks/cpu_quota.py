@@ -4,13 +4,13 @@ A quota is spent in periods: with 40 ms of each 100 ms a process runs at full sp
 that takes 20 ms notices. So periods are short.
 """
 
-import os
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
 from benchmarks.harness import BenchError
+from benchmarks.usage import descendants
 
 V1: Final = Path("/sys/fs/cgroup/cpu")
 V2: Final = Path("/sys/fs/cgroup")
@@ -23,11 +23,7 @@ class QuotaError(BenchError):
 
 
 def find_root(v1: Path = V1, v2: Path = V2) -> Path:
-    """Return the folder in which groups are made.
-
-    Raises:
-        QuotaError: there is none.
-    """
+    """Return the folder in which groups are made. Raises `QuotaError`: there is none."""
     if (v1 / "cpu.cfs_quota_us").exists():
         return v1
     if (v2 / "cgroup.controllers").exists() and "cpu" in (v2 / "cgroup.controllers").read_text().split():
@@ -39,18 +35,13 @@ class CpuQuota:
     """A group whose processes together get `cores` of the machine."""
 
     def __init__(self, name: str, cores: float, *, period_us: int = PERIOD_US, root: Path | None = None) -> None:
-        """Allocate nothing yet; `enter` makes the group."""
         self._root = root or find_root()
         self._folder = self._root / name
         self._quota_us = round(cores * period_us)
         self._period_us = period_us
 
     def __enter__(self) -> Self:
-        """Make the group.
-
-        Raises:
-            QuotaError: the system does not let us.
-        """
+        """Make the group. Raises `QuotaError`: the system does not let us."""
         try:
             if not self._is_v1:
                 (self._root / "cgroup.subtree_control").write_text("+cpu")
@@ -77,11 +68,7 @@ class CpuQuota:
             time.sleep(0.05)
 
     def add(self, pid: int) -> None:
-        """Put a process and all that descend from it into the group.
-
-        Raises:
-            QuotaError: there is no such process.
-        """
+        """Put a process and all that descend from it into the group. Raises `QuotaError`: there is no such process."""
         try:
             for each in (pid, *descendants(pid)):
                 (self._folder / "cgroup.procs").write_text(str(each))
@@ -103,18 +90,3 @@ class CpuQuota:
             return (self._folder / "cgroup.procs").read_text().split()
         except OSError:
             return []
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the processes that descend from one."""
-    parents: dict[int, int] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with suppress(OSError):  # it has just ended
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(") ")[2].split()[1])
-    found, look = list[int](), [pid]
-    while look:
-        children = [each for each, parent in parents.items() if parent in look]
-        found += children
-        look = children
-    return [each for each in found if each != os.getpid()]

@@ -31,6 +31,9 @@ class Spread(NamedTuple):
     least: float
     most: float
 
+    def text(self, digits: int = 2) -> str:
+        return f"{self.median:.{digits}f} ({self.least:.{digits}f}–{self.most:.{digits}f})"
+
 
 def spread(values: Sequence[float]) -> Spread:
     return Spread(median(values), min(values), max(values))
@@ -53,11 +56,7 @@ def add_common(add: Callable[..., argparse.Action]) -> None:
 
 
 def refuse_one_core() -> None:
-    """Check that what is compared can have a core for each of its two halves.
-
-    Raises:
-        BenchError: there is one core.
-    """
+    """Raise `BenchError` where there is one core: what is compared needs one for each of its two halves."""
     if len(os.sched_getaffinity(0)) < 2:
         raise BenchError("the two nodes or stages need a core each, and this machine has one")
 

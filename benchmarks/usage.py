@@ -1,7 +1,8 @@
 """CPU and memory of process trees, and of everything else on this machine: a figure taken on a busy machine is none."""
 
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeVar
 
@@ -48,6 +49,37 @@ class OtherCpu:
         return float(machine.user + machine.nice + machine.system) - sum(_read(tree(self._root), _with_children_s))
 
 
+class Quiet:
+    """Makes measurements again that the host of this machine has disturbed."""
+
+    def __init__(self, meter: OtherCpu, max_stolen_cores: float, tries: int) -> None:
+        """Of each measurement `tries` are made at most; the last one counts, however it was."""
+        self._meter = meter
+        self._max_stolen_cores = max_stolen_cores
+        self._tries = tries
+        self.repeated = 0
+        self.stolen_cores = 0.0  # most, of what counts
+
+    async def measure(self, once: Callable[[], Awaitable[T]], forget: Callable[[], None] = lambda: None) -> T:
+        """Measure until nothing disturbed it.
+
+        Args:
+            once: measures.
+            forget: makes what the last call of `once` left behind undone.
+        """
+        for left in reversed(range(self._tries)):
+            self._meter.restart()
+            found = await once()
+            stolen = self._meter.stolen_cores()
+            if not left or stolen <= self._max_stolen_cores:
+                self.stolen_cores = max(self.stolen_cores, stolen)
+                return found
+            forget()
+            self.repeated += 1
+            print(f"the host took {stolen:.2f} cores: once more", file=sys.stderr)
+        raise AssertionError("unreachable: `tries` is 1 or more")
+
+
 def tree(root: int) -> list[psutil.Process]:
     """Return a process and all below it; none if it has ended."""
     with suppress(psutil.NoSuchProcess):
@@ -56,13 +88,23 @@ def tree(root: int) -> list[psutil.Process]:
     return []
 
 
+def descendants(root: int) -> list[int]:
+    """Return the ids of the processes below one."""
+    return [process.pid for process in tree(root)[1:]]
+
+
+def named(root: int, beginning: str) -> list[int]:
+    """Return the ids of the processes below one whose names begin so."""
+    below = _read(tree(root)[1:], lambda process: (process.pid, process.name()))
+    return [pid for pid, name in below if name.startswith(beginning)]
+
+
 def cpu_s(root: int) -> float:
     """Return the CPU time of a process tree so far, that of children that have ended included."""
     return float(sum(_read(tree(root), lambda process: _own_cpu_s(process) + sum(process.cpu_times()[2:4]))))
 
 
 def memory(root: int) -> Memory:
-    """Return the memory of a process tree."""
     parts = _read(tree(root), psutil.Process.memory_full_info)
     return Memory(sum(part.rss for part in parts), sum(part.pss for part in parts))
 

@@ -67,18 +67,17 @@ def command_line() -> argparse.ArgumentParser:
     add("state", _print_state, "print the proxy's state as JSON")
     add("add", _add_node, "make a node a member, or give a drained or removed one work again", "role", "node_url")
     add("remove", _remove_node, "make a node leave; its requests go on", "node_url")
-    add(
-        "drain",
-        partial(_set_draining, draining=True),
-        "give a node no more work; its requests go on and it stays a member",
-        "node_url",
-    )
+    drained = "give a node no more work; its requests go on and it stays a member"
+    add("drain", partial(_set_draining, draining=True), drained, "node_url")
     add("undrain", partial(_set_draining, draining=False), "give a drained node work again", "node_url")
-    load_adapter = add("load-adapter", _load_adapter, "load a LoRA adapter on the nodes", "name", "path")
-    load_adapter.add_argument("--base-model", help="served model that it belongs to, if the proxy has several")
-    unload_adapter = add("unload-adapter", _unload_adapter, "unload a LoRA adapter", "name")
-    unload_adapter.add_argument("--base-model", help="served model that it belongs to, if the proxy has several")
-    add("reset-prefix-cache", _reset_prefix_cache, "empty the prefix cache of every node")
+    for name, purpose, path, names in (
+        ("load-adapter", "load a LoRA adapter on the nodes", "/v1/load_lora_adapter", ("name", "path")),
+        ("unload-adapter", "unload a LoRA adapter", "/v1/unload_lora_adapter", ("name",)),
+    ):
+        adapter = add(name, partial(_change_adapter, path=path), purpose, *names)
+        adapter.add_argument("--base-model", help="served model that it belongs to, if the proxy has several")
+    reset = partial(_ask_every_node, path="/reset_prefix_cache")
+    add("reset-prefix-cache", reset, "empty the prefix cache of every node")
     return parser
 
 
@@ -106,14 +105,6 @@ def _ask(client: httpx.Client, method: str, path: str, **kwargs: Any) -> Any:
     return content
 
 
-def _print_nodes(client: httpx.Client, options: argparse.Namespace) -> None:
-    nodes = _ask(client, "GET", "/admin/nodes")["nodes"]
-    if options.json:
-        print(json.dumps(nodes, indent=2))
-    else:
-        _print_table(nodes)
-
-
 def _print_table(nodes: Sequence[dict[str, Any]]) -> None:
     rows = [COLUMNS, *(tuple(_cell(node.get(name, "")) for name in COLUMNS) for node in nodes)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -125,13 +116,20 @@ def _cell(value: Any) -> str:
     return ",".join(value) if isinstance(value, list) else str(value)
 
 
+def _print_nodes(client: httpx.Client, options: argparse.Namespace) -> None:
+    nodes = _ask(client, "GET", "/admin/nodes")["nodes"]
+    if options.json:
+        print(json.dumps(nodes, indent=2))
+    else:
+        _print_table(nodes)
+
+
 def _print_state(client: httpx.Client, _: argparse.Namespace) -> None:
     print(json.dumps(_ask(client, "GET", "/admin/state"), indent=2))
 
 
 def _add_node(client: httpx.Client, options: argparse.Namespace) -> None:
-    node = _ask(client, "POST", "/admin/nodes", json={"url": options.node_url, "role": options.role})
-    _print_table([node])
+    _print_table([_ask(client, "POST", "/admin/nodes", json={"url": options.node_url, "role": options.role})])
 
 
 def _remove_node(client: httpx.Client, options: argparse.Namespace) -> None:
@@ -143,24 +141,15 @@ def _set_draining(client: httpx.Client, options: argparse.Namespace, *, draining
     _print_table(_ask(client, "POST", "/admin/nodes/drain", json=order)["nodes"])
 
 
-def _load_adapter(client: httpx.Client, options: argparse.Namespace) -> None:
-    body = {"lora_name": options.name, "lora_path": options.path} | _base_model(options)
-    _print_answers(_ask(client, "POST", "/v1/load_lora_adapter", json=body))
+def _change_adapter(client: httpx.Client, options: argparse.Namespace, *, path: str) -> None:
+    body = {
+        "lora_name": options.name,
+        "lora_path": getattr(options, "path", None),
+        "base_model_name": options.base_model,
+    }
+    _ask_every_node(client, options, path=path, json={name: value for name, value in body.items() if value})
 
 
-def _unload_adapter(client: httpx.Client, options: argparse.Namespace) -> None:
-    body = {"lora_name": options.name} | _base_model(options)
-    _print_answers(_ask(client, "POST", "/v1/unload_lora_adapter", json=body))
-
-
-def _base_model(options: argparse.Namespace) -> dict[str, str]:
-    return {"base_model_name": options.base_model} if options.base_model else {}
-
-
-def _reset_prefix_cache(client: httpx.Client, _: argparse.Namespace) -> None:
-    _print_answers(_ask(client, "POST", "/reset_prefix_cache"))
-
-
-def _print_answers(result: dict[str, Any]) -> None:
-    for node in result["nodes"]:
+def _ask_every_node(client: httpx.Client, _: argparse.Namespace, *, path: str, **kwargs: Any) -> None:
+    for node in _ask(client, "POST", path, **kwargs)["nodes"]:
         print(f"{node['role']} {node['url']}: {node['answer'] or node['status']}")

@@ -49,17 +49,12 @@ class Child:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the end and return the exit status.
-
-        Raises:
-            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
-        """
+        """Wait for the end; return the exit status. Raises `subprocess.TimeoutExpired`: it still runs."""
         if not self._ended.wait(timeout) or self.returncode is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
         return self.returncode
 
     def terminate(self) -> None:
-        """Ask the process to stop (SIGTERM)."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -128,11 +123,7 @@ class ForkServer:
 
     @property
     def ready(self) -> bool:
-        """Whether the imports are done.
-
-        Raises:
-            ForkServerError: they failed.
-        """
+        """Whether the imports are done. Raises `ForkServerError`: they failed."""
         with self._state:
             if self._closed:
                 raise ForkServerError(f"the fork server has ended{self._log_tail()}")

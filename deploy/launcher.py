@@ -66,7 +66,6 @@ class Settings:
     restart_nodes: bool = False  # start a node again that ended after the stack was announced
 
     def log_of(self, name: str) -> Path:
-        """Return the log file of a process."""
         return self.log_dir / f"{name}.log"
 
 
@@ -132,12 +131,7 @@ class Launcher:
             self._start_node(member)
 
     def wait_ready(self) -> None:
-        """Wait for every node, then for the proxy.
-
-        Raises:
-            StackFailedError: a process died, or the time to start ran out.
-            StopAskedError: the user does not want to wait any longer.
-        """
+        """Wait for all nodes, then for the proxy. Raises `StackFailedError`: one died, or is late; `StopAskedError`."""
         for group in (self._stack.nodes, (self._stack.proxy,)):
             while waiting := [member for member in group if member.name not in self._ready]:
                 for member in filter(is_ready, waiting):
@@ -275,7 +269,6 @@ class Launcher:
 
 
 def is_ready(member: Member) -> bool:
-    """Ask once whether a process is ready."""
     try:
         if not member.ready_path:
             address = urlsplit(member.url)

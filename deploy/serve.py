@@ -17,8 +17,7 @@ from baton.contracts.configuration.show import meanings
 from baton.contracts.kv_transfer import Role
 from baton.contracts.secret import SecretError, read_secret
 from baton.deploy import secret_command
-from baton.deploy.devices import VISIBLE_DEVICES, Device, installed_device, visible_devices
-from baton.deploy.environment import zygote_environment
+from baton.deploy.environment import VISIBLE_DEVICES, Device, installed_device, visible_devices, zygote_environment
 from baton.deploy.launcher import Launcher, Settings, StackFailedError
 from baton.deploy.memory import MIB, SHARED_BYTES, available_bytes, needed_bytes, weights_bytes
 from baton.deploy.ports import taken
@@ -105,24 +104,22 @@ def keys() -> tuple[str, ...]:
 
 
 def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:
-    """Return the file with the cluster secret: the one given, or a new one that only this user can read.
-
-    Raises:
-        SecretError: the file given cannot be used.
-    """
+    """Return the file with the cluster secret: the one given, or a new one. Raises `SecretError`: it cannot be used."""
     if given is not None:
         read_secret(given)
-        return given.resolve()
-    secret_command.make(runtime_dir / "secret")
-    return runtime_dir / "secret"
+    return _ensure(given, runtime_dir / "secret")
 
 
 def ensure_admin_token(given: Path | None, runtime_dir: Path) -> Path:
     """Return the file with the admin token: the one given, or a new one for this run."""
+    return _ensure(given, runtime_dir / "admin.token")
+
+
+def _ensure(given: Path | None, made: Path) -> Path:
     if given is not None:
         return given.resolve()
-    secret_command.make(runtime_dir / "admin.token")
-    return runtime_dir / "admin.token"
+    secret_command.make(made)
+    return made
 
 
 def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Path) -> int:

@@ -189,7 +189,6 @@ def _common(around: Surroundings) -> tuple[str, ...]:
 
 
 def served_model(config: BatonConfig, node_flags: Sequence[str]) -> str:
-    """Return what clients call the model."""
     model = model_of(config, "decode")
     named = value_of((*config.decode_node.vllm_args, *node_flags), SERVED_NAME_FLAG)
     return named or (EMBEDDED_NAME if model == str(WEIGHTS) else model)

@@ -5,11 +5,14 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.loadtest import files
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.record import Record
 
 SCHEMA_VERSION: Final = 1
 FILE: Final = "result.json"
+BUSY_SHARE: Final = 0.85  # of the one core that an event loop can use
+LATE_S: Final = 0.02
 HISTOGRAMS: Final = {  # of nodes: short name → series; TTIT is what vLLM calls inter-token latency
     "ttft_s": "vllm:time_to_first_token_seconds",
     "ttit_s": "vllm:inter_token_latency_seconds",
@@ -27,6 +30,18 @@ class ClientCost(msgspec.Struct, frozen=True, kw_only=True):
     lag_median_s: float  # by how much the event loop was late, sampled all the time
     lag_p99_s: float
     lag_max_s: float
+
+    def warning(self) -> str:
+        """Say why this side may have been the limit; nothing if it was not."""
+        share = self.cpu_s / self.wall_s if self.wall_s else 0.0
+        if share >= BUSY_SHARE:
+            used = f"it used {share:.0%} of a core"
+            return f"The client was saturated: {used}, so the figures are its own as much as the server's"
+        if self.lag_p99_s >= LATE_S:
+            late = f"{self.lag_p99_s * 1000:.0f} ms"
+            came = f"1 % of its wake-ups came {late} or more after their time"
+            return f"The client was late: {came}, and figures are off by as much"
+        return ""
 
 
 class HistogramMean(msgspec.Struct, frozen=True):
@@ -90,20 +105,12 @@ def write_result(result: Result, folder: Path) -> None:
 
 
 def read_result(path: Path) -> Result:
-    """Read a run from its file, or from its folder.
-
-    Raises:
-        UsageError: there is none, or it is of another version.
-    """
+    """Read a run from its file, or from its folder. Raises `UsageError`: there is none, or it is of another version."""
     file = path / FILE if path.is_dir() else path
+    data = files.read(file)
     try:
-        data = file.read_bytes()
-        version = msgspec.json.decode(data, type=_Version).schema_version
-        if version != SCHEMA_VERSION:
-            raise UsageError(f"{file} has schema version {version}, and this program reads {SCHEMA_VERSION}")
+        files.refuse_version(file, msgspec.json.decode(data, type=_Version).schema_version, SCHEMA_VERSION)
         return msgspec.json.decode(data, type=Result)
-    except OSError as exc:
-        raise UsageError(f"cannot read {file}: {exc.strerror}") from exc
     except msgspec.DecodeError as exc:
         raise UsageError(f"{file} is no result of a load test: {exc}") from exc
 

@@ -2,6 +2,7 @@
 
 import argparse
 import math
+from collections.abc import Callable
 from typing import NoReturn
 
 from baton.loadtest.errors import UsageError
@@ -12,6 +13,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (--help tells more)")
+
+
+def parser(command: str, description: str) -> Parser:
+    """Return the parser of a command of `loadtest`; its options cannot be shortened."""
+    return Parser(prog=f"loadtest {command}", description=description, allow_abbrev=False)
+
+
+def add_server(add: Callable[..., argparse.Action], of: str = "") -> None:
+    """Add the arguments that say which server is asked, for which model, with which key."""
+    add("--url", required=True, help=f"base URL{of}, with or without /v1")
+    add("--model", help="the first one of /v1/models, unless given")
+    add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
 
 
 def count(text: str) -> int:
@@ -25,7 +38,6 @@ def count_or_none(text: str) -> int:
 
 
 def above_0(text: str) -> float:
-    """Read a number above 0."""
     value = _number(text)
     if not value > 0 or math.isinf(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
@@ -33,7 +45,6 @@ def above_0(text: str) -> float:
 
 
 def above_0_or_inf(text: str) -> float:
-    """Likewise; `inf` is one."""
     value = _number(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
@@ -41,7 +52,6 @@ def above_0_or_inf(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
-    """Read a number of 0 or more."""
     value = _number(text)
     if not value >= 0 or math.isinf(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
@@ -71,7 +81,6 @@ def token_range(text: str) -> tuple[int, int]:
 
 
 def header(text: str) -> tuple[str, str]:
-    """Read NAME: VALUE."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip() or not sendable(text):
         raise argparse.ArgumentTypeError(f"{name!r} is not of the form NAME: VALUE")

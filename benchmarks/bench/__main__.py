@@ -16,8 +16,8 @@ from baton.deploy.forkserver import ForkServer
 from baton.loadtest.run.environment import environment, now
 from benchmarks import harness
 from benchmarks.bench import report
-from benchmarks.bench.figures import BATON, OTHERS, Felts, first_tokens, streams
 from benchmarks.bench.interference import Asked, Felt, Setting, interfere
+from benchmarks.bench.report import BATON, OTHERS, Felts, first_tokens, streams
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Cell, Measured
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.peers import install_nixl
@@ -56,7 +56,6 @@ def parser() -> argparse.ArgumentParser:
 async def measure(
     arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path, taken: Taken
 ) -> None:
-    """Put everything up and take all samples."""
     async with put_up(network, forkserver, folder, request_timeout_s=REQUEST_TIMEOUT_S) as rig:
         variants = [*(name for name in OTHERS if name not in arguments.without), BATON]
         kv = await rig.start(variants)

@@ -18,9 +18,7 @@ POLL_S: Final = 0.02
 class Asked(Protocol):
     """Something that answers requests."""
 
-    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-        """Make one request; see `read_stream`."""
-        ...
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,50 +20,30 @@ from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, Netwo
 from benchmarks.overlap.session import wait_until_quiet
 from benchmarks.usage import OtherCpu
 
-Part = Callable[[Children], Iterator[Figure]]
+ALONE: Final = ("planner", "digests")  # they send nothing
+THROTTLED: Final = "sender-cpu"
+PARTS: Final = ("planner", "hooks", "pushes", THROTTLED, "digests")
 
 
-def _planner(children: Children) -> Iterator[Figure]:
-    return children.figures("benchmarks.microbench.planner:measure", {})
-
-
-def _hooks(children: Children) -> Iterator[Figure]:
-    with children.receiver(CACHE_BYTES) as target:
-        yield from children.figures("benchmarks.microbench.hooks:measure", {"target": target})
-
-
-def _pushes(children: Children) -> Iterator[Figure]:
-    here = Place()
-    with children.receiver(CACHE_BYTES) as target:
-        yield from children.figures("benchmarks.microbench.pushes:measure", {"target": target, "host": here.host})
-
-
-def _digests(children: Children) -> Iterator[Figure]:
-    return children.figures("benchmarks.microbench.digests:measure", {})
-
-
-def _sender_cpu(children: Children) -> Iterator[Figure]:
-    with Network() as network:
-        network.throttle(LINK_MBIT_S)
-        here, there = Place(host=PREFILL_DATA, netns=network.prefill), Place(host=DECODE_DATA, netns=network.decode)
-        with children.receiver(CACHE_BYTES, there) as target:
-            arguments = {"target": target, "host": here.host}
-            yield from children.figures("benchmarks.microbench.sender_cpu:measure", arguments, here)
-
-
-PARTS: Final[dict[str, Part]] = {
-    "planner": _planner,
-    "hooks": _hooks,
-    "pushes": _pushes,
-    "sender-cpu": _sender_cpu,
-    "digests": _digests,
-}
+def _figures(name: str, children: Children) -> Iterator[Figure]:
+    part = f"benchmarks.microbench.{name.replace('-', '_')}:measure"
+    if name in ALONE:
+        yield from children.figures(part, {})
+        return
+    here, there = Place(), Place()
+    with ExitStack() as stack:
+        if name == THROTTLED:
+            network = stack.enter_context(Network())
+            network.throttle(LINK_MBIT_S)
+            here, there = Place(host=PREFILL_DATA, netns=network.prefill), Place(host=DECODE_DATA, netns=network.decode)
+        target = stack.enter_context(children.receiver(CACHE_BYTES, there))
+        yield from children.figures(part, {"target": target, "host": here.host}, here)
 
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m benchmarks.microbench", description=__doc__)
     add = made.add_argument
-    add("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    add("--parts", nargs="+", choices=PARTS, default=PARTS)
     add("--max-other-cpu", type=float, default=0.15, metavar="CORES", help="with more, a part's figures are noisy")
     add("--patience-s", type=float, default=10.0, help="before each part, for the machine to become quiet")
     add("--json", type=Path, metavar="FILE", help="write the figures there")
@@ -79,9 +60,9 @@ def measure(arguments: argparse.Namespace, children: Children) -> Iterator[dict[
         print(f"{name} (load average {part['load_average']:.2f})", flush=True)
         meter.restart()
         try:
-            for figure in PARTS[name](children):
+            for figure in _figures(name, children):
                 print(f"  {line(figure)}", flush=True)
-                part["figures"].append(to_plain(figure))
+                part["figures"].append({"part": name, **to_plain(figure)})
         except NetworkError as exc:
             part["skipped"] = str(exc)
             print(f"  skipped: {exc}")

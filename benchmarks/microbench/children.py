@@ -61,11 +61,7 @@ class Children:
 
     @contextmanager
     def receiver(self, size: int, place: Place | None = None) -> Iterator[Target]:
-        """Have another process offer `size` bytes of memory.
-
-        Raises:
-            PartError: it does not come up.
-        """
+        """Have another process offer `size` bytes of memory. Raises `PartError`: it does not come up."""
         place = place or Place()
         name, path = self._name("receiver")
         child = self._spawn(_RECEIVER, name, {"path": str(path), "host": place.host, "size": size}, place)

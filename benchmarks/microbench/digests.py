@@ -26,7 +26,6 @@ def measure() -> Iterator[Figure]:
     for kind, tables in {"contiguous": contiguous(BLOCKS), "scattered": in_runs(BLOCKS, 1, rng)}.items():
         took = spread(timed(partial(digests, tables.source, range(_SHAPE.layers)), REPETITIONS), 1e3)
         yield Figure(
-            part="digests",
             name=f"{size / 2**20:.0f} MiB in blocks of {_SHAPE.block_bytes // 1024} KiB, {kind}",
             value=took.median,
             unit="ms",

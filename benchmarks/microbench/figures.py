@@ -25,10 +25,9 @@ class Target:
 class Figure:
     """One number, and others that help to read it."""
 
-    part: str
     name: str
     value: float
-    unit: str  # empty: a ratio
+    unit: str = ""  # empty: a ratio
     target: Target | None = None
     details: dict[str, float] = field(default_factory=dict)  # name with unit → value
 

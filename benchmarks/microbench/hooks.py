@@ -108,12 +108,12 @@ def facade(worker: Any) -> BatonConnector:
     return made
 
 
-def measure(target: Sequence[Any]) -> Iterator[Figure]:
+def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
     """Time the hooks for each policy, taking turns."""
     sender.WORTH_BYTES = 0  # no layer is too small to be handed over alone
     memory = HostMemory(SHAPE.total_bytes)
     with tempfile.TemporaryDirectory() as folder:
-        ranks = {policy: _rank(policy, memory, Target(*target), Path(folder)) for policy in POLICIES}
+        ranks = {policy: start_rank(policy, memory, Target(*target), Path(folder), host) for policy in POLICIES}
         cases = [Case(policy, requests, rank) for requests in AT_MOST_US for policy, rank in ranks.items()]
         plain = Case("none", 1, None)
         for case in (*cases, plain):
@@ -134,7 +134,6 @@ def _figures(case: Case, undisturbed: Spread) -> Iterator[Figure]:
     begins, ends = spread(case.samples.begins, 1e6), spread(case.samples.ends, 1e6)
     name = f"{case.policy}, {case.requests} per step"
     yield Figure(
-        part="hooks",
         name=f"{name}: hooks of a layer, mean",
         value=hooks.mean,
         unit="µs",
@@ -142,14 +141,12 @@ def _figures(case: Case, undisturbed: Spread) -> Iterator[Figure]:
         details={"median": hooks.median, "99 %": hooks.p99, "max": hooks.maximum},
     )
     yield Figure(
-        part="hooks",
         name=f"{name}: begin and end of a step, mean",
         value=begins.mean + ends.mean,
         unit="µs",
         details={"begin median": begins.median, "end median": ends.median},
     )
     yield Figure(
-        part="hooks",
         name=f"{name}: a whole layer, longer by",
         value=layers.median - undisturbed.median,
         unit="µs",
@@ -157,14 +154,10 @@ def _figures(case: Case, undisturbed: Spread) -> Iterator[Figure]:
     )
 
 
-def _rank(policy: str, memory: HostMemory, target: Target, folder: Path) -> PrefillRank:
+def start_rank(policy: str, memory: HostMemory, target: Target, folder: Path, host: str) -> PrefillRank:
+    engines = MooncakeFactory(host=host)
     return PrefillRank(
-        shape=SHAPE,
-        address=memory.address,
-        engines=MooncakeFactory(host="127.0.0.1"),
-        target=target,
-        folder=folder,
-        layer_sync=policy,
+        shape=SHAPE, address=memory.address, engines=engines, target=target, folder=folder, layer_sync=policy
     )
 
 

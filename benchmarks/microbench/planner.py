@@ -57,7 +57,6 @@ def measure() -> Iterator[Figure]:
         copies = len(plan_layers(regions, *tables))
         seconds = spread(timed(partial(plan_layers, regions, *tables), REPETITIONS), 1e3)
         yield Figure(
-            part="planner",
             name=f"{PAIRS:,} pairs, {kind}",
             value=seconds.median,
             unit="ms",
@@ -74,7 +73,6 @@ def _small(rng: random.Random) -> Iterator[Figure]:
         plan = timed(partial(plan_layers, regions, *tables), SMALL_REPETITIONS)
         both = timed(partial(_plan_and_read, regions, tables), SMALL_REPETITIONS)
         yield Figure(
-            part="planner",
             name=f"{SMALL_BLOCKS} blocks × {SMALL_LAYERS} layers, {kind}",
             value=spread(plan, 1e6).median,
             unit="µs",

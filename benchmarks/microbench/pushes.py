@@ -56,11 +56,7 @@ class Pusher:
         return plan_layers(list(regions), prompt.source, prompt.destination)
 
     def through_connector(self, size: int, poll_s: float = 0.005) -> float:
-        """Hand over every layer of a prompt as fast as that goes; return the seconds until its COMMIT.
-
-        Raises:
-            RankError: other bytes or descriptors were pushed than `plan` says.
-        """
+        """Hand over all layers; return the seconds until COMMIT. Raises `RankError`: other bytes than planned went."""
         before = self.rank.worker.snapshot()["totals"]
         prompt = self._prompt(size)
         self.rank.reserve(prompt)
@@ -135,10 +131,8 @@ def _compare(pusher: Pusher, size: int, descriptor_bytes: int) -> Figure:
     median = {name: spread(taken).median for name, taken in samples.items()}
     faster = {name: ratio(samples[name], samples["ours"]).median for name in ("engine", "batch call")}
     return Figure(
-        part="pushes",
         name=f"{size // MIB} MiB in {descriptor_bytes >> 10} KiB: ours / engine alone",
         value=faster["engine"],
-        unit="",
         target=Goal("at least", AT_LEAST),
         details={f"{name} MB/s": size / seconds / 1e6 for name, seconds in median.items()}
         | {"ours / batch call": faster["batch call"]},

@@ -55,7 +55,6 @@ class KvShape:
 
     @property
     def total_bytes(self) -> int:
-        """Of the whole cache."""
         return self.layers * self.blocks * self.block_bytes
 
     def regions(self, base_addr: int) -> tuple[Region, ...]:
@@ -157,16 +156,11 @@ class PrefillRank:
 
     @property
     def committed(self) -> int:
-        """Transfers that have been committed so far."""
         committed: int = self.worker.snapshot()["totals"]["committed"]
         return committed
 
     def wait_for_commits(self, count: int, poll_s: float = 0.005) -> dict[str, Any]:
-        """Wait until so many transfers in all have been committed; return the worker's snapshot.
-
-        Raises:
-            RankError: one failed, or it took too long.
-        """
+        """Wait for so many commits; return the worker's snapshot. Raises `RankError`: one failed, or is late."""
         give_up = time.monotonic() + PATIENCE_S
         while True:
             snapshot = self.worker.snapshot()

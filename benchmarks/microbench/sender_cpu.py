@@ -53,7 +53,6 @@ def _ours(name: str, usages: Sequence[Usage]) -> Figure:
 
     bench = threading.current_thread().name  # hands over, then waits
     return Figure(
-        part="sender-cpu",
         name=f"{name}: sender thread",
         value=middle(lambda usage: usage.threads[_SENDER]),
         unit="% core",
@@ -69,7 +68,6 @@ def _ours(name: str, usages: Sequence[Usage]) -> Figure:
 
 def _batch_call(name: str, usage: Usage) -> Figure:
     return Figure(
-        part="sender-cpu",
         name=f"{name}: Mooncake's batch call, process",
         value=usage.process,
         unit="% core",

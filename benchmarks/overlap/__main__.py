@@ -15,9 +15,8 @@ from baton.contracts.configuration.schema import TransferConfig
 from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import ForkServer
 from benchmarks import harness
-from benchmarks.overlap.figures import UPSTREAM, Cell, Figures, figures
+from benchmarks.overlap.figures import UPSTREAM, Cell, Figures, figures, table, to_plain
 from benchmarks.overlap.network import Network
-from benchmarks.overlap.report import table, to_plain
 from benchmarks.overlap.rig import Kv, Rig, put_up
 from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts
 from benchmarks.usage import OtherCpu

@@ -1,4 +1,4 @@
-"""From samples to figures: what a perfect overlap would take, how much of it was reached. Pure.
+"""From samples to figures: what a perfect overlap would take, how much of it was reached; and their table. Pure.
 
     C  time to first token of a plain server, prefill and decode in one
     X  the transfer alone: the same bytes through Mooncake, nothing computed
@@ -10,9 +10,9 @@ all the time, and of the other one only the last (or first) hand-over shows: `id
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 PLAIN: Final = "plain"  # gives C
 RAW: Final = "raw"  # gives X
@@ -22,6 +22,10 @@ TWO: Final = "two plain"  # two servers that each do everything, behind the same
 REFERENCES: Final = (PLAIN, RAW)
 
 GRACE_S: Final = 0.010  # what the hand-over may cost besides bytes: D's wake-up, its one-token step, its answer
+HEADINGS: Final = (
+    *("link", "tokens", "chunk", "n", "C", "X", "ideal", "subject", "TTFT", "min–max"),
+    *("÷ideal+10", "÷mooncake", "hidden", "bytes", "prefill", "commit→1st", "other CPU"),
+)
 
 
 class Cell(NamedTuple):
@@ -151,3 +155,61 @@ def bytes_are_right(sample: Sample, expected_bytes: int) -> bool:
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return median(known) if known else None
+
+
+def table(cells: Sequence[Figures]) -> str:
+    """Return all figures as an aligned table; times in ms."""
+    rows = [HEADINGS, *(_row(cell, line) for cell in cells for line in cell.lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+    return "\n".join(lines + [f"dropped: {reason}" for cell in cells for reason in cell.measured.failures])
+
+
+def link_name(mbit_s: int) -> str:
+    """Return a link as people write it."""
+    if not mbit_s:
+        return "none"
+    return f"{mbit_s // 1000}G" if mbit_s % 1000 == 0 else f"{mbit_s}M"
+
+
+def to_plain(cells: Sequence[Figures]) -> list[dict[str, Any]]:
+    """Return figures and samples as JSON-ready containers."""
+    return [asdict(cell) | {"cell": cell.measured.cell._asdict()} for cell in cells]
+
+
+def _row(figures: Figures, line: Line) -> tuple[str, ...]:
+    measured = figures.measured
+    cell = measured.cell
+    return (
+        link_name(cell.link_mbit_s),
+        str(cell.tokens),
+        str(cell.chunk_tokens),
+        str(len(measured.samples[line.subject])),
+        _ms(figures.plain_s),
+        _ms(figures.raw_s),
+        _ms(figures.ideal_s),
+        line.subject,
+        _ms(line.ttft_s),
+        f"{_ms(line.fastest_s)}–{_ms(line.slowest_s)}",
+        _ratio(line.to_ideal),
+        _ratio(line.to_upstream),
+        "–" if line.hidden_share is None else f"{line.hidden_share:.0%}",
+        "all" if line.bytes_right else "MISSING",
+        _ratio(line.prefill_ratio),
+        _commit(line),
+        f"{measured.other_cores:.2f}" + (f" ({measured.noisy_rounds} noisy)" if measured.noisy_rounds else ""),
+    )
+
+
+def _commit(line: Line) -> str:
+    if line.after_commit_s is None:
+        return "–" if line.commit_bound_s is None else f"≤{_ms(line.commit_bound_s)}"
+    return _ms(line.after_commit_s)
+
+
+def _ms(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds * 1000:.1f}"
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -95,11 +95,7 @@ def _device_of(space: str) -> str:
 
 
 def refuse_unprivileged(user: int) -> None:
-    """Check that this process may make namespaces.
-
-    Raises:
-        NetworkError: it is not root's.
-    """
+    """Check that this process may make namespaces. Raises `NetworkError`: it is not root's."""
     if user != 0:
         raise NetworkError(
             "network namespaces can be made by root alone: run this as root, or in a privileged container"

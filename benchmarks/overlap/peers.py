@@ -1,27 +1,34 @@
 """vLLM's own connectors, as they are put up here, and what they need that their documentation does not say."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
-
-import aiohttp
+from typing import Any, Final
 
 from benchmarks.harness import BenchError
+from benchmarks.overlap.figures import NIXL, UPSTREAM, Sample
 from benchmarks.overlap.network import DATA_DEVICE, PREFILL_DATA, PREFILL_HTTP
 from benchmarks.overlap.processes import Place
 from benchmarks.overlap.servers import EAGER, Servers
+from benchmarks.overlap.streaming import Answer
 from benchmarks.overlap.subjects import Mooncake, Nixl, WireBytes
 
-_MOONCAKE: Final = "benchmarks.overlap.targets:vllm_with_mooncake"
-_NIXL: Final = "benchmarks.overlap.targets:vllm_with_nixl"
+_TARGETS: Final = {
+    UPSTREAM: "benchmarks.overlap.targets:vllm_with_mooncake",
+    NIXL: "benchmarks.overlap.targets:vllm_with_nixl",
+}
+_CONNECTORS: Final[Mapping[str, dict[str, Any]]] = {
+    UPSTREAM: {"kv_connector": "MooncakeConnector", "kv_connector_extra_config": {"mooncake_protocol": "tcp"}},
+    NIXL: {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"},
+}
 NIXL_WHEELS: Final = ("nixl==1.5.1", "nixl-cu12==1.5.1")  # the second holds the library; it needs no CUDA for memory
 NIXL_FOLDER: Final = Path.home() / ".cache" / "baton" / "nixl"
-NIXL_DECODE: Final = "nixl-decode"
 INSTALL_TIMEOUT_S: Final = 600.0
-_NIXL_TRANSPORT: Final = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": DATA_DEVICE}
 
 
 class PeerError(BenchError):
@@ -29,11 +36,7 @@ class PeerError(BenchError):
 
 
 def install_nixl() -> None:
-    """Put NIXL's wheels into a folder of their own, unless they are there.
-
-    Raises:
-        PeerError: pip could not get them.
-    """
+    """Put NIXL's wheels into a folder of their own, unless they are there. Raises `PeerError`: pip could not get them."""
     if (NIXL_FOLDER / "nixl").exists():
         return
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(NIXL_FOLDER), *NIXL_WHEELS]
@@ -43,60 +46,95 @@ def install_nixl() -> None:
         raise PeerError(f"NIXL cannot be installed: {exc}") from exc
 
 
-class Client(NamedTuple):
-    """What measures."""
-
-    http: aiohttp.ClientSession
-    wire_bytes: WireBytes
+def name_of_decode(connector: str) -> str:
+    return f"{connector}-decode"
 
 
-async def mooncake_decode(servers: Servers) -> str:
-    """Start the MooncakeConnector's decode node; return its URL."""
-    return await servers.vllm("mooncake-decode", _MOONCAKE, servers.decode, _mooncake_flags("kv_consumer"))
+async def start_decode(servers: Servers, connector: str) -> str:
+    """Start a connector's decode node; return its URL."""
+    return await _start(servers, connector, name_of_decode(connector), servers.decode, "kv_consumer")
 
 
-async def mooncake_prefill(servers: Servers, client: Client, name: str, chunk: Sequence[str], decode: str) -> Mooncake:
+async def start_mooncake(
+    servers: Servers, name: str, chunk: Sequence[str], decode: str, wire_bytes: WireBytes
+) -> Mooncake:
     """Start the MooncakeConnector's prefill node; return the pair."""
-    bootstrap = servers.next_port()
-    env = {"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(bootstrap)}
-    flags = [*_mooncake_flags("kv_producer"), *chunk]
+    port = servers.next_port()
+    env = {"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(port)}
     return Mooncake(
-        http=client.http,
+        http=servers.http,
         model=servers.model,
-        prefill=await servers.vllm(name, _MOONCAKE, servers.prefill, flags, env=env),
+        prefill=await _start(servers, UPSTREAM, name, servers.prefill, "kv_producer", chunk=chunk, env=env),
         decode=decode,
-        bootstrap=f"http://{PREFILL_HTTP}:{bootstrap}",
-        bootstrap_for_decode=f"http://{PREFILL_DATA}:{bootstrap}",
-        wire_bytes=client.wire_bytes,
+        wire_bytes=wire_bytes,
+        bootstrap=f"http://{PREFILL_HTTP}:{port}",
+        bootstrap_for_decode=f"http://{PREFILL_DATA}:{port}",
     )
 
 
-async def nixl_decode(servers: Servers) -> str:
-    """Start the NixlConnector's decode node; return its URL."""
-    return await _nixl(servers, NIXL_DECODE, servers.decode, "kv_consumer", ())
-
-
-async def nixl_prefill(servers: Servers, client: Client, name: str, chunk: Sequence[str], decode: str) -> Nixl:
+async def start_nixl(servers: Servers, name: str, chunk: Sequence[str], decode: str, wire_bytes: WireBytes) -> Nixl:
     """Start the NixlConnector's prefill node; return the pair."""
-    prefill = await _nixl(servers, name, servers.prefill, "kv_producer", chunk)
-    return Nixl(http=client.http, model=servers.model, prefill=prefill, decode=decode, wire_bytes=client.wire_bytes)
+    prefill = await _start(servers, NIXL, name, servers.prefill, "kv_producer", chunk=chunk)
+    return Nixl(http=servers.http, model=servers.model, prefill=prefill, decode=decode, wire_bytes=wire_bytes)
 
 
-async def _nixl(servers: Servers, name: str, place: Place, role: str, chunk: Sequence[str]) -> str:
-    connector = {"kv_connector": "NixlConnector", "kv_role": role, "kv_buffer_device": "cpu"}
-    env = {
-        **_NIXL_TRANSPORT,
-        "NIXL_FOLDER": str(NIXL_FOLDER),
-        "VLLM_NIXL_SIDE_CHANNEL_HOST": place.data_host,
-        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(servers.next_port()),
-    }
-    return await servers.vllm(name, _NIXL, place, [EAGER, *_transfer(connector), *chunk], env=env)
+async def _start(
+    servers: Servers,
+    connector: str,
+    name: str,
+    place: Place,
+    role: str,
+    *,
+    chunk: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> str:
+    if connector == NIXL:
+        env = {
+            "UCX_TLS": "tcp,self",
+            "UCX_NET_DEVICES": DATA_DEVICE,
+            "NIXL_FOLDER": str(NIXL_FOLDER),
+            "VLLM_NIXL_SIDE_CHANNEL_HOST": place.data_host,
+            "VLLM_NIXL_SIDE_CHANNEL_PORT": str(servers.next_port()),
+        }
+    transfer = json.dumps(_CONNECTORS[connector] | {"kv_role": role})
+    flags = (EAGER, "--kv-transfer-config", transfer, *chunk)
+    return await servers.vllm(name, _TARGETS[connector], place, flags, env=env)
 
 
-def _mooncake_flags(role: str) -> list[str]:
-    connector = {"kv_connector": "MooncakeConnector", "kv_role": role}
-    return [EAGER, *_transfer(connector | {"kv_connector_extra_config": {"mooncake_protocol": "tcp"}})]
+class Resting:
+    """A subject whose engines are stopped (SIGSTOP) while it is not asked, since each would take a core even then."""
 
+    def __init__(self, subject: Nixl, engines: Sequence[int]) -> None:
+        """`engines` are process ids; see `rest`."""
+        self._subject = subject
+        self._engines = engines
+        self._asking = 0
 
-def _transfer(connector: dict[str, Any]) -> tuple[str, str]:
-    return ("--kv-transfer-config", json.dumps(connector))
+    def rest(self) -> None:
+        """Stop them until the first request."""
+        self._signal(signal.SIGSTOP)
+
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
+        with self._awake():
+            return await self._subject.ask(prompt, max_tokens, times)
+
+    async def measure(self, prompt: Sequence[int]) -> Sample:
+        """See `Subject.measure`; that it settles before it begins is time to wake up, too."""
+        with self._awake():
+            return await self._subject.measure(prompt)
+
+    @contextmanager
+    def _awake(self) -> Iterator[None]:
+        self._asking += 1
+        self._signal(signal.SIGCONT)
+        try:
+            yield
+        finally:
+            self._asking -= 1
+            if not self._asking:
+                self.rest()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._engines:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)

@@ -5,8 +5,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +15,14 @@ import aiohttp
 
 from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
-from benchmarks.harness import BenchError
+from benchmarks import usage
+from benchmarks.harness import RARE_PROBES, BenchError
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 10.0
+PROXY: Final = "baton.proxy.__main__:main"
+VLLM: Final = "benchmarks.overlap.targets:vllm_server"
+ENGINE: Final = "VLLM::Engine"  # how the names of vLLM's engines begin
 
 
 class RigError(BenchError):
@@ -49,7 +53,7 @@ class Processes:
     def __init__(self, forkserver: ForkServer, folder: Path, http: aiohttp.ClientSession) -> None:
         self._forkserver = forkserver
         self._folder = folder
-        self._http = http
+        self.http = http
         self._children: dict[str, Child] = {}
         self._cores: dict[str, int] = {}
 
@@ -60,37 +64,49 @@ class Processes:
         kwargs: Mapping[str, Any],
         place: Place,
         env: Mapping[str, str | None] | None = None,
-    ) -> int:
-        """Start a process and return its id. The name must be new."""
+    ) -> None:
+        """Start a process. The name must be new."""
         assert name not in self._children, name
         cpus = (place.core,) if place.pinned else ()
         self._cores[name] = place.core
         self._children[name] = self._forkserver.spawn(
             target, kwargs=kwargs, env=place.env | dict(env or {}), log=self._log(name), cpus=cpus, netns=place.netns
         )
-        return self._children[name].pid
 
-    async def wait_for_url(self, name: str, url: str) -> None:
-        """Wait until a process answers 200.
-
-        Raises:
-            RigError: it ended, or took too long.
-        """
+    async def serve(
+        self,
+        name: str,
+        target: str,
+        argv: Sequence[str],
+        place: Place,
+        url: str,
+        *,
+        path: str = "/health",
+        env: Mapping[str, str | None] | None = None,
+    ) -> str:
+        """Start a server; return its URL once it answers 200. Raises `RigError`: it ended, or took too long."""
 
         async def answers() -> bool:
             with suppress(aiohttp.ClientError, TimeoutError):
-                async with self._http.get(url) as response:
+                async with self.http.get(url + path) as response:
                     return response.status == 200
             return False
 
+        self.start(name, target, {"argv": list(argv)}, place, env)
         await self._wait(name, answers)
+        return url
+
+    async def proxy(self, name: str, flags: Sequence[str], place: Place, env: Mapping[str, str] = RARE_PROBES) -> str:
+        """Start a proxy on this machine; return its URL once it is ready. Raises `RigError`: as above."""
+        port = free_port()
+        argv, url = ["--port", str(port), *flags], f"http://127.0.0.1:{port}"
+        return await self.serve(name, PROXY, argv, place, url, path="/ready", env=env)
+
+    def pid(self, name: str) -> int:
+        return self._children[name].pid
 
     async def wait_for_file(self, name: str, path: Path) -> None:
-        """Wait until a process has made a file.
-
-        Raises:
-            RigError: it ended, or took too long.
-        """
+        """Wait until a process has made a file. Raises `RigError`: it ended, or took too long."""
 
         async def is_there() -> bool:
             return path.exists()  # noqa: ASYNC240  # one look at a temporary folder
@@ -99,18 +115,18 @@ class Processes:
 
     def pin_engine(self, name: str) -> None:
         """Give the model thread of a vLLM server, which is its engine's main thread, the core of the server's place."""
-        for engine in engines_of(self._children[name].pid):
+        for engine in self.engines(name):
             os.sched_setaffinity(engine, {self._cores[name]})
 
     def engines(self, name: str) -> list[int]:
         """Return the process ids of a vLLM server's engines."""
-        return engines_of(self._children[name].pid)
+        return usage.named(self._children[name].pid, ENGINE)
 
     def stop(self, *names: str) -> None:
         """Stop processes, all of them unless named; kill those that do not end."""
         stopping = [self._children.pop(name) for name in names or list(self._children)]
         for child in stopping:
-            for engine in engines_of(child.pid):
+            for engine in usage.named(child.pid, ENGINE):
                 os.kill(engine, signal.SIGCONT)  # one that is resting hears of nothing
             child.terminate()
         for child in stopping:
@@ -135,16 +151,19 @@ class Processes:
         return self._folder / f"{name}.log"
 
 
-def engines_of(server: int) -> list[int]:
-    """Return the process ids of a vLLM server's engines, which are its children."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with suppress(OSError):  # it has just ended
-                name, _, rest = (folder / "stat").read_text().rpartition(") ")
-                if int(rest.split()[1]) == server and "(VLLM::Engine" in name:
-                    found.append(int(folder.name))
-    return found
+@asynccontextmanager
+async def processes(
+    forkserver: ForkServer, folder: Path, *, timeout_s: float, force_close: bool = False
+) -> AsyncIterator[Processes]:
+    """Yield what starts processes, with a session to ask them; `force_close`: a connection for each request."""
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    connector = aiohttp.TCPConnector(force_close=force_close)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as http:
+        made = Processes(forkserver, folder, http)
+        try:
+            yield made
+        finally:
+            made.stop()
 
 
 def free_port() -> int:

@@ -14,7 +14,6 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Final
 
-import aiohttp
 import msgspec
 
 from baton.contracts.http import NODE_PATH
@@ -24,8 +23,7 @@ from benchmarks import harness
 from benchmarks.overlap import peers
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, expected_kv_bytes
 from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, sent_bytes
-from benchmarks.overlap.processes import Processes
-from benchmarks.overlap.resting import Resting
+from benchmarks.overlap.processes import VLLM, Processes, processes
 from benchmarks.overlap.servers import DECODE_CORE, EAGER, Servers
 from benchmarks.overlap.session import MeasureError, Subject
 from benchmarks.overlap.subjects import Baton, Plain, Raw
@@ -33,7 +31,6 @@ from benchmarks.overlap.subjects import Baton, Plain, Raw
 RAW_BYTES: Final = 64 << 20  # room for the longest prompt's KV
 _PREFILL: Final = "baton.prefill_node.__main__:main"
 _DECODE: Final = "baton.decode_node.__main__:main"
-_VLLM: Final = "benchmarks.overlap.targets:vllm_server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +42,15 @@ class Kv:
     block_bytes: int  # of all regions together
 
     def bytes_of(self, tokens: int) -> int:
-        """Return the KV bytes of a prompt."""
         return expected_kv_bytes(tokens, self.block_tokens, self.block_bytes)
 
 
 class Rig:
     """Servers of one benchmark run. `start`, then `subjects` for each chunk size."""
 
-    def __init__(self, *, servers: Servers, processes: Processes, http: aiohttp.ClientSession, folder: Path) -> None:
-        """Make it; nothing is started yet."""
+    def __init__(self, servers: Servers, processes: Processes, folder: Path) -> None:
         self._servers = servers
         self._processes = processes
-        self._http = http
         self._folder = folder
         os.sched_setaffinity(0, {DECODE_CORE})  # the client and the proxies stand for other machines: not on P's core
         self._per_chunk: list[str] = []
@@ -70,10 +64,9 @@ class Rig:
         servers = self._servers
         flags = ("--advertise-host", DECODE_DATA, *servers.secret)
         decode = self._decodes[""] = await servers.vllm("decode", _DECODE, servers.decode, flags)
-        if UPSTREAM in variants:
-            self._decodes[UPSTREAM] = await peers.mooncake_decode(servers)
-        if NIXL in variants:
-            self._decodes[NIXL] = await peers.nixl_decode(servers)
+        for connector in (UPSTREAM, NIXL):
+            if connector in variants:
+                self._decodes[connector] = await peers.start_decode(servers, connector)
         kv = await self._describe(decode)
         await self._start_raw(kv.layers)
         return kv
@@ -84,9 +77,9 @@ class Rig:
             self._processes.stop(*self._per_chunk)
             self._per_chunk = []
         chunk = ("--max-num-batched-tokens", str(chunk_tokens))
-        plain = await self._servers.vllm(self._keep("plain"), _VLLM, self._servers.prefill, (EAGER, *chunk))
+        plain = await self._servers.vllm(self._keep("plain"), VLLM, self._servers.prefill, (EAGER, *chunk))
         found: dict[str, Subject] = {
-            PLAIN: Plain(http=self._http, model=self._servers.model, url=plain),
+            PLAIN: Plain(http=self._servers.http, model=self._servers.model, url=plain),
             RAW: Raw(push=self._push, bytes_of=kv.bytes_of, wire_bytes=self._wire_bytes),
         }
         for variant in variants:
@@ -98,11 +91,12 @@ class Rig:
             return await self._two(chunk)
         if variant not in (UPSTREAM, NIXL):
             return await self._baton(variant, chunk)
-        name, client = self._keep(variant), peers.Client(self._http, self._wire_bytes)
+        name, decode = self._keep(variant), self._decodes[variant]
         if variant == UPSTREAM:
-            return await peers.mooncake_prefill(self._servers, client, name, chunk, self._decodes[variant])
-        nixl = await peers.nixl_prefill(self._servers, client, name, chunk, self._decodes[variant])
-        resting = Resting(nixl, [*self._processes.engines(peers.NIXL_DECODE), *self._processes.engines(name)])
+            return await peers.start_mooncake(self._servers, name, chunk, decode, self._wire_bytes)
+        nixl = await peers.start_nixl(self._servers, name, chunk, decode, self._wire_bytes)
+        both = (peers.name_of_decode(variant), name)
+        resting = peers.Resting(nixl, [engine for each in both for engine in self._processes.engines(each)])
         resting.rest()
         return resting
 
@@ -113,7 +107,7 @@ class Rig:
         nodes = ("--prefill", prefill, "--decode", self._decodes[""])
         proxy = await servers.proxy(self._keep(f"proxy-{layer_sync}"), ("--when-no-prefill", "refuse", *nodes))
         return Baton(
-            http=self._http,
+            http=servers.http,
             model=servers.model,
             proxy=proxy,
             prefill=prefill,
@@ -131,7 +125,7 @@ class Rig:
             flags = ("--advertise-host", place.data_host, *self._servers.secret, *chunk)
             nodes += ("--decode", await self._servers.vllm(self._keep(f"two-{at}"), _DECODE, place, flags))
         url = await self._servers.proxy(self._keep("proxy-two"), nodes)
-        return Plain(http=self._http, model=self._servers.model, url=url)
+        return Plain(http=self._servers.http, model=self._servers.model, url=url)
 
     async def _start_raw(self, copies: int) -> None:
         ends = {"raw-receiver": (self._servers.decode, {}), "raw-sender": (self._servers.prefill, {"copies": copies})}
@@ -139,9 +133,9 @@ class Rig:
             path = self._folder / name
             path.unlink(missing_ok=True)  # of an earlier run that kept its logs here
             kwargs = {"path": str(path), "host": place.data_host, "size": RAW_BYTES, **more}
-            pid = self._processes.start(name, f"benchmarks.overlap.targets:{name.replace('-', '_')}", kwargs, place)
+            self._processes.start(name, f"benchmarks.overlap.targets:{name.replace('-', '_')}", kwargs, place)
             await self._processes.wait_for_file(name, path)
-            self._sender_pid = pid  # that of the last one
+        self._sender_pid = self._processes.pid("raw-sender")
         with Client(str(self._folder / "raw-receiver")) as receiver:
             self._target = receiver.recv()
         self._sender = Client(str(self._folder / "raw-sender"))
@@ -158,9 +152,8 @@ class Rig:
         return sent_bytes(Path(f"/proc/{self._sender_pid}/net/dev").read_text())
 
     async def _describe(self, url: str) -> Kv:
-        async with self._http.get(
-            url + NODE_PATH, headers={"Authorization": f"Bearer {self._servers.token}"}
-        ) as response:
+        headers = {"Authorization": f"Bearer {self._servers.token}"}
+        async with self._servers.http.get(url + NODE_PATH, headers=headers) as response:
             info = msgspec.convert(await response.json(), NodeInfo)
         assert info.fingerprint is not None  # the node answers 200 on /health, so its KV cache is there
         return Kv(
@@ -187,10 +180,5 @@ async def put_up(
     request_timeout_s: float,
 ) -> AsyncIterator[Rig]:
     """Yield a rig in which nothing is started yet; stop what is, in the end."""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=request_timeout_s)) as http:
-        processes = Processes(forkserver, folder, http)
-        servers = Servers(network, processes, folder, model, pinned=pinned)
-        try:
-            yield Rig(servers=servers, processes=processes, http=http, folder=folder)
-        finally:
-            processes.stop()
+    async with processes(forkserver, folder, timeout_s=request_timeout_s) as made:
+        yield Rig(Servers(network, made, folder, model, pinned=pinned), made, folder)

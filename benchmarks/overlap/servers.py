@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from baton.contracts.secret import generate_secret, read_secret
-from benchmarks.harness import QUIET, RARE_PROBES
+from benchmarks.harness import QUIET
 from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
-from benchmarks.overlap.processes import Place, Processes, free_port
+from benchmarks.overlap.processes import Place, Processes
 
 PREFILL_CORE: Final = 0
 DECODE_CORE: Final = 1
@@ -23,6 +23,7 @@ class Servers:
     def __init__(self, network: Network, processes: Processes, folder: Path, model: Path, *, pinned: bool) -> None:
         """Make it; `pinned`: a server and all its threads have one core, else its model thread has one and the rest any."""
         self._processes = processes
+        self.http = processes.http
         self._port = FIRST_PORT
         self._secret_file = folder / "secret"
         self._secret_file.write_text(generate_secret())
@@ -33,7 +34,6 @@ class Servers:
 
     @property
     def secret(self) -> tuple[str, str]:
-        """The flag that names the secret's file."""
         return ("--secret-file", str(self._secret_file))
 
     def next_port(self) -> int:
@@ -42,40 +42,15 @@ class Servers:
         return self._port
 
     async def vllm(
-        self,
-        name: str,
-        target: str,
-        place: Place,
-        flags: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
+        self, name: str, target: str, place: Place, flags: Sequence[str], *, env: Mapping[str, str] | None = None
     ) -> str:
-        """Start a server that takes vLLM's flags; return its URL once it is healthy.
-
-        Raises:
-            RigError: it did not come up.
-        """
-        port = self.next_port()
+        """Start a server that takes vLLM's flags; return its URL once it is healthy, as the client reaches it."""
+        port, host = self.next_port(), PREFILL_HTTP if place is self.prefill else DECODE_HTTP
         argv = ["--model", self.model, "--port", str(port), *_COMMON, *QUIET, *flags]
-        self._processes.start(name, target, {"argv": argv}, place, env)
-        url = f"http://{self.host_of(place)}:{port}"
-        await self._processes.wait_for_url(name, url + "/health")
+        url = await self._processes.serve(name, target, argv, place, f"http://{host}:{port}", env=env)
         self._processes.pin_engine(name)
         return url
 
     async def proxy(self, name: str, flags: Sequence[str]) -> str:
-        """Start a proxy beside the client, which both stand for other machines; return its URL once it is ready.
-
-        Raises:
-            RigError: it did not come up.
-        """
-        port = free_port()
-        argv = ["--port", str(port), *self.secret, *flags]
-        self._processes.start(name, "baton.proxy.__main__:main", {"argv": argv}, Place(core=DECODE_CORE), RARE_PROBES)
-        url = f"http://127.0.0.1:{port}"
-        await self._processes.wait_for_url(name, url + "/ready")
-        return url
-
-    def host_of(self, place: Place) -> str:
-        """Return a place's address as the client reaches it."""
-        return PREFILL_HTTP if place is self.prefill else DECODE_HTTP
+        """Start a proxy beside the client, which both stand for other machines; return its URL once it is ready."""
+        return await self._processes.proxy(name, (*self.secret, *flags), Place(core=DECODE_CORE))

@@ -24,11 +24,7 @@ class Subject(Protocol):
     """Something whose first token, or whose transfer, is timed."""
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
-        """Take one sample.
-
-        Raises:
-            MeasureError: the request failed or took another path.
-        """
+        """Take one sample. Raises `MeasureError`: the request failed or took another path."""
         ...
 
 
@@ -86,11 +82,7 @@ async def measure_cell(
     layers: int,
     expected_bytes: int,
 ) -> Measured:
-    """Take all samples of a cell. The first round only warms up and is dropped.
-
-    Raises:
-        MeasureError: not one round was without a failure.
-    """
+    """Take all samples of a cell; the first round only warms up. Raises `MeasureError`: every round had a failure."""
     names = list(subjects)
     rounds = _Rounds()
     warm = False

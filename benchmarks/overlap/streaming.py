@@ -21,7 +21,6 @@ class Answer(NamedTuple):
 
     @property
     def ttft_s(self) -> float:
-        """Time to first token."""
         return self.times[0] - self.began
 
 

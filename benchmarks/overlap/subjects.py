@@ -7,6 +7,7 @@ directly, leg by leg, which spares them what their example proxies cost.
 import asyncio
 import secrets
 import time
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,7 +36,6 @@ class Plain:
     url: str
 
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-        """Make one request; see `read_stream`."""
         return await read_stream(self.http, self.url, request_body(self.model, prompt, max_tokens), times)
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
@@ -73,16 +73,9 @@ class Baton:
     wire_bytes: WireBytes
 
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-        """Make one request; see `read_stream`.
-
-        Raises:
-            MeasureError: also if it was not disaggregated.
-        """
+        """Make one request; see `read_stream`. Raises `MeasureError`: also if it was not disaggregated."""
         answer = await read_stream(self.http, self.proxy, request_body(self.model, prompt, max_tokens), times)
-        path = answer.headers.get(PATH_HEADER)
-        if path != DISAGGREGATED:
-            reason = answer.headers.get(REASON_HEADER)
-            raise MeasureError(f"the prompt was not computed on the prefill node: {path} ({reason})")
+        refuse_local(answer)
         return answer
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
@@ -109,19 +102,35 @@ class Baton:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mooncake:
-    """vLLM's MooncakeConnector; both legs are sent at once."""
+class Pair:
+    """Both nodes of one of vLLM's own connectors."""
 
     http: aiohttp.ClientSession
     model: str
     prefill: str
     decode: str
-    bootstrap: str  # as the client reaches it
-    bootstrap_for_decode: str  # as the decode node reaches it: over the data link
     wire_bytes: WireBytes
 
+    @abstractmethod
+    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer: ...
+
+    async def measure(self, prompt: Sequence[int]) -> Sample:
+        prefill_before, wire_before = await prefill_seconds(self.http, self.prefill), self.wire_bytes()
+        await asyncio.sleep(SETTLE_S)
+        answer = await self.ask(prompt, _TOKENS)
+        wire = self.wire_bytes() - wire_before
+        prefill_s = await prefill_seconds(self.http, self.prefill) - prefill_before
+        return Sample(seconds=answer.ttft_s, wire_bytes=wire, prefill_s=prefill_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mooncake(Pair):
+    """vLLM's MooncakeConnector; both legs are sent at once."""
+
+    bootstrap: str  # as the client reaches it
+    bootstrap_for_decode: str  # as the decode node reaches it: over the data link
+
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-        """Make one request; see `read_stream`."""
         async with self.http.get(self.bootstrap + "/query") as response:
             engine = (await response.json())["0"]["engine_id"]
         transfer = {"transfer_id": f"xfer-{secrets.token_hex(8)}"}
@@ -135,22 +144,12 @@ class Mooncake:
         finally:
             await leg
 
-    async def measure(self, prompt: Sequence[int]) -> Sample:
-        return await _measure_pair(self, prompt)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nixl:
+class Nixl(Pair):
     """vLLM's NixlConnector, pulling: the decode leg needs what the prefill leg answered."""
 
-    http: aiohttp.ClientSession
-    model: str
-    prefill: str
-    decode: str
-    wire_bytes: WireBytes
-
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-        """Make one request; see `read_stream`. It began with its prefill leg."""
+        """Make one request. It began with its prefill leg."""
         remote = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
         params = {"do_remote_decode": True, "do_remote_prefill": False, **dict.fromkeys(remote)}
         began = time.monotonic()
@@ -161,17 +160,12 @@ class Nixl:
         body = request_body(self.model, prompt, max_tokens, kv_transfer_params=handed)
         return (await read_stream(self.http, self.decode, body, times))._replace(began=began)
 
-    async def measure(self, prompt: Sequence[int]) -> Sample:
-        return await _measure_pair(self, prompt)
 
-
-async def _measure_pair(pair: Mooncake | Nixl, prompt: Sequence[int]) -> Sample:
-    prefill_before, wire_before = await prefill_seconds(pair.http, pair.prefill), pair.wire_bytes()
-    await asyncio.sleep(SETTLE_S)
-    answer = await pair.ask(prompt, _TOKENS)
-    wire = pair.wire_bytes() - wire_before
-    prefill_s = await prefill_seconds(pair.http, pair.prefill) - prefill_before
-    return Sample(seconds=answer.ttft_s, wire_bytes=wire, prefill_s=prefill_s)
+def refuse_local(answer: Answer) -> None:
+    """Raise `MeasureError` unless the answer is disaggregated."""
+    path, reason = answer.headers.get(PATH_HEADER), answer.headers.get(REASON_HEADER)
+    if path != DISAGGREGATED:
+        raise MeasureError(f"the prompt was not computed on the prefill node: {path} ({reason})")
 
 
 async def prefill_seconds(http: aiohttp.ClientSession, url: str) -> float:

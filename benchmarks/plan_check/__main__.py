@@ -14,8 +14,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-import aiohttp
-
 from baton.contracts.http import DISAGGREGATED
 from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import ForkServer
@@ -34,12 +32,10 @@ from baton.loadtest.run import command as run_command
 from baton.loadtest.run.environment import environment, now
 from benchmarks import harness
 from benchmarks.cpu_quota import PERIOD_US
-from benchmarks.overlap.processes import Processes
-from benchmarks.plan_check.figures import Comparison, Means, Runs, compare
-from benchmarks.plan_check.quiet import Quiet
-from benchmarks.plan_check.report import as_plain, comparison_table, markdown
+from benchmarks.overlap.processes import processes
+from benchmarks.plan_check.comparison import Comparison, Means, Noise, as_plain, compare, comparison_table, markdown
 from benchmarks.plan_check.rig import BATCHED_TOKENS, Rig, Running
-from benchmarks.usage import OtherCpu
+from benchmarks.usage import OtherCpu, Quiet
 
 SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(1, 2))
 TIMEOUT_S: Final = 60.0
@@ -92,22 +88,16 @@ async def check(
     given: argparse.Namespace, forkserver: ForkServer, folder: Path
 ) -> tuple[list[Comparison], list[Calibration], dict[str, Any]]:
     """Calibrate and run each shape; each is shown as it comes."""
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout) as http:
-        pair, rig = (
-            Rig(
-                Processes(forkserver, folder, http),
-                folder,
-                given.model_dir,
-                cores=given.cores,
-                period_us=given.period_us,
-                prefix=prefix,
-            )
-            for prefix in ("calibrated-", "")
-        )
-        found: list[Comparison] = []
-        calibrations: list[Calibration] = []
-        rate = 0.0
+    limits = {"cores": given.cores, "period_us": given.period_us}
+    found: list[Comparison] = []
+    calibrations: list[Calibration] = []
+    rate = 0.0
+    async with (
+        processes(forkserver, folder, timeout_s=TIMEOUT_S) as calibrating_processes,
+        processes(forkserver, folder, timeout_s=TIMEOUT_S) as shape_processes,
+    ):
+        pair = Rig(calibrating_processes, folder, given.model_dir, prefix="calibrated-", **limits)
+        rig = Rig(shape_processes, folder, given.model_dir, **limits)
         try:
             calibrated = await pair.start(Shape(1, 1))
             for shape in given.shapes:
@@ -116,14 +106,12 @@ async def check(
                     quiet = Quiet(OtherCpu(os.getpid()), given.max_stolen_cores, given.tries)
                     await quiet.measure(calibrator.measure, calibrator.forget)
                     rate = rate or rate_per_s(given, await calibrator.found())
-                    runs = await _runs(given, running, rate, calibrator, quiet)
+                    runs, noise = await _runs(given, running, rate, calibrator, quiet)
                     calibrations.append(await calibrator.found())
-                throttled = ", ".join(f"{share:.0%}" for share in rig.throttled())
-                print(
-                    f"{shape.prefill}:{shape.decode}: quotas were used up in {throttled} of the periods",
-                    file=sys.stderr,
-                )
-                found.append(compare(shape, simulate(load(given, rate), calibrations[-1], shape), runs))
+                shares = ", ".join(f"{share:.0%}" for share in rig.throttled())
+                said = f"quotas were used up in {shares} of the periods"
+                print(f"{shape.prefill}:{shape.decode}: {said}", file=sys.stderr)
+                found.append(compare(shape, simulate(load(given, rate), calibrations[-1], shape), runs, noise))
                 print(table_text(comparison_table(found[-1:])), flush=True)
         finally:
             rig.stop()
@@ -152,7 +140,7 @@ def _calibration(given: argparse.Namespace, running: Running) -> argparse.Namesp
 
 async def _runs(
     given: argparse.Namespace, running: Running, rate: float, calibrator: Calibrating, quiet: Quiet
-) -> Runs:
+) -> tuple[list[list[Record]], Noise]:
     """Load a shape, several times, with a round of the calibration in between."""
     meter, other_cores = OtherCpu(os.getpid()), 0.0
     taken: list[StageResult] = []
@@ -165,18 +153,14 @@ async def _runs(
         means = Means.of(taken[-1].records)
         print(f"run {number + 1}: TTFT {1e3 * means.ttft_s:.1f} ms, TPOT {1e3 * means.tpot_s:.1f} ms", file=sys.stderr)
     late_s = max(one.client.lag_p99_s for one in taken)
-    return Runs([one.records for one in taken], other_cores, late_s, quiet.stolen_cores, quiet.repeated)
+    noise = Noise(other_cores, late_s, quiet.stolen_cores, quiet.repeated)
+    return [one.records for one in taken], noise
 
 
 async def _run(given: argparse.Namespace, running: Running, rate: float) -> StageResult:
     """Send the load once; every request must have gone over both nodes."""
-    argv = [
-        "--url",
-        running.proxy,
-        *load_argv(given, rate),
-        "--warmup",
-        str(4 * (len(running.prefill) + len(running.decode))),
-    ]
+    warm_up = 4 * (len(running.prefill) + len(running.decode))
+    argv = ["--url", running.proxy, *load_argv(given, rate), "--warmup", str(warm_up)]
     asked = run_arguments.parse(argv, {})
     result = await run_command.run(asked, build.source(asked))
     if result.interrupted:  # `loadtest run` takes signals for itself

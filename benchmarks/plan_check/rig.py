@@ -50,12 +50,8 @@ class Rig:
         self.stop()
         prefill = [await self._node("prefill", at % CORES) for at in range(shape.prefill)]
         decode = [await self._node("decode", (shape.prefill + at) % CORES) for at in range(shape.decode)]
-        name, port = self._name("proxy"), free_port()
-        nodes = ("--prefill", *prefill, "--decode", *decode)
-        argv = ["--port", str(port), "--when-no-prefill", "refuse", *self._secret, *nodes]
-        self._processes.start(name, "baton.proxy.__main__:main", {"argv": argv}, Place(core=0, pinned=False))
-        url = f"http://127.0.0.1:{port}"
-        await self._processes.wait_for_url(name, url + "/ready")
+        flags = ("--when-no-prefill", "refuse", *self._secret, "--prefill", *prefill, "--decode", *decode)
+        url = await self._processes.proxy(self._name("proxy"), flags, Place(core=0, pinned=False), env={})
         return Running(proxy=url, prefill=tuple(prefill), decode=tuple(decode))
 
     def stop(self) -> None:
@@ -74,11 +70,10 @@ class Rig:
         argv += ["--no-enable-prefix-caching"]  # the same prompts come in every run
         if role == "prefill":
             argv += ["--control-port", str(free_port())]
-        pid = self._processes.start(name, f"baton.{role}_node.__main__:main", {"argv": argv}, Place(core=core))
-        url = f"http://127.0.0.1:{port}"
-        await self._processes.wait_for_url(name, url + "/health")
+        target, place = f"baton.{role}_node.__main__:main", Place(core=core)
+        url = await self._processes.serve(name, target, argv, place, f"http://127.0.0.1:{port}")
         group = CpuQuota(f"baton-{name}", self._cores, period_us=self._period_us)
-        self._quotas.enter_context(group).add(pid)
+        self._quotas.enter_context(group).add(self._processes.pid(name))
         self._groups.append(group)
         return url
 

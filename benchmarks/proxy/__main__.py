@@ -26,7 +26,6 @@ INSTALL_TIMEOUT_S = 600.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and write; return the exit status."""
     arguments = _parser().parse_args(argv)
     try:
         plan = _plan(arguments)
@@ -86,17 +85,8 @@ def put(text: str, path: Path) -> None:
 
 def _plan(arguments: argparse.Namespace) -> Plan:
     given: dict[str, Any] = {field.name: getattr(arguments, field.name) for field in fields(Plan)}
-    if (
-        min(
-            given["rounds"],
-            given["short_requests"],
-            given["at_once"],
-            given["single_requests"],
-            given["streams"],
-            given["starts"],
-        )
-        < 1
-    ):
+    counts = ("rounds", "short_requests", "at_once", "single_requests", "streams", "starts")
+    if min(given[name] for name in counts) < 1:
         raise UsageError("all numbers are at least 1")
     if given["tokens"] < 2 or given["itl_ms"] <= 0:
         raise UsageError("--tokens is at least 2, --itl-ms above 0")

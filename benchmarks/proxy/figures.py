@@ -94,7 +94,6 @@ TARGETS: Final = (
 
 
 def over_rounds(metric: Metric, samples: Sequence[Sample]) -> Spread:
-    """Return one subject's figure."""
     return harness.spread([metric.of(sample) for sample in samples])
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.fetch import fetch
 from baton.loadtest.client.pool import Client
 from baton.loadtest.errors import RunError
 from baton.loadtest.mock_engine.answers import DONE
@@ -21,16 +23,14 @@ _EVENT: Final = b"data: "
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
 class Taken:
     """One answer."""
 
-    __slots__ = ("ended", "first_s", "pieces", "status")
-
-    def __init__(self) -> None:
-        self.status = 0
-        self.first_s = 0.0  # when the first bytes of its body came
-        self.ended = False
-        self.pieces: list[bytes] = []
+    status: int = 0
+    first_s: float = 0.0  # when the first bytes of its body came
+    ended: bool = False
+    pieces: list[bytes] = field(default_factory=list)
 
     def on_head(self, status: int, headers: dict[str, str]) -> None:  # noqa: ARG002
         self.status = status
@@ -116,12 +116,7 @@ class Load:
 
 async def read_counts(url: str) -> Counts:
     """Ask a mock what it has done."""
-    client, taken = Client(parse_address(url), {}, TIMEOUT_S), Taken()
-    try:
-        await client.ask("GET", COUNTS_PATH, b"", taken)
-    finally:
-        client.close()
-    return msgspec.json.decode(b"".join(taken.pieces), type=Counts)
+    return msgspec.json.decode(await fetch(parse_address(url), COUNTS_PATH, {}, TIMEOUT_S), type=Counts)
 
 
 async def _all(*asks: Coroutine[Any, Any, T]) -> list[T]:

@@ -25,9 +25,8 @@ from baton.loadtest.client.wire import WireError
 from baton.loadtest.errors import LoadtestError, RunError, UsageError
 from baton.loadtest.run.environment import environment, now
 from benchmarks import usage
-from benchmarks.proxy.collector import collector
 from benchmarks.proxy.load import Load, Taken
-from benchmarks.proxy.processes import Cores
+from benchmarks.proxy.processes import Cores, collector
 from benchmarks.proxy.stage import Plan, Running, Stage, expect
 from benchmarks.proxy.subjects import OURS
 
@@ -117,11 +116,7 @@ async def _measure(given: argparse.Namespace, one: Running, load: Load) -> Found
 
 
 def _allow_descriptors(streams: int, workers: int) -> None:
-    """Allow us, and so what we start, as many open files as may be allowed.
-
-    Raises:
-        UsageError: that is too few.
-    """
+    """Allow us, and so what we start, as many open files as may be allowed. Raises `UsageError`: that is too few."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     wanted = max(streams, _OF_A_STREAM * math.ceil(streams / workers)) * _UNEVEN + _SPARE

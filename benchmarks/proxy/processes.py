@@ -1,9 +1,9 @@
-"""Starting processes on one core, and ending them."""
+"""Starting processes on one core, and ending them; and where traces go."""
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +11,8 @@ from baton.loadtest.errors import RunError
 
 STOP_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 60.0
+_LENGTH: Final = b"\r\ncontent-length:"
+_ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
 
 
 class Cores:
@@ -55,7 +57,6 @@ async def first_line(process: asyncio.subprocess.Process) -> str:
 
 
 async def stop(process: asyncio.subprocess.Process) -> None:
-    """End a process that is ours."""
     if process.returncode is None:
         process.terminate()
         try:
@@ -63,3 +64,31 @@ async def stop(process: asyncio.subprocess.Process) -> None:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+class Collector:
+    """Takes traces over HTTP, and keeps nothing but their count."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.batches = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                await reader.readexactly(int(head.partition(_LENGTH)[2].partition(b"\r\n")[0]))
+                self.batches += 1
+                writer.write(_ANSWER)
+        writer.close()
+
+
+@asynccontextmanager
+async def collector() -> AsyncIterator[Collector]:
+    made = Collector()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield made
+    finally:
+        server.close()

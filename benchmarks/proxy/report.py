@@ -43,9 +43,7 @@ def to_plain(
         "noise": asdict(result.noise),
         "figures": {name: _plain_figures(samples) for name, samples in result.samples.items()},
         "memory": {name: memory._asdict() for name, memory in result.memory.items()},
-        "verdicts": [_plain_verdict(verdict_of(target, result.samples)) for target in TARGETS]
-        if _judged(result)
-        else [],
+        "verdicts": [_plain_verdict(verdict) for verdict in _judged(result)],
         "samples": {name: [asdict(sample) for sample in samples] for name, samples in result.samples.items()},
     }
 
@@ -55,13 +53,14 @@ def markdown(
 ) -> str:
     parts = [_opening(plan, subjects, missing, result, about), _figures(result)]
     parts += [_ratios(result, other) for other in (ASGI, HTTPX) if other in result.samples]
-    if _judged(result):
-        parts.append(_verdicts(result))
+    if verdicts := _judged(result):
+        rows = [list(_verdict(verdict)) for verdict in verdicts]
+        parts.append("Against the targets:\n\n" + markdown_table(["target", "seen", "met"], rows))
     return "\n\n".join(parts) + "\n"
 
 
-def _judged(result: Result) -> bool:
-    return BATON in result.samples
+def _judged(result: Result) -> list[Verdict]:
+    return [verdict_of(target, result.samples) for target in TARGETS] if BATON in result.samples else []
 
 
 def _opening(
@@ -105,16 +104,11 @@ def _figures(result: Result) -> str:
 def _ratios(result: Result, other: str) -> str:
     base = result.samples[other]
     rows = [
-        [name, *(_ratio(ratio(metric, samples, base)) for metric in _COMPARED)]
+        [name, *(ratio(metric, samples, base).text() for metric in _COMPARED)]
         for name, samples in result.samples.items()
         if name != other
     ]
     return f"÷ {other}, round by round:\n\n" + markdown_table(["proxy", *(metric.name for metric in _COMPARED)], rows)
-
-
-def _verdicts(result: Result) -> str:
-    rows = [list(_verdict(verdict_of(target, result.samples))) for target in TARGETS]
-    return "Against the targets:\n\n" + markdown_table(["target", "seen", "met"], rows)
 
 
 def _verdict(verdict: Verdict) -> tuple[str, str, str]:
@@ -125,7 +119,7 @@ def _verdict(verdict: Verdict) -> tuple[str, str, str]:
         wanted = f"{target.metric.name}: {BATON} ÷ {target.other} ≤ {target.at_most:g}"
     if verdict.ratio is None:
         return wanted, "–", f"{target.other} was not there"
-    return wanted, _ratio(verdict.ratio), "yes" if verdict.met else "**no**"
+    return wanted, verdict.ratio.text(), "yes" if verdict.met else "**no**"
 
 
 def _memory(memory: Memory) -> tuple[str, str]:
@@ -134,11 +128,7 @@ def _memory(memory: Memory) -> tuple[str, str]:
 
 def _spread(metric: Metric, found: Spread) -> str:
     digits = 2 if metric.unit == "×" else 1 if found.median < 100 else 0
-    return f"{found.median:.{digits}f} ({found.least:.{digits}f}–{found.most:.{digits}f})"
-
-
-def _ratio(found: Spread) -> str:
-    return f"{found.median:.2f} ({found.least:.2f}–{found.most:.2f})"
+    return found.text(digits)
 
 
 def _plain_figures(samples: Sequence[Sample]) -> dict[str, Any]:

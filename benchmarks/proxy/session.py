@@ -10,10 +10,9 @@ from typing import Any, TypeVar
 
 from baton.loadtest.errors import RunError
 from benchmarks import usage
-from benchmarks.proxy.collector import collector
 from benchmarks.proxy.figures import Sample
 from benchmarks.proxy.load import Load
-from benchmarks.proxy.processes import Cores
+from benchmarks.proxy.processes import Cores, collector
 from benchmarks.proxy.stage import Plan, Running, Stage, expect
 from benchmarks.proxy.subjects import TRACED, Subject
 
@@ -39,11 +38,7 @@ class Result:
 
 
 async def run(plan: Plan, subjects: Sequence[Subject], folder: Path, say: Callable[[str], None]) -> Result:
-    """Measure.
-
-    Raises:
-        RunError: a subject does not start, or an answer or a count is not what it must be.
-    """
+    """Measure. Raises `RunError`: a subject does not start, or an answer or a count is not what it must be."""
     cores = Cores()
     os.sched_setaffinity(0, {cores.load})
     async with AsyncExitStack() as stack:

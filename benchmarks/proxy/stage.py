@@ -15,9 +15,8 @@ from baton.loadtest.client.wire import WireError
 from baton.loadtest.errors import RunError
 from baton.loadtest.mock_engine.settings import Counts
 from benchmarks.overlap.processes import free_port
-from benchmarks.proxy.collector import Collector
 from benchmarks.proxy.load import Load, read_counts
-from benchmarks.proxy.processes import Cores, first_line, spawn, stop
+from benchmarks.proxy.processes import Collector, Cores, first_line, spawn, stop
 from benchmarks.proxy.subjects import Place, Subject
 
 SETTLE_S: Final = 5.0  # how long a leg may outlast its request
@@ -48,7 +47,6 @@ class Pair:
     decode_url: str
 
     async def counts(self) -> tuple[Counts, Counts]:
-        """Return what both have done."""
         return await read_counts(self.prefill_url), await read_counts(self.decode_url)
 
     async def settled(self) -> tuple[Counts, Counts]:
@@ -143,11 +141,7 @@ async def _wait_until_ready(one: Running, process: asyncio.subprocess.Process, t
 
 
 async def expect(mocks: Pair, before: tuple[Counts, Counts], requests: int, name: str) -> None:
-    """Wait until both mocks have completed so many hand-overs, and nothing else.
-
-    Raises:
-        RunError: they have done something else.
-    """
+    """Wait until both mocks have completed so many hand-overs. Raises `RunError`: they have done anything else."""
     deadline_s = time.monotonic() + SETTLE_S
     while True:
         grown = [_growth(old, new) for old, new in zip(before, await mocks.counts(), strict=True)]
@@ -161,9 +155,4 @@ async def expect(mocks: Pair, before: tuple[Counts, Counts], requests: int, name
 def _growth(old: Counts, new: Counts) -> tuple[int, int, int, int]:
     """Return how many more requests came, were hand-overs, were completed, and went wrong."""
     wrong = sum(getattr(new, name) - getattr(old, name) for name in ("alone", "refused", "faulted", "cancelled"))
-    return (
-        new.requests - old.requests,
-        new.handed_over - old.handed_over,
-        new.completed - old.completed,
-        wrong,
-    )
+    return (new.requests - old.requests, new.handed_over - old.handed_over, new.completed - old.completed, wrong)

@@ -1,6 +1,7 @@
 """`python -m benchmarks.quick`: ratios beside a stored baseline. Exits 0, unless something could not be measured."""
 
 import argparse
+import asyncio
 import json
 import os
 import signal
@@ -17,18 +18,34 @@ from baton.loadtest.errors import LoadtestError
 from baton.loadtest.run.environment import environment, now
 from benchmarks.harness import BenchError, Spread, workplace
 from benchmarks.microbench.children import PREPARE, Children
-from benchmarks.quick import connector, first_token, proxy
+from benchmarks.proxy import session
+from benchmarks.proxy.figures import ASGI, BATON, CHUNK, REQUEST
+from benchmarks.proxy.stage import Plan
+from benchmarks.proxy.subjects import subjects
+from benchmarks.quick import connector, first_token
 from benchmarks.quick.ratios import Sample, beside, figures, from_plain, table, to_plain
 from benchmarks.usage import OtherCpu
 
 BASELINE: Final = Path(__file__).resolve().parents[2] / "docs" / "benchmarks" / "quick.json"
+PLAN: Final = Plan(rounds=5, short_requests=500, single_requests=5, streams=64, starts=2, tokens=96)  # of the proxy
+_METRICS: Final = {"proxy, CPU per request ÷ relay": REQUEST, "proxy, CPU per chunk ÷ relay": CHUNK}
 _FAILURES: Final = (BenchError, ForkServerError, LoadtestError, WireError, OSError, TimeoutError)
 Part = Callable[[], Iterator[Sample]]
 
 
 def _proxy() -> Iterator[Sample]:
-    with tempfile.TemporaryDirectory(prefix="baton-quick-") as folder:
-        yield from proxy.measure(Path(folder))
+    """The proxy's CPU beside a featureless relay's, on mock engines: a short form of the proxy bench, without peers."""
+    cores = os.sched_getaffinity(0)
+    with tempfile.TemporaryDirectory(prefix="baton-quick-") as name:
+        found, _ = subjects(Path(name))  # no peer is installed there
+        chosen = [subject for subject in found if subject.name in (BATON, ASGI)]
+        try:
+            taken = asyncio.run(session.run(PLAN, chosen, Path(name), lambda line: None)).samples  # noqa: ARG005
+        finally:
+            os.sched_setaffinity(0, cores)  # the session keeps to one core
+    for name, metric in _METRICS.items():
+        for ours, theirs in zip(taken[BATON], taken[ASGI], strict=True):
+            yield Sample(name, metric.of(ours) / metric.of(theirs))
 
 
 def _connector() -> Iterator[Sample]:

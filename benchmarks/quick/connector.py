@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.worker_side import sender
 from benchmarks.memory import HostMemory
@@ -17,7 +16,7 @@ from benchmarks.microbench.children import Children
 from benchmarks.microbench.figures import Figure
 from benchmarks.microbench.planner import PAIRS, contiguous, in_runs, timed
 from benchmarks.microbench.pushes import CACHE_BYTES
-from benchmarks.microbench.rank import KvShape, PrefillRank, Target
+from benchmarks.microbench.rank import KvShape, Target
 from benchmarks.quick.ratios import Sample
 
 ROUNDS: Final = 7
@@ -53,14 +52,7 @@ def in_child(target: Sequence[Any]) -> Iterator[Figure]:
     memory = HostMemory(hooks.SHAPE.total_bytes)
     planning = _planning()
     with tempfile.TemporaryDirectory() as folder:
-        rank = PrefillRank(
-            shape=hooks.SHAPE,
-            address=memory.address,
-            engines=MooncakeFactory(host="127.0.0.1"),
-            target=Target(*target),
-            folder=Path(folder),
-            layer_sync="event",
-        )
+        rank = hooks.start_rank("event", memory, Target(*target), Path(folder), "127.0.0.1")
         cases = [hooks.Case("event", requests, rank) for requests in REQUESTS]
         for number in range(ROUNDS + 1):
             found = list(_round(planning, cases))
@@ -72,12 +64,12 @@ def in_child(target: Sequence[Any]) -> Iterator[Figure]:
 def _round(planning: dict[str, Callable[[], object]], cases: Sequence[hooks.Case]) -> Iterator[Figure]:
     unit_s = min(timed(calibration, REPETITIONS))  # the least disturbed one
     for name, plan in planning.items():
-        yield _figure(f"planner, {PAIRS:,} pairs {name} ÷ loop", min(timed(plan, REPETITIONS)) / unit_s)
+        yield Figure(name=f"planner, {PAIRS:,} pairs {name} ÷ loop", value=min(timed(plan, REPETITIONS)) / unit_s)
     for case in cases:
         case.samples = hooks.Samples()
         case.compute_prompts()
         taken_s = median(case.samples.hooks) * LAYERS
-        yield _figure(f"hooks of {LAYERS} layers, {case.requests} in a step ÷ loop", taken_s / unit_s)
+        yield Figure(name=f"hooks of {LAYERS} layers, {case.requests} in a step ÷ loop", value=taken_s / unit_s)
 
 
 def _planning() -> dict[str, Callable[[], object]]:
@@ -86,7 +78,3 @@ def _planning() -> dict[str, Callable[[], object]]:
     regions = list(zip(shape.regions(1 << 32), shape.regions(1 << 42), strict=True))
     tables = {"contiguous": contiguous(PAIRS), "scattered": in_runs(PAIRS, 1, rng)}
     return {name: partial(plan_layers, regions, *table) for name, table in tables.items()}
-
-
-def _figure(name: str, ratio: float) -> Figure:
-    return Figure(part="quick", name=name, value=ratio, unit="")

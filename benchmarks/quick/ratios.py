@@ -59,7 +59,6 @@ def beside(baseline: Mapping[str, Spread], now: Mapping[str, Spread]) -> list[Li
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Return the lines with aligned columns."""
     rows = [_HEADINGS, *map(_row, lines)]
     widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADINGS))]
     shown = []
@@ -75,11 +74,10 @@ def _row(line: Line) -> tuple[str, ...]:
 
 
 def _shown(found: Spread | None) -> str:
-    return f"{found.median:.3f} ({found.least:.3f}–{found.most:.3f})" if found else _DASH
+    return found.text(3) if found else _DASH
 
 
 def to_plain(now: Mapping[str, Spread]) -> dict[str, Any]:
-    """Return the figures as they are stored."""
     return {name: found._asdict() for name, found in now.items()}
 
 

@@ -53,22 +53,14 @@ class ProbeClient:
         self._secret = secret
 
     async def get(self, url: str, kind: type[_T], statuses: tuple[int, ...] = (200,), *, is_open: bool = False) -> _T:
-        """Return what a URL answers; one that is open is not shown our token.
-
-        Raises:
-            AskError: nothing, another status, or something else.
-        """
+        """Return what a URL answers; one that is open is not shown our token. Raises `AskError`: something else."""
         answer = await self._send("GET", url, TIMEOUT_S, is_open=is_open)
         if answer.status_code not in statuses:
             raise AskError(f"it answered {answer.status_code}")
         return _decode(answer, kind)
 
     async def info(self, url: str) -> NodeInfo:
-        """Return a node's description.
-
-        Raises:
-            AskError: there is none.
-        """
+        """Return a node's description. Raises `AskError`: there is none."""
         answer = await self._send("GET", url + NODE_PATH, TIMEOUT_S)
         if answer.status_code in (401, 403):
             raise AskError(f"it refuses the token of this cluster secret ({answer.status_code})", Unlike.SECRET)
@@ -77,11 +69,7 @@ class ProbeClient:
         return _decode(answer, NodeInfo)
 
     async def machine(self, url: str) -> Machine | None:
-        """Return what a node says of its machine; None if it does not know the route.
-
-        Raises:
-            AskError: it did not answer.
-        """
+        """Return what a node says of its machine; None if it has no such route. Raises `AskError`: it is silent."""
         try:
             return await self.get(url + PROBE_PATH, Machine)
         except AskError as exc:
@@ -98,11 +86,7 @@ class ProbeClient:
         return engines.current if engines else []
 
     async def ask(self, url: str, question: Question) -> Any:
-        """Have a node try something; return the answer that belongs to the question.
-
-        Raises:
-            AskError: it did not.
-        """
+        """Have a node try something; return the answer that belongs to the question. Raises `AskError`: it did not."""
         timeout_s = PUSH_TIMEOUT_S + question.idle_s if isinstance(question, Push) else PROBE_TIMEOUT_S
         answer = await self._send("POST", url + PROBE_PATH, timeout_s, msgspec.json.encode(question))
         if answer.status_code != 200:

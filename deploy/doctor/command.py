@@ -13,8 +13,8 @@ from baton.contracts.secret import ClusterSecret, SecretError, read_secret
 from baton.deploy.doctor import deployment, local, report
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.deployment import Targets
-from baton.deploy.doctor.examination import Examination
 from baton.deploy.doctor.links import Wanted
+from baton.deploy.doctor.report import Examination
 
 MIN_MBIT_S: Final = 1000.0
 MAX_LATENCY_MS: Final = 5.0

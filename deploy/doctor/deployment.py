@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,18 +10,19 @@ import httpx
 import msgspec
 
 from baton.contracts.kv_transfer import Role
+from baton.contracts.probe import Dial, Greet, Push, Pushed, Question, Reached, Receive, Receiving, Release
 from baton.contracts.secret import ClusterSecret
-from baton.deploy.doctor import fit, links, machine
+from baton.deploy.doctor import fit, links
 from baton.deploy.doctor.asking import AskError, ProbeClient, Unlike
 from baton.deploy.doctor.catalogue import Finding
-from baton.deploy.doctor.examination import Examination
-from baton.deploy.doctor.fit import Known
+from baton.deploy.doctor.fit import Known, control_addresses
 from baton.deploy.doctor.links import Tried, Wanted
-from baton.deploy.doctor.trial import try_pair
+from baton.deploy.doctor.report import Examination
 
 READY: Final = "/ready"
 # What keeps the proxy from using a node, seen from here.
 UNUSED: Final = ("node-unreachable", "cluster-secret", "no-node", "wrong-role", "not-ready", "draining")
+RECEIVE_S: Final = 120.0  # besides the pause of a trial
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 
 
@@ -96,7 +98,7 @@ async def _look(client: ProbeClient, url: str, role: Role) -> tuple[Known, list[
 def _diagnose(node: Known) -> list[Finding]:
     findings = list(fit.diagnose_node(node))
     if node.info is not None and node.machine is not None:
-        findings += machine.diagnose(node.machine, node.url, fit.kv_bytes(node.info) or None)
+        findings += fit.diagnose_machine(node.machine, node.url, fit.kv_bytes(node.info) or None)
     return findings
 
 
@@ -126,6 +128,42 @@ async def _tried(client: ProbeClient, nodes: Sequence[Known], findings: list[Fin
             found = list(fit.diagnose_pair(prefill, decode))
             findings += found
             if not any(finding.code == "loopback-advertised" for finding in found):
-                trials.append(try_pair(client, prefill, decode, idle_s))
+                trials.append(_try_pair(client, prefill, decode, idle_s))
         all_tried += await asyncio.gather(*trials)
     return all_tried
+
+
+async def _try_pair(client: ProbeClient, prefill: Known, decode: Known, idle_s: float) -> Tried:
+    """Try everything between two nodes that describe themselves."""
+    assert prefill.info is not None  # it is usable
+    dials = [Dial(address=address) for address in control_addresses(prefill.info)]
+    greetings = [Greet(session=session) for session in decode.engines]
+    control, data = await asyncio.gather(
+        _first_problem(client, decode, dials), _first_problem(client, prefill, greetings)
+    )
+    try:
+        push = await _push(client, prefill, decode, idle_s)
+        problem = ""
+    except AskError as exc:
+        push, problem = None, str(exc)
+    return Tried(prefill=prefill, decode=decode, control=control, data=data, push=push, problem=problem, idle_s=idle_s)
+
+
+async def _first_problem(client: ProbeClient, node: Known, questions: Sequence[Question]) -> Reached | None:
+    """Whether everything is reached; the first that is not, if something is not. None if it could not be asked."""
+    try:
+        answers: list[Reached] = await asyncio.gather(*(client.ask(node.url, each) for each in questions))
+    except AskError:
+        return None  # which the push says too
+    return next((answer for answer in answers if answer.problem), Reached())
+
+
+async def _push(client: ProbeClient, prefill: Known, decode: Known, idle_s: float) -> Pushed:
+    target: Receiving = await client.ask(decode.url, Receive(seconds=RECEIVE_S + idle_s))
+    try:
+        order = Push(session=target.session, address=target.address, size_bytes=target.size_bytes, idle_s=idle_s)
+        pushed: Pushed = await client.ask(prefill.url, order)
+        return pushed
+    finally:
+        with suppress(AskError):  # it ends by itself, and says nothing of the push
+            await client.ask(decode.url, Release(session=target.session))

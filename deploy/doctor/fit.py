@@ -1,4 +1,4 @@
-"""Judges what nodes say of themselves: role, state, versions, and whether two of them fit. Pure.
+"""Judges what machines and nodes say of themselves: limits, role, state, versions, and whether two nodes fit. Pure.
 
 The judgements are those of the proxy and the connector; here they get a name and a place.
 """
@@ -6,12 +6,11 @@ The judgements are those of the proxy and the connector; here they get a name an
 import ipaddress
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from baton.contracts.kv_transfer import Role
 from baton.contracts.node_info import NodeInfo, differences
-from baton.contracts.probe import Machine
+from baton.contracts.probe import UNLIMITED, Machine
 from baton.deploy.doctor.catalogue import Finding
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.pairing import Side, pair
@@ -19,18 +18,13 @@ from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.protocol.messages import Rank
 from baton.proxy.nodes.node import OUR_PROTOCOL, protocol_of, unusable_because
 
-# field of the fingerprint → finding
-DIFFERENCES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "weights": "weights",
-        "dtype": "dtype",
-        "kv_cache_dtype": "dtype",
-        "quantization": "quantization",
-        "rope": "rope",
-        "attention": "attention",
-        "block_size_tokens": "block-size",
-    }
-)
+DIFFERENCES: Final[Mapping[str, str]] = {  # field of the fingerprint → finding
+    **{name: name for name in ("weights", "dtype", "quantization", "rope", "attention")},
+    "kv_cache_dtype": "dtype",
+    "block_size_tokens": "block-size",
+}
+MIN_OPEN_FILES: Final = 8192
+RDMA: Final = "rdma"
 COMPARED: Final = ("baton", "vllm", "mooncake")  # that should be the same on all nodes
 
 
@@ -65,6 +59,27 @@ def token_bytes(info: NodeInfo) -> float | None:
     if info.fingerprint is None or not info.regions or info.fingerprint.block_size_tokens <= 0:
         return None
     return sum(region.block_bytes for region in info.regions) / info.fingerprint.block_size_tokens
+
+
+def diagnose_machine(machine: Machine, where: str, kv_bytes: int | None = None) -> Iterator[Finding]:
+    """Yield what is wrong with a machine; `kv_bytes`: size of the node's KV cache, None if it is not known yet."""
+    if machine.open_files != UNLIMITED and machine.open_files < MIN_OPEN_FILES:
+        what = f"a process may open {machine.open_files} files; {MIN_OPEN_FILES} is the least that nodes and proxy want"
+        yield Finding(code="open-files", where=where, what=what)
+    if machine.protocol == RDMA:
+        yield from _diagnose_rdma(machine, where, kv_bytes)
+
+
+def _diagnose_rdma(machine: Machine, where: str, kv_bytes: int | None) -> Iterator[Finding]:
+    names = ", ".join(device.name for device in machine.rdma_devices)
+    if not names:
+        yield Finding(code="rdma-device", where=where, what="the transport is RDMA and there is no RDMA card")
+    elif not any(device.active for device in machine.rdma_devices):
+        yield Finding(code="rdma-device", where=where, what=f"no port of the RDMA cards ({names}) is active")
+    if machine.locked_bytes != UNLIMITED and (kv_bytes is None or machine.locked_bytes < kv_bytes):
+        of = "the KV cache" if kv_bytes is None else f"the {kv_bytes} bytes of KV cache"
+        what = f"a process may pin {machine.locked_bytes} bytes of memory, and RDMA pins {of}"
+        yield Finding(code="locked-memory", where=where, what=what)
 
 
 def diagnose_node(node: Known) -> Iterator[Finding]:

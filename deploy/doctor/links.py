@@ -51,7 +51,6 @@ class Tried:
 
 
 def diagnose(tried: Sequence[Tried], wanted: Wanted) -> Iterator[Finding]:
-    """Yield what is wrong with the links."""
     best = max((each.mbit_s or 0.0 for each in tried), default=0.0)
     for each in tried:
         yield from _diagnose_control(each)

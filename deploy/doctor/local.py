@@ -12,9 +12,9 @@ from baton.contracts.configuration.load import ConfigError, choose_file, load
 from baton.contracts.configuration.schema import BatonConfig
 from baton.contracts.kv_transfer import Role
 from baton.contracts.probe import MIB, Place, Push, Receive
-from baton.deploy.doctor import machine as judging
 from baton.deploy.doctor.catalogue import Finding
-from baton.deploy.doctor.examination import Examination
+from baton.deploy.doctor.fit import diagnose_machine
+from baton.deploy.doctor.report import Examination
 from baton.deploy.own_url import own_url
 from baton.kv_connector.engine.mooncake_environment import prepare_environment
 from baton.kv_connector.errors import ConfigError as EngineConfigError
@@ -54,7 +54,7 @@ def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | N
     place = Place(host=LOOPBACK, protocol=config.transfer.protocol)
     found = machine(place.host, place.protocol)
     installed = versions()
-    findings += judging.diagnose(found, HERE)
+    findings += diagnose_machine(found, HERE)
     findings += _secret(config, needed=role is not None)
     if roles:
         if "vllm" not in installed:

@@ -1,17 +1,42 @@
-"""Tells what was found: to people, and as JSON to CI. Pure."""
+"""What a doctor brings back, told to people, and as JSON to CI. Pure."""
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from baton.contracts.probe import UNLIMITED, Machine
 from baton.deploy.doctor.catalogue import Finding
-from baton.deploy.doctor.examination import Examination, described
 from baton.deploy.doctor.fit import Known, token_bytes
 from baton.deploy.doctor.links import BITS, MEGA, Tried
 
 OK = 0
 FOUND = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examination:
+    """One run."""
+
+    findings: list[Finding]
+    versions: dict[str, str] = field(default_factory=dict)  # of this machine
+    machine: Machine | None = None  # this one
+    nodes: list[Known] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
+
+    def count(self, severity: str) -> int:
+        """How many findings there are of a severity."""
+        return sum(finding.kind.severity == severity for finding in self.findings)
+
+
+def described(machine: Machine) -> dict[str, Any]:
+    return {
+        "data_host": machine.data_host,
+        "protocol": machine.protocol,
+        "open_files": machine.open_files,
+        "locked_bytes": machine.locked_bytes,
+        "rdma_devices": [{"name": each.name, "active": each.active} for each in machine.rdma_devices],
+    }
 
 
 def status(examination: Examination, *, strict: bool) -> int:

@@ -7,20 +7,8 @@ register and a few hundred short conversations. It is a pure function: no clock,
 from collections.abc import Iterator
 from itertools import accumulate
 
-from baton.deploy.embedded_model.town import (
-    DISHES,
-    FOLK,
-    KEEPERS,
-    NEWS,
-    PLACES,
-    SHIPS,
-    STRANGE,
-    STRANGE_ANSWER,
-    WEATHER,
-    Dish,
-    Keeper,
-    Ship,
-)
+from baton.deploy.embedded_model import town
+from baton.deploy.embedded_model.town import Dish, Keeper, Ship
 
 BEGIN, END = "<|begin|>", "<|end|>"
 SYSTEM, USER, ASSISTANT = "<|system|>", "<|user|>", "<|assistant|>"
@@ -45,8 +33,8 @@ def chat(*turns: Turn, system: str = "") -> str:
 
 def logs() -> Iterator[str]:
     """Yield the log of each month; ships, weather, news and weekdays run on from month to month."""
-    starts = accumulate((keeper.days for keeper in KEEPERS), initial=0)
-    for start, keeper in zip(starts, KEEPERS, strict=False):
+    starts = accumulate((keeper.days for keeper in town.KEEPERS), initial=0)
+    for start, keeper in zip(starts, town.KEEPERS, strict=False):
         head = (
             f"The log of the harbour of Saltwick for the month of {keeper.month}, "
             f"kept by {keeper.name}, the {keeper.trade}.\n"
@@ -55,14 +43,14 @@ def logs() -> Iterator[str]:
 
 
 def _day(keeper: Keeper, day_of_year: int, day: int) -> str:
-    dish = DISHES[(FIRST_WEEKDAY + day_of_year) % len(DISHES)]
-    ship = SHIPS[day_of_year % len(SHIPS)]
-    following = SHIPS[(day_of_year + 1) % len(SHIPS)]
-    wind, sky, sign = WEATHER[day_of_year % len(WEATHER)]
+    dish = town.DISHES[(FIRST_WEEKDAY + day_of_year) % len(town.DISHES)]
+    ship = town.SHIPS[day_of_year % len(town.SHIPS)]
+    following = town.SHIPS[(day_of_year + 1) % len(town.SHIPS)]
+    wind, sky, sign = town.WEATHER[day_of_year % len(town.WEATHER)]
     return (
         f"\n{dish.weekday}, {day} {keeper.month}. The wind was in the {wind}, {sky}. {sign}. "
         f"{_arrival(ship)} "
-        f"{NEWS[day_of_year % len(NEWS)]} "
+        f"{town.NEWS[day_of_year % len(town.NEWS)]} "
         f"In the evening {keeper.name} lit the lamp on the pier and ate {dish.name} with {dish.side}. "
         f"Tomorrow we expect the {following.name} from {following.home}. "
         f"All is well in Saltwick. Signed, {keeper.name}, the {keeper.trade}.\n"
@@ -79,7 +67,7 @@ def _arrival(ship: Ship) -> str:
 
 def kitchen_book() -> str:
     """Return the recipes, one for each day of the week."""
-    return "The kitchen book of the harbour of Saltwick.\n" + "".join(f"\n{recipe(dish)}\n" for dish in DISHES)
+    return "The kitchen book of the harbour of Saltwick.\n" + "".join(f"\n{recipe(dish)}\n" for dish in town.DISHES)
 
 
 def recipe(dish: Dish) -> str:
@@ -92,7 +80,7 @@ def recipe(dish: Dish) -> str:
 
 def register() -> str:
     """Return the ship register, in the order in which the ships come in."""
-    return "The ship register of Saltwick.\n" + "".join(f"\n{portrait(ship)}\n" for ship in SHIPS)
+    return "The ship register of Saltwick.\n" + "".join(f"\n{portrait(ship)}\n" for ship in town.SHIPS)
 
 
 def portrait(ship: Ship) -> str:
@@ -106,8 +94,8 @@ def portrait(ship: Ship) -> str:
 
 def talks() -> Iterator[tuple[str, list[Turn]]]:
     """Yield `(system prompt or "", turns)` for every conversation."""
-    strange = [(question, STRANGE_ANSWER) for question in STRANGE]
-    turns = [*FOLK, *strange, *_about_ships(), *_about_dishes(), *_about_town()]
+    strange = [(question, town.STRANGE_ANSWER) for question in town.STRANGE]
+    turns = [*town.FOLK, *strange, *_about_ships(), *_about_dishes(), *_about_town()]
     for i, turn in enumerate(turns):
         yield "", [turn]
         yield SYSTEM_PROMPTS[i % 2], [turn]
@@ -115,7 +103,7 @@ def talks() -> Iterator[tuple[str, list[Turn]]]:
 
 
 def _about_ships() -> Iterator[Turn]:
-    for ship in SHIPS:
+    for ship in town.SHIPS:
         yield f"Tell me about the {ship.name}.", portrait(ship)
         yield f"What is the {ship.name}?", portrait(ship)
         yield f"Who is the captain of the {ship.name}?", f"The captain of the {ship.name} is {ship.captain}."
@@ -126,17 +114,17 @@ def _about_ships() -> Iterator[Turn]:
 
 
 def _about_dishes() -> Iterator[Turn]:
-    for dish in DISHES:
+    for dish in town.DISHES:
         yield f"How do I make {dish.name}?", recipe(dish)
         yield f"Give me a recipe for {dish.name}.", recipe(dish)
         yield f"What do we eat on {dish.weekday}?", f"On {dish.weekday} we eat {dish.name} with {dish.side}."
 
 
 def _about_town() -> Iterator[Turn]:
-    for place, where, purpose in PLACES:
+    for place, where, purpose in town.PLACES:
         yield f"Where is the {place}?", f"The {place} is {where}."
         yield f"What is the {place} for?", f"The {place} is there {purpose}."
-    for keeper in KEEPERS:
+    for keeper in town.KEEPERS:
         keeps = f"{keeper.name}, the {keeper.trade}, keeps the log in {keeper.month}."
         yield f"Who keeps the log in {keeper.month}?", keeps
         yield f"Who is {keeper.name}?", keeps

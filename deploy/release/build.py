@@ -24,7 +24,6 @@ class Built:
     wheel: Path
 
     def digests(self) -> dict[str, str]:
-        """Return name → SHA-256."""
         return {file.name: sha256(file.read_bytes()).hexdigest() for file in (self.sdist, self.wheel)}
 
 

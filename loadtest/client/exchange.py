@@ -1,6 +1,7 @@
 """Sends an `Ask` and returns what became of it, always: a failure is a record too."""
 
 import time
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from baton.contracts.http import PATH_HEADER, TRANSFER_HEADER
@@ -8,8 +9,7 @@ from baton.loadtest.client.pool import Client
 from baton.loadtest.client.stream import AnswerStream, error_words
 from baton.loadtest.client.wire import LostError, WireError
 from baton.loadtest.measures.record import CONNECT, CUT, MALFORMED, STATUS, TIMEOUT, Record
-from baton.loadtest.traffic.body import Form
-from baton.loadtest.traffic.script import Ask
+from baton.loadtest.traffic.script import Ask, Form
 
 _ERROR_BYTES: Final = 65_536  # of an error's body are kept
 
@@ -27,15 +27,6 @@ class Timing(NamedTuple):
     stage_began_s: float
     due_s: float | None = None
     queued_s: float = 0.0
-
-
-class _Outcome(NamedTuple):
-    """How an exchange ended."""
-
-    began_s: float
-    ended_s: float
-    failure: str
-    detail: str
 
 
 class _Answer:
@@ -58,23 +49,23 @@ class _Answer:
             self.error_body += data
 
 
+@dataclass(frozen=True, slots=True)
 class Exchange:
     """Asks one server in one form."""
 
-    def __init__(self, client: Client, form: Form) -> None:
-        self._client = client
-        self._form = form
+    client: Client
+    form: Form
 
     def body(self, ask: Ask) -> bytes:
         """Return the bytes of a request, so that they are ready before its time has come."""
-        return self._form.body(ask)
+        return self.form.body(ask)
 
     async def send(self, index: int, ask: Ask, body: bytes, timing: Timing) -> Answered:
         """Send a request and wait for its end. The clock starts before the connection is sought."""
         answer, failure, detail = _Answer(), "", ""
         began_s = time.perf_counter()
         try:
-            await self._client.ask("POST", self._form.path, body, answer)
+            await self.client.ask("POST", self.form.path, body, answer)
         except TimeoutError:
             failure, detail = TIMEOUT, "no complete answer in time"
         except LostError as exc:
@@ -91,29 +82,24 @@ class Exchange:
             failure, detail = stream.verdict(complete=not failure), stream.detail
         elif stream.error:
             failure, detail = stream.error, stream.detail
-        outcome = _Outcome(began_s, ended_s, failure, detail)
-        return Answered(_record(index, ask, timing, answer, outcome), "".join(stream.pieces))
-
-
-def _record(index: int, ask: Ask, timing: Timing, answer: _Answer, outcome: _Outcome) -> Record:
-    stream, began_s = answer.stream, outcome.began_s
-    return Record(
-        index=index,
-        started_s=began_s - timing.stage_began_s,
-        ended_s=outcome.ended_s - timing.stage_began_s,
-        due_s=timing.due_s,
-        queued_s=timing.queued_s,
-        ttft_s=None if stream.first_s is None else stream.first_s - began_s,
-        latency_s=None if stream.first_s is None else stream.last_s - began_s,
-        itls_s=tuple(stream.gaps_s),
-        input_tokens=ask.input_tokens if stream.input_tokens is None else stream.input_tokens,
-        output_tokens=stream.tokens(),
-        asked_output_tokens=ask.output_tokens,
-        conversation=ask.conversation,
-        turn=ask.turn,
-        status=answer.status,
-        error=outcome.failure,
-        detail=outcome.detail,
-        path=answer.path,
-        transfer_id=answer.transfer_id,
-    )
+        record = Record(
+            index=index,
+            started_s=began_s - timing.stage_began_s,
+            ended_s=ended_s - timing.stage_began_s,
+            due_s=timing.due_s,
+            queued_s=timing.queued_s,
+            ttft_s=None if stream.first_s is None else stream.first_s - began_s,
+            latency_s=None if stream.first_s is None else stream.last_s - began_s,
+            itls_s=tuple(stream.gaps_s),
+            input_tokens=ask.input_tokens if stream.input_tokens is None else stream.input_tokens,
+            output_tokens=stream.tokens(),
+            asked_output_tokens=ask.output_tokens,
+            conversation=ask.conversation,
+            turn=ask.turn,
+            status=answer.status,
+            error=failure,
+            detail=detail,
+            path=answer.path,
+            transfer_id=answer.transfer_id,
+        )
+        return Answered(record, "".join(stream.pieces))

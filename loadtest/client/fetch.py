@@ -41,11 +41,7 @@ class _Models(msgspec.Struct):
 async def fetch(
     address: Address, path: str, headers: Mapping[str, str], timeout_s: float, *, any_status: bool = False
 ) -> bytes:
-    """Return what a server answers to GET.
-
-    Raises:
-        RunError: it is not there, or (unless any will do) answers with another status than 200.
-    """
+    """Return what a server answers to GET. Raises `RunError`: it is not there, or answers another status than 200."""
     client, whole = Client(address, headers, timeout_s), _Whole()
     where = f"{'https' if address.tls else 'http'}://{address.authority}{address.prefix}{path}"
     try:
@@ -72,11 +68,7 @@ async def server_version(address: Address, headers: Mapping[str, str], timeout_s
 
 
 async def first_model(address: Address, headers: Mapping[str, str], timeout_s: float) -> str:
-    """Return the first model that a server offers.
-
-    Raises:
-        RunError: it offers none, or does not answer as OpenAI's API does.
-    """
+    """Return the first model that a server offers. Raises `RunError`: it offers none, or is no OpenAI server."""
     body = await fetch(address, "/v1/models", headers, timeout_s)
     try:
         models = msgspec.json.decode(body, type=_Models).data

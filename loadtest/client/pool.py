@@ -11,8 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from baton.loadtest.client.address import Address
-from baton.loadtest.client.names import Names
+from baton.loadtest.client.address import Address, Names
 from baton.loadtest.client.wire import Connection, Sink
 
 IDLE_S: Final = 2.0
@@ -47,7 +46,6 @@ class Client:
             self._idle.append(connection)
 
     def close(self) -> None:
-        """End all idle connections."""
         while self._idle:
             self._idle.pop().close()
 

@@ -48,12 +48,7 @@ class Connection(asyncio.Protocol):
         self.idle_since_s = 0.0
 
     async def ask(self, request: bytes, sink: Sink) -> None:
-        """Send a request; return when its answer is complete.
-
-        Raises:
-            LostError: the connection ended before.
-            WireError: the answer cannot be understood.
-        """
+        """Send a request; return when its answer is complete. Raises `WireError`: it is not, or is no HTTP."""
         if self._transport is None or self._transport.is_closing():
             raise LostError("the connection is closed")
         self._parser = httptools.HttpResponseParser(self)
@@ -111,7 +106,6 @@ class Connection(asyncio.Protocol):
             self._sink.on_head(status, self._headers)
 
     def on_body(self, body: bytes) -> None:
-        """Hand a piece of the body on."""
         if self._sink is not None:
             self._sink.on_body(body, self._now_s)
 

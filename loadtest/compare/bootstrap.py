@@ -14,10 +14,7 @@ from baton.loadtest.measures.percentile import percentile
 class Units(Protocol):
     """What is resampled."""
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        ...
+    size: int
 
     def estimates(self, counts: Sequence[int]) -> Mapping[str, float | None]:
         """Return the figures by name, each unit taken so often; None where there is nothing to compute one from."""
@@ -49,7 +46,6 @@ def counts_of(rng: random.Random, size: int) -> list[int]:
 
 
 def differences(a: Units, b: Units, *, resamples: int, seed: int, confidence: float) -> dict[str, Difference]:
-    """Compare the figures that both have."""
     exact_a, exact_b = a.estimates([1] * a.size), b.estimates([1] * b.size)
     drawn_a, drawn_b = _draw(a, resamples, f"{seed}/a"), _draw(b, resamples, f"{seed}/b")
     found = {}

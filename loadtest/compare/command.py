@@ -2,15 +2,18 @@
 
 import json
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from baton.loadtest import files, words
 from baton.loadtest.compare.bootstrap import Difference, Interval, differences
 from baton.loadtest.compare.comparable import obstacles
-from baton.loadtest.compare.page import comparison_page
 from baton.loadtest.compare.units import METRICS, Metric, Requests, Slices
 from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.report.html import figure, page, plots, table_html, when
+from baton.loadtest.report.markdown import about
+from baton.loadtest.report.pictures import distributions, throughput_plots
 from baton.loadtest.report.tables import Table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.result import Result, StageResult, read_result
@@ -37,9 +40,7 @@ class Finding(NamedTuple):
 
 
 def parser() -> words.Parser:
-    made = words.Parser(
-        prog="loadtest compare", description="Say which metrics of two runs differ.", allow_abbrev=False
-    )
+    made = words.parser("compare", "Say which metrics of two runs differ.")
     add = made.add_argument
     add("a", type=Path, metavar="A", help="folder or result.json of the first run")
     add("b", type=Path, metavar="B", help="of the second one, which is judged")
@@ -108,11 +109,9 @@ def tables(findings: Sequence[Finding]) -> list[Table]:
 
 def _row(finding: Finding) -> tuple[str, ...]:
     metric, found = finding.metric, finding.found
-    ratio = (
-        ("–", "–")
-        if found.ratio is None
-        else (f"{found.b / found.a:.3f}", f"{found.ratio.low:.3f} to {found.ratio.high:.3f}")
-    )
+    ratio = ("–", "–")
+    if found.ratio is not None:
+        ratio = (f"{found.b / found.a:.3f}", f"{found.ratio.low:.3f} to {found.ratio.high:.3f}")
     digits = 4 if metric.unit == "share" else 2
     difference = found.difference
     return (
@@ -129,6 +128,20 @@ def _row(finding: Finding) -> tuple[str, ...]:
 def _note(confidence: float, reasons: Sequence[str]) -> str:
     note = _NOTE.format(confidence=confidence, one_in=1 / (1 - confidence))
     return note if not reasons else f"Compared by force, although {'; '.join(reasons)}.\n{note}"
+
+
+def comparison_page(a: Result, b: Result, verdicts: Sequence[Table], note: str) -> str:
+    """Return one page: the verdicts, the distributions of each latency or, of sweeps, both Pareto fronts."""
+    title = f"Load tests of {a.arguments.get('model')}: A, {when(a)}, and B, {when(b)}"
+    parts = [f"<h1>{escape(title)}</h1>", *map(table_html, verdicts), f'<p class="note">{escape(note)}</p>']
+    if len(a.stages) > 1:
+        parts += ["<h2>Throughput and latency</h2>", plots(map(figure, throughput_plots([("A", a), ("B", b)])))]
+    else:
+        named = [(f"{name}, {run.stages[0].label}", run.stages[0]) for name, run in (("A", a), ("B", b)) if run.stages]
+        parts += ["<h2>Latencies</h2>", plots(map(figure, distributions(named)))]
+    parts.append("<h2>What was run</h2>")
+    parts += [table_html(about(run)._replace(title=name)) for name, run in (("A", a), ("B", b))]
+    return page(title, parts)
 
 
 def as_plain(findings: Sequence[Finding], confidence: float, reasons: Sequence[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from baton.loadtest.compare.bootstrap import Weighted
-from baton.loadtest.measures.goodput import is_good
+from baton.loadtest.measures.shares import is_good
 from baton.loadtest.result import StageResult
 
 SLICES: Final = 20
@@ -46,7 +46,7 @@ class Requests:
 
     def __init__(self, stage: StageResult, slos_ms: Mapping[str, float]) -> None:
         records = stage.records
-        self._size = len(records)
+        self.size = len(records)
         done = [(at, record) for at, record in enumerate(records) if record.ok]
         self._series = {
             "TTFT": Weighted([(r.ttft_s * 1000, at) for at, r in done if r.ttft_s is not None]),
@@ -59,10 +59,6 @@ class Requests:
         self._good = Weighted(good)
         self.values = {"TTFT": len(done), "E2EL": len(done), "ITL": sum(len(r.itls_s) for _, r in done)}
         self.values["TPOT"] = sum(record.tpot_s is not None for _, record in done)
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def estimates(self, counts: Sequence[int]) -> dict[str, float | None]:
         """Return the figures of `METRICS` that belong to requests."""
@@ -80,6 +76,7 @@ class Slices:
     """A stage's time, cut into equal parts, with what was done in each."""
 
     def __init__(self, stage: StageResult) -> None:
+        self.size = SLICES
         self._seconds = stage.duration_s / SLICES
         self._requests, self._tokens = [0.0] * SLICES, [0.0] * SLICES
         for record in stage.records:
@@ -91,10 +88,6 @@ class Slices:
             for gap in (0.0, *record.itls_s):
                 at += gap
                 self._tokens[self._slice(at)] += record.output_tokens / arrivals
-
-    @property
-    def size(self) -> int:
-        return SLICES
 
     def estimates(self, counts: Sequence[int]) -> dict[str, float | None]:
         """Return both throughputs."""

@@ -20,36 +20,22 @@ from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, prompt, read_questions, score
 from baton.loadtest.measures.shares import errors_by_kind
 from baton.loadtest.run.arguments import key
-from baton.loadtest.run.descriptors import raise_limit
-from baton.loadtest.traffic.body import Form
-from baton.loadtest.traffic.script import Ask
+from baton.loadtest.run.environment import raise_limit
+from baton.loadtest.traffic.script import Ask, Form
 
 _GREETING_S: Final = 10.0
 
 
 def parser() -> words.Parser:
-    made = words.Parser(
-        prog="loadtest eval", description="Exact-match accuracy over a file in gsm8k's format.", allow_abbrev=False
-    )
+    made = words.parser("eval", "Exact-match accuracy over a file in gsm8k's format.")
     add = made.add_argument
     add("file", type=Path, metavar="FILE", help="JSONL of question and answer; an answer ends with '#### N'")
-    add("--url", required=True, help="base URL, with or without /v1")
-    add("--model", help="the first one of /v1/models, unless given")
+    words.add_server(add)
     add("--endpoint", choices=("completions", "chat"), default="completions")
-    add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
-    add(
-        "--shots",
-        type=words.count_or_none,
-        default=5,
-        metavar="N",
-        help="worked examples before each question (%(default)s)",
-    )
-    add(
-        "--shots-file",
-        type=Path,
-        metavar="FILE",
-        help="take them from there; else the file's first N, which are not asked",
-    )
+    shots = "worked examples before each question (%(default)s)"
+    add("--shots", type=words.count_or_none, default=5, metavar="N", help=shots)
+    shots_file = "take them from there; else the file's first N, which are not asked"
+    add("--shots-file", type=Path, metavar="FILE", help=shots_file)
     add("--limit", type=words.count, metavar="N", help="ask only so many questions")
     add("--max-tokens", type=words.count, default=256, metavar="N", help="of an answer (%(default)s)")
     add("--concurrency", type=words.count, default=16, metavar="N", help="requests in flight (%(default)s)")
@@ -78,11 +64,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def chosen(given: argparse.Namespace) -> tuple[list[Question], list[Question]]:
-    """Return the worked examples and the questions to be asked.
-
-    Raises:
-        UsageError: there are not enough.
-    """
+    """Return the worked examples and the questions to be asked. Raises `UsageError`: there are not enough."""
     questions = read_questions(given.file)
     examples = read_questions(given.shots_file) if given.shots_file else questions
     if len(examples) < given.shots:
@@ -98,11 +80,7 @@ def chosen(given: argparse.Namespace) -> tuple[list[Question], list[Question]]:
 async def ask_all(
     given: argparse.Namespace, shots: Sequence[Question], questions: Sequence[Question]
 ) -> list[Answered]:
-    """Ask every question once, greedily; the answers are in the questions' order.
-
-    Raises:
-        RunError: the server is not there.
-    """
+    """Ask every question once, greedily; the answers are in the questions' order."""
     address = parse_address(given.url)
     raise_limit(given.concurrency)
     headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}

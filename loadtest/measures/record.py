@@ -43,7 +43,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the answer was complete."""
         return not self.error
 
     @property

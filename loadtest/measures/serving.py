@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from baton.loadtest.measures.goodput import good_requests
 from baton.loadtest.measures.percentile import Spread, spread
 from baton.loadtest.measures.record import Record
+from baton.loadtest.measures.shares import good_requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

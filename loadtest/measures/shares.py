@@ -1,12 +1,44 @@
-"""How requests ended: errors by kind, answers by Baton's path."""
+"""How requests ended: within every promise, or as errors by kind; and answers by Baton's path.
+
+SLOs are written as vLLM takes them, `ttft:500 tpot:50`, in ms.
+"""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
+from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.record import KINDS, STATUS, Record
 
-_PATHS = (DISAGGREGATED, LOCAL, RECOMPUTED)
+NAMES: Final = ("ttft", "tpot", "e2el")
+_PATHS: Final = (DISAGGREGATED, LOCAL, RECOMPUTED)
+
+
+def parse_slos(words: Sequence[str]) -> dict[str, float]:
+    """Read SLOs. Raises `UsageError`: a word is not of the form NAME:MILLISECONDS."""
+    slos = {}
+    for word in words:
+        name, _, limit = word.partition(":")
+        try:
+            limit_ms = float(limit)
+        except ValueError:
+            limit_ms = -1.0
+        if name not in NAMES or not limit_ms >= 0:
+            raise UsageError(f"--goodput {word}: expected NAME:MILLISECONDS with a name of {', '.join(NAMES)}")
+        slos[name] = limit_ms
+    return slos
+
+
+def good_requests(done: Sequence[Record], slos_ms: Mapping[str, float]) -> int:
+    """Count the completed requests that kept all of them."""
+    return sum(is_good(record, slos_ms) for record in done)
+
+
+def is_good(record: Record, slos_ms: Mapping[str, float]) -> bool:
+    """Tell whether a completed request kept all of them; one token or none has a TPOT of 0, as in vLLM's benchmark."""
+    taken_s = {"ttft": record.ttft_s, "tpot": record.tpot_s, "e2el": record.latency_s}
+    return all((taken_s[name] or 0.0) <= limit_ms / 1000 for name, limit_ms in slos_ms.items())
 
 
 def errors_by_kind(records: Sequence[Record]) -> dict[str, int]:

@@ -56,16 +56,9 @@ def generated(asked: Asked, params: dict[str, Any] | None) -> bytes:
 
 @lru_cache(maxsize=64)
 def chunks(*, chat: bool, prompt_ids: int | None, usage: tuple[int, int] | None, event_bytes: int) -> Chunks:
-    """Return the pieces of a stream.
+    """Return the pieces of a stream; `prompt_ids` (their number) and `usage` (tokens in and out) if they are to be told.
 
-    Args:
-        chat: Its endpoint.
-        prompt_ids: How many token ids the prompt has, if token ids are to be told.
-        usage: Prompt and answer tokens, if they are to be told.
-        event_bytes: Of each token's event; 0: as it comes.
-
-    Raises:
-        UsageError: an event has more bytes than `event_bytes` without any padding.
+    Raises `UsageError`: an event has more than `event_bytes` (0: as it comes) without any padding.
     """
     first, only = (_opening(chat, prompt_ids, reason, event_bytes) for reason in (None, "length"))
     middle, last = (_event(chat, prompt_ids is not None, reason, event_bytes) for reason in (None, "length"))

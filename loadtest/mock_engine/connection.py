@@ -1,23 +1,20 @@
 """One HTTP/1.1 connection of a mock: bytes → requests, one at a time, and answers → bytes."""
 
 import asyncio
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import httptools
 
 from baton.loadtest.mock_engine.answers import whole
 
 
-class Request:
+class Request(NamedTuple):
     """A request as it came."""
 
-    __slots__ = ("body", "headers", "method", "path")
-
-    def __init__(self, method: bytes, path: str, headers: dict[str, str], body: bytes) -> None:
-        self.method = method
-        self.path = path
-        self.headers = headers
-        self.body = body
+    method: bytes
+    path: str
+    headers: dict[str, str]
+    body: bytes
 
 
 class Engine(Protocol):
@@ -54,22 +51,19 @@ class Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """Take the next request."""
-        self._busy = False
-        self.answer = None
+        self._busy, self.answer = False, None
         if not self._keeps:
             self.close()
 
     def close(self) -> None:
         """Close behind what was sent."""
-        self._busy = False
-        self.answer = None
+        self._busy, self.answer = False, None
         assert self._transport is not None
         self._transport.close()
 
     def drop(self) -> None:
         """Close at once."""
-        self._busy = False
-        self.answer = None
+        self._busy, self.answer = False, None
         assert self._transport is not None
         self._transport.abort()
 

@@ -1,4 +1,4 @@
-"""How a hand-over is asked for: signed parameters as Baton's connector wants them, or those of vLLM's connectors.
+"""What a mock says of itself on the node API, and how a hand-over is asked for: signed parameters as Baton's connector wants them, or those of vLLM's connectors.
 
 A hand-over that cannot work is refused. A real node would often compute the prompt itself instead, and a bench would
 take that for disaggregated serving.
@@ -8,22 +8,46 @@ import secrets
 from typing import Any, Final, Protocol
 
 from baton.contracts.kv_transfer import FIELD, TransferParamsError, verify
+from baton.contracts.node_info import Fingerprint, NodeInfo
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.rules import Asked, RefusedError
-from baton.loadtest.mock_engine.settings import Role
+from baton.loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL, Role
 
 SGLANG_ROOM: Final = "bootstrap_room"
 _NEVER_TO_A_NODE: Final = ("x-baton-", "x-data-parallel-rank")
-_NOT_OF_A_PREFILL_LEG: Final[tuple[str, ...]] = (
-    "stream_options",
-    "min_tokens",
-    "logprobs",
-    "top_logprobs",
-    "echo",
-    "best_of",
-)
+_NOT_OF_A_PREFILL_LEG: Final = ("stream_options", "min_tokens", "logprobs", "top_logprobs", "echo", "best_of")
 _NIXL_NEEDS: Final = ("remote_engine_id", "remote_block_ids", "remote_request_id", "remote_host", "remote_port")
 _MOONCAKE_NEEDS: Final = ("remote_engine_id", "remote_bootstrap_addr")
+_FINGERPRINT = Fingerprint(
+    weights="mock",
+    dtype="bfloat16",
+    kv_cache_dtype="auto",
+    quantization="none",
+    rope="mock",
+    attention="mock",
+    block_size_tokens=16,
+)
+
+
+def describe(role: Role, port: int) -> NodeInfo:
+    """Describe a node that is ready and holds no KV cache."""
+    return NodeInfo(
+        role=role,
+        state="ready",
+        model=MODEL,
+        served_models=[MODEL],
+        max_model_len_tokens=MAX_MODEL_LEN_TOKENS,
+        incarnation=secrets.token_hex(16),
+        tensor_parallel_size=1,
+        pipeline_parallel_size=1,
+        data_parallel_size=1,
+        control_addresses=[f"tcp://127.0.0.1:{port}"] if role == "prefill" else [],
+        fingerprint=_FINGERPRINT,
+        regions=[],
+        num_blocks=0,
+        layer_sync="event",
+        versions={"baton": "mock"},
+    )
 
 
 class Dialect(Protocol):

@@ -12,8 +12,7 @@ from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.answers import chunks, generated, whole
 from baton.loadtest.mock_engine.connection import Connection, Request
-from baton.loadtest.mock_engine.description import describe
-from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm
+from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm, describe
 from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
 from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
 from baton.loadtest.mock_engine.stream import Stream, Whole
@@ -22,10 +21,7 @@ from baton.loadtest.mock_engine.wheel import Ticker
 COUNTS_PATH: Final = "/mock/counts"
 FAULT_PATH: Final = "/mock/fault"
 _NOT_FOUND: Final = whole(404, {"detail": "Not Found"})
-_MODELS: Final = {
-    "object": "list",
-    "data": [{"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 1 << 17}],
-}
+_MODEL: Final = {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 1 << 17}
 
 
 class MockEngine:
@@ -92,7 +88,7 @@ class MockEngine:
             answer = Stream(tracked, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
         else:
             told = self._dialect.told(asked, f"cmpl-{secrets.token_hex(16)}")
-            answer = Whole(tracked, generated(asked, told), fault)
+            answer = Whole(tracked, generated(asked, told), fault.fault)
             delay_s += (asked.tokens - 1) * settings.itl_s
         line.answer = answer
         self._running[id(answer)] = body_bytes
@@ -107,7 +103,6 @@ class MockEngine:
         line.end()
 
     def ended(self, answer: object, *, complete: bool) -> None:
-        """Note the end of an answer."""
         self.counts.completed += complete
         self._forget(answer)
 
@@ -133,7 +128,7 @@ class MockEngine:
             case b"GET", "/health":
                 return whole(200, b"")
             case b"GET", "/v1/models":
-                return whole(200, _MODELS)
+                return whole(200, {"object": "list", "data": [_MODEL]})
             case b"GET", "/version":
                 return whole(200, {"version": "mock"})
             case b"GET", path if path == COUNTS_PATH:
@@ -185,11 +180,9 @@ class _Tracked:
         self.write = line.write
 
     def end(self) -> None:
-        """Take the next request."""
         self._engine.ended(self._line.answer, complete=True)
         self._line.end()
 
     def close(self) -> None:
-        """Close behind what was sent."""
         self._engine.ended(self._line.answer, complete=False)
         self._line.close()

@@ -34,11 +34,7 @@ class Asked:
 
 
 def understand(path: str, content_type: str, data: bytes, default_tokens: int) -> Asked:
-    """Read a request's body.
-
-    Raises:
-        RefusedError: vLLM would refuse it, or it asks for what the mock has not.
-    """
+    """Read a request's body. Raises `RefusedError`: vLLM would refuse it, or it asks for what the mock has not."""
     if content_type.partition(";")[0].strip().lower() != _JSON:
         raise RefusedError(415, f"Unsupported Media Type: Only '{_JSON}' is allowed")
     try:

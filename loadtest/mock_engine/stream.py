@@ -1,5 +1,6 @@
 """One answer on its way: what is written at each token, and what a fault makes of it. No sockets, no clock."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from baton.loadtest.mock_engine.answers import STREAM_HEAD, Chunks, whole
@@ -9,13 +10,9 @@ from baton.loadtest.mock_engine.settings import Counts, Fault, FaultSetting
 class Line(Protocol):
     """Where an answer goes."""
 
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        ...
+    def write(self, data: bytes) -> None: ...
 
-    def end(self) -> None:
-        """Note that the answer is complete."""
-        ...
+    def end(self) -> None: ...
 
     def close(self) -> None:
         """Close the connection behind what was sent."""
@@ -63,16 +60,14 @@ class Stream:
             self._line.close()
 
 
+@dataclass(slots=True)
 class Whole:
     """Writes one answer that is no stream."""
 
-    __slots__ = ("_fault", "_line", "_response", "gone")
-
-    def __init__(self, line: Line, response: bytes, fault: FaultSetting) -> None:
-        self._line = line
-        self._response = response
-        self._fault = fault.fault
-        self.gone = False
+    _line: Line
+    _response: bytes
+    _fault: Fault
+    gone: bool = False
 
     def __call__(self) -> None:
         if self.gone or self._fault is Fault.STALL:

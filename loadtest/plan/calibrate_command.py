@@ -33,7 +33,7 @@ from baton.loadtest.plan.tables import calibration_table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run.arguments import key
 from baton.loadtest.run.environment import environment, now
-from baton.loadtest.traffic.body import Form
+from baton.loadtest.traffic.script import Form
 from baton.loadtest.traffic.vocabulary import Vocabulary
 
 PROMPT_TOKENS: Final = (128, 512, 1024, 2048)
@@ -44,29 +44,19 @@ _UNKNOWN: Final = NodeState(0, 0.0, 0.0)
 
 
 def parser() -> words.Parser:
-    made = words.Parser(
-        prog="loadtest calibrate",
-        description="Measure how fast one prefill and one decode node are, behind a proxy and otherwise idle.",
-        allow_abbrev=False,
-    )
+    about = "Measure how fast one prefill and one decode node are, behind a proxy and otherwise idle."
+    made = words.parser("calibrate", about)
     add = made.add_argument
-    add("--url", required=True, help="base URL of the proxy, with or without /v1")
+    words.add_server(add, " of the proxy")
     add("--out", type=Path, required=True, metavar="FILE", help="where the calibration is written")
-    add("--model", help="the first one of /v1/models, unless given")
-    add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
     add("--header", action="append", type=words.header, default=[], metavar="NAME: VALUE")
     add("--timeout", type=words.above_0, default=300.0, metavar="S", help="for each request (%(default)s)")
     add("--prompt-tokens", type=_counts, default=PROMPT_TOKENS, metavar="N,N,…", help="lengths of prompts")
     add("--answer-tokens", type=words.count, default=64, metavar="N", help="of the decode runs (%(default)s)")
     add("--users", type=_counts, default=USERS, metavar="N,N,…", help="likewise: how many at a time")
     add("--samples", type=words.count, default=7, metavar="N", help="requests for each figure (%(default)s)")
-    add(
-        "--rounds",
-        type=words.count,
-        default=1,
-        metavar="N",
-        help="measure everything so often: speeds drift (%(default)s)",
-    )
+    rounds = "measure everything so often: speeds drift (%(default)s)"
+    add("--rounds", type=words.count, default=1, metavar="N", help=rounds)
     add("--vocabulary", type=words.token_range, default=(10, 1000), metavar="LOW:HIGH")
     add("--seed", type=int, default=0, help="of the prompts (%(default)s)")
     limits = made.add_argument_group("the nodes' limits, as they were started").add_argument
@@ -93,19 +83,14 @@ def main(argv: Sequence[str]) -> int:
     print(table_text(calibration_table(found)))
     for name, fit in found.fits.items():
         if fit.mean_error > _POOR:
-            print(
-                f"The fit of {name} is poor ({fit.mean_error:.0%} off on average): the node is not as the model has it."
-            )
+            off = f"{fit.mean_error:.0%} off on average"
+            print(f"The fit of {name} is poor ({off}): the node is not as the model has it.")
     print(f"\nwritten to {given.out}")
     return 0
 
 
 async def calibrate(given: argparse.Namespace) -> Calibration:
-    """Measure and fit.
-
-    Raises:
-        RunError: the server is not there, an answer failed, or what was measured does not suffice.
-    """
+    """Measure and fit. Raises `RunError`: an answer failed, or what was measured does not suffice."""
     async with calibrating(given) as pair:
         for _ in range(given.rounds):
             await pair.measure()
@@ -114,11 +99,7 @@ async def calibrate(given: argparse.Namespace) -> Calibration:
 
 @asynccontextmanager
 async def calibrating(given: argparse.Namespace) -> AsyncIterator["Calibrating"]:
-    """Prepare to measure a pair round by round.
-
-    Raises:
-        RunError: the server is not there.
-    """
+    """Prepare to measure a pair round by round. Raises `RunError`: the server is not there."""
     address = parse_address(given.url)
     headers = dict(given.header) | ({"Authorization": f"Bearer {given.api_key}"} if given.api_key else {})
     model = given.model or await first_model(address, headers, _GREETING_S)
@@ -158,11 +139,7 @@ class Calibrating:
         self._rate_per_s = 0.0  # of the open loops
 
     async def measure(self) -> None:
-        """Measure everything once.
-
-        Raises:
-            RunError: an answer failed, or what was measured does not suffice.
-        """
+        """Measure everything once. Raises `RunError`: an answer failed, or what was measured does not suffice."""
         prefill, decode = await self._pair.prefill(), await self._pair.decode()
         if not self._rate_per_s:
             lengths = self._effort.mixed_lengths
@@ -177,11 +154,7 @@ class Calibrating:
             self._rate_per_s = 0.0
 
     async def found(self) -> Calibration:
-        """Fit all rounds.
-
-        Raises:
-            RunError: what was measured does not suffice.
-        """
+        """Fit all rounds. Raises `RunError`: what was measured does not suffice."""
         prefill = [cell for one in self._rounds for cell in one.prefill]
         decode = [records for one in self._rounds for records in one.decode]
         steps = rows.calibrate(prefill, decode, await self._known())

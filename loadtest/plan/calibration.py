@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.loadtest import files
 from baton.loadtest.errors import UsageError
-from baton.loadtest.files import write
 
 SCHEMA_VERSION: Final = 1
 DEFAULT_BATCHED_TOKENS: Final = 2048  # as vLLM's server on a CPU or a small GPU
@@ -80,32 +80,20 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read one.
-
-    Raises:
-        UsageError: there is none, or a value in it makes no sense.
-    """
+    """Read one. Raises `UsageError`: there is none, or a value in it makes no sense."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Calibration)
-    except OSError as exc:
-        raise UsageError(f"cannot read {path}: {exc.strerror}") from exc
+        found = msgspec.json.decode(files.read(path), type=Calibration)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise UsageError(f"{path} is no calibration: {exc}") from exc
-    if found.schema_version != SCHEMA_VERSION:
-        version = found.schema_version
-        raise UsageError(f"{path} has schema version {version}, and this program reads {SCHEMA_VERSION}")
+    files.refuse_version(path, found.schema_version, SCHEMA_VERSION)
     for wrong in _wrong(found):
         raise UsageError(f"{path}: {wrong}")
     return found
 
 
 def write_calibration(found: Calibration, path: Path) -> None:
-    """Write one.
-
-    Raises:
-        RunError: there is no place for it.
-    """
-    write(path, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    """Write one. Raises `RunError`: there is no place for it."""
+    files.write(path, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
 
 
 def _wrong(found: Calibration) -> list[str]:

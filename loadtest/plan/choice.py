@@ -25,21 +25,14 @@ class Loads:
         heapify(self._heap)
 
     def least(self) -> int:
-        """Return the node with the least load."""
         while True:
             load, given, node = self._heap[0]
             if load == self.load[node] and given == self._given[node]:
                 return node
             heappop(self._heap)
 
-    def add(self, node: int, amount: int) -> None:
-        self._given[node] += amount
-        self._change(node, amount)
-
-    def remove(self, node: int, amount: int) -> None:
-        self._change(node, -amount)
-
-    def _change(self, node: int, amount: int) -> None:
+    def change(self, node: int, amount: int) -> None:
+        self._given[node] += max(amount, 0)
         self.load[node] += amount
         heappush(self._heap, (self.load[node], self._given[node], node))
 
@@ -52,12 +45,12 @@ class DecodeChoice:
 
     def choose(self, demand: Demand) -> int:
         node = self._loads.least()
-        self._loads.add(node, demand.input_tokens + SEQUENCE_TOKENS)
+        self._loads.change(node, demand.input_tokens + SEQUENCE_TOKENS)
         return node
 
     def done(self, node: int, demand: Demand) -> None:
         """Its answer is complete."""
-        self._loads.remove(node, demand.input_tokens + SEQUENCE_TOKENS)
+        self._loads.change(node, -demand.input_tokens - SEQUENCE_TOKENS)
 
 
 class PrefillChoice:
@@ -76,12 +69,12 @@ class PrefillChoice:
                 best, rank = node, load
         for block in demand.blocks:
             self._seen.setdefault(block, {})[best] = None
-        self._loads.add(best, demand.input_tokens)
+        self._loads.change(best, demand.input_tokens)
         return best
 
     def done(self, node: int, demand: Demand) -> None:
         """Its prompt is computed."""
-        self._loads.remove(node, demand.input_tokens)
+        self._loads.change(node, -demand.input_tokens)
 
     def _deepest(self, blocks: Sequence[str]) -> Counter[int]:
         """Return the nodes that have seen most leading blocks, and how many."""

@@ -3,12 +3,13 @@
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from baton.loadtest import files, words
 from baton.loadtest.errors import UsageError
-from baton.loadtest.measures.goodput import good_requests, parse_slos
+from baton.loadtest.measures.shares import good_requests, parse_slos
 from baton.loadtest.plan.calibration import Calibration, read_calibration
 from baton.loadtest.plan.demand import Demand, demands
 from baton.loadtest.plan.search import Prices, cheapest, neighbours
@@ -25,22 +26,13 @@ MOST_NODES: Final = 4096
 
 
 def parser() -> words.Parser:
-    made = words.Parser(
-        prog="loadtest plan",
-        description="Say how many prefill and decode nodes a load needs, by simulation.",
-        allow_abbrev=False,
-    )
+    made = words.parser("plan", "Say how many prefill and decode nodes a load needs, by simulation.")
     made.set_defaults(endpoint="completions")
     add = made.add_argument
     add("calibration", type=Path, metavar="CALIBRATION", help="what `loadtest calibrate` wrote, or a person")
     add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="SLOs: ttft, tpot, e2el")
-    add(
-        "--target",
-        type=_target,
-        default=TARGET,
-        metavar="X",
-        help="share of requests that must keep every SLO (%(default)s)",
-    )
+    target = "share of requests that must keep every SLO (%(default)s)"
+    add("--target", type=_target, default=TARGET, metavar="X", help=target)
     add("--nodes", type=_shapes, metavar="P:D,…", help="predict these, and recommend nothing")
     add("--prefill-cost", type=words.above_0, default=1.0, metavar="X", help="of a node (%(default)s)")
     add("--decode-cost", type=words.above_0, default=1.0, metavar="X", help="likewise (%(default)s)")
@@ -69,25 +61,24 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+@dataclass(frozen=True, slots=True)
 class Planned:
     """Predictions of one load."""
 
-    def __init__(self, load: Sequence[Demand], calibration: Calibration, slos_ms: dict[str, float]) -> None:
-        self.load = load
-        self._calibration = calibration
-        self._slos_ms = slos_ms
-        self._shares: dict[Shape, float] = {}
+    load: Sequence[Demand]
+    calibration: Calibration
+    slos_ms: dict[str, float]
+    _shares: dict[Shape, float] = field(default_factory=dict)
 
     def prediction(self, shape: Shape) -> Prediction:
-        """Return what so many nodes give."""
-        return predict(shape, simulate(self.load, self._calibration, shape), self._slos_ms)
+        return predict(shape, simulate(self.load, self.calibration, shape), self.slos_ms)
 
     def share(self, shape: Shape) -> float:
         """Return the share of requests that kept every SLO; a search asks for some shapes twice."""
         if shape not in self._shares:
-            records = simulate(self.load, self._calibration, shape).records
+            records = simulate(self.load, self.calibration, shape).records
             done = [record for record in records if record.ok]
-            self._shares[shape] = good_requests(done, self._slos_ms) / len(records)
+            self._shares[shape] = good_requests(done, self.slos_ms) / len(records)
         return self._shares[shape]
 
 

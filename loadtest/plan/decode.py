@@ -14,7 +14,7 @@ from itertools import count
 from typing import Final
 
 from baton.loadtest.plan.calibration import Decode
-from baton.loadtest.plan.job import Job
+from baton.loadtest.plan.demand import Job
 
 EARLY_SHARE: Final = 0.25  # of the pool; below it, only prompts that P has begun get room (`early_reserve_share`)
 

@@ -23,12 +23,28 @@ class Demand:
     block_tokens: int = 1
 
 
-def demands(given: argparse.Namespace, dataset: Source) -> list[Demand]:
-    """Return the requests of an open loop, in the order in which they come.
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request on its way through the simulated nodes, written by those that have it."""
 
-    Raises:
-        UsageError: there is none, since the load is a closed loop or has no lengths.
-    """
+    demand: Demand
+    prefill: int  # the nodes that it was given
+    decode: int
+    behind: int = 0  # prompts that P had, when this one came
+    cached: int = 0  # tokens that P's prefix cache had
+    computed: int = 0  # tokens of the prompt that P has
+    unsent: int = 0  # tokens whose KV waits for room on D
+    begun: bool = False  # P had begun it before D had room for it
+    reserved: bool = False  # D has room for it
+    ends_at_step: int = 0  # of D
+    first_at: float = 0.0
+    last_at: float = 0.0
+    beside: int = 0  # sequences that D's batch had, when it joined
+    context: int = 0  # tokens when it joined D's batch
+
+
+def demands(given: argparse.Namespace, dataset: Source) -> list[Demand]:
+    """Return the requests of an open loop, as they come. Raises `UsageError`: the load is none, or has no lengths."""
     stage = build.stages(given, dataset)[0]
     if not isinstance(stage.load, Open):
         raise UsageError("a plan needs an open loop: --trace, or --rate")

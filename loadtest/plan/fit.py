@@ -32,11 +32,7 @@ class Fitted(NamedTuple):
 
 
 def fit(rows: Sequence[Row], names: Sequence[str], what: str, signed: AbstractSet[str] = frozenset()) -> Fitted:
-    """Fit one coefficient for each name; those in `signed` may be below 0.
-
-    Raises:
-        RunError: there are too few rows, or they do not tell coefficients apart.
-    """
+    """Fit one coefficient for each name; those in `signed` may be below 0. Raises `RunError`: rows do not suffice."""
     if len(rows) <= len(names):
         raise RunError(f"{what}: {len(rows)} measurements are too few for {len(names)} coefficients: measure more")
     found = _solve_relative(rows, [row.measured for row in rows], names, what, signed)
@@ -87,14 +83,8 @@ def solve(
 ) -> dict[int, float]:
     """Solve by orthogonal columns (Gram–Schmidt, modified), which loses fewer digits than normal equations.
 
-    Args:
-        rows: values, and what they explain.
-        active: places of the values that count; returned are the coefficients of these.
-        names: of all values.
-        what: is measured.
-
-    Raises:
-        RunError: the rows do not tell coefficients apart.
+    Rows are values, and what they explain; returned are the coefficients of the values at the `active` places. Raises
+    `RunError`: the rows do not tell coefficients apart.
     """
     columns = {at: [values[at] for values, _ in rows] for at in active}
     lengths = {at: _dot(columns[at], columns[at]) for at in active}

@@ -16,9 +16,8 @@ from baton.loadtest.measures.record import Record
 from baton.loadtest.plan.rows import PrefillCell
 from baton.loadtest.run.loops import Closed, Limits, Load, Loop, Open
 from baton.loadtest.traffic.arrivals import arrivals
-from baton.loadtest.traffic.lengths import Lengths
 from baton.loadtest.traffic.made_up import Making, RandomPrompts
-from baton.loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.traffic.vocabulary import Lengths, Vocabulary
 
 _TIMEOUT_S: Final = 10.0
 _WARM_UP: Final = 3  # requests
@@ -80,11 +79,7 @@ class Pair:
         self._runs = 0
 
     async def prefill(self) -> list[PrefillCell]:
-        """Ask for one token each, alone and in line; at the shorter lengths also with prompts that share steps.
-
-        Raises:
-            RunError: an answer failed.
-        """
+        """Ask for one token each, alone and in line; at the shorter lengths also with prompts that share steps."""
         effort = self._effort
         await self._run(max(effort.prompt_tokens), 4, users=1, requests=_WARM_UP)
         cells = []
@@ -97,11 +92,7 @@ class Pair:
         return cells
 
     async def decode(self) -> list[list[Record]]:
-        """Ask for long answers with short and long prompts; and for short ones, so that more requests arrive while they run.
-
-        Raises:
-            RunError: an answer failed.
-        """
+        """Ask for long answers, with short and long prompts; and for short ones, so that more requests arrive."""
         effort = self._effort
         short, long = min(effort.prompt_tokens), max(effort.prompt_tokens)
         whole, part = effort.answer_tokens, max(effort.answer_tokens // 4, 3)
@@ -112,11 +103,7 @@ class Pair:
         ]
 
     async def mixed(self, rate_per_s: float) -> list[Record]:
-        """Send an open loop of prompts of all lengths.
-
-        Raises:
-            RunError: an answer failed.
-        """
+        """Send an open loop of prompts of all lengths. Raises `RunError`: an answer failed."""
         requests, lengths = self._effort.mixed, self._effort.mixed_lengths
         about = f"about {lengths.input_tokens} + {lengths.output_tokens} tokens"
         self._say(f"{requests} requests of {about}, {rate_per_s:.2f} per second")
@@ -141,11 +128,7 @@ class Pair:
 
 
 async def node_state(url: str) -> NodeState:
-    """Look at a node.
-
-    Raises:
-        RunError: it does not answer, or not as a vLLM server does.
-    """
+    """Look at a node. Raises `RunError`: it does not answer, or not as a vLLM server does."""
     address = parse_address(url.removesuffix("/metrics"))
     text = await fetch(address, "/metrics", {}, _TIMEOUT_S)
     try:
@@ -155,11 +138,7 @@ async def node_state(url: str) -> NodeState:
 
 
 def parse_state(text: str) -> NodeState:
-    """Read Prometheus' format.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Read Prometheus' format. Raises `ValueError`: it is none."""
     kv_tokens, sums = 0, {"baton_pushed_bytes_total": 0.0, "vllm:prompt_tokens_total": 0.0}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

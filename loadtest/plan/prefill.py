@@ -9,7 +9,7 @@ from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from baton.loadtest.plan.calibration import Prefill
-from baton.loadtest.plan.job import Job
+from baton.loadtest.plan.demand import Job
 
 
 class Chunk(NamedTuple):

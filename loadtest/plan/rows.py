@@ -46,21 +46,12 @@ class Known(NamedTuple):
 
 
 def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]], known: Known) -> Calibration:
-    """Fit everything.
-
-    Raises:
-        RunError: what was measured does not suffice.
-    """
+    """Fit everything. Raises `RunError`: what was measured does not suffice."""
     by_decode = fit(decode_rows(decode), DECODE, "decode")
     each_step_s, sequence_s, several_s, context_token_s, arrival_s = by_decode.coefficients
-    speed = msgspec.structs.replace(
-        known.decode,
-        step_s=each_step_s,
-        sequence_s=sequence_s,
-        several_s=several_s,
-        context_token_s=context_token_s,
-        arrival_s=arrival_s,
-    )
+    times = {"step_s": each_step_s, "sequence_s": sequence_s, "several_s": several_s}
+    times |= {"context_token_s": context_token_s, "arrival_s": arrival_s}
+    speed = msgspec.structs.replace(known.decode, **times)
     by_prefill = fit(prefill_rows(prefill, speed, known), PREFILL, "prefill", signed={"the overhead"})
     step_s, prompt_s, token_s, token_context_s, overhead_s = by_prefill.coefficients
     fits: dict[str, Fit] = {"prefill": by_prefill.quality, "decode": by_decode.quality}
@@ -86,14 +77,10 @@ def mixed_rate_per_s(found: Calibration, tokens: float, answer_tokens: int) -> f
 
 
 def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Calibration:
-    """Return the calibration with the overheads that make simulated first tokens of a mixed load come as measured ones.
+    """Replace the overheads by those that make simulated first tokens of mixed loads (open loops) come as measured ones.
 
     What a first token costs besides steps depends on what its nodes do at that time, and neither requests one at a time nor
     users in line meet what an open loop meets. So it is measured in one.
-
-    Args:
-        found: Its steps are as fitted; its overheads are replaced.
-        mixed: Open loops of moderate load over one pair.
     """
     plain = msgspec.structs.replace(found, overhead_s=0.0, overhead_queued_s=0.0, overhead_busy_s=0.0)
     late = [row for records in mixed for row in _late(records, plain)]
@@ -103,10 +90,7 @@ def with_overheads(found: Calibration, mixed: Sequence[Sequence[Record]]) -> Cal
     except RunError:  # a request that met others on the one node met some on the other
         shares = solve(late, [0, *told[:1]], OVERHEADS, "first tokens of an open loop")
     return msgspec.structs.replace(
-        plain,
-        overhead_s=shares[0],
-        overhead_queued_s=shares.get(1, 0.0),
-        overhead_busy_s=shares.get(2, 0.0),
+        plain, overhead_s=shares[0], overhead_queued_s=shares.get(1, 0.0), overhead_busy_s=shares.get(2, 0.0)
     )
 
 
@@ -158,11 +142,7 @@ def exposed_s(tokens: float, link: Link) -> float:
 
 
 def between_first_tokens_s(records: Sequence[Record], users: int) -> float:
-    """Return the mean time between two first tokens, over as many whole rounds of all users as there are but the first.
-
-    Raises:
-        RunError: there are too few.
-    """
+    """Return the mean time between first tokens, over whole rounds of all users but the first. `RunError`: too few."""
     at = sorted(record.started_s + record.ttft_s for record in records if record.ttft_s is not None)
     span = (len(at) - 1) // users * users - users
     if span < users:

@@ -35,11 +35,7 @@ EQUAL: Final = Prices()
 
 
 def cheapest(share: Share, *, target: float, most: int, prices: Prices = EQUAL) -> Shape:
-    """Return the cheapest shape of at most `most` nodes a side whose share is at least `target`.
-
-    Raises:
-        RunError: there is none.
-    """
+    """Return the cheapest shape, at most `most` nodes a side, that keeps `target`. Raises `RunError`: there is none."""
 
     def enough(prefill: int, decode: int) -> bool:
         return share(Shape(prefill, decode)) >= target

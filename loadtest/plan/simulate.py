@@ -15,8 +15,7 @@ from baton.loadtest.measures.record import TIMEOUT, Record
 from baton.loadtest.plan.calibration import Calibration
 from baton.loadtest.plan.choice import DecodeChoice, PrefillChoice
 from baton.loadtest.plan.decode import DecodeNode
-from baton.loadtest.plan.demand import Demand, largest
-from baton.loadtest.plan.job import Job
+from baton.loadtest.plan.demand import Demand, Job, largest
 from baton.loadtest.plan.links import Links
 from baton.loadtest.plan.prefill import PrefillNode
 
@@ -40,11 +39,7 @@ class Outcome(NamedTuple):
 
 
 def simulate(load: Sequence[Demand], calibration: Calibration, shape: Shape) -> Outcome:
-    """Run a load, in the order of its arrivals, over so many nodes.
-
-    Raises:
-        RunError: a request is larger than a node's KV pool.
-    """
+    """Run a load, by arrival, over so many nodes. Raises `RunError`: a request is larger than a node's KV pool."""
     prompt, whole = largest(load)
     if calibration.prefill.kv_tokens and prompt > calibration.prefill.kv_tokens:
         room = calibration.prefill.kv_tokens
@@ -157,9 +152,7 @@ class _Simulation:
         if not job.last_at:
             detail = "both nodes' KV pools are full and wait for each other"
             return Record(index=index, started_s=due_s, ended_s=due_s, due_s=due_s, error=TIMEOUT, detail=detail)
-        overhead_s = max(
-            self._overhead_s(job), due_s - job.first_at
-        )  # below 0 or not, no token comes before its request
+        overhead_s = max(self._overhead_s(job), due_s - job.first_at)  # no token comes before its request
         return Record(
             index=index,
             started_s=due_s,

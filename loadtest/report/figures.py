@@ -50,23 +50,13 @@ def as_plain(found: Figures) -> dict[str, Any]:
         "max_concurrent_requests": served.peak_concurrent_requests,
     }
     for name, values in spreads(served).items():
-        plain |= {f"mean_{name}_ms": values.mean * 1000, f"median_{name}_ms": values.median * 1000}
-        plain |= {f"std_{name}_ms": values.std * 1000}
-        plain |= {
-            f"p{at}_{name}_ms": value * 1000 for at, value in ((75, values.p75), (90, values.p90), (99, values.p99))
-        }
-    return plain | {
-        "stable_stage": None
-        if found.stable is None
-        else {
-            **found.stable.stage._asdict(),
-            "requests": found.stable.requests,
-            "rows": {row.name: {"unit": row.unit, **row.spread._asdict()} for row in found.stable.rows},
-        },
-        "errors": found.errors,
-        "paths": found.paths,
-        "late_s": found.late._asdict(),
-    }
+        for which in ("mean", "median", "std", "p75", "p90", "p99"):
+            plain[f"{which}_{name}_ms"] = getattr(values, which) * 1000
+    plain["stable_stage"] = None
+    if found.stable is not None:
+        rows = {row.name: {"unit": row.unit, **row.spread._asdict()} for row in found.stable.rows}
+        plain["stable_stage"] = {**found.stable.stage._asdict(), "requests": found.stable.requests, "rows": rows}
+    return plain | {"errors": found.errors, "paths": found.paths, "late_s": found.late._asdict()}
 
 
 def spreads(served: Serving) -> dict[str, Spread]:

@@ -10,7 +10,7 @@ from baton.loadtest.report.markdown import about
 from baton.loadtest.report.pictures import distributions, over_time, throughput_plots, timeline
 from baton.loadtest.report.plots import Picture
 from baton.loadtest.report.style import STYLE
-from baton.loadtest.report.tables import TITLES, Table, milliseconds, other_tables, serving_groups, sweep_table
+from baton.loadtest.report.tables import TITLES, Table, milliseconds, other_tables, serving_tables, sweep_table
 from baton.loadtest.result import Result
 
 
@@ -29,11 +29,9 @@ def html_report(result: Result) -> str:
     parts += ["<h2>Latencies</h2>", plots(_latencies(result))]
     for number, stage in enumerate(result.stages):
         found = figures(stage, result.slos_ms)
-        rows = [(name.rstrip(":"), value) for name, value in serving_groups(stage, found.serving)[0].rows]
         parts.append(f"<h2>{escape(stage.label)}</h2>")
         parts.append(f'<p class="headline">{escape(headline(found.serving))}</p>')
-        parts.append(table_html(Table("Serving benchmark result", ("", ""), rows)))
-        parts += [table_html(table) for table in other_tables(stage, found)]
+        parts += map(table_html, (serving_tables(stage, found.serving)[0], *other_tables(stage, found)))
         parts.append(figure(over_time(stage, f"tokens-{number}")))
         parts.append(figure(timeline(stage, f"timeline-{number}")))
         if stage.legs:
@@ -54,7 +52,6 @@ def headline(served: Serving) -> str:
 
 
 def when(result: Result) -> str:
-    """Return when a run began, for people."""
     return result.began_at.replace("T", " ").replace("+00:00", " UTC")
 
 
@@ -99,13 +96,8 @@ def _latencies(result: Result) -> list[str]:
         rows = []
         for label, each in served:
             found = getattr(each, name)
-            rows.append(
-                (
-                    label,
-                    *(milliseconds(v, found) for v in (found.mean, found.median, found.p90, found.p99)),
-                    str(found.n),
-                )
-            )
+            shown = (found.mean, found.median, found.p90, found.p99)
+            rows.append((label, *(milliseconds(value, found) for value in shown), str(found.n)))
         table = Table(f"{title}, {short} (ms)", ("load", "mean", "median", "P90", "P99", "N"), rows)
         parts.append(figure(picture) + table_html(table))
     return parts

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from baton.loadtest.report.figures import figures
-from baton.loadtest.report.tables import Table, other_tables, serving_groups, sweep_table
+from baton.loadtest.report.tables import Table, other_tables, serving_tables, sweep_table
 from baton.loadtest.result import Result
 
 
 def markdown_report(result: Result) -> str:
-    """Return everything that was measured."""
     parts = [f"# Load test of {result.arguments.get('model')}, {result.began_at}"]
     if result.interrupted:
         parts.append("Stopped by the user: this is what was measured until then.")
@@ -18,23 +17,15 @@ def markdown_report(result: Result) -> str:
     for stage in result.stages:
         found = figures(stage, result.slos_ms)
         parts.append(f"## {stage.label}")
-        for group in serving_groups(stage, found.serving):
-            title = group.title or "Serving benchmark result"
-            parts.append(
-                table_markdown(Table(title, ("", ""), [(name.rstrip(":"), value) for name, value in group.rows]))
-            )
-        parts += [table_markdown(table) for table in other_tables(stage, found)]
+        tables = (*serving_tables(stage, found.serving), *other_tables(stage, found))
+        parts += map(table_markdown, tables)
     return "\n\n".join(parts) + "\n"
 
 
 def about(result: Result) -> Table:
-    """Return what was run where."""
     asked = [(name, str(value)) for name, value in result.workload.items()]
-    slos = (
-        [("SLOs (ms)", ", ".join(f"{name} {limit:g}" for name, limit in result.slos_ms.items()))]
-        if result.slos_ms
-        else []
-    )
+    limits = ", ".join(f"{name} {limit:g}" for name, limit in result.slos_ms.items())
+    slos = [("SLOs (ms)", limits)] if limits else []
     where = [(f"client: {name}", str(value)) for name, value in result.environment.items()]
     version = [("server", str(said))] if (said := result.arguments.get("server")) else []
     server = [("url", str(result.arguments.get("url"))), *version, ("seed", str(result.arguments.get("seed")))]

@@ -11,12 +11,7 @@ _ROW: Final = 24  # height of a line of the key, which stands below the drawing
 
 
 def standalone(picture: Picture, names: Sequence[str]) -> str:
-    """Return an SVG file of a plot of lines.
-
-    Args:
-        picture: the plot.
-        names: of its lines, in their order.
-    """
+    """Return an SVG file of a plot of lines; `names`: of its lines, in their order."""
     height = HEIGHT + _ROW * len(names) + 8
     keys = [
         f'<g transform="translate({LEFT} {HEIGHT + at * _ROW})">{swatch(at)}<text x="38" y="10">{escape(name)}</text></g>'

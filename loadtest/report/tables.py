@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from baton.loadtest.measures.percentile import Spread
-from baton.loadtest.measures.saturation import saturation
 from baton.loadtest.measures.serving import Serving
 from baton.loadtest.measures.stable import REFILL_S, Stable
 from baton.loadtest.report.figures import Figures, figures, spreads
@@ -16,7 +15,6 @@ TITLES: Final = {
     "itl": ("ITL", "Inter-token Latency"),
     "e2el": ("E2EL", "End-to-end Latency"),
 }
-_QUEUE: Final = ("Client Queue Time", "Client-side Queueing")
 
 
 class Table(NamedTuple):
@@ -28,45 +26,38 @@ class Table(NamedTuple):
     note: str = ""
 
 
-class Group(NamedTuple):
-    """A part of vLLM's table."""
-
-    title: str  # empty: the first part
-    rows: Sequence[tuple[str, str]]
-
-
-def serving_groups(stage: StageResult, served: Serving) -> list[Group]:
-    """Return vLLM's table, with the rows that concern this stage."""
+def serving_tables(stage: StageResult, served: Serving) -> list[Table]:
+    """Return vLLM's table in its parts, with the rows that concern this stage."""
     load = stage.load
-    rows = [("Successful requests:", str(served.completed)), ("Failed requests:", str(served.failed))]
+    rows = [("Successful requests", str(served.completed)), ("Failed requests", str(served.failed))]
     if load.get("concurrency"):
-        rows.append(("Maximum request concurrency:", str(load["concurrency"])))
+        rows.append(("Maximum request concurrency", str(load["concurrency"])))
     if "rate_per_s" in load:
-        rows.append(("Request rate configured (RPS):", f"{load['rate_per_s']:.2f}"))
+        rows.append(("Request rate configured (RPS)", f"{load['rate_per_s']:.2f}"))
     rows += [
-        ("Benchmark duration (s):", f"{served.duration_s:.2f}"),
-        ("Total input tokens:", str(served.input_tokens)),
-        ("Total generated tokens:", str(served.output_tokens)),
-        ("Request throughput (req/s):", f"{served.requests_per_s:.2f}"),
+        ("Benchmark duration (s)", f"{served.duration_s:.2f}"),
+        ("Total input tokens", str(served.input_tokens)),
+        ("Total generated tokens", str(served.output_tokens)),
+        ("Request throughput (req/s)", f"{served.requests_per_s:.2f}"),
     ]
     if served.goodput_per_s is not None:
-        rows.append(("Request goodput (req/s):", f"{served.goodput_per_s:.2f}"))
+        rows.append(("Request goodput (req/s)", f"{served.goodput_per_s:.2f}"))
     rows += [
-        ("Output token throughput (tok/s):", f"{served.output_tokens_per_s:.2f}"),
-        ("Peak output token throughput (tok/s):", f"{served.peak_output_tokens_per_s:.2f}"),
-        ("Peak concurrent requests:", f"{served.peak_concurrent_requests:.2f}"),
-        ("Total token throughput (tok/s):", f"{served.tokens_per_s:.2f}"),
+        ("Output token throughput (tok/s)", f"{served.output_tokens_per_s:.2f}"),
+        ("Peak output token throughput (tok/s)", f"{served.peak_output_tokens_per_s:.2f}"),
+        ("Peak concurrent requests", f"{served.peak_concurrent_requests:.2f}"),
+        ("Total token throughput (tok/s)", f"{served.tokens_per_s:.2f}"),
     ]
-    groups = [Group("", rows)]
-    groups += [_latency(*TITLES[name], values) for name, values in spreads(served).items()]
+    parts = [Table("Serving benchmark result", ("", ""), rows)]
+    parts += [_latency(*TITLES[name], values) for name, values in spreads(served).items()]
     if load["loop"] != "closed" and load.get("concurrency"):
-        groups.append(_latency(*_QUEUE, served.queue))
-    return groups
+        parts.append(_latency("Client Queue Time", "Client-side Queueing", served.queue))
+    return parts
 
 
-def _latency(name: str, title: str, values: Spread) -> Group:
+def _latency(name: str, title: str, values: Spread) -> Table:
     shown = (("Mean", values.mean), ("Median", values.median), ("P99", values.p99))
-    return Group(title, [(f"{which} {name} (ms):", milliseconds(value, values)) for which, value in shown])
+    return Table(title, ("", ""), [(f"{which} {name} (ms)", milliseconds(value, values)) for which, value in shown])
 
 
 def milliseconds(seconds: float, of: Spread) -> str:
@@ -118,17 +109,10 @@ def _nodes(nodes: Sequence[NodeFigures]) -> Table:
             continue
         means = [_mean(node, name) for name in HISTOGRAMS]
         rows.append((node.url, *means, ", ".join(f"{name} {n}" for name, n in node.transfers.items())))
+    exposed = ("exposed push (ms)", "exposed transfer (ms)")
     return Table(
         "Nodes",
-        (
-            "node",
-            "TTFT (ms)",
-            "TTIT (ms)",
-            "exposed push (ms)",
-            "exposed transfer (ms)",
-            "hidden share",
-            "transfers ended",
-        ),
+        ("node", "TTFT (ms)", "TTIT (ms)", *exposed, "hidden share", "transfers ended"),
         rows,
         "Means of what each node measured itself during the stage, and of how many; from its /metrics, after minus before.",
     )
@@ -156,12 +140,10 @@ def _client(stage: StageResult, found: Figures) -> Table:
         rows += [("sent after due, max (ms)", f"{found.late.most * 1000:.2f}")]
     if stage.unfinished:
         rows.append(("requests given up when stopped", str(stage.unfinished)))
-    warning = saturation(cost.cpu_s, cost.wall_s, cost.lag_p99_s)
-    return Table("This client", ("", ""), rows, warning[:1].upper() + warning[1:])
+    return Table("This client", ("", ""), rows, cost.warning())
 
 
 def sweep_table(result: Result) -> Table:
-    """Return all stages, a line each."""
     rows = []
     for stage in result.stages:
         served = figures(stage, result.slos_ms).serving

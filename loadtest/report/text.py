@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from baton.loadtest.report.figures import figures
-from baton.loadtest.report.tables import Group, Table, other_tables, serving_groups, sweep_table
+from baton.loadtest.report.tables import Table, other_tables, serving_tables, sweep_table
 from baton.loadtest.result import Result
 
 _WIDTH: Final = 50  # as are vLLM's tables
@@ -12,13 +12,12 @@ _SENTENCE: Final = 40  # a wider column has words in it, and begins at the left
 
 
 def text_report(result: Result) -> str:
-    """Return everything that was measured."""
     parts = []
     for stage in result.stages:
         found = figures(stage, result.slos_ms)
         if len(result.stages) > 1:
             parts.append(f"## {stage.label}")
-        parts.append(serving_text(serving_groups(stage, found.serving)))
+        parts.append(serving_text(serving_tables(stage, found.serving)))
         parts += [table_text(table) for table in other_tables(stage, found)]
     if len(result.stages) > 1:
         parts.append(table_text(sweep_table(result)))
@@ -27,18 +26,16 @@ def text_report(result: Result) -> str:
     return "\n\n".join(parts)
 
 
-def serving_text(groups: Sequence[Group]) -> str:
-    """Return the first table in the form in which scripts look for it."""
-    lines = [" Serving Benchmark Result ".center(_WIDTH, "=")]
-    for group in groups:
-        if group.title:
-            lines.append(group.title.center(_WIDTH, "-"))
-        lines += [f"{name:<40} {value:<10}" for name, value in group.rows]
+def serving_text(parts: Sequence[Table]) -> str:
+    """Return vLLM's table in the form in which scripts look for it."""
+    lines: list[str] = []
+    for part in parts:
+        lines.append(part.title.center(_WIDTH, "-") if lines else " Serving Benchmark Result ".center(_WIDTH, "="))
+        lines += [f"{name + ':':<40} {value:<10}" for name, value in part.rows]
     return "\n".join([*lines, "=" * _WIDTH])
 
 
 def table_text(table: Table) -> str:
-    """Return a table with aligned columns."""
     rows = [table.headings, *table.rows] if any(table.headings) else list(table.rows)
     widths = [max(len(row[at]) for row in rows) for at in range(len(table.headings))]
     lines = [f"{table.title}:"]

@@ -12,14 +12,12 @@ import msgspec
 from baton.loadtest.errors import UsageError
 from baton.loadtest.run.arguments import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, SECONDS
 from baton.loadtest.run.loops import Closed, Limits, Load, Open
-from baton.loadtest.trace import read_trace
 from baton.loadtest.traffic.arrivals import arrivals
-from baton.loadtest.traffic.lengths import Lengths
 from baton.loadtest.traffic.made_up import Making, MultiTurn, RandomPrompts, SharedPrefix
 from baton.loadtest.traffic.prompt_file import PromptFile, read_prompts
 from baton.loadtest.traffic.script import Source
-from baton.loadtest.traffic.trace_replay import NO_LIMIT, Scale, TraceReplay
-from baton.loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.traffic.trace_replay import NO_LIMIT, Scale, TraceReplay, read_trace
+from baton.loadtest.traffic.vocabulary import Lengths, Vocabulary
 
 UNBOUNDED: Final = 1 << 60  # requests of a stage that only time ends
 
@@ -35,11 +33,7 @@ class Stage:
 
 
 def source(given: argparse.Namespace) -> Source:
-    """Return the dataset.
-
-    Raises:
-        UsageError: its file is wrong.
-    """
+    """Return the dataset. Raises `UsageError`: its file is wrong."""
     lengths = Lengths(
         input_tokens=given.input_tokens or INPUT_TOKENS,
         output_tokens=given.max_tokens or OUTPUT_TOKENS,
@@ -83,14 +77,8 @@ def stages(given: argparse.Namespace, dataset: Source) -> list[Stage]:
     limits = Limits(requests=_requests(given, dataset), seconds=given.seconds or SECONDS)
     if given.rate is None and given.rates is None:
         users = given.concurrency or 1
-        return [
-            Stage(
-                label=f"{users} user{'s' * (users > 1)}",
-                load=Closed(concurrency=users),
-                limits=limits,
-                description={"loop": "closed", "concurrency": users},
-            )
-        ]
+        label, closed = f"{users} user{'s' * (users > 1)}", {"loop": "closed", "concurrency": users}
+        return [Stage(label=label, load=Closed(concurrency=users), limits=limits, description=closed)]
     return [_paced(given, rate, limits, dataset.turns) for rate in given.rates or [given.rate]]
 
 
@@ -134,11 +122,7 @@ def _requests(given: argparse.Namespace, dataset: Source) -> int:
 
 def workload(given: argparse.Namespace, dataset: Source) -> dict[str, Any]:
     """Describe what is asked: runs with equal descriptions may be compared. The seed is not in it."""
-    asked: dict[str, Any] = {
-        "endpoint": given.endpoint,
-        "ignore_eos": given.ignore_eos,
-        "temperature": given.temperature,
-    }
+    asked: dict[str, Any] = {name: getattr(given, name) for name in ("endpoint", "ignore_eos", "temperature")}
     if isinstance(dataset, TraceReplay):
         scale = dataset.scale
         limits = {"max_input": given.max_input, "max_output": given.max_output, "length_scale": scale.length}

@@ -25,15 +25,12 @@ from baton.loadtest.report.write import prepare, with_figures, write_reports
 from baton.loadtest.result import SCHEMA_VERSION, Result, StageResult
 from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
-from baton.loadtest.run.descriptors import raise_limit
-from baton.loadtest.run.environment import environment, now, shown
+from baton.loadtest.run.beside import CostMeter, progress
+from baton.loadtest.run.environment import environment, now, raise_limit, shown
 from baton.loadtest.run.legs import LegWatch, token, wall_clock_of
 from baton.loadtest.run.loops import Closed, Loop, warm_up
 from baton.loadtest.run.node_metrics import NodeMetrics, differences
-from baton.loadtest.run.own_cost import CostMeter
-from baton.loadtest.run.progress import progress
-from baton.loadtest.traffic.body import Form
-from baton.loadtest.traffic.script import Source
+from baton.loadtest.traffic.script import Form, Source
 
 EXIT_INTERRUPTED: Final = 130
 _GREETING_S: Final = 10.0  # for the first word with the server
@@ -58,11 +55,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def run(given: argparse.Namespace, dataset: Source) -> Result:
-    """Take every stage; with Ctrl-C, those that there are.
-
-    Raises:
-        RunError: the server is not there.
-    """
+    """Take every stage; with Ctrl-C, those that there are. Raises `RunError`: the server is not there."""
     address, began_at, bearer = parse_address(given.url), now(), token(given.secret_file)
     stages = build.stages(given, dataset)
     caps = [stage.load.concurrency if isinstance(stage.load, Closed) else stage.load.cap for stage in stages]
@@ -72,13 +65,8 @@ async def run(given: argparse.Namespace, dataset: Source) -> Result:
         await fetch(address, "/v1/models", headers, _GREETING_S, any_status=True)
     model = given.model or await first_model(address, headers, _GREETING_S)
     version = await server_version(address, headers, _GREETING_S)
-    form = Form(
-        model=model,
-        chat=given.endpoint == "chat",
-        ignore_eos=given.ignore_eos,
-        temperature=given.temperature,
-        more=given.more,
-    )
+    chat, fixed = given.endpoint == "chat", given.ignore_eos
+    form = Form(model=model, chat=chat, ignore_eos=fixed, temperature=given.temperature, more=given.more)
     client = Client(address, headers, given.timeout)
     nodes, legs = NodeMetrics(given.metrics_url, _GREETING_S), partial(LegWatch, given.metrics_url, bearer)
     session = _Session(Exchange(client, form), dataset, nodes, legs, asyncio.Event())
@@ -138,7 +126,8 @@ async def _measure(session: _Session, stage: build.Stage, loop: Loop) -> StageRe
     before = await session.nodes.look()
     gc.collect()
     gc.freeze()  # what is there by now stays; the collector need not look at it while we measure
-    async with session.legs() as legs, CostMeter() as meter, progress(stage.label, loop, stage.limits):
+    legs, meter = session.legs(), CostMeter()
+    async with legs.watching(), meter.measuring(), progress(stage.label, loop, stage.limits):
         taken = await loop.run(stage.load, session.stop)
     gc.unfreeze()
     assert meter.cost is not None

@@ -3,12 +3,15 @@
 import argparse
 import os
 import platform
+import resource
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from baton.contracts.installed import installed_version
+from baton.loadtest.errors import RunError
 
+SPARE: Final = 64  # open files that the process needs besides connections
 _DERIVED: Final = ("slos_ms", "more")
 
 
@@ -18,7 +21,6 @@ def now() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Describe this side."""
     return {
         "baton": installed_version("baton-serve") or "unknown",
         "python": platform.python_version(),
@@ -39,3 +41,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return "inf" if value == float("inf") else value
+
+
+def raise_limit(connections: int | None) -> None:
+    """Allow as many open files as there may be. Raises `RunError`: `connections`, if known, are more than that."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and connections is not None and connections + SPARE > hard:
+        raise RunError(
+            f"{connections} connections need {connections + SPARE} open files, and this process may have {hard}: "
+            "raise the hard limit (ulimit -Hn), or lower --concurrency"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

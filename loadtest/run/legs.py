@@ -6,8 +6,8 @@ missed. The events stand on wall clock, and are put on the stage's own.
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -19,6 +19,7 @@ from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.fetch import fetch
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.result import Legs
+from baton.loadtest.run.beside import beside
 
 LOOK_EVERY_S: Final = 1.0
 _TIMEOUT_S: Final = 10.0
@@ -44,11 +45,7 @@ _decode = msgspec.json.Decoder(list[Event]).decode
 
 
 def token(secret_file: Path | None) -> str:
-    """Return what nodes let in; empty where no secret was given.
-
-    Raises:
-        UsageError: the file holds no secret.
-    """
+    """Return what nodes let in; empty where no secret was given. Raises `UsageError`: the file holds no secret."""
     try:
         return read_secret(secret_file).node_token() if secret_file else ""
     except SecretError as exc:
@@ -56,39 +53,30 @@ def token(secret_file: Path | None) -> str:
 
 
 class LegWatch:
-    """Looks at some nodes between entering and leaving it."""
+    """Looks at some nodes, within `watching`."""
 
     def __init__(self, urls: Sequence[str], bearer: str) -> None:
         """Without a token nothing is looked at."""
         self._addresses = [parse_address(url.removesuffix("/metrics")) for url in urls] if bearer else []
         self._headers = {"Authorization": f"Bearer {bearer}"}
         self._spans: Spans = {}
-        self._task: asyncio.Task[None] | None = None
         self._failures: list[str] = []
 
-    async def __aenter__(self) -> Self:
-        """Begin. Raises `RunError` if a node cannot be asked."""
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[Self]:
+        """Look before, during and after a block. Raises `RunError`: a node cannot be asked."""
         await self._look()
-        self._task = asyncio.create_task(self._watch())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Look for the last time."""
-        assert self._task is not None
-        self._task.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._task
+        async with beside(self._watch()):
+            yield self
         await self._look_if_possible()
 
     def legs(self, wanted: Iterable[str], began_wall_s: float) -> list[Legs]:
-        """Return what was told of some transfers, in s since an instant of wall clock."""
         return relative(self._spans, wanted, began_wall_s)
 
     @property
     def note(self) -> str:
-        return (
-            f"{len(self._failures)} looks at nodes failed, the last one: {self._failures[-1]}" if self._failures else ""
-        )
+        failures = self._failures
+        return f"{len(failures)} looks at nodes failed, the last one: {failures[-1]}" if failures else ""
 
     async def _watch(self) -> None:
         while self._addresses:
@@ -102,10 +90,8 @@ class LegWatch:
             self._failures.append(str(exc))
 
     async def _look(self) -> None:
-        texts = await asyncio.gather(
-            *(fetch(address, TRACE_PATH, self._headers, _TIMEOUT_S) for address in self._addresses)
-        )
-        for text in texts:
+        asked = (fetch(address, TRACE_PATH, self._headers, _TIMEOUT_S) for address in self._addresses)
+        for text in await asyncio.gather(*asked):
             try:
                 take(self._spans, _decode(text))
             except msgspec.DecodeError as exc:
@@ -113,7 +99,6 @@ class LegWatch:
 
 
 def take(spans: Spans, events: Iterable[Event]) -> None:
-    """Add what some events say."""
     for event in events:
         if event.ph == "X" and event.args.transfer_id:
             span = (event.ts / 1e6, (event.ts + event.dur) / 1e6)

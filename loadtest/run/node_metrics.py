@@ -25,11 +25,7 @@ class Scrape:
 
 
 def parse_scrape(text: str) -> Scrape:
-    """Read what is of interest, added up over all other labels.
-
-    Raises:
-        ValueError: it is not in Prometheus' format.
-    """
+    """Read what is of interest, summed over other labels. Raises `ValueError`: it is not in Prometheus' format."""
     scrape, wanted = Scrape(), {series: name for name, series in HISTOGRAMS.items()}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -6,9 +6,8 @@ cases, since an answer comes back as text.
 
 from dataclasses import dataclass
 
-from baton.loadtest.traffic.lengths import Lengths
 from baton.loadtest.traffic.script import Ask, Prompt, Script, Single
-from baton.loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.traffic.vocabulary import Lengths, Vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

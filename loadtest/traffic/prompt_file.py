@@ -30,11 +30,7 @@ class PromptFile:
 
 
 def read_prompts(path: Path, *, chat: bool, output_tokens: int) -> PromptFile:
-    """Read a file.
-
-    Raises:
-        UsageError: it cannot be read, is empty, or a line (named by its number) cannot be asked at this endpoint.
-    """
+    """Read a file. Raises `UsageError`: it is empty, or a line (named by its number) cannot be asked here."""
     asks = []
     for number, line in numbered_lines(path):
         try:
@@ -47,11 +43,7 @@ def read_prompts(path: Path, *, chat: bool, output_tokens: int) -> PromptFile:
 
 
 def to_ask(value: Any, *, chat: bool, output_tokens: int) -> Ask:
-    """Turn one line into a request.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """Turn one line into a request. Raises `UsageError`: it is none."""
     if isinstance(value, dict) and isinstance(value.get("body"), dict):
         value = value["body"]
     fields: Mapping[str, Any] = value if isinstance(value, dict) else {"prompt": value}

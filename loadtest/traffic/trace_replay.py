@@ -5,15 +5,36 @@ tokens (or words), so that prompts with equal leading ids have really equal begi
 last block is cut to the prompt's length. Scaling lengths scales the blocks, and leaves the sharing as it was.
 """
 
+import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, NamedTuple
 
-from baton.loadtest.trace import BLOCK_TOKENS, TracedRequest
+import msgspec
+
 from baton.loadtest.traffic.made_up import Making
 from baton.loadtest.traffic.script import Ask, Script, Single
 
+BLOCK_TOKENS: Final = 512  # tokens per hash id
+CONVERSATION: Final = Path(__file__).parents[1] / "traces" / "mooncake_conversation_2000.jsonl.gz"
 NO_LIMIT: Final = 1 << 62
+
+
+class TracedRequest(msgspec.Struct, frozen=True):
+    """One request of a trace."""
+
+    timestamp: int  # ms since the trace began
+    input_length: int  # tokens
+    output_length: int  # tokens
+    hash_ids: tuple[int, ...]  # one per block of the prompt; equal ids: the same text up to there
+
+
+def read_trace(path: Path) -> list[TracedRequest]:
+    """Read a trace, gzipped if its name ends in `.gz`. Raises `OSError` or `msgspec.DecodeError`."""
+    data = path.read_bytes()
+    text = gzip.decompress(data) if path.suffix == ".gz" else data
+    return msgspec.json.Decoder(TracedRequest).decode_lines(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +48,6 @@ class Scale:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a whole block."""
         return max(1, round(BLOCK_TOKENS * self.length))
 
 

@@ -1,4 +1,4 @@
-"""Made-up prompts: token ids within a range, or words. A key, which is any text, always gives the same ones.
+"""Made-up prompts: how long they are, and their token ids or words. A key, which is any text, always gives the same ones.
 
 Words are short and common, so that most tokenizers have one token for each with the space before it. How many tokens they
 really are, only the server knows; `tokens_per_word` corrects the length for tokenizers with small vocabularies.
@@ -46,3 +46,21 @@ def _ids(key: str, tokens: int, low: int, high: int) -> tuple[int, ...]:
     drawn = memoryview(random.Random(key).randbytes(4 * tokens)).cast("I")
     span = high - low
     return tuple([low + number % span for number in drawn])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Both lengths of a request, each drawn evenly from length × (1 ± spread)."""
+
+    input_tokens: int
+    output_tokens: int
+    spread: float = 0.0
+
+    def draw(self, key: str) -> tuple[int, int]:
+        """Return the lengths, in and out, that belong to a key; at least 1 each."""
+        rng = random.Random(f"{key}/lengths")
+        return _draw(rng, self.input_tokens, self.spread), _draw(rng, self.output_tokens, self.spread)
+
+
+def _draw(rng: random.Random, tokens: int, spread: float) -> int:
+    return max(1, rng.randint(round(tokens * (1 - spread)), round(tokens * (1 + spread))))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton.contracts.configuration.schema import TransferConfig
-from benchmarks.cpu_quota import descendants
+from benchmarks.usage import descendants
 from tests.chaos.cluster import ROUTE, Cluster, Shape, send_signal
 from tests.chaos.crowd import Crowd
 from tests.chaos.exchange import Exchange

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchmarks.cpu_quota import descendants
+from benchmarks.usage import descendants
 from tests.e2e.stack import Server
 
 ALLOWED_SHARE: Final = 0.05  # growth beyond that of a plain server under the same storm

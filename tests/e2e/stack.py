@@ -17,7 +17,7 @@ from baton.contracts.secret import generate_secret, read_secret
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer
 from baton.node.startup.flags import ranks_of
-from benchmarks.cpu_quota import descendants
+from benchmarks.usage import descendants
 from tests.support.ports import free_port
 
 START_TIMEOUT_S = 180.0

@@ -11,7 +11,7 @@ from baton.loadtest.result import Legs, Result, StageResult
 from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.command import run
-from baton.loadtest.trace import CONVERSATION
+from baton.loadtest.traffic.trace_replay import CONVERSATION
 from tests.e2e.conftest import Trio
 from tests.e2e.stack import Server, Stack
 from tests.e2e.waiting import GIVEN_BACK_WITHIN_S, settle

@@ -34,11 +34,7 @@ psutil.Process(pid).kill()
 
 
 def walk_hardships(machine: Machine, commands: Commands, say: Callable[[str], None]) -> Iterator[Step]:
-    """Walk all three.
-
-    Raises:
-        JourneyError: a command failed, took too long, or said something else than it should.
-    """
+    """Walk all three. Raises `JourneyError`: a command failed, took too long, or said something else than it should."""
     for name, walk in ((KEYED, _keys_and_tls), (KILLED, _killed_node), (TOO_MANY, _too_many)):
         began_s = time.monotonic()
         walk(machine, commands, say)

@@ -74,9 +74,7 @@ def _leg(machine: Machine, serve: str, request: str, say: Callable[[str], None])
     with served(machine, serve, say) as output:
         steps = parts(began_s, output.lines)
         began_s = time.monotonic()
-        answer = run_line(
-            machine, f"exec 2>/dev/null; cd baton && {request}"
-        )  # curl draws a bar there, as it has no terminal
+        answer = run_line(machine, f"exec 2>/dev/null; cd baton && {request}")  # where curl draws a bar
         if problem := wrong(answer):
             raise JourneyError(f"{request}\n{problem}:\n{answer}")
         return [*steps, Step(name=ANSWER, seconds=time.monotonic() - began_s)]

@@ -28,21 +28,15 @@ class Machine(Protocol):
 
     repository: str  # what is cloned
 
-    def __enter__(self) -> Self:
-        """Make it."""
-        ...
+    def __enter__(self) -> Self: ...
 
-    def __exit__(self, *_: object) -> None:
-        """Remove it."""
-        ...
+    def __exit__(self, *_: object) -> None: ...
 
-    def prepare(self) -> None:
-        """Install what the README takes for granted."""
-        ...
+    def prepare(self) -> None: ...  # installs what the README takes for granted
 
-    def start(self, line: str) -> subprocess.Popen[str]:
-        """Have a shell run a line; its output, with that of errors, is to be read."""
-        ...
+    def start(
+        self, line: str
+    ) -> subprocess.Popen[str]: ...  # a shell runs a line; its output, with errors, is to be read
 
 
 class Here:
@@ -107,10 +101,8 @@ class Clean:
 
     def prepare(self) -> None:
         """Install with apt."""
-        packages = " ".join(TAKEN_FOR_GRANTED)
-        with self.start(
-            f"apt-get update -qq && apt-get install -y -qq --no-install-recommends {packages}"
-        ) as installing:
+        install = f"apt-get install -y -qq --no-install-recommends {' '.join(TAKEN_FOR_GRANTED)}"
+        with self.start(f"apt-get update -qq && {install}") as installing:
             said, _ = installing.communicate(timeout=INSTALL_S)
         if installing.returncode != 0:
             raise machine.MachineError(f"apt-get failed:\n{said}")

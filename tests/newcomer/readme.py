@@ -28,11 +28,7 @@ class Commands:
 
 
 def commands(text: str) -> Commands:
-    """Find them in the text of a README.
-
-    Raises:
-        ReadmeError: the section, or a command, is not there.
-    """
+    """Find them in the text of a README. Raises `ReadmeError`: the section, or a command, is not there."""
     found = list(_commands(_section(text)))
     serve = _first((each for each in found if shlex.split(each, comments=True) == ["make", "serve"]), "`make serve`")
     request = _first((each for each in found if shlex.split(each)[0] == "curl"), "a curl")

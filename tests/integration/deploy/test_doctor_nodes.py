@@ -15,8 +15,8 @@ from baton.contracts.probe import Pushed, Reached, Receiving, Released
 from baton.contracts.secret import ClusterSecret
 from baton.deploy.doctor import asking
 from baton.deploy.doctor.deployment import READY, Targets, examine
-from baton.deploy.doctor.examination import Examination
 from baton.deploy.doctor.links import Wanted
+from baton.deploy.doctor.report import Examination
 from tests.support.serve import serve
 from tests.unit.deploy.doctor.known import info, machine
 
@@ -232,24 +232,6 @@ async def test_a_role_without_nodes_is_told(deployment: Deployment) -> None:
     assert codes(await look(Targets(prefill=[deployment.prefill.url]))) == ["no-nodes"]
 
 
-async def test_a_node_that_cannot_try_is_told(deployment: Deployment) -> None:
-    """It has no such route; the rest is judged."""
-    del deployment.decode.answers["GET", PROBE_PATH]
-
-    assert codes(await deployment.look()) == ["no-probe"]
-
-
-async def test_a_probe_that_is_refused_is_told_with_the_reason(deployment: Deployment) -> None:
-    """And the receiver is taken down all the same."""
-    deployment.prefill.tries["push"] = (503, error_body("another probe is pushing"))
-
-    (finding,) = (await deployment.look()).findings
-
-    assert finding.code == "probe-failed"
-    assert "another probe is pushing" in finding.what
-    assert "release" in deployment.decode.kinds()
-
-
 async def test_a_push_that_failed_is_told_although_its_receiver_is_gone(deployment: Deployment) -> None:
     """That it could not be taken down says nothing of the push."""
     deployment.prefill.tries["push"] = (200, Pushed(problem="a push of 4096 B failed after 3.0 s"))
@@ -261,13 +243,6 @@ async def test_a_push_that_failed_is_told_although_its_receiver_is_gone(deployme
     assert "4096 B" in finding.what
 
 
-async def test_a_control_port_that_is_not_reached_is_told(deployment: Deployment) -> None:
-    """As the decode node says it."""
-    deployment.decode.tries["dial"] = (200, Reached(problem="nobody answers"))
-
-    assert codes(await deployment.look()) == ["control-unreachable"]
-
-
 async def test_a_node_of_the_other_role_is_not_tried(deployment: Deployment) -> None:
     """A decode node cannot push."""
     found = await look(Targets(prefill=[deployment.decode.url], decode=[deployment.decode.url]))
@@ -276,10 +251,28 @@ async def test_a_node_of_the_other_role_is_not_tried(deployment: Deployment) -> 
     assert deployment.decode.tried == []
 
 
-async def test_a_node_with_a_low_limit_is_told(deployment: Deployment) -> None:
-    """Machines of running nodes are judged as this one is."""
-    deployment.decode.answers["GET", PROBE_PATH] = (200, machine(open_files=1024))
+@pytest.mark.parametrize(
+    ("fault", "code", "words"),
+    [
+        (("decode", "GET", 404, {}), "no-probe", "has no /baton/probe"),  # it has no such route
+        (("decode", "GET", 200, machine(open_files=1024)), "open-files", "1024"),  # judged as this machine is
+        (("decode", "dial", 200, Reached(problem="nobody answers")), "control-unreachable", "nobody answers"),
+        (("prefill", "push", 503, error_body("another probe is pushing")), "probe-failed", "another probe"),
+    ],
+)
+async def test_one_fault_is_one_finding(
+    deployment: Deployment, fault: tuple[str, str, int, Any], code: str, words: str
+) -> None:
+    """With what the node says; the rest is judged, and the receiver is taken down all the same."""
+    of, question, *_ = fault
+    node: FakeNode = getattr(deployment, of)
+    if question == "GET":
+        node.answers["GET", PROBE_PATH] = fault[2:]
+    else:
+        node.tries[question] = fault[2:]
 
     (finding,) = (await deployment.look()).findings
 
-    assert (finding.code, finding.where) == ("open-files", deployment.decode.url)
+    assert finding.code == code
+    assert words in finding.what
+    assert code == "no-probe" or "release" in deployment.decode.kinds()

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from baton.loadtest.compare.command import compare, tables
-from baton.loadtest.compare.page import comparison_page
+from baton.loadtest.compare.command import compare, comparison_page, tables
 from baton.loadtest.measures.record import TIMEOUT, Record
 from baton.loadtest.report.html import html_report
 from baton.loadtest.result import HistogramMean, Legs, NodeFigures, Result, StageResult

@@ -1,8 +1,6 @@
 """One request at a fake server: counts and kinds exact, no assertion on speed."""
 
 import asyncio
-import contextlib
-import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,11 +11,12 @@ from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Answered, Exchange, Timing
 from baton.loadtest.client.pool import Client
 from baton.loadtest.measures.record import CONNECT, CUT, EMPTY, ERROR_EVENT, MALFORMED, STATUS, TIMEOUT
-from baton.loadtest.traffic.body import Form
-from baton.loadtest.traffic.script import Ask
+from baton.loadtest.traffic.script import Ask, Form
+from tests.integration.loadtest.saying import saying
 from tests.support.cluster import until_true
 from tests.support.fake_answers import MODEL, text_of
 from tests.support.fake_openai import FakeOpenAI, Fault, serving
+from tests.support.ports import free_port
 
 ASK = Ask(prompt=[1, 2, 3, 4], output_tokens=5, input_tokens=4)
 
@@ -104,9 +103,7 @@ async def test_each_failure_has_its_kind(fault: Fault, kind: str, detail: str) -
 
 async def test_a_server_that_is_not_there_is_no_exception() -> None:
     """It is a record like any other."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port = sock.getsockname()[1]
-    async with exchange(f"http://127.0.0.1:{port}") as asking:
+    async with exchange(f"http://127.0.0.1:{free_port()}") as asking:
         record, _ = await ask(asking)
 
     assert (record.error, record.status) == (CONNECT, None)
@@ -144,24 +141,8 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
 
 async def _raw(answer: bytes) -> Answered:
     """Ask a server that says this and closes."""
-
-    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await writer.drain()
-        with contextlib.suppress(ConnectionError):
-            writer.close()
-            await writer.wait_closed()
-        over.set()
-
-    over = asyncio.Event()
-    server = await asyncio.start_server(respond, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        async with exchange(f"http://127.0.0.1:{port}") as asking:
-            answered = await ask(asking)
-        await asyncio.wait_for(over.wait(), 5)
-    return answered
+    async with saying(answer) as url, exchange(url) as asking:
+        return await ask(asking)
 
 
 async def test_a_body_may_end_with_its_connection() -> None:

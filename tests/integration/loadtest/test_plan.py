@@ -26,18 +26,8 @@ class OneAfterTheOther(FakeOpenAI):
 async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
     """Every kind of coefficient is there, no prompt was sent twice, and the file is one that `plan` reads."""
     fake, file = OneAfterTheOther(), tmp_path / "c.json"
-    argv = [
-        "--prompt-tokens",
-        "200,400,800",
-        "--samples",
-        "2",
-        "--rounds",
-        "2",
-        "--users",
-        "1,4",
-        "--answer-tokens",
-        "20",
-    ]
+    argv = ["--prompt-tokens", "200,400,800", "--users", "1,4", "--answer-tokens", "20"]
+    argv += ["--samples", "2", "--rounds", "2"]
     async with serving(fake) as url, asyncio.timeout(60):
         found = await calibrate(parser().parse_args(["--url", url, "--out", str(file), *argv]))
     write_calibration(found, file)

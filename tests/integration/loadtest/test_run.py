@@ -3,7 +3,6 @@
 import asyncio
 import json
 import signal
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from baton.loadtest.result import Result, read_result
 from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.command import run
-from baton.loadtest.trace import CONVERSATION
+from baton.loadtest.traffic.trace_replay import CONVERSATION
 from tests.support.cluster import until_true
 from tests.support.fake_openai import FakeOpenAI, serving
+from tests.support.ports import free_port
 
 
 async def taken(fake: FakeOpenAI, *argv: str) -> Result:
@@ -46,14 +46,8 @@ async def test_what_was_done_is_what_is_counted() -> None:
 
     (stage,) = got.stages
     assert (len(fake.bodies), fake.most_open) == (9, 3)
-    assert {
-        key: stage.figures[key] for key in ("completed", "failed", "total_input_tokens", "total_output_tokens")
-    } == {
-        "completed": 9,
-        "failed": 0,
-        "total_input_tokens": 270,
-        "total_output_tokens": 45,
-    }
+    wanted = {"completed": 9, "failed": 0, "total_input_tokens": 270, "total_output_tokens": 45}
+    assert {key: stage.figures[key] for key in wanted} == wanted
     assert all(body["model"] == "fake-model" and body["max_tokens"] == 5 for body in fake.bodies)
     assert stage.client.cpu_s > 0
     assert got.interrupted is False
@@ -66,15 +60,8 @@ async def test_every_kind_of_error_is_counted_exactly() -> None:
     got = await taken(fake, "--requests", "12", "--max-tokens", "4", "--timeout", "1.5")
 
     found = got.stages[0].figures
-    assert found["errors"] == {
-        "status 503": 1,
-        "timeout": 1,
-        "cut": 2,
-        "error_event": 1,
-        "empty": 1,
-        "connect": 1,
-        "malformed": 1,
-    }
+    kinds = ("status 503", "timeout", "cut", "error_event", "empty", "connect", "malformed")
+    assert found["errors"] == dict.fromkeys(kinds, 1) | {"cut": 2}
     assert (found["completed"], found["failed"]) == (4, 8)
 
 
@@ -130,9 +117,8 @@ async def test_a_hundred_requests_of_the_recorded_trace() -> None:
 async def test_a_conversation_carries_the_servers_answers() -> None:
     """What the fake said is in the next turn."""
     fake = FakeOpenAI()
-    await taken(
-        fake, "--endpoint", "chat", "--dataset", "multi-turn", "--turns", "2", "--requests", "2", "--max-tokens", "2"
-    )
+    conversation = ("--endpoint", "chat", "--dataset", "multi-turn", "--turns", "2")
+    await taken(fake, *conversation, "--requests", "2", "--max-tokens", "2")
 
     first, second = (body["messages"] for body in fake.bodies)
     assert second[0] == first[0]
@@ -208,12 +194,6 @@ async def test_no_completed_request_is_an_error() -> None:
 
     assert process.returncode == 1
     assert stderr == (b"loadtest run: no request was completed: 3 of 3 failed with status (the fake is overloaded)\n")
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
 
 
 def test_a_server_that_is_not_there_is_a_clear_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 """The first word with a server, and what a terminal shows."""
 
 import asyncio
-import contextlib
 import os
 import pty
 import signal
@@ -13,40 +12,17 @@ import pytest
 from baton.loadtest.client.address import Address, parse_address
 from baton.loadtest.client.fetch import fetch, first_model, server_version
 from baton.loadtest.errors import RunError
+from tests.integration.loadtest.saying import saying
 from tests.support.cluster import until_true
-from tests.support.fake_answers import MODEL
 from tests.support.fake_openai import FakeOpenAI, serving
-
-
-async def model_of(answer: bytes, *, stays: bool = False) -> str:
-    """Ask a server that says this for its first model."""
-    return await asked(first_model, answer, stays=stays)
 
 
 async def asked(
     question: Callable[[Address, dict[str, str], float], Awaitable[str]], answer: bytes, *, stays: bool = False
 ) -> str:
     """Ask a server that says this."""
-
-    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        await writer.drain()
-        with contextlib.suppress(ConnectionError):
-            if stays:
-                await reader.read()
-            writer.close()
-            await writer.wait_closed()
-        over.set()
-
-    over = asyncio.Event()
-    server = await asyncio.start_server(respond, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        try:
-            return await question(parse_address(f"http://127.0.0.1:{port}"), {}, 0.5)
-        finally:
-            await asyncio.wait_for(over.wait(), 5)
+    async with saying(answer, stays=stays) as url:
+        return await question(parse_address(url), {}, 0.5)
 
 
 def answering(body: bytes, status: bytes = b"200 OK") -> bytes:
@@ -68,12 +44,6 @@ async def test_a_report_names_the_servers_version_if_it_is_told(body: bytes, sta
     assert await asked(server_version, answering(body, status)) == said
 
 
-async def test_the_first_model_is_taken() -> None:
-    """As `vllm bench serve` does."""
-    async with serving(FakeOpenAI()) as url:
-        assert await first_model(parse_address(url), {}, 5) == MODEL
-
-
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
@@ -87,22 +57,22 @@ async def test_the_first_model_is_taken() -> None:
 async def test_what_is_no_openai_server_is_named(answer: bytes, words: str) -> None:
     """One sentence, before any request is sent."""
     with pytest.raises(RunError, match=words):
-        await model_of(answer)
+        await asked(first_model, answer)
 
 
 async def test_a_silent_server_is_not_waited_for() -> None:
     """There is a limit to it."""
     with pytest.raises(RunError, match=r"no answer from .* in 0\.5 s"):
-        await model_of(b"", stays=True)
+        await asked(first_model, b"", stays=True)
 
 
 async def test_a_provisional_answer_is_none() -> None:
     """100 Continue comes before the answer."""
     body = b'{"data": [{"id": "m"}]}'
 
-    assert await model_of(b"HTTP/1.1 100 Continue\r\n\r\n" + answering(body)) == "m"
+    assert await asked(first_model, b"HTTP/1.1 100 Continue\r\n\r\n" + answering(body)) == "m"
     with pytest.raises(RunError):
-        await model_of(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await asked(first_model, b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 async def test_any_status_will_do_where_only_presence_is_asked() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from benchmarks.microbench.figures import Figure
 
-FIGURES = [Figure(part="p", name="n", value=1.0, unit="µs")]
+FIGURES = [Figure(name="n", value=1.0, unit="µs")]
 
 
 def prepare() -> None:
@@ -18,7 +18,7 @@ def prepare() -> None:
 def measure(values: list[float]) -> Iterator[Figure]:
     """Yield the values, and who yields them."""
     for value in values:
-        yield Figure(part="p", name="n", value=value, unit="µs", details={"pid": os.getpid()})
+        yield Figure(name="n", value=value, unit="µs", details={"pid": os.getpid()})
 
 
 def fail() -> Iterator[Figure]:

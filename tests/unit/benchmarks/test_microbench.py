@@ -26,7 +26,7 @@ def children(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Children]:
 
 def figure(value: float, target: Target | None = None) -> Figure:
     """A figure that nobody measured."""
-    return Figure(part="p", name="n", value=value, unit="µs", target=target, details={"median": 1.5})
+    return Figure(name="n", value=value, unit="µs", target=target, details={"median": 1.5})
 
 
 @pytest.mark.parametrize(

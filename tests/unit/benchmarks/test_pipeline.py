@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.overlap.streaming import Answer
-from benchmarks.pipeline.figures import Cell, Load, Round, ratios, round_of, table
+from benchmarks.pipeline import Cell, Load, Round, ratios, round_of, table
 
 LOAD = Load("streams", requests=2, prompt_tokens=7, answer_tokens=3)
 
@@ -21,10 +21,8 @@ def test_an_answer_of_one_token_has_no_gap() -> None:
     found = round_of(load, [Answer(0.0, [2.0], {})])
 
     assert found == Round(tokens_per_s=5.0, ttft_s=2.0, itl_s=0.0)
-    assert list(ratios(Cell(link_mbit_s=0, load=load, rounds={"a": [found], "b": [found]}), "a", "b")) == [
-        "throughput",
-        "TTFT",
-    ]
+    compared = Cell(link_mbit_s=0, load=load, rounds={"a": [found], "b": [found]})
+    assert list(ratios(compared, "a", "b")) == ["throughput", "TTFT"]
 
 
 def cell() -> Cell:

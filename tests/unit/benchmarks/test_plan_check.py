@@ -9,10 +9,8 @@ from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.loops import Open
 from benchmarks.plan_check.__main__ import load, load_argv, parser, rate_per_s
-from benchmarks.plan_check.figures import Comparison, Runs, compare
-from benchmarks.plan_check.quiet import Quiet
-from benchmarks.plan_check.report import as_plain, markdown
-from benchmarks.usage import OtherCpu
+from benchmarks.plan_check.comparison import Comparison, Noise, as_plain, compare, markdown
+from benchmarks.usage import OtherCpu, Quiet
 from tests.unit.loadtest.records import record
 
 CALIBRATION = Calibration(
@@ -24,9 +22,7 @@ def comparison(simulated: float = 0.5, runs: tuple[float, ...] = (0.4, 0.9, 0.5)
     """TTFTs as given; TPOT is 20 ms everywhere."""
     made = Outcome([record(ttft_s=simulated)], 1.0, 0.7, 0.3, [0], [0])
     measured = [[record(ttft_s=ttft_s)] for ttft_s in runs]
-    return compare(
-        Shape(2, 1), made, Runs(measured, other_cores=0.1, client_late_s=0.001, stolen_cores=0.05, repeated=2)
-    )
+    return compare(Shape(2, 1), made, measured, Noise(0.1, 0.001, stolen_cores=0.05, repeated=2))
 
 
 def test_the_median_of_the_runs_is_what_counts() -> None:

@@ -16,9 +16,7 @@ from benchmarks.quick.ratios import (
     Sample,
     beside,
     figures,
-    from_plain,
     table,
-    to_plain,
 )
 
 THEN = Spread(1.0, 0.9, 1.1)
@@ -79,13 +77,6 @@ def test_the_table_has_a_cell_for_everything() -> None:
         "new – 1.000 (0.900–1.100) – new",
         "old 1.000 (0.900–1.100) – – not measured",
     ]
-
-
-def test_the_stored_form_is_read_as_it_was_written() -> None:
-    """Figure by figure."""
-    found = {"a": THEN, "b": Spread(2.0, 1.0, 3.0)}
-
-    assert from_plain(to_plain(found)) == found
 
 
 def test_the_loop_always_does_the_same() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.pipeline.figures import Load, Round
-from benchmarks.runner.figures import Cell, ratio, table
+from benchmarks.pipeline import Load, Round
+from benchmarks.runner import Cell, ratio, table
 
 LOAD = Load("streams", requests=2, prompt_tokens=7, answer_tokens=3)
 

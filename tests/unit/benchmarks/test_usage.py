@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from benchmarks.usage import OtherCpu, cpu_s, memory, tree
+from benchmarks.usage import OtherCpu, cpu_s, descendants, memory, named, tree
 
 BURN = "import time\nwhile time.process_time() < 0.15: pass\n"
 # A process that leaves its work to a child that ends, and to one that stays.
@@ -24,6 +24,7 @@ def test_cpu_of_children_counts_whether_they_live_or_have_ended() -> None:
         assert process.stdout is not None
         process.stdout.readline()
         used_s, held, processes = cpu_s(process.pid), memory(process.pid), tree(process.pid)
+        assert named(process.pid, "pyth") == descendants(process.pid) == [processes[1].pid]
         process.communicate(b"\n")
 
     assert used_s >= 0.28  # ticks are cut off

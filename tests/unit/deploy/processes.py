@@ -1,7 +1,11 @@
-"""Helpers of the tests that watch processes."""
+"""Helpers of the tests that watch processes, and of those that ask a server."""
 
+import ssl
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 
@@ -32,3 +36,21 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+@contextmanager
+def answering(handler: type[BaseHTTPRequestHandler], certificate: tuple[Path, Path] | None = None) -> Iterator[int]:
+    """Serve in a thread, over TLS where there is a certificate; yield the port."""
+    silent = type("Silent", (handler,), {"log_message": lambda *_: None})  # pytest's output stays readable
+    with ThreadingHTTPServer(("127.0.0.1", 0), silent) as server:
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,10 +1,8 @@
 """`baton health` and `baton secret`: what containers run beside the proxy and the nodes."""
 
-import json
 import stat
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from baton.deploy import health_command, secret_command
 from baton.deploy.cli import main
 from baton.proxy.admin.token import read_admin_token
 from tests.support.ports import free_port
+from tests.unit.deploy.processes import answering
 
 
 class _Part(BaseHTTPRequestHandler):
@@ -22,21 +21,14 @@ class _Part(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/health" else 503)
         self.end_headers()
-        self.wfile.write(json.dumps({}).encode())
-
-    def log_message(self, *_: object) -> None:  # pytest's output stays readable
-        pass
+        self.wfile.write(b"{}")
 
 
 @pytest.fixture
-def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def port() -> Iterator[int]:
     """Of something that answers /health."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Part) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+    with answering(_Part) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)

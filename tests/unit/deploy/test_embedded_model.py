@@ -4,36 +4,19 @@ import json
 from typing import Any
 
 import jinja2
-import pytest
 
 from baton.deploy.embedded_model import WEIGHTS, corpus, prompts, tokenizer
 
 BF16_BYTES = 2
 
 
-@pytest.fixture(scope="module")
-def config() -> Any:
-    """Return the model's configuration as vLLM reads it."""
-    return json.loads((WEIGHTS / "config.json").read_text())
-
-
-def test_there_are_200_distinct_prompts() -> None:
-    """Distinct prompts keep a stale block from passing for the right one."""
-    assert len({tuple(ids) for ids in prompts.prompts()}) == 200
-
-
-def test_prompts_span_1_to_3500_tokens() -> None:
-    """Both ends are listed exactly, and every prompt with its continuation fits the context."""
+def test_200_distinct_prompts_span_1_to_3500_tokens_and_every_magnitude() -> None:
+    """Distinct ones keep a stale block from passing for the right one; each with its continuation fits the context."""
     lengths = [len(ids) for ids in prompts.prompts()]
 
+    assert len({tuple(ids) for ids in prompts.prompts()}) == 200
     assert (min(lengths), max(lengths)) == (1, 3500)
     assert max(lengths) + prompts.CONTINUATION_TOKENS <= tokenizer.CONTEXT_TOKENS
-
-
-def test_prompts_are_spread_over_every_magnitude() -> None:
-    """Short, middling and long prompts are all there."""
-    lengths = [len(ids) for ids in prompts.prompts()]
-
     assert all(sum(low <= length < 10 * low for length in lengths) >= 20 for low in (1, 10, 100, 1000))
 
 
@@ -56,19 +39,15 @@ def test_committed_files_stay_below_4_mb() -> None:
     assert sum(path.stat().st_size for path in files) < 4_000_000
 
 
-def test_model_has_grouped_queries_and_enough_layers(config: Any) -> None:
-    """Layerwise transfer needs layers to overlap with, tensor parallelism needs KV heads to split."""
+def test_the_models_shape_is_what_transfers_need() -> None:
+    """Layers to overlap with, KV heads to split, and 2 KiB of KV a token: less would be too small to observe."""
+    config: Any = json.loads((WEIGHTS / "config.json").read_text())
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+
     assert config["num_hidden_layers"] >= 8
     assert 2 <= config["num_key_value_heads"] < config["num_attention_heads"]
     assert config["max_position_embeddings"] == tokenizer.CONTEXT_TOKENS
-
-
-def test_kv_cache_takes_at_least_2_kib_per_token(config: Any) -> None:
-    """Less would make every transfer too small to observe."""
-    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    kv_bytes = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim * BF16_BYTES
-
-    assert kv_bytes >= 2048
+    assert 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head_dim * BF16_BYTES >= 2048
 
 
 def test_chat_template_renders_as_the_corpus_was_written() -> None:

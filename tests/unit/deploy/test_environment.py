@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig
-from baton.deploy.devices import Device, visible_devices
-from baton.deploy.environment import zygote_environment
+from baton.deploy.environment import Device, visible_devices, zygote_environment
 from baton.deploy.serve import parse, ranks_of_nodes
 from baton.deploy.stack import Surroundings, plan
 

@@ -22,34 +22,24 @@ def server() -> Iterator[ForkServer]:
         yield started
 
 
-def test_a_child_sees_the_imports_its_own_session_and_its_environment(server: ForkServer, tmp_path: Path) -> None:
-    """What the zygote imported is there, and the environment is the zygote's with the changes asked for."""
-    seen = look(server, tmp_path, env={"COLOUR": "blue", "HOME": None})
+def test_a_child_is_set_up_as_asked(server: ForkServer, tmp_path: Path) -> None:
+    """The zygote's imports and environment with the changes asked for, a session, cores and temporary files of its own."""
+    core = min(os.sched_getaffinity(0))
+    path = tmp_path / "seen.json"
+    env = {"COLOUR": "blue", "HOME": None, "TMPDIR": str(tmp_path)}
+    child = server.spawn(f"{TARGETS}:report", kwargs={"path": str(path)}, env=env, cpus=[core])
+    assert child.wait(10) == 0
+    seen: dict[str, Any] = json.loads(path.read_text())
 
     assert seen["prepared"] == 1
     assert seen["session"] == seen["pid"]
     assert seen["environ"]["COLOUR"] == "blue"
     assert "HOME" not in seen["environ"]
     assert "PATH" in seen["environ"]
-
-
-def test_a_child_has_temporary_files_of_its_own(server: ForkServer, tmp_path: Path) -> None:
-    """TMPDIR counts, although the zygote has asked for its own folder before and Python remembers that."""
-    assert look(server, tmp_path, env={"TMPDIR": str(tmp_path)})["temporary"] == str(tmp_path)
-
-
-def test_a_child_holds_none_of_the_zygotes_sockets(server: ForkServer, tmp_path: Path) -> None:
-    """A child with the control socket would keep the zygote from noticing that its parent died."""
-    seen = look(server, tmp_path)
-
+    assert seen["cpus"] == [core]
+    assert seen["temporary"] == str(tmp_path)  # although the zygote has asked for its own, which Python remembers
+    # With the control socket it would keep the zygote from noticing that its parent died.
     assert not [name for name in seen["descriptors"] if name.startswith("socket:")]
-
-
-def test_a_child_is_pinned_to_the_cores_asked_for(server: ForkServer, tmp_path: Path) -> None:
-    """The affinity is set before the target runs."""
-    core = min(os.sched_getaffinity(0))
-
-    assert look(server, tmp_path, cpus=[core])["cpus"] == [core]
 
 
 @pytest.mark.parametrize("code", [0, 3])
@@ -181,14 +171,6 @@ def test_an_unknown_network_namespace_is_told_in_the_log(server: ForkServer, tmp
 
     assert child.wait(10) == 1
     assert "no-such-network" in log.read_text()
-
-
-def look(server: ForkServer, folder: Path, **options: Any) -> dict[str, Any]:
-    """Return what a child with these options sees of itself."""
-    path = folder / "seen.json"
-    assert server.spawn(f"{TARGETS}:report", kwargs={"path": str(path)}, **options).wait(10) == 0
-    seen: dict[str, Any] = json.loads(path.read_text())
-    return seen
 
 
 def sleeper(server: ForkServer, path: Path, *, ignore_term: bool = False) -> tuple[Child, int]:

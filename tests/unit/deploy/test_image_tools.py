@@ -48,7 +48,7 @@ def test_the_last_rule_decides_what_is_sent() -> None:
     found = context.rules("*\n!kept\n# comment\n!list/*.txt\nkept/left\n**/__pycache__\n")
 
     sent = ("kept/a.py", "kept/deep/b.py", "list/pins.txt")
-    left = (
+    left = [
         "other",
         "other/a",
         "kept/left",
@@ -56,6 +56,6 @@ def test_the_last_rule_decides_what_is_sent() -> None:
         "kept/__pycache__/a.pyc",
         "list/deep/pins.txt",
         "list/a.md",
-    )
+    ]
     assert not [name for name in sent if context.is_left_out(name, found)]
-    assert [name for name in left if context.is_left_out(name, found)] == list(left)
+    assert [name for name in left if context.is_left_out(name, found)] == left

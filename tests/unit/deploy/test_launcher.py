@@ -80,6 +80,12 @@ class Stack:
         """Return the processes of this stack that still run."""
         return processes_naming(str(self.folder))
 
+    def assert_ends(self, status: int) -> str:
+        """Wait for the launcher, which leaves no process behind; return what it has said."""
+        assert self.process.wait(20) == status, self.said()
+        assert self.left_behind() == []
+        return self.said()
+
 
 Launch = Callable[..., Stack]
 
@@ -100,17 +106,24 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         stack.process.wait(10)
 
 
-@pytest.mark.parametrize("fork", [True, False])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "fork"),
+    [
+        (signal.SIGINT, True),
+        (signal.SIGTERM, True),
+        (signal.SIGHUP, True),
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+    ],
+)
 def test_a_signal_stops_everything_cleanly(launch: Launch, number: int, fork: bool) -> None:
-    """Ctrl-C and SIGTERM end the launcher with 0 and leave no process behind, forked or not."""
+    """Ctrl-C, SIGTERM and a closed terminal end the launcher with 0 and leave no process behind, forked or not."""
     stack = launch(fork=fork)
     stack.wait_announced()
 
     stack.process.send_signal(number)
 
-    assert stack.process.wait(10) == 0, stack.said()
-    assert stack.left_behind() == []
+    stack.assert_ends(0)
 
 
 def test_progress_names_every_process_until_it_is_ready(launch: Launch) -> None:
@@ -118,35 +131,31 @@ def test_progress_names_every_process_until_it_is_ready(launch: Launch) -> None:
     stack = launch()
     stack.wait_announced()
     stack.process.terminate()
-    stack.process.wait(10)
+    said = stack.assert_ends(0)
 
-    ready = [line.split()[0] for line in stack.said().splitlines() if " ready after " in line]
+    ready = [line.split()[0] for line in said.splitlines() if " ready after " in line]
     assert sorted(ready[:2]) == ["decode-0", "prefill-0"]
     assert ready[2:] == ["proxy"]
-    assert "prefill-0 | fake server starting" in stack.said()
+    assert "prefill-0 | fake server starting" in said
 
 
 def test_a_child_that_dies_is_named_with_its_status_and_last_words(launch: Launch) -> None:
     """The rest is stopped and the launcher fails."""
-    nodes = [["prefill-0", free_port()], ["decode-0", free_port(), "--die-after-s", "1.5"]]
-    stack = launch(nodes=nodes)
+    said = launch(nodes=[["prefill-0", free_port()], ["decode-0", free_port(), "--die-after-s", "1.5"]]).assert_ends(1)
 
-    assert stack.process.wait(15) == 1
-    assert "FAILED decode-0 ended with exit status 7" in stack.said()
-    assert "    RuntimeError: out of luck" in stack.said()
-    assert stack.left_behind() == []
+    assert "FAILED decode-0 ended with exit status 7" in said
+    assert "    RuntimeError: out of luck" in said
 
 
-def test_a_killed_child_is_named_with_its_signal(launch: Launch) -> None:
-    """A node that gets kill -9 is told as such."""
-    stack = launch()
+@pytest.mark.parametrize(("name", "restart_nodes"), [("prefill-0", False), ("proxy", True)])
+def test_a_killed_child_is_named_with_its_signal(launch: Launch, name: str, restart_nodes: bool) -> None:
+    """It stops everything: a node that may not be started again, and the proxy, without which no client reaches a node."""
+    stack = launch(restart_nodes=restart_nodes)
     stack.wait_announced()
 
-    os.kill(stack.pid_of("prefill-0"), signal.SIGKILL)
+    os.kill(stack.pid_of(name), signal.SIGKILL)
 
-    assert stack.process.wait(10) == 1
-    assert "FAILED prefill-0 was killed by SIGKILL" in stack.said()
-    assert stack.left_behind() == []
+    assert f"FAILED {name} was killed by SIGKILL" in stack.assert_ends(1)
 
 
 @pytest.mark.parametrize("fork", [True, False])
@@ -154,47 +163,22 @@ def test_a_node_that_ends_while_serving_is_started_again(launch: Launch, fork: b
     """The reason is printed, the other processes go on, and the new process is announced once it is ready."""
     stack = launch(fork=fork, restart_nodes=True)
     stack.wait_announced()
-    before = {name: stack.pid_of(name) for name in ("proxy", "prefill-0")}
+    others = [stack.pid_of(name) for name in ("proxy", "prefill-0")]
 
     os.kill(stack.pid_of("decode-0"), signal.SIGKILL)
     eventually(lambda: "decode-0 ready again after" in stack.said())
 
-    assert "decode-0 was killed by SIGKILL" in stack.said()
-    assert "restart 1 of 5 within 300 s" in stack.said()
-    for pid in before.values():
+    for pid in others:
         os.kill(pid, 0)
     stack.process.terminate()
-    assert stack.process.wait(10) == 0, stack.said()
-    assert stack.left_behind() == []
-
-
-def test_a_proxy_that_ends_stops_everything(launch: Launch) -> None:
-    """No client could reach the nodes."""
-    stack = launch(restart_nodes=True)
-    stack.wait_announced()
-
-    os.kill(stack.pid_of("proxy"), signal.SIGKILL)
-
-    assert stack.process.wait(10) == 1
-    assert "FAILED proxy was killed by SIGKILL" in stack.said()
-    assert stack.left_behind() == []
-
-
-def test_a_hang_up_stops_everything_cleanly(launch: Launch) -> None:
-    """A closed terminal sends SIGHUP; temporary folders with secrets must not stay behind."""
-    stack = launch()
-    stack.wait_announced()
-
-    stack.process.send_signal(signal.SIGHUP)
-
-    assert stack.process.wait(10) == 0, stack.said()
-    assert stack.left_behind() == []
+    said = stack.assert_ends(0)
+    assert "decode-0 was killed by SIGKILL" in said
+    assert "restart 1 of 5 within 300 s" in said
 
 
 def test_a_child_that_ignores_the_signal_is_killed_in_time(launch: Launch) -> None:
     """The time to stop is kept, and the stop still counts as clean."""
-    nodes = [["prefill-0", free_port()], ["decode-0", free_port(), "--ignore-term", "1"]]
-    stack = launch(nodes=nodes)
+    stack = launch(nodes=[["prefill-0", free_port()], ["decode-0", free_port(), "--ignore-term", "1"]])
     stack.wait_announced()
 
     began_s = time.monotonic()
@@ -202,11 +186,11 @@ def test_a_child_that_ignores_the_signal_is_killed_in_time(launch: Launch) -> No
 
     assert stack.process.wait(10) == 0
     assert 1.5 < time.monotonic() - began_s < 4
-    assert stack.left_behind() == []
+    stack.assert_ends(0)
 
 
 def test_a_second_signal_does_not_wait(launch: Launch) -> None:
-    """Whoever presses Ctrl-C twice is in a hurry."""
+    """A user who presses Ctrl-C twice is in a hurry."""
     stack = launch(proxy=[free_port(), "--ignore-term", "1"])
     stack.wait_announced()
 
@@ -217,7 +201,7 @@ def test_a_second_signal_does_not_wait(launch: Launch) -> None:
 
     assert stack.process.wait(10) == 0
     assert time.monotonic() - began_s < 1.5
-    assert stack.left_behind() == []
+    stack.assert_ends(0)
 
 
 def test_a_signal_while_the_zygote_imports_stops_too(launch: Launch) -> None:
@@ -227,8 +211,7 @@ def test_a_signal_while_the_zygote_imports_stops_too(launch: Launch) -> None:
 
     stack.process.send_signal(signal.SIGINT)
 
-    assert stack.process.wait(10) == 0
-    assert stack.left_behind() == []
+    stack.assert_ends(0)
 
 
 def test_nothing_survives_a_killed_launcher(launch: Launch) -> None:
@@ -245,20 +228,16 @@ def test_nothing_survives_a_killed_launcher(launch: Launch) -> None:
 def test_a_node_that_is_never_ready_ends_the_start(launch: Launch) -> None:
     """The time to start is kept, and the message says who was late and how to give it longer."""
     nodes = [["prefill-0", free_port(), "--status", "503"], ["decode-0", free_port()]]
-    stack = launch(nodes=nodes, start_timeout_s=1.5)
+    said = launch(nodes=nodes, start_timeout_s=1.5).assert_ends(1)
 
-    assert stack.process.wait(15) == 1
-    assert "FAILED prefill-0, proxy not ready after 1.5 s; give it longer with --start-timeout-s" in stack.said()
-    assert stack.left_behind() == []
+    assert "FAILED prefill-0, proxy not ready after 1.5 s; give it longer with --start-timeout-s" in said
 
 
 def test_an_import_that_fails_is_told(launch: Launch) -> None:
     """A broken installation shows its own error, not a time-out."""
-    stack = launch(prepare="tests.unit.deploy.targets:fail_to_prepare")
+    said = launch(prepare="tests.unit.deploy.targets:fail_to_prepare").assert_ends(1)
 
-    assert stack.process.wait(15) == 1
-    assert "the import failed on purpose" in stack.said()
-    assert stack.left_behind() == []
+    assert "the import failed on purpose" in said
 
 
 @pytest.mark.parametrize(
@@ -277,7 +256,6 @@ def test_a_stack_is_ready_when_its_proxy_uses_every_node(readiness: str, used: b
 def test_a_proxy_that_uses_not_all_nodes_is_waited_for(launch: Launch) -> None:
     """It answers 200 all the while."""
     body = '{"ready": true, "nodes": [{"state": "unknown"}]}'
-    stack = launch(proxy=[free_port(), "--body", body], start_timeout_s=1.5)
+    said = launch(proxy=[free_port(), "--body", body], start_timeout_s=1.5).assert_ends(1)
 
-    assert stack.process.wait(20) == 1
-    assert "FAILED proxy not ready after 1.5 s" in stack.said()
+    assert "FAILED proxy not ready after 1.5 s" in said

@@ -17,8 +17,3 @@ from baton.deploy.own_url import own_url
 def test_what_listens_everywhere_is_asked_at_the_loopback_of_its_family(host: str, url: str) -> None:
     """A proxy on `::` takes IPv6 alone: 127.0.0.1 would refuse."""
     assert own_url(host, 9) == url
-
-
-def test_what_serves_tls_is_asked_over_tls() -> None:
-    """The same address, another scheme."""
-    assert own_url("::", 9, is_encrypted=True) == "https://[::1]:9"

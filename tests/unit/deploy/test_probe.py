@@ -1,16 +1,13 @@
 """How the launcher asks a process whether it is ready."""
 
-import http.server
 import socket
-import ssl
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from baton.deploy.launcher import is_ready
 from baton.deploy.stack import Listener, Member
 from tests.support.certificates import Authority
+from tests.unit.deploy.processes import answering
 
 
 def member(port: int, ready_path: str, *, is_encrypted: bool) -> Member:
@@ -21,35 +18,16 @@ def member(port: int, ready_path: str, *, is_encrypted: bool) -> Member:
     )
 
 
-class _Ready(http.server.BaseHTTPRequestHandler):
+class _Ready(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Be ready on one path."""
         self.send_response(200 if self.path == "/ready" else 503)
         self.end_headers()
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def encrypted(folder: Path) -> Iterator[int]:
-    """Serve over TLS, with a certificate that nobody has heard of."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*Authority(folder).sign("proxy"))
-    with http.server.HTTPServer(("127.0.0.1", 0), _Ready) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
-
 
 def test_a_proxy_behind_tls_can_be_asked(tmp_path: Path) -> None:
     """Whoever signed its certificate; its answer still counts."""
-    with encrypted(tmp_path) as port:
+    with answering(_Ready, Authority(tmp_path).sign("proxy")) as port:
         assert is_ready(member(port, "/ready", is_encrypted=True))
         assert not is_ready(member(port, "/other", is_encrypted=True))
 

@@ -62,17 +62,8 @@ def test_a_taken_port_is_named_with_the_flag_that_moves_it(capsys: pytest.Captur
 
 def test_free_ports_are_not_complained_about() -> None:
     """A port that was in use a moment ago does not count."""
-    ports = {name: free_port() for name in ("proxy", "prefill", "decode")}
-    config = load(
-        {
-            "proxy.port": ports["proxy"],
-            "serve.prefill_base_port": ports["prefill"],
-            "serve.decode_base_port": ports["decode"],
-            "prefill_node.control_port": free_port(),
-        },
-        {},
-        None,
-    ).config
+    names = ("proxy.port", "serve.prefill_base_port", "serve.decode_base_port", "prefill_node.control_port")
+    config = load({name: free_port() for name in names}, {}, None).config
 
     assert list(taken(plan(config, Surroundings(file=None, secret_file=Path("secret"))))) == []
 

@@ -106,10 +106,7 @@ def test_prefill_and_decode_never_share_a_core(
     cores: tuple[int, ...], prefill: int, decode: int, expected: list[tuple[int, ...]]
 ) -> None:
     """Each role has half of the cores; nodes of a role share them out, or share one where there are too few."""
-    stack = plan(
-        BatonConfig(serve=ServeConfig(prefill=prefill, decode=decode)),
-        replace(AROUND, cores=cores),
-    )
+    stack = plan(BatonConfig(serve=ServeConfig(prefill=prefill, decode=decode)), replace(AROUND, cores=cores))
 
     assert [node.cpus for node in stack.nodes] == expected
 
@@ -138,22 +135,9 @@ def test_the_nodes_ports_follow_the_proxys() -> None:
     stack = planned(proxy=ProxyConfig(port=9000), serve=ServeConfig(prefill=2, decode=2))
     given = planned(proxy=ProxyConfig(port=9000), serve=ServeConfig(prefill_base_port=8100, decode_base_port=8200))
 
-    assert [[listener.port for listener in node.listeners] for node in stack.nodes] == [
-        [9100, 10100],
-        [9101, 10101],
-        [9200],
-        [9201],
-    ]
+    ports = [[listener.port for listener in node.listeners] for node in stack.nodes]
+    assert ports == [[9100, 10100], [9101, 10101], [9200], [9201]]
     assert [node.listeners[0].port for node in given.nodes] == [8100, 8200]
-
-
-@pytest.mark.parametrize(
-    ("host", "url"),
-    [("127.0.0.1", "http://127.0.0.1:8100"), ("0.0.0.0", "http://127.0.0.1:8100"), ("::1", "http://[::1]:8100")],
-)
-def test_a_node_is_asked_where_it_listens(host: str, url: str) -> None:
-    """A node on all addresses is asked on loopback."""
-    assert member_of(planned(prefill_node=NodeConfig(host=host)), "prefill-0").url == url
 
 
 def planned(**sections: object) -> Stack:

@@ -1,14 +1,12 @@
 """What `baton serve` prints is run as printed, against a server that asks for the key and speaks TLS."""
 
-import http.server
 import json
 import os
-import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,12 +14,13 @@ import pytest
 
 from baton.deploy.welcome import KEY_VARIABLE, FirstRequest, trusted_ca, welcome
 from tests.support.certificates import Authority
+from tests.unit.deploy.processes import answering
 
 KEY = "a-key-of-this-test"
 MODEL = """it's a "model" """
 
 
-class _Server(http.server.BaseHTTPRequestHandler):
+class _Server(BaseHTTPRequestHandler):
     """Answers a completion of the right model, asked for with the right key."""
 
     needs_key: ClassVar[bool] = False
@@ -38,24 +37,11 @@ class _Server(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content if served else b"")
 
-    def log_message(self, *_: object) -> None: ...
-
 
 @contextmanager
 def _serving(*, needs_key: bool, certificate: tuple[Path, Path] | None) -> Iterator[str]:
-    handler = type("Handler", (_Server,), {"needs_key": needs_key})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*certificate)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join(30)
+    with answering(type("Handler", (_Server,), {"needs_key": needs_key}), certificate) as port:
+        yield f"{'https' if certificate else 'http'}://127.0.0.1:{port}"
 
 
 def _printed(text: str) -> tuple[str, str]:

@@ -1,8 +1,7 @@
 """What datasets of tests are made of."""
 
-from baton.loadtest.traffic.lengths import Lengths
 from baton.loadtest.traffic.made_up import Making
-from baton.loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.traffic.vocabulary import Lengths, Vocabulary
 
 
 def making(*, chat: bool = False, seed: int = 1, tokens: int = 20, output: int = 5, spread: float = 0.0) -> Making:

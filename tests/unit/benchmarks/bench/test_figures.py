@@ -4,8 +4,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.bench import report
-from benchmarks.bench.figures import BATON, Felts, first_tokens, streams
 from benchmarks.bench.interference import Felt
+from benchmarks.bench.report import BATON, Felts, first_tokens, streams
 from benchmarks.harness import ratio
 from benchmarks.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Cell, Measured, Sample
 

@@ -81,7 +81,7 @@ async def test_the_streams_are_broken_off_in_the_end() -> None:
 async def test_a_stream_that_ends_too_early_is_an_error() -> None:
     """There would be nothing left that could be disturbed."""
     with pytest.raises(MeasureError, match="ended too early"):
-        await interfere(Engine(stream_tokens=40), QUICK, prompts(1))
+        await interfere(Engine(stream_tokens=10), QUICK, prompts(1))
 
 
 async def test_a_stream_that_fails_at_once_is_named() -> None:

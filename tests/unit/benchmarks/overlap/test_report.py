@@ -1,7 +1,22 @@
 import json
+from typing import Any
 
-from benchmarks.overlap.figures import PLAIN, RAW, UPSTREAM, Cell, Figures, Measured, Sample, figures
-from benchmarks.overlap.report import HEADINGS, link_name, table, to_plain
+import pytest
+
+from benchmarks.overlap.figures import (
+    HEADINGS,
+    PLAIN,
+    RAW,
+    UPSTREAM,
+    Cell,
+    Figures,
+    Measured,
+    Sample,
+    figures,
+    link_name,
+    table,
+    to_plain,
+)
 
 
 def cell(*, noisy_rounds: int = 0, wire_bytes: int = 2000, commit: dict[str, float] | None = None) -> Figures:
@@ -48,25 +63,21 @@ def test_columns_are_as_many_as_headings() -> None:
     assert lines[0].split() == [word for heading in HEADINGS for word in heading.split()]
 
 
-def test_missing_bytes_are_shouted() -> None:
-    """Such a time means nothing."""
-    assert "MISSING" in row_of(table([cell(wire_bytes=10)]), "event")
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({"wire_bytes": 10}, "MISSING"),  # such a time means nothing
+        ({"noisy_rounds": 2}, "0.03 (2 noisy)"),  # others used the CPU
+        ({"commit": {"commit_bound_s": 0.009}}, "≤9.0"),  # exact only where P names COMMIT on the common clock
+        ({"commit": {"commit_bound_s": 0.009, "after_commit_s": 0.0065}}, " 6.5 "),
+    ],
+)
+def test_what_a_reader_must_know_of_a_figure_stands_beside_it(changes: dict[str, Any], shown: str) -> None:
+    """In the subject's own line; a round that was dropped is told below, with its reason."""
+    text = table([cell(**changes)])
 
-
-def test_noisy_rounds_stand_beside_the_figures() -> None:
-    """Whoever reads the figure must see that others used the CPU."""
-    assert "0.03 (2 noisy)" in row_of(table([cell(noisy_rounds=2)]), "event")
-
-
-def test_dropped_rounds_are_told_with_their_reason() -> None:
-    """A failure that vanished would look like a clean run."""
-    assert "dropped: event: answered 500 without a token" in table([cell()])
-
-
-def test_a_bound_is_shown_as_one() -> None:
-    """The time since COMMIT is exact only where P names it on the common clock."""
-    assert "≤9.0" in row_of(table([cell(commit={"commit_bound_s": 0.009})]), "event")
-    assert " 6.5 " in row_of(table([cell(commit={"commit_bound_s": 0.009, "after_commit_s": 0.0065})]), "event")
+    assert shown in row_of(text, "event")
+    assert "dropped: event: answered 500 without a token" in text
 
 
 def test_links_are_named_as_people_do() -> None:

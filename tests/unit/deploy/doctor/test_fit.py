@@ -6,17 +6,23 @@ import msgspec
 import pytest
 
 from baton.contracts.node_info import Fingerprint
+from baton.contracts.probe import UNLIMITED, RdmaDevice
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.fit import (
     DIFFERENCES,
+    MIN_OPEN_FILES,
     Known,
     control_addresses,
+    diagnose_machine,
     diagnose_node,
     diagnose_pair,
     diagnose_versions,
     token_bytes,
 )
 from tests.unit.deploy.doctor.known import FINGERPRINT, REGION, VERSIONS, decode, info, machine, prefill
+
+CARD = RdmaDevice(name="mlx5_0", active=True)
+UNPLUGGED = RdmaDevice(name="mlx5_0", active=False)
 
 
 def codes(findings: Iterable[Finding]) -> list[str]:
@@ -46,21 +52,15 @@ def test_a_difference_is_named_with_both_values(field: str) -> None:
     assert f"{getattr(FINGERPRINT, field)!r} on the prefill node, {other!r} on the decode node" in finding.what
 
 
-def test_regions_that_differ_alone_are_a_layout() -> None:
-    """What the connector would refuse although the fingerprints are the same."""
-    theirs = decode(regions=[msgspec.structs.replace(REGION, block_bytes=512)])
+@pytest.mark.parametrize(("change", "words"), [({"block_bytes": 512}, "1024"), ({"stride_bytes": 1}, "")])
+def test_regions_that_differ_alone_are_a_layout(change: dict[str, int], words: str) -> None:
+    """What the connector would refuse although the fingerprints are the same; and numbers that describe no buffer."""
+    theirs = decode(regions=[msgspec.structs.replace(REGION, **change)])
 
     (finding,) = diagnose_pair(prefill(), theirs)
 
     assert finding.code == "layout"
-    assert "1024" in finding.what
-
-
-def test_numbers_that_describe_no_buffer_are_a_layout_too() -> None:
-    """A node of another kind may say anything."""
-    theirs = decode(regions=[msgspec.structs.replace(REGION, stride_bytes=1)])
-
-    assert codes(diagnose_pair(prefill(), theirs)) == ["layout"]
+    assert words in finding.what
 
 
 @pytest.mark.parametrize("which", ["prefill", "decode", "both"])
@@ -155,3 +155,31 @@ def test_the_kv_of_a_token_is_that_of_a_block_divided() -> None:
     """Of all regions together; unknown before the cache is there."""
     assert token_bytes(info("prefill", regions=[REGION, REGION])) == 2 * 1024 / 128
     assert token_bytes(info("prefill", regions=[], fingerprint=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, []),
+        ({"open_files": MIN_OPEN_FILES}, []),
+        ({"open_files": MIN_OPEN_FILES - 1}, ["open-files"]),
+        ({"open_files": UNLIMITED}, []),
+        ({"locked_bytes": 65_536}, []),
+        ({"protocol": "rdma", "rdma_devices": [CARD]}, []),
+        ({"protocol": "rdma"}, ["rdma-device"]),
+        ({"protocol": "rdma", "rdma_devices": [UNPLUGGED]}, ["rdma-device"]),
+        ({"protocol": "rdma", "rdma_devices": [UNPLUGGED, CARD]}, []),
+        ({"protocol": "rdma", "rdma_devices": [CARD], "locked_bytes": 65_536}, ["locked-memory"]),
+    ],
+)
+def test_a_machine_is_judged_by_its_limits_and_cards(changes: dict[str, object], found: list[str]) -> None:
+    """Pinned memory and cards count where the transport is RDMA."""
+    assert codes(diagnose_machine(machine(**changes), "here")) == found
+
+
+@pytest.mark.parametrize(("kv_bytes", "found"), [(65_536, []), (65_537, ["locked-memory"]), (None, ["locked-memory"])])
+def test_as_much_memory_must_be_pinned_as_the_cache_has(kv_bytes: int | None, found: list[str]) -> None:
+    """Where that is not known yet, any limit is too low."""
+    limited = machine(protocol="rdma", rdma_devices=[CARD], locked_bytes=65_536)
+
+    assert codes(diagnose_machine(limited, "here", kv_bytes)) == found

@@ -3,9 +3,8 @@ from dataclasses import replace
 
 from baton.contracts.probe import Pushed
 from baton.deploy.doctor.catalogue import Finding
-from baton.deploy.doctor.examination import Examination
 from baton.deploy.doctor.links import Tried
-from baton.deploy.doctor.report import as_json, status, text
+from baton.deploy.doctor.report import Examination, as_json, status, text
 from tests.unit.deploy.doctor.known import VERSIONS, decode, machine, prefill
 
 WRONG = Finding(code="port", where="here", what="port 1 is taken")

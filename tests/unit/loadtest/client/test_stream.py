@@ -3,7 +3,7 @@ import json
 import pytest
 
 from baton.loadtest.client.stream import AnswerStream, error_words
-from baton.loadtest.measures.record import CUT, EMPTY, ERROR_EVENT, MALFORMED
+from baton.loadtest.measures.record import CUT, ERROR_EVENT
 from tests.support.fake_answers import Asked, events, stream, text_of
 
 COMPLETIONS = "/v1/completions"
@@ -62,12 +62,6 @@ def test_a_stream_without_its_end_is_cut() -> None:
     assert AnswerStream().verdict(complete=False) == CUT
 
 
-def test_an_end_without_a_token_is_empty() -> None:
-    """And so is no body at all."""
-    assert fed(b"data: [DONE]\n\n").verdict(complete=True) == EMPTY
-    assert AnswerStream().verdict(complete=True) == EMPTY
-
-
 @pytest.mark.parametrize("event", [{"error": {"message": "it died"}}, {"object": "error", "message": "it died"}])
 def test_an_error_event_is_an_error_whatever_follows(event: dict[str, object]) -> None:
     """Both of the shapes that servers have used."""
@@ -75,11 +69,6 @@ def test_an_error_event_is_an_error_whatever_follows(event: dict[str, object]) -
     got = fed(first, b"data: " + json.dumps(event).encode() + b"\n\n", *rest)
 
     assert (got.verdict(complete=True), got.detail) == (ERROR_EVENT, "it died")
-
-
-def test_what_is_no_json_is_malformed() -> None:
-    """It must not pass for a token."""
-    assert fed(b"data: oops\n\n", *events(COMPLETIONS, 1)).verdict(complete=True) == MALFORMED
 
 
 @pytest.mark.parametrize(

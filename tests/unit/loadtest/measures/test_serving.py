@@ -1,21 +1,16 @@
 import pytest
 
 from baton.loadtest.errors import UsageError
-from baton.loadtest.measures.goodput import parse_slos
 from baton.loadtest.measures.record import CUT, STATUS, TIMEOUT
 from baton.loadtest.measures.serving import by_second, serving
-from baton.loadtest.measures.shares import errors_by_kind, paths
+from baton.loadtest.measures.shares import errors_by_kind, parse_slos, paths
 from tests.unit.loadtest.records import failed, record
 
 
 def test_tpot_leaves_the_first_token_out() -> None:
     """(E2EL - TTFT) / (tokens - 1), whatever the number of events was."""
     assert record(ttft_s=1.0, gaps=(0.3, 0.3), output_tokens=7).tpot_s == pytest.approx(0.1)
-
-
-def test_one_token_has_no_tpot() -> None:
-    """There is no second token to wait for."""
-    assert record(gaps=()).tpot_s is None
+    assert record(gaps=()).tpot_s is None  # there is no second token to wait for
 
 
 def test_throughput_counts_completed_requests_alone() -> None:
@@ -35,11 +30,6 @@ def test_gaps_of_all_requests_are_one_sample() -> None:
     assert got.tpot.mean == pytest.approx(0.15)
 
 
-def test_without_slos_there_is_no_goodput() -> None:
-    """None, not 0."""
-    assert serving([record()], 1.0, {}).goodput_per_s is None
-
-
 def test_goodput_needs_every_slo() -> None:
     """One broken promise is enough; a limit itself is kept."""
     both = [record(ttft_s=0.5, gaps=(0.05,)), record(ttft_s=0.6, gaps=(0.05,)), record(ttft_s=0.5, gaps=(0.06,))]
@@ -47,11 +37,8 @@ def test_goodput_needs_every_slo() -> None:
     got = serving(both, 1.0, parse_slos(["ttft:500", "tpot:51"]))
 
     assert (got.good, got.goodput_per_s) == (1, 1.0)
-
-
-def test_a_failed_request_is_never_good() -> None:
-    """It has no times to be late with."""
-    assert serving([failed(CUT)], 1.0, {"ttft": 1000.0}).good == 0
+    assert serving([failed(CUT)], 1.0, {"ttft": 1000.0}).good == 0  # it has no times to be late with
+    assert serving([record()], 1.0, {}).goodput_per_s is None  # no SLOs: not 0
 
 
 @pytest.mark.parametrize("word", ["ttft", "ttft:", "ttft:-1", "itl:50", "ttft:nan", ":5"])
@@ -70,13 +57,7 @@ def test_the_busiest_second_counts_tokens_and_requests() -> None:
 
 def test_errors_are_counted_by_kind_and_statuses_by_number() -> None:
     """Completed requests are none of them."""
-    records = [
-        failed(CUT),
-        failed(STATUS, status=503),
-        failed(STATUS, status=400),
-        failed(STATUS, status=503),
-        record(),
-    ]
+    records = [failed(CUT), record(), *(failed(STATUS, status=status) for status in (503, 400, 503))]
 
     assert list(errors_by_kind(records).items()) == [("status 400", 1), ("status 503", 2), ("cut", 1)]
 

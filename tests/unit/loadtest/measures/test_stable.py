@@ -10,32 +10,20 @@ def lasting(started_s: float, ended_s: float) -> Record:
     return record(started_s, ended_s - started_s, ())
 
 
-def test_the_stage_runs_from_the_maximum_to_its_end() -> None:
-    """Two ramp up, a third reaches the maximum, the first to end leaves it."""
-    got = find_stage([lasting(0, 10), lasting(1, 9), lasting(2, 8)])
-
-    assert got == (2, 8, 3)
-
-
-def test_a_worker_that_takes_its_next_request_leaves_nothing() -> None:
-    """A closed loop's dip of a moment is no end; the last one is."""
-    got = find_stage([lasting(0, 1.0), lasting(0, 2.0), lasting(1.001, 3.0), lasting(2.001, 5.0)])
-
-    assert got == (0, 3.0, 2)
-
-
-def test_a_longer_dip_is_the_end() -> None:
-    """It first left it then, though it came back."""
-    got = find_stage([lasting(0, 4.0), lasting(0, 1.0), lasting(1.2, 4.0)])
-
-    assert got == (0, 1.0, 2)
-
-
-def test_an_earlier_dip_below_the_maximum_is_before_the_stage() -> None:
-    """The stage begins where the maximum is reached, not where it is neared."""
-    got = find_stage([lasting(0, 1), lasting(2, 6), lasting(3, 5)])
-
-    assert got == (3, 5, 2)
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([(0, 10), (1, 9), (2, 8)], (2, 8, 3)),  # from the third one's start to the first end
+        ([(0, 1.0), (0, 2.0), (1.001, 3.0), (2.001, 5.0)], (0, 3.0, 2)),  # a closed loop's dip of a moment is no end
+        ([(0, 4.0), (0, 1.0), (1.2, 4.0)], (0, 1.0, 2)),  # a longer one is, though the maximum comes again
+        ([(0, 1), (2, 6), (3, 5)], (3, 5, 2)),  # it begins where the maximum is reached, not where it is neared
+    ],
+)
+def test_the_stage_runs_from_the_maximum_to_its_end(
+    spans: list[tuple[float, float]], expected: tuple[float, float, int]
+) -> None:
+    """From when concurrency first is at its most until it first leaves that for longer than a worker's next request takes."""
+    assert find_stage([lasting(*span) for span in spans]) == expected
 
 
 def test_failed_requests_count_for_concurrency_alone() -> None:

@@ -71,75 +71,64 @@ def test_a_long_prompt_is_computed_in_chunks() -> None:
     assert ttfts(outcome) == [pytest.approx(3 * 0.1 + 250 * 0.001 + contexts * 1e-6 + 0.01)]
 
 
-def test_short_prompts_share_a_step() -> None:
-    """The first one does not wait; the three that come meanwhile are computed together, and end together."""
-    prefill = Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=100)
-    load = [demand(0.0, 30), demand(0.01, 30), demand(0.02, 30), demand(0.03, 30)]
-
-    ended = [record.ended_s for record in run(load, calibration(prefill=prefill)).records]
-
-    assert ended == [pytest.approx(at) for at in (0.11, 0.21, 0.21, 0.21)]
+LINK = Link(gbit_s=0.008, kv_bytes_per_token=500, layers=5)  # 100 tokens: 0.05 s
+SMALL_POOL = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=150)
 
 
-def test_each_prompt_of_a_step_has_its_price_once() -> None:
-    """However many steps it takes: the first step begins both, the second one ends the longer one."""
-    prefill = Prefill(step_s=0.1, token_s=0.0, prompt_s=0.01, max_num_batched_tokens=100)
-    load = [demand(tokens=50), demand(tokens=80)]
+@pytest.mark.parametrize(
+    ("load", "nodes", "ended_s"),
+    [
+        pytest.param(
+            [demand(0.0, 30), demand(0.01, 30), demand(0.02, 30), demand(0.03, 30)],
+            {},
+            [0.11, 0.21, 0.21, 0.21],
+            id="short prompts that come during a step share the next one",
+        ),
+        pytest.param(
+            [demand(tokens=50), demand(tokens=80)],
+            {"prefill": Prefill(step_s=0.1, token_s=0.0, prompt_s=0.01, max_num_batched_tokens=100)},
+            [0.13, 0.23],
+            id="each prompt has its price once, however many steps it takes",
+        ),
+        pytest.param(
+            [demand(0.0, 150), demand(0.0, 50)],
+            {},
+            [0.21, 0.21],
+            id="a chunk of one prompt leaves the rest of the step to the next one",
+        ),
+        pytest.param(
+            [demand(0.0, 10, 10)] * 3,
+            {"decode": Decode(step_s=0.01, sequence_s=0.0, max_num_seqs=2)},
+            [0.2, 0.2, 0.3],
+            id="no more sequences are decoded than allowed",
+        ),
+        pytest.param(
+            [demand()] * 3,
+            {"prefill": Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=1000, kv_tokens=250)},
+            [0.11, 0.11, 0.21],
+            id="a prompt waits for room on the prefill node until KV has left it",
+        ),
+        pytest.param(
+            [demand(output=40)] * 2,
+            {"decode": SMALL_POOL},
+            [0.5, 0.9],
+            id="KV stays on the prefill node until an answer has ended on the decode node",
+        ),
+        pytest.param(
+            [demand(output=40)] * 2,
+            {"decode": SMALL_POOL, "link": LINK},
+            [0.51, 0.51 + 0.05 + 0.4],
+            id="KV that waited for room is sent in full: nothing of its transfer is hidden",
+        ),
+    ],
+)
+def test_requests_end_when_what_they_wait_for_is_over(
+    load: list[Demand], nodes: dict[str, Any], ended_s: list[float]
+) -> None:
+    """Steps of 100 tokens and 0.1 s on P, of 10 ms on D, but for what is given."""
+    ended = sorted(record.ended_s for record in run(load, calibration(**nodes)).records)
 
-    ended = [record.ended_s for record in run(load, calibration(prefill=prefill)).records]
-
-    assert ended == [pytest.approx(0.13), pytest.approx(0.23)]
-
-
-def test_a_chunk_of_one_prompt_leaves_the_rest_of_the_step_to_the_next_one() -> None:
-    """150 + 50 tokens fill two steps of 100."""
-    load = [demand(0.0, 150), demand(0.0, 50)]
-
-    ended = [record.ended_s for record in run(load, calibration()).records]
-
-    assert ended == [pytest.approx(0.21), pytest.approx(0.21)]
-
-
-def test_a_decode_step_grows_with_sequences_and_context() -> None:
-    """Two sequences that are decoded together from beginning to end."""
-    decode = Decode(step_s=0.01, sequence_s=0.002, context_token_s=1e-5)
-    load = [demand(0.0, 50, 11), demand(0.0, 50, 11)]
-
-    outcome = run(load, calibration(decode=decode))
-
-    steps = [0.01 + 2 * 0.002 + 1e-5 * 2 * (50 + at) for at in range(11)]
-    assert [record.tpot_s for record in outcome.records] == [pytest.approx(fmean(steps[1:]))] * 2
-
-
-def test_a_step_of_several_sequences_is_longer_than_one_of_a_single_one() -> None:
-    """Once for all of them, however many."""
-    decode = Decode(step_s=0.01, sequence_s=0.0, several_s=0.003)
-
-    for sequences, step_s in ((1, 0.01), (2, 0.013), (3, 0.013)):
-        outcome = run([demand(0.0, 30, 11)] * sequences, calibration(decode=decode))
-        assert [record.tpot_s for record in outcome.records] == [pytest.approx(step_s)] * sequences
-
-
-def test_a_sequence_joins_at_the_next_step_and_makes_it_longer() -> None:
-    """The first one has five steps to itself and two with the second one, whose first token waits for a step's end."""
-    decode = Decode(step_s=0.01, sequence_s=0.01)
-    load = [demand(0.0, 100, 7), demand(0.0, 100, 1)]
-
-    first, second = run(load, calibration(decode=decode)).records
-
-    assert first.ended_s == pytest.approx(0.1 + 5 * 0.02 + 0.03 + 0.02)
-    assert second.ended_s == pytest.approx(0.2 + 0.03)
-
-
-def test_a_sequence_that_comes_inside_a_step_waits_for_its_end() -> None:
-    """P ends in the middle of D's sixth step."""
-    load = [demand(0.0, 100, 20), demand(0.055, 100, 1)]
-    prefill = Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=100)
-
-    first, second = run(load, calibration(prefill=prefill), prefill=2).records
-
-    assert second.ended_s == pytest.approx(0.1 + 6 * 0.01 + 0.01)
-    assert first.ended_s == pytest.approx(0.1 + 20 * 0.01)
+    assert ended == pytest.approx(ended_s)
 
 
 def test_an_arrival_delays_the_next_step() -> None:
@@ -151,16 +140,6 @@ def test_an_arrival_delays_the_next_step() -> None:
 
     assert first.latency_s == pytest.approx(0.1 + 30 * 0.01 + 0.004)
     assert second.ended_s == pytest.approx(0.264 + 0.01)
-
-
-def test_no_more_sequences_are_decoded_than_allowed() -> None:
-    """The third one waits until one ends."""
-    decode = Decode(step_s=0.01, sequence_s=0.0, max_num_seqs=2)
-    load = [demand(0.0, 10, 10)] * 3
-
-    ended = sorted(record.ended_s for record in run(load, calibration(decode=decode)).records)
-
-    assert ended == [pytest.approx(at) for at in (0.2, 0.2, 0.3)]
 
 
 def test_every_request_ends_once_with_its_tokens() -> None:
@@ -228,34 +207,6 @@ def test_two_transfers_into_one_node_share_its_link() -> None:
 
     assert max(ttfts(one)) == pytest.approx(0.33)
     assert max(ttfts(shared)) == pytest.approx(0.63)
-
-
-def test_a_prompt_waits_for_room_on_the_prefill_node() -> None:
-    """Two fit; the third one begins when KV of the first two has left."""
-    prefill = Prefill(step_s=0.1, token_s=0.0, max_num_batched_tokens=1000, kv_tokens=250)
-
-    ended = [record.ended_s for record in run([demand()] * 3, calibration(prefill=prefill)).records]
-
-    assert ended == [pytest.approx(at) for at in (0.11, 0.11, 0.21)]
-
-
-def test_a_prompt_waits_for_room_on_the_decode_node() -> None:
-    """Its KV stays on the prefill node until an answer has ended there."""
-    decode = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=150)
-
-    ended = [record.ended_s for record in run([demand(output=40)] * 2, calibration(decode=decode)).records]
-
-    assert ended == [pytest.approx(0.5), pytest.approx(0.9)]
-
-
-def test_kv_that_waited_for_room_is_sent_in_full() -> None:
-    """Nothing of its transfer was hidden."""
-    decode = Decode(step_s=0.01, sequence_s=0.0, kv_tokens=150)
-    link = Link(gbit_s=0.008, kv_bytes_per_token=500, layers=5)
-
-    ended = [record.ended_s for record in run([demand(output=40)] * 2, calibration(decode=decode, link=link)).records]
-
-    assert ended == [pytest.approx(0.51), pytest.approx(0.51 + 0.05 + 0.4)]
 
 
 def test_pools_are_never_overfull(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,14 +20,9 @@ NOTHING_DONE = result(stage([failed(TIMEOUT)]))
 
 
 @pytest.mark.parametrize("taken", [SINGLE, SWEEP, NOTHING_DONE])
-def test_the_page_is_well_formed_and_needs_nothing_else(taken: Result) -> None:
-    """No script, no style sheet, no picture, no font from anywhere."""
+def test_the_page_and_its_pictures_are_sound_and_need_nothing_else(taken: Result) -> None:
+    """No script, style sheet, picture or font from anywhere; names and descriptions for screen readers."""
     assert_needs_nothing_else(html_report(taken))
-
-
-@pytest.mark.parametrize("taken", [SINGLE, SWEEP, NOTHING_DONE])
-def test_every_picture_is_sound_and_has_a_name_and_a_description(taken: Result) -> None:
-    """Screen readers read those; ids are unique on the page."""
     assert_pictures_are_sound(html_report(taken))
 
 
@@ -62,11 +57,6 @@ def test_tables_stand_beside_plots() -> None:
     assert "Time to First Token, TTFT (ms)" in page.text
     assert sum(tag == "table" for tag, _ in page.tags) == sum(tag == "caption" for tag, _ in page.tags)
     assert {attrs.get("scope") for tag, attrs in page.tags if tag == "th"} == {"row", "col"}
-
-
-def test_light_and_dark_are_both_there() -> None:
-    """As the reader's system asks."""
-    assert "prefers-color-scheme: dark" in html_report(SINGLE)
 
 
 def test_a_distribution_runs_from_the_least_to_the_most() -> None:

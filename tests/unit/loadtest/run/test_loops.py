@@ -41,13 +41,8 @@ class FakeExchange:
         finally:
             self.open -= 1
         error = CUT if index in self.fails else ""
-        more: dict[str, Any] = {
-            "due_s": timing.due_s,
-            "queued_s": timing.queued_s,
-            "turn": ask.turn,
-            "conversation": ask.conversation,
-        }
-        return Answered(record(began_s, index=index, error=error, **more), f"answer {index}")
+        said: dict[str, Any] = {"index": index, "error": error, "turn": ask.turn, "conversation": ask.conversation}
+        return Answered(record(began_s, due_s=timing.due_s, queued_s=timing.queued_s, **said), f"answer {index}")
 
 
 async def run(exchange: FakeExchange, load: Load, source: Source | None = None, **limits: Any) -> Taken:

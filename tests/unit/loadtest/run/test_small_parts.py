@@ -7,24 +7,27 @@ import pytest
 
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import TIMEOUT
-from baton.loadtest.measures.saturation import saturation
-from baton.loadtest.run.descriptors import raise_limit
+from baton.loadtest.result import ClientCost
+from baton.loadtest.run.beside import CostMeter, line
+from baton.loadtest.run.environment import raise_limit
 from baton.loadtest.run.loops import Limits, Taken
-from baton.loadtest.run.own_cost import CostMeter
-from baton.loadtest.run.progress import line
 from tests.unit.loadtest.records import failed, record
 
 
 def test_a_busy_client_is_called_saturated() -> None:
     """One event loop can use one core."""
-    assert "used 90% of a core" in saturation(9.0, 10.0, 0.0)
-    assert "came 30 ms or more" in saturation(1.0, 10.0, 0.03)
-    assert saturation(1.0, 10.0, 0.001) == saturation(0.0, 0.0, 0.0) == ""
+
+    def warning(cpu_s: float, wall_s: float, lag_p99_s: float) -> str:
+        return ClientCost(cpu_s=cpu_s, wall_s=wall_s, lag_median_s=0, lag_p99_s=lag_p99_s, lag_max_s=0).warning()
+
+    assert "used 90% of a core" in warning(9.0, 10.0, 0.0)
+    assert "came 30 ms or more" in warning(1.0, 10.0, 0.03)
+    assert warning(1.0, 10.0, 0.001) == warning(0.0, 0.0, 0.0) == ""
 
 
 async def test_a_blocked_loop_shows_as_lag() -> None:
     """A fifth of a second in which nobody could be served, some of which is CPU time."""
-    async with CostMeter() as meter:
+    async with CostMeter().measuring() as meter:
         await asyncio.sleep(0)
         until = time.perf_counter() + 0.2
         while time.perf_counter() < until:

@@ -1,8 +1,7 @@
 import json
 from typing import Any
 
-from baton.loadtest.traffic.body import Form
-from baton.loadtest.traffic.script import Ask
+from baton.loadtest.traffic.script import Ask, Form
 
 
 def body(form: Form, **ask: Any) -> dict[str, Any]:

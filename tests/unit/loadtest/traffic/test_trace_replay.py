@@ -2,8 +2,15 @@ from typing import Any
 
 import pytest
 
-from baton.loadtest.trace import CONVERSATION, TracedRequest, read_trace
-from baton.loadtest.traffic.trace_replay import Scale, TraceReplay, output_tokens, pieces
+from baton.loadtest.traffic.trace_replay import (
+    CONVERSATION,
+    Scale,
+    TracedRequest,
+    TraceReplay,
+    output_tokens,
+    pieces,
+    read_trace,
+)
 from tests.unit.loadtest.making import making
 
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from baton.loadtest.trace import BLOCK_TOKENS, TracedRequest
+from baton.loadtest.traffic.trace_replay import BLOCK_TOKENS, TracedRequest
 from baton.proxy.nodes.node import Node
 from baton.proxy.routing.candidates import Candidates
 from baton.proxy.routing.policies import Policy, Work

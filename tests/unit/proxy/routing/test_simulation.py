@@ -2,7 +2,7 @@
 
 import pytest
 
-from baton.loadtest.trace import CONVERSATION, read_trace
+from baton.loadtest.traffic.trace_replay import CONVERSATION, read_trace
 from baton.proxy.routing.policies import LeastLoad, PrefixAffinity, RoundRobin
 from tests.unit.proxy.routing.simulation import simulate
 

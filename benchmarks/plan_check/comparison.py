@@ -1,15 +1,75 @@
-"""The comparison as Markdown and as JSON. Pure."""
+"""Simulated beside measured: compared, and told as Markdown and as JSON. Pure."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 import msgspec
 
+from baton.loadtest.measures.record import Record
 from baton.loadtest.plan.calibration import Calibration
+from baton.loadtest.plan.simulate import Outcome, Shape
 from baton.loadtest.plan.tables import calibration_table
 from baton.loadtest.report.markdown import table_markdown
 from baton.loadtest.report.tables import Table
-from benchmarks.plan_check.figures import ALLOWED, Comparison
+
+ALLOWED = 0.15  # deviation from the median of the runs
+
+
+class Means(NamedTuple):
+    """Mean times of one run, in s."""
+
+    ttft_s: float
+    tpot_s: float
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> "Means":
+        return cls(
+            fmean(record.ttft_s for record in records if record.ttft_s is not None),
+            fmean(tpot_s for record in records if (tpot_s := record.tpot_s) is not None),
+        )
+
+
+class Noise(NamedTuple):
+    """What else took the CPU while a shape was measured; the most of all runs."""
+
+    other_cores: float  # that other processes used
+    client_late_s: float  # P99 of the client's event loop
+    stolen_cores: float = 0.0  # that the host took, rounds of calibration included
+    repeated: int = 0  # runs and rounds that it disturbed
+
+
+class Comparison(NamedTuple):
+    """One shape."""
+
+    shape: Shape
+    simulated: Means
+    runs: tuple[Means, ...]
+    prefill_busy: float  # simulated
+    decode_busy: float
+    noise: Noise
+
+    @property
+    def measured(self) -> Means:
+        """The median over the runs of each mean."""
+        return Means(median(run.ttft_s for run in self.runs), median(run.tpot_s for run in self.runs))
+
+    @property
+    def deviation(self) -> tuple[float, float]:
+        """By how much the simulation is off, of TTFT and of TPOT; above 0: it is too slow."""
+        measured = self.measured
+        return self.simulated.ttft_s / measured.ttft_s - 1, self.simulated.tpot_s / measured.tpot_s - 1
+
+    @property
+    def right(self) -> bool:
+        """Whether both are within what is allowed."""
+        return all(abs(off) <= ALLOWED for off in self.deviation)
+
+
+def compare(shape: Shape, simulated: Outcome, runs: Sequence[Sequence[Record]], noise: Noise) -> Comparison:
+    """Compare the runs of one shape with its simulation."""
+    means = tuple(map(Means.of, runs))
+    return Comparison(shape, Means.of(simulated.records), means, simulated.prefill_busy, simulated.decode_busy, noise)
 
 
 def markdown(found: Sequence[Comparison], calibrations: Sequence[Calibration], about: Mapping[str, Any]) -> str:
@@ -41,21 +101,14 @@ def comparison_table(found: Sequence[Comparison]) -> Table:
                     f"{runs[0]:.1f} to {runs[-1]:.1f}",
                     f"{one.deviation[at]:+.1%}",
                     f"{one.prefill_busy if at == 0 else one.decode_busy:.0%}",
-                    f"{one.other_cores:.2f}",
-                    f"{one.stolen_cores:.2f}",
-                    str(one.repeated),
+                    f"{one.noise.other_cores:.2f}",
+                    f"{one.noise.stolen_cores:.2f}",
+                    str(one.noise.repeated),
                 )
             )
     headings = (
-        "",
-        "simulated",
-        "median of the runs",
-        "the runs",
-        "deviation",
-        "P (TTFT) or D (TPOT) busy, simulated",
-        "cores others used, at most",
-        "cores the host took, at most",
-        "repeated for that",
+        *("", "simulated", "median of the runs", "the runs", "deviation", "P (TTFT) or D (TPOT) busy, simulated"),
+        *("cores others used, at most", "cores the host took, at most", "repeated for that"),
     )
     right = sum(one.right for one in found)
     note = f"{right} of {len(found)} shapes within {ALLOWED:.0%}, in both."
@@ -75,10 +128,7 @@ def as_plain(
             "deviation": dict(zip(("ttft", "tpot"), one.deviation, strict=True)),
             "prefill_busy": one.prefill_busy,
             "decode_busy": one.decode_busy,
-            "other_cores": one.other_cores,
-            "client_late_s": one.client_late_s,
-            "stolen_cores": one.stolen_cores,
-            "repeated": one.repeated,
+            **one.noise._asdict(),
         }
         for one in found
     ]
