@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
+from baton.contracts.http import TOKEN_COMMENT
 from baton.loadtest.errors import UsageError
 from baton.loadtest.mock_engine.rules import Asked
 from baton.loadtest.mock_engine.settings import MODEL
@@ -69,6 +70,14 @@ def chunks(*, chat: bool, prompt_ids: int | None, usage: tuple[int, int] | None,
         last=_chunk(last + tail) + END_OF_CHUNKS,
         only=_chunk(only + tail) + END_OF_CHUNKS,
     )
+
+
+@lru_cache(maxsize=64)
+def prefill_part(*, chat: bool, prompt_ids: int | None, event_bytes: int) -> Chunks:
+    """Return the pieces of a prefill node's part of a stream: its token, named for the proxy, and an end of its own."""
+    first = _chunk(TOKEN_COMMENT + b"%d\n\n" % TOKEN_ID + _opening(chat, prompt_ids, None, event_bytes))
+    last = _chunk(_event(chat, prompt_ids is not None, "abort", 0) + DONE) + END_OF_CHUNKS
+    return Chunks(first=first, middle=b"", last=last, only=last)
 
 
 def _last_events(chat: bool, usage: tuple[int, int] | None) -> bytes:

@@ -7,7 +7,7 @@ take that for disaggregated serving.
 import secrets
 from typing import Any, Final, Protocol
 
-from baton.contracts.kv_transfer import FIELD, TransferParamsError, verify
+from baton.contracts.kv_transfer import FIELD, KEY, TransferParamsError, verify
 from baton.contracts.node_info import Fingerprint, NodeInfo
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.rules import Asked, RefusedError
@@ -47,6 +47,7 @@ def describe(role: Role, port: int) -> NodeInfo:
         num_blocks=0,
         layer_sync="event",
         versions={"baton": "mock"},
+        first_tokens="mock",
     )
 
 
@@ -76,7 +77,7 @@ class Baton:
             if name.startswith(_NEVER_TO_A_NODE):
                 raise RefusedError(400, f"header {name} must not reach a node")
         if self._role == "prefill":
-            if wrong := wrong_in_prefill_leg(asked.body):
+            if not relays(asked) and (wrong := wrong_in_prefill_leg(asked.body)):
                 raise RefusedError(400, f"a prefill leg must not be sent like this: {wrong}")
         elif FIELD not in asked.body:
             return False
@@ -84,7 +85,7 @@ class Baton:
             params = verify(asked.body.get(FIELD), self._secret)
         except TransferParamsError as exc:
             raise RefusedError(400, str(exc)) from exc
-        if params.role != self._role or (self._role == "decode") != bool(params.peer):
+        if params.role != self._role or (self._role == "decode") != bool(params.peer or params.start):
             raise RefusedError(400, f"{FIELD} is for the other role")
         if params.transfer_id in self._used:
             raise RefusedError(400, "transfer id used twice")
@@ -94,6 +95,12 @@ class Baton:
     def told(self, asked: Asked, request_id: str) -> dict[str, Any] | None:  # noqa: ARG002
         """Say nothing: Baton's nodes talk to each other."""
         return None
+
+
+def relays(asked: Asked) -> bool:
+    """Whether a prefill leg's stream is the beginning of the client's."""
+    params = asked.body.get(FIELD)
+    return isinstance(params, dict) and params.get(KEY, {}).get("relay") is True and asked.stream
 
 
 class Vllm:

@@ -10,9 +10,9 @@ from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_bo
 from baton.contracts.kv_transfer import is_transfer_id
 from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
-from baton.loadtest.mock_engine.answers import chunks, generated, whole
+from baton.loadtest.mock_engine.answers import chunks, generated, prefill_part, whole
 from baton.loadtest.mock_engine.connection import Connection, Request
-from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm, describe
+from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm, describe, relays
 from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
 from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
 from baton.loadtest.mock_engine.stream import Stream, Whole
@@ -85,6 +85,9 @@ class MockEngine:
             prompt_ids = asked.prompt_tokens if asked.token_ids else None
             pieces = chunks(chat=asked.chat, prompt_ids=prompt_ids, usage=usage, event_bytes=settings.chunk_bytes)
             tokens, itl_s = asked.tokens, settings.itl_s
+            if relays(asked) and tokens > 1:
+                pieces = prefill_part(chat=asked.chat, prompt_ids=prompt_ids, event_bytes=settings.chunk_bytes)
+                tokens = 2  # the second is the end of its part
             answer = Stream(tracked, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
         else:
             told = self._dialect.told(asked, f"cmpl-{secrets.token_hex(16)}")
