@@ -93,8 +93,13 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     load: NodeLoad | None = None  # None: it does not say
     adapters: list[Adapter] | None = None  # among `served_models`; None: it does not say which of these are adapters
     routes: list[Word] | None = None  # paths that its server has; None: it does not say
-    # P samples the first token for D, D starts requests with it; a digest of what must be equal on both for that. Empty: it does neither.
+    # P samples the first token for D, D starts requests with it; a digest of what must be equal on both for that, behind
+    # `RELAYS_AND_STARTS` if it can do that too. Empty: it does neither.
     first_tokens: Word = ""
+
+
+# P ends a request after its first token while its stream goes on, D starts one with tokens that the client has, with or without a transfer.
+RELAYS_AND_STARTS = "2-"
 
 
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:

@@ -5,10 +5,12 @@ before that enters the batch, and a seeded generator makes the draws that were m
 tokens as they are, and its noise is a function of seed and position.
 """
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.v1.outputs import AsyncModelRunnerOutput, ModelRunnerOutput
@@ -17,6 +19,7 @@ from baton.kv_connector.connector import BatonConnector
 from baton.model_runner.rewindable_generator import RewindableGenerator
 from baton.model_runner.runner.attribute_patch import in_place_of
 
+_DECODE = 1  # any number, in place of none
 _CUDA_DRAW = 4  # what a draw adds to a generator's offset; `_bookkeeping_sync` of vLLM's V1 runner takes as much back
 
 
@@ -25,6 +28,15 @@ class StartTokens:
 
     model_runner: Any
     use_v2_model_runner: bool
+    vllm_config: Any
+
+    def compile_or_warm_up_model(self) -> Any:
+        """Warm up, after which vLLM sets the seed; a decode node must not draw for second tokens what prefill nodes draw for first ones."""
+        result = super().compile_or_warm_up_model()  # type: ignore[misc]
+        transfer, seed = self.vllm_config.kv_transfer_config, self.vllm_config.model_config.seed
+        if transfer is not None and transfer.is_kv_consumer and seed is not None:
+            reseed(seed, self.vllm_config.parallel_config.data_parallel_index)
+        return result
 
     def execute_model(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the model; on V1 its new requests begin with the tokens that they start with."""
@@ -59,6 +71,22 @@ class NotedOutput:
     def __getattr__(self, name: str) -> Any:
         """Everything else is the output's own."""
         return getattr(self._output, name)
+
+
+def reseed(seed: int, data_parallel_index: int) -> None:
+    """Seed what unseeded requests are sampled with: alike on all ranks of a decode engine, unlike on any other engine.
+
+    Args:
+        seed: the node's (`--seed`), by default the same on every node.
+        data_parallel_index: of the engine.
+
+    Source:
+        vLLM's `set_random_seed`, which tells the engines of one node apart.
+    """
+    drawn = int(np.random.SeedSequence((seed, data_parallel_index, _DECODE)).generate_state(1)[0])
+    random.seed(drawn)
+    np.random.seed(drawn)
+    torch.manual_seed(drawn)  # of all devices
 
 
 def advance(generator: torch.Generator, draws: int, vocab_size: int, *, fp64: bool = False) -> None:

@@ -5,12 +5,11 @@ from typing import TYPE_CHECKING
 
 from vllm import __version__
 
+from baton.contracts.node_info import RELAYS_AND_STARTS
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-# What nodes can do with each other's tokens. 2: P ends a request after its first token while its stream goes on, D starts one with tokens that
-# the client has, with or without a transfer. Without a prefix: the first token goes from P to D.
-ABILITY = "2-"
 _OF_MODEL = ("logits_processors", "logprobs_mode", "use_fp64_gumbel")
 _OF_ENGINE = ("structured_outputs_config", "reasoning_config", "watermark_config")
 
@@ -28,4 +27,4 @@ def sampling_digest(vllm_config: "VllmConfig") -> str:
     said = [__version__, sorted(model.get_diff_sampling_param().items())]
     said += [getattr(model, name, None) for name in _OF_MODEL]
     said += [getattr(vllm_config, name, None) for name in _OF_ENGINE]
-    return ABILITY + blake2b(repr(said).encode(), digest_size=8).hexdigest()
+    return RELAYS_AND_STARTS + blake2b(repr(said).encode(), digest_size=8).hexdigest()

@@ -8,7 +8,7 @@ import secrets
 from typing import Any, Final, Protocol
 
 from baton.contracts.kv_transfer import FIELD, KEY, TransferParamsError, verify
-from baton.contracts.node_info import Fingerprint, NodeInfo
+from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.rules import Asked, RefusedError
 from baton.loadtest.mock_engine.settings import MAX_MODEL_LEN_TOKENS, MODEL, Role
@@ -47,7 +47,7 @@ def describe(role: Role, port: int) -> NodeInfo:
         num_blocks=0,
         layer_sync="event",
         versions={"baton": "mock"},
-        first_tokens="mock",
+        first_tokens=f"{RELAYS_AND_STARTS}mock",
     )
 
 

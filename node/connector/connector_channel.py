@@ -247,7 +247,7 @@ class Outcomes:
             except TimeoutError:
                 return False
             finally:
-                del self._awaited[transfer_id]
+                self._awaited.pop(transfer_id, None)
         return transfer_id in self._reserved
 
     def _hear(self) -> None:

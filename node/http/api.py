@@ -123,7 +123,7 @@ class NodeApi:
             versions=self._versions,
             load=self._load(),
             routes=engine.routes,
-            first_tokens=known.first_tokens and f"{known.first_tokens}-{engine.frontend}",
+            first_tokens=known.first_tokens and f"{known.first_tokens}-{engine.frontend}-{engine.max_model_len_tokens}",
         )
 
     async def _answer_transfers(self, scope: Scope, send: Send) -> None:

@@ -18,12 +18,13 @@ def begin_stream(send: Send, transfer_id: str, outcomes: Outcomes, wait_s: float
 
     async def send_named(message: Message) -> None:
         nonlocal begun
-        if not begun and message["type"] == "http.response.body" and message.get("body"):
+        body = message.get("body", b"")
+        if not begun and body and not body.startswith(b":"):  # a comment keeps the connection open
             begun = True
             token = outcomes.take_token(transfer_id)
             if token is not None:
                 await outcomes.wait_until_reserved(transfer_id, wait_s)
-                message = {**message, "body": TOKEN_COMMENT + b"%d\n\n" % token + message["body"]}
+                message = {**message, "body": TOKEN_COMMENT + b"%d\n\n" % token + body}
         await send(message)
 
     return send_named

@@ -40,8 +40,6 @@ CUT: Final = "cut"  # the problem of a leg that nobody wanted any more, in its s
 # How long a prefill leg may outlive its request, so that a good answer on its way is not turned into an abort.
 PREFILL_GRACE_S: Final = 1.0
 
-CANNOT_START: Final = DecodeFailed(FailureKind.REFUSED, "it cannot go on from a first token")
-
 Outcome = DecodeOutcome | PrefillOutcome
 
 
@@ -129,7 +127,7 @@ class AttemptRunner:
 
     def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest) -> LegRequest:
         """Return the decode leg of a pair."""
-        params = _params(plan, request, "decode", plan.control_address, start=request.start)
+        params = _params(plan, request, "decode", plan.control_address)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
@@ -189,9 +187,6 @@ class Attempt:
         self._began_s = perf_counter()
         try:
             plan = self._plan
-            if self._request.start and not plan.decode.starts_with_tokens:
-                self._outcome = CANNOT_START
-                return self._outcome
             self._outcome = await (self._alone(plan) if isinstance(plan, LocalPlan) else self._pair(plan))
         except BaseException:
             self._shut(answered=False)
@@ -233,7 +228,7 @@ class Attempt:
 
     def _since_prefill_s(self, prefill: asyncio.Task[PrefillOutcome]) -> float:
         """Return how long ago the prefill node answered; 0 if it has not yet."""
-        if self._relay.began_s:
+        if self._relay.began_s and not self._request.start:
             return perf_counter() - self._relay.began_s
         if not prefill.done() or prefill.cancelled() or prefill.exception() is not None:
             return 0.0
@@ -269,7 +264,6 @@ def _params(
     peer: str,
     *,
     relays: bool = False,
-    start: tuple[int, ...] = (),
 ) -> TransferParams:
     return TransferParams(
         transfer_id=plan.transfer_id,
@@ -277,9 +271,8 @@ def _params(
         peer=peer,
         several=has_several_prompts(request.fields),
         grids=plan.grids,
-        first_token=plan.first_token and not request.start,
+        first_token=plan.first_token,
         relays=relays,
-        start=start,
     )
 
 

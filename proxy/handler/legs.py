@@ -97,7 +97,10 @@ async def run_prefill(
 
 async def _relay_prefill(answer: UpstreamResponse, relay: FirstTokenRelay) -> PrefillOutcome:
     while data := await answer.read_some():
-        await relay.take(answer, data)
+        try:
+            await relay.take(answer, data)
+        except (msgspec.DecodeError, ValueError, KeyError, TypeError):
+            return PrefillFailed(FailureKind.PROTOCOL, "its stream is not one of vLLM's")
     if relay.broken is not None:
         return PrefillFailed(relay.broken.how, relay.broken.message)
     if not relay.ended:

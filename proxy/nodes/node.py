@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION, Grid
-from baton.contracts.node_info import Fingerprint, NodeInfo, NodeLoad, compatible, differences
+from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo, NodeLoad, compatible, differences
 from baton.proxy.nodes.circuit_breaker import Breaker
 from baton.proxy.nodes.external_load import ExternalLoad
 from baton.proxy.nodes.latency_histogram import NodeTimes
@@ -162,7 +162,7 @@ class Node:
     @property
     def starts_with_tokens(self) -> bool:
         """Whether a request can start with tokens that its client has."""
-        return self.info is not None and bool(self.info.first_tokens)
+        return self.info is not None and self.info.first_tokens.startswith(RELAYS_AND_STARTS)
 
     def begin(self, prompt_bytes: int) -> Callable[..., None]:
         """Count one request as in flight until what is returned has been called, with whatever arguments."""

@@ -28,6 +28,7 @@ from baton.proxy.planning.reasons import (
     NO_PREFILL_SPEAKS,
     ONE_TOKEN,
     SHORT,
+    STARTED,
 )
 from baton.proxy.planning.retry_policy import History
 from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, generates_one, reason_for_local
@@ -95,15 +96,11 @@ class Planner:
         decode = self._usable_decode(request.model, history)
         if not decode:
             raise UnavailableError("no decode node is ready for this model")
+        if request.start:
+            return self._start(work, decode)
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
-            # Of other APIs the answer's form depends on parsers, which a prefill node may not have been given.
-            if request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields):
-                prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
-                if matching := _that_fit(prefill, decode):
-                    node = self._prefill_router.choose(work, matching)
-                    return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
-            return self._local_planner.first(work, decode, reason, nowhere_else=True)
+            return self._on_one_node(request, work, decode, history, reason)
         prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
         if makers := _that_can_answer(request, prefill, decode):
             maker = self._prefill_router.choose(work, makers)
@@ -143,8 +140,10 @@ class Planner:
             return self._after_decode(failed, failure, request, history, may_retry=may_retry)
         work = self._work(request)
         others = self._other_decode(request.model, history, failed.decode)
+        if request.start:
+            others = [node for node in others if node.starts_with_tokens]
         takers = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
-        if may_retry and isinstance(failure, PrefillFailed):
+        if may_retry and isinstance(failure, PrefillFailed) and not request.start:
             makers = self._usable_prefill(request.model, history, self._prefill_patience_s)
             if matching := _that_fit(takers, makers):
                 taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
@@ -152,6 +151,24 @@ class Planner:
         if self._refuses:
             raise failure.error()
         return self._local_planner.after(work, takers, others, failure)
+
+    def _on_one_node(
+        self, request: ClientRequest, work: Work, decode: Sequence[Node], history: History, reason: str
+    ) -> LocalPlan:
+        # Of other APIs the answer's form depends on parsers, which a prefill node may not have been given.
+        if request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields):
+            prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
+            if matching := _that_fit(prefill, decode):
+                node = self._prefill_router.choose(work, matching)
+                return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
+        return self._local_planner.first(work, decode, reason, nowhere_else=True)
+
+    def _start(self, work: Work, decode: Sequence[Node]) -> LocalPlan:
+        """Choose a node that goes on after the first token. It streams before it could have another node's KV, so it computes the prompt."""
+        starting = [node for node in decode if node.starts_with_tokens]
+        if self._refuses or not starting:
+            raise UnavailableError("no decode node may compute the prompt and go on from the first token")
+        return self._local_planner.first(work, starting, STARTED)
 
     def _after_decode(
         self, failed: Plan, failure: DecodeFailed, request: ClientRequest, history: History, *, may_retry: bool

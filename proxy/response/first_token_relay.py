@@ -46,11 +46,14 @@ class FirstTokenRelay:
 
     def begin(self, plan: DisaggregatedPlan) -> bool:
         """Return whether the prefill node's stream goes to the client."""
+        if self.has_begun or self._stream.went_on:
+            return False
+        self.began_s = 0.0
         why_not = self._stream.why_not_relayed
-        if not why_not and not plan.first_token:
+        if not why_not and not (plan.first_token and plan.decode.starts_with_tokens):
             why_not = "nodes"
         self._client.record.first_token = why_not or "late"  # until it is there
-        if why_not or self.has_begun or self._stream.went_on:
+        if why_not:
             return False
         self._stream.begin_prefill()
         return True

@@ -81,11 +81,12 @@ class PrefillPart:
             return b""
         if event.startswith(TOKEN_COMMENT):
             self.ids += (int(event.removeprefix(TOKEN_COMMENT)),)
+        if event.startswith(COMMENT):
             return b""
         passed = event if self._record is None else self._record.pass_on(event)
         if event.startswith(DONE):
             self.ended = self.is_whole = True
-        elif passed and not event.startswith(COMMENT):
+        elif passed:
             self.known.append(KnownEvent(parse(passed).body, len(parse(event).ids)))
         return passed
 
@@ -94,9 +95,18 @@ class FirstTokenSplicer:
     """Takes away from a decode node's stream what the client has from the prefill node."""
 
     def __init__(
-        self, known: Sequence[KnownEvent], inner: Callable[[bytes], bytes] | None, goes_on: Callable[[], None]
+        self,
+        known: Sequence[KnownEvent],
+        inner: Callable[[bytes], bytes] | None,
+        goes_on: Callable[[], None],
+        *,
+        ids: Sequence[int] = (),
     ) -> None:
-        """`inner`: what the rest passes through; `goes_on` is called once, before the first event that the client does not have."""
+        """`inner`: what the rest passes through; `goes_on` is called once, before the first event that the client does not have.
+
+        `ids` are those of the tokens in `known`, as far as the prefill node has named them.
+        """
+        self._ids = list(ids)
         self._known = list(reversed(known))
         self._inner = inner
         self._goes_on = goes_on
@@ -116,27 +126,35 @@ class FirstTokenSplicer:
 
         Raises:
             CannotFollowError: the answer is not the one that the client has part of.
+            StreamBrokenError: the node has failed before it added anything.
         """
         events = self._splitter.whole(data)
         if not events:
             return b""
         self._last = events[-1]
-        passed = b"".join(map(self._take, events) if self._known or self._theirs else events)
-        if not passed:
-            return b""
-        if not self.went_on:
-            self.went_on = True
-            self._goes_on()
-        return passed if self._inner is None else self._inner(passed)
+        if not self.went_on or self._theirs:
+            events = [left for event in events if (left := self._take(event))]
+            if not self.went_on and not all(event.startswith(COMMENT) for event in events):
+                self.went_on = True
+                self._goes_on()
+        passed = b"".join(events)
+        return passed if self._inner is None or not passed else self._inner(passed)
 
     def _take(self, event: bytes) -> bytes:
-        if not self._known or event.startswith((ERROR, COMMENT)):
+        if event.startswith(ERROR) and not self.went_on:
+            if broken := nodes_own_error(event):
+                raise broken  # the client has the first token and nothing more: another node can start with it
+            self._known.clear()
+        if not self._known or event.startswith(COMMENT):
             return event.replace(self._theirs, self._created, 1) if self._theirs else event
         if event.startswith(DONE):
             raise CannotFollowError(NotResumableReason.DIFFERS)
         body, known = parse(event).body, self._known.pop()
         theirs = _created(body)
         self._theirs = theirs if theirs != self._created else b""
+        said = [token for choice in body["choices"] for token in choice.get("token_ids") or ()][: known.tokens]
+        if said and said != self._ids[: len(said)]:
+            raise CannotFollowError(NotResumableReason.DIFFERS)
         if _without_ids(body) == _without_ids(known.body):
             return b""
         rest = _subtract_event(body, known)
@@ -156,6 +174,8 @@ def _subtract_event(body: dict[str, Any], known: KnownEvent) -> dict[str, Any] |
     if len(body["choices"]) != 1:
         raise CannotFollowError(NotResumableReason.DIFFERS)
     choice = _subtract(body["choices"][0], known.body["choices"][0])
+    if "prompt_token_ids" in choice:
+        choice["prompt_token_ids"] = None  # those stand in the first event alone
     if choice.get("token_ids"):
         choice["token_ids"] = choice["token_ids"][known.tokens :]
     said = choice.get("delta", choice)

@@ -74,7 +74,7 @@ class Stream:
     @property
     def can_start(self) -> bool:
         """Whether the client has the first token and nothing more, so that a node can start with it."""
-        return self.part is not None and bool(self.part.ids) and not self.went_on
+        return self.part is not None and bool(self.part.known and self.part.ids) and not self.went_on
 
     def begin_prefill(self) -> None:
         """A prefill node is asked whose stream the client gets up to the first token."""
@@ -93,14 +93,19 @@ class Stream:
 
     def begin_decode(self, record: GapRecord) -> None:
         """A decode node's stream begins."""
-        if self.part is None or self.went_on:
+        if self.part is not None:
+            self.part.close()
+        if self.went_on:
             return
-        self.part.close()
-        if self.part.known:
-            if self._record is not None:
-                self._record.restart()
-            inner = self._record.take if self._record is not None else None
-            self.passing = self._splicer = FirstTokenSplicer(self.part.known, inner, partial(self._went_on, record))
+        if self.part is None or not self.part.known:
+            self.went_on = True  # the client has nothing of a prefill node's
+            return
+        if self._record is not None:
+            self._record.restart()
+        inner = self._record.take if self._record is not None else None
+        self.passing = self._splicer = FirstTokenSplicer(
+            self.part.known, inner, partial(self._went_on, record), ids=self.part.ids
+        )
 
     def _went_on(self, record: GapRecord) -> None:
         self.went_on = True
@@ -115,6 +120,7 @@ class Stream:
         if self.can_start:
             self.restart()
             return None
+        self.went_on = True  # what is asked next goes on after all that the client has
         if isinstance(self.way, NotResumableReason):
             raise CannotFollowError(self.way)
         assert self._record is not None

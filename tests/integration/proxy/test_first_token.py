@@ -27,7 +27,7 @@ WAY = pytest.mark.parametrize("more", [RANDOM, GREEDY, SEEDED], ids=["random", "
 @asynccontextmanager
 async def relaying(**settings: Any) -> AsyncIterator[Cluster]:
     """Run nodes that sample alike."""
-    async with cluster(first_tokens="alike", probe_interval_s=30.0, **settings) as running:
+    async with cluster(first_tokens="2-alike", probe_interval_s=30.0, **settings) as running:
         yield running
 
 
@@ -214,7 +214,26 @@ async def test_what_is_not_relayed(kind: str, more: dict[str, Any], why: str) ->
 
 async def test_nodes_that_do_not_sample_alike() -> None:
     """Nothing is relayed of a prefill node whose token need not be the decode node's."""
-    async with cluster(first_tokens="alike", described={"first_tokens": "other"}) as running:
+    async with cluster(first_tokens="2-alike", described={"first_tokens": "2-other"}) as running:
         got = await ask(running, "chat", **RANDOM)
 
     assert got.content == whole("chat")
+
+
+@KIND
+@pytest.mark.parametrize("more", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+async def test_a_stream_that_a_decode_node_began_is_resumed_as_one(kind: str, more: dict[str, Any]) -> None:
+    """The prefill node is late, on the leg that goes on too: nothing of it is relayed into the middle of the stream."""
+    async with relaying(decode=2) as running:
+        running.prefill[0].first_token_delay_s = 0.2
+        for node in running.decode:
+            node.recomputes, node.token_delay_s = True, 0.01
+        running.decode[0].fault = "cut"
+        while not running.decode[0].seen:
+            got = await ask(running, kind, **more)
+        resumed = await metric(
+            running, f'baton_streams_resumed_total{{way="{"replay" if more is SEEDED else "token_ids"}"}}'
+        )
+
+    assert got.content == whole(kind)
+    assert resumed == 1

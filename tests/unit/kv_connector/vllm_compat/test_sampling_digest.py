@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
-from baton.kv_connector.vllm_compat.sampling_digest import ABILITY, sampling_digest
+from baton.contracts.node_info import RELAYS_AND_STARTS
+from baton.kv_connector.vllm_compat.sampling_digest import sampling_digest
 
 
 def config(**more: Any) -> Any:
@@ -14,6 +15,6 @@ def config(**more: Any) -> Any:
 
 def test_it_says_what_a_node_can_do_and_how_it_samples() -> None:
     """An earlier release would not know of streams that begin on the prefill node."""
-    assert sampling_digest(config()).startswith(ABILITY)
+    assert sampling_digest(config()).startswith(RELAYS_AND_STARTS)
     assert sampling_digest(config()) != sampling_digest(config(logprobs_mode="raw_logits"))
     assert sampling_digest(config(return_sampling_mask=True)) == ""

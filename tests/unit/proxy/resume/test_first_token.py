@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from baton.contracts.http import TOKEN_COMMENT
+from baton.proxy.errors import StreamBrokenError
 from baton.proxy.resume.continuation import CannotFollowError
 from baton.proxy.resume.first_token import FirstTokenSplicer, KnownEvent, PrefillPart
 from baton.proxy.resume.record import TokenRecord
@@ -40,7 +41,7 @@ def known(*events: bytes) -> list[KnownEvent]:
 
 def splice(has: list[KnownEvent], *data: bytes) -> bytes:
     """What the client gets of a decode node's stream."""
-    splicer = FirstTokenSplicer(has, None, lambda: None)
+    splicer = FirstTokenSplicer(has, None, lambda: None, ids=(1,))
     return b"".join(splicer.take(each) for each in data)
 
 
@@ -117,11 +118,37 @@ def test_a_stream_of_another_second() -> None:
     assert got == chat(content=' "created":101, ') + chat(content="c") + END
 
 
-def test_comments_and_errors_pass() -> None:
-    """A comment says nothing; an error is the node's own."""
-    comment, error = b": keep-alive\n\n", b'data: {"error":{"code":500}}\n\n'
+def test_comments_and_the_clients_own_errors_pass() -> None:
+    """Neither goes on with the answer."""
+    comment, error = b": keep-alive\n\n", b'data: {"error":{"code":400}}\n\n'
+    went_on: list[None] = []
+    splicer = FirstTokenSplicer(known(chat(content="a")), None, lambda: went_on.append(None))
 
-    assert splice(known(chat(content="a")), comment, error) == comment + error
+    assert splicer.take(comment) == comment
+    assert not went_on
+    assert splicer.take(error + END) == error + END
+
+
+def test_a_node_that_fails_before_it_adds_anything() -> None:
+    """Another one can start with the client's token."""
+    with pytest.raises(StreamBrokenError):
+        splice(known(chat(content="a")), b'data: {"error":{"code":500}}\n\n')
+
+
+def test_another_token_with_the_same_text() -> None:
+    """Ids tell what texts do not."""
+    first = event({"text": "", "token_ids": [1]})
+
+    with pytest.raises(CannotFollowError):
+        splice(known(first), event({"text": "", "token_ids": [2]}))
+
+
+def test_ids_of_the_prompt_are_told_once() -> None:
+    """Also where an event of two tokens is what is left of the first."""
+    first = event({"text": "a", "token_ids": [1], "prompt_token_ids": [7]})
+    merged = event({"text": "ab", "token_ids": [1, 2], "prompt_token_ids": [7]})
+
+    assert splice(known(first), merged) == event({"text": "b", "token_ids": [2], "prompt_token_ids": None})
 
 
 def part(*events: bytes, hides: bool = True) -> tuple[PrefillPart, bytes]:
