@@ -24,6 +24,7 @@ class Serving:
     ttft: Spread  # s, as all below
     tpot: Spread
     itl: Spread
+    second: Spread  # from the first token to the second
     e2el: Spread
     queue: Spread
 
@@ -64,6 +65,7 @@ def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, 
         ttft=spread(record.ttft_s for record in done if record.ttft_s is not None),
         tpot=spread(tpot for record in done if (tpot := record.tpot_s) is not None),
         itl=spread(gap for record in done for gap in record.itls_s),
+        second=spread(record.itls_s[0] for record in done if record.itls_s),
         e2el=spread(record.latency_s for record in done if record.latency_s is not None),
         queue=spread(record.queued_s for record in done),
     )

@@ -85,6 +85,8 @@ def other_tables(stage: StageResult, found: Figures) -> list[Table]:
     """Return what vLLM's table has not; those that there is something for."""
     total = found.serving.completed + found.serving.failed
     tables = [stable_table(found.stable)] if found.stable else []
+    if found.serving.second.n:
+        tables.append(_latency("gap", "First Token to Second", found.serving.second))
     if found.errors:
         rows = [
             (kind, str(n), f"{n / total:.1%}", found.example[kind.partition(" ")[0]])

@@ -229,6 +229,7 @@ async def test_a_stream_that_a_decode_node_began_is_resumed_as_one(kind: str, mo
         for node in running.decode:
             node.recomputes, node.token_delay_s = True, 0.01
         running.decode[0].fault = "cut"
+        got = await ask(running, kind, **more)
         while not running.decode[0].seen:
             got = await ask(running, kind, **more)
         resumed = await metric(
