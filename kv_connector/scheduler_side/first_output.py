@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 # The server must have sent the first token by then: of what it has not read yet vLLM makes one piece of its stream.
-END_AFTER_S: Final = 0.25
+END_AFTER_S: Final = 0.1
 _GOES_ON: Final = "baton_goes_on"  # an attribute of vLLM's `Request`
 
 Outputs = dict[int, EngineCoreOutputs]
