@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from baton.contracts.http import TOKEN_COMMENT
 from baton.proxy.errors import StreamBrokenError
 from baton.proxy.request.eligibility import has_several_prompts
-from baton.proxy.request.endpoints import CHAT, COMPLETIONS
+from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES
 from baton.proxy.request.fields import is_false, is_on, is_one, is_set
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.continuation import CannotFollowError
@@ -40,7 +40,7 @@ def why_not_relayed(request: ClientRequest) -> str:
     fields = request.fields
     if not is_on(fields, "stream"):
         return "whole"
-    if request.endpoint not in (CHAT, COMPLETIONS):
+    if request.endpoint not in (CHAT, COMPLETIONS, MESSAGES):
         return "endpoint"
     if (is_set(fields, "n") and not is_one(fields, "n")) or has_several_prompts(fields):
         return "several"
@@ -73,15 +73,16 @@ class PrefillPart:
     def _take(self, event: bytes) -> bytes:
         if self.ended:
             return b""
+        if event.startswith(TOKEN_COMMENT):
+            self.ids += (int(event.removeprefix(TOKEN_COMMENT)),)
+        return b"" if event.startswith(COMMENT) else self._pass_on(event)
+
+    def _pass_on(self, event: bytes) -> bytes:
         if event.startswith(ERROR):
             self.broken, self.ended = nodes_own_error(event), True
             return b""
         if _PART_ENDS in event:
             self.ended = True
-            return b""
-        if event.startswith(TOKEN_COMMENT):
-            self.ids += (int(event.removeprefix(TOKEN_COMMENT)),)
-        if event.startswith(COMMENT):
             return b""
         passed = event if self._record is None else self._record.pass_on(event)
         if event.startswith(DONE):
@@ -162,7 +163,7 @@ class FirstTokenSplicer:
 
 
 def _created(body: Mapping[str, Any]) -> bytes:
-    return b'"created":%d,' % body["created"]
+    return b'"created":%d,' % body["created"] if "created" in body else b""
 
 
 def _without_ids(body: Mapping[str, Any]) -> list[dict[str, Any]]:

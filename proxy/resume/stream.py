@@ -1,5 +1,6 @@
 """One request's answer over as many legs as it takes: what is asked of the next one, and what its bytes pass through."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import perf_counter
@@ -78,7 +79,7 @@ class Stream:
 
     def begin_prefill(self) -> None:
         """A prefill node is asked whose stream the client gets up to the first token."""
-        self.part = PrefillPart(self._record)
+        self.part = self._make_part()
 
     def take_prefill(self, data: bytes) -> bytes:
         """Return what the client gets of some bytes of a prefill node's."""
@@ -102,10 +103,14 @@ class Stream:
             return
         if self._record is not None:
             self._record.restart()
+        self.passing = self._splicer = self._make_splicer(self.part, partial(self._went_on, record))
+
+    def _make_part(self) -> PrefillPart:
+        return PrefillPart(self._record)
+
+    def _make_splicer(self, part: PrefillPart, goes_on: Callable[[], None]) -> FirstTokenSplicer:
         inner = self._record.take if self._record is not None else None
-        self.passing = self._splicer = FirstTokenSplicer(
-            self.part.known, inner, partial(self._went_on, record), ids=self.part.ids
-        )
+        return FirstTokenSplicer(part.known, inner, goes_on, ids=part.ids)
 
     def _went_on(self, record: GapRecord) -> None:
         self.went_on = True

@@ -269,8 +269,15 @@ MUTATIONS: Final = [
         ("many[len(value[key]) :]", "many"),
     ),
     *_of(
+        "proxy/resume/first_message_token.py",
+        f"{UNIT}/proxy/resume/test_first_message_token.py",
+        ("[len(said) :]", "[len(said) + 1 :]"),
+        (" and _SIGNATURE not in event", ""),
+    ),
+    *_of(
         "proxy/resume/stream.py",
-        "tests/integration/proxy/test_first_token.py",
+        f"{UNIT}/proxy/resume/test_stream.py tests/integration/proxy/test_first_token.py",
+        ("            self.went_on = True  # the client has nothing of a prefill node's\n", ""),
         ("            self.asked = replace(self.asked, start=self.part.ids)\n", "            pass\n"),
         ("        self.went_on = True\n", ""),
     ),

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tests.support.fake_answers import MODEL, PROMPT_IDS, text_of
+from baton.contracts.http import TOKEN_COMMENT
+from tests.support.fake_answers import FIRST_ID, MODEL, PROMPT_IDS, text_of
 
 MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 
@@ -12,6 +13,12 @@ MESSAGES, RESPONSES = "/v1/messages", "/v1/responses"
 def typed_stream(path: str, tokens: int) -> Iterator[bytes]:
     """Yield a stream of named events."""
     yield from (_messages(tokens) if path == MESSAGES else _responses(tokens))
+
+
+def typed_prefill_part() -> list[bytes]:
+    """Return what a prefill node streams of messages: up to its first token, and an end that looks like an answer's."""
+    first, *rest = list(_messages(1))
+    return [TOKEN_COMMENT + b"%d\n\n" % FIRST_ID + first, *rest]
 
 
 def typed_whole(path: str, tokens: int) -> bytes:

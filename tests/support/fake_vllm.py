@@ -23,7 +23,7 @@ from baton.loadtest.mock_engine.dialects import wrong_in_prefill_leg
 from tests.support.described import node_info
 from tests.support.fake_answers import FIRST_ID, MODEL, prefill_part, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
-from tests.support.fake_typed import MESSAGES, RESPONSES, typed_stream, typed_whole
+from tests.support.fake_typed import MESSAGES, RESPONSES, typed_prefill_part, typed_stream, typed_whole
 from tests.support.serve import Listening
 
 SECRET = ClusterSecret(b"a secret for tests only")
@@ -279,6 +279,8 @@ class FakeVllm:
         self._used.add(seen.params.transfer_id)
 
     def _parts(self, seen: Seen, *, streams: bool) -> list[bytes]:
+        if seen.path == MESSAGES and seen.params is not None and seen.params.relays:
+            return typed_prefill_part()
         if seen.path in (MESSAGES, RESPONSES):
             return list(typed_stream(seen.path, 3)) if streams else [typed_whole(seen.path, 3)]
         asked = understand(seen.path, seen.body, self.tokens, self.created, self.drift)

@@ -11,7 +11,8 @@ import pytest
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true
-from tests.support.fake_answers import FIRST_ID, events
+from tests.support.fake_answers import FIRST_ID, MODEL, events
+from tests.support.fake_typed import typed_stream
 from tests.support.fake_vllm import FakeVllm
 
 PATHS = {"completion": "/v1/completions", "chat": "/v1/chat/completions"}
@@ -238,3 +239,26 @@ async def test_a_stream_that_a_decode_node_began_is_resumed_as_one(kind: str, mo
 
     assert got.content == whole(kind)
     assert resumed == 1
+
+
+MESSAGE: dict[str, Any] = {"model": MODEL, "max_tokens": TOKENS, "stream": True, "messages": CHAT["messages"]}
+
+
+async def test_a_message_begins_with_the_prefill_nodes_token_too() -> None:
+    """The client has it while the decode node waits; a decode node that dies then is replaced by one that starts with it."""
+    async with relaying(decode=2) as running:
+        for node in running.decode:
+            node.may_answer.clear()
+        async with running.http.stream("POST", "/v1/messages", json=MESSAGE) as got:
+            rest, read = got.aiter_raw(), b""
+            async with asyncio.timeout(10):
+                while "wörd".encode() not in read:
+                    read += await anext(rest)
+            first = next(node for node in running.decode if node.seen)
+            await first.stop()
+            go_on(running)
+            read += await read_all(rest)
+        other = next(node for node in running.decode if node is not first)
+
+    assert read == b"".join(typed_stream("/v1/messages", 3))
+    assert leg(other).start == (FIRST_ID,)
