@@ -44,7 +44,7 @@ async def test_the_first_event_is_held_until_the_decode_node_has_room() -> None:
 
     named = begin_stream(send, "a", cast("Any", connector), 2.5)
     await named(HEAD)
-    held = asyncio.create_task(named(body(b"data: 1\n\n")))
+    held = asyncio.ensure_future(named(body(b"data: 1\n\n")))
     await asyncio.sleep(0.01)
     assert sent == [HEAD]
     connector.reserved.set()
