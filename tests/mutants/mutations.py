@@ -104,7 +104,10 @@ MUTATIONS: Final = [
         f"{UNIT}/kv_connector/test_scheduler_decode.py {UNIT}/kv_connector/test_scheduler_groups.py {UNIT}/kv_connector/test_scheduler_states.py {UNIT}/kv_connector/scheduler_side",
         ("(missing == 1 and not tracked.wants_first)", "missing == 1"),
         ("(missing == 1 and not tracked.wants_first)", "False"),
-        ("if params is None or request.skip_reading_prefix_cache:", "if params is None:"),
+        (
+            "if not params.peer or request.skip_reading_prefix_cache or not is_named(request):",
+            "if not params.peer or not is_named(request):",
+        ),
         (
             "if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:",
             "if len(peers) != params.grids.prefill.ranks:",
@@ -262,7 +265,7 @@ MUTATIONS: Final = [
         "proxy/resume/first_token.py",
         f"{UNIT}/proxy/resume/test_first_token.py tests/integration/proxy/test_first_token.py",
         ("            rest[name] = new[name][len(value) :]\n", "            rest[name] = new[name]\n"),
-        ('            choice["token_ids"] = choice["token_ids"][known.tokens :]\n', ""),
+        ('        choice["token_ids"] = choice["token_ids"][known.tokens :]\n', "        pass\n"),
         ('theirs if theirs != self._created else b""', 'b""'),
         ('        if self.ended:\n            return b""\n', ""),
         ("            self.ended = self.is_whole = True\n", "            self.ended = True\n"),
