@@ -8,7 +8,7 @@ little later, as of an abort.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -30,6 +30,7 @@ class _End(NamedTuple):
     due_at_s: float  # monotonic
     client: int  # the server process
     request_id: str
+    trace_headers: Mapping[str, str] | None  # without them vLLM would begin a trace of its own
 
 
 def end_after_first_token(request: "Request", sampled: Callable[[int], object]) -> None:
@@ -86,11 +87,16 @@ class FirstOutput:
             for output in those.outputs:
                 if output.request_id in request_ids:
                     output.finish_reason = None
-                    self._ends.append(_End(due_at_s, client, output.request_id))
+                    self._ends.append(_End(due_at_s, client, output.request_id, output.trace_headers))
 
     def _send_ends(self, outputs: Outputs) -> None:
         while self._ends and self._ends[0].due_at_s <= time.monotonic():
             end = self._ends.popleft()
-            told = EngineCoreOutput(request_id=end.request_id, new_token_ids=[], finish_reason=FinishReason.ABORT)
+            told = EngineCoreOutput(
+                request_id=end.request_id,
+                new_token_ids=[],
+                finish_reason=FinishReason.ABORT,
+                trace_headers=end.trace_headers,
+            )
             of_client = outputs.setdefault(end.client, EngineCoreOutputs())
             of_client.outputs = [*of_client.outputs, told]

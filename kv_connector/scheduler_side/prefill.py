@@ -205,10 +205,14 @@ class PrefillScheduler:
 
     def _relay(self, request: "Request", transfer_id: str) -> None:
         """Whatever becomes of its transfer: another node goes on after the first token."""
-        if self._sampling and self._outcomes is not None:
-            end_after_first_token(request, partial(self._outcomes.send_token, transfer_id))
+        if self._sampling:
+            end_after_first_token(request, partial(self._tell_token, transfer_id))
         else:
             self._refusals.count(Refused.RELAY, "this engine has no scheduler for it")
+
+    def _tell_token(self, transfer_id: str, token: int) -> None:
+        if self._outcomes is not None:
+            self._outcomes.send_token(transfer_id, token)
 
     def close(self) -> None:
         """Close the channel to the node."""

@@ -136,7 +136,12 @@ class StartTokens:
 
     def _end_with_error(self, request: "Request", outputs: Outputs) -> None:
         self.finish_requests(request.request_id, RequestStatus.FINISHED_ERROR)
-        told = EngineCoreOutput(request_id=request.request_id, new_token_ids=[], finish_reason=FinishReason.ERROR)
+        told = EngineCoreOutput(
+            request_id=request.request_id,
+            new_token_ids=[],
+            finish_reason=FinishReason.ERROR,
+            trace_headers=request.trace_headers,
+        )
         _add(outputs, {request.client_index: EngineCoreOutputs(outputs=[told])})
 
     def _has_room(self, request: "Request", tokens: Sequence[SampledToken]) -> bool:
