@@ -18,6 +18,7 @@ from baton.loadtest.mock_engine.rules import COMPLETIONS
 from baton.loadtest.mock_engine.settings import MODEL, Counts
 
 PROMPT: Final = "Why is the sky blue, and the sea as well"  # 40 bytes
+SHORT: Final = 2  # tokens of a short request: one token is a prefill node's alone
 TIMEOUT_S: Final = 60.0
 _EVENT: Final = b"data: "
 T = TypeVar("T")
@@ -68,20 +69,20 @@ class Load:
 
     async def short(self, requests: int, at_once: int) -> None:
         """Ask for one token, many times, so many at once."""
-        body, left = self._body(1), iter(range(requests))
+        body, left = self._body(SHORT), iter(range(requests))
 
         async def ask() -> None:
             for _ in left:
-                await self._ask(body, 1)
+                await self._ask(body, SHORT)
 
         await _all(*(ask() for _ in range(at_once)))
 
     async def one_at_a_time(self, requests: int) -> list[float]:
         """Ask for one token; return the times to it."""
-        body, times_s = self._body(1), []
+        body, times_s = self._body(SHORT), []
         for _ in range(requests):
             began_s = time.perf_counter()
-            times_s.append((await self._ask(body, 1)).first_s - began_s)
+            times_s.append((await self._ask(body, SHORT)).first_s - began_s)
         return times_s
 
     async def together(self, streams: int, tokens: int) -> Streamed:

@@ -25,7 +25,7 @@ from baton.loadtest.client.wire import WireError
 from baton.loadtest.errors import LoadtestError, RunError, UsageError
 from baton.loadtest.run.environment import environment, now
 from benchmarks import usage
-from benchmarks.proxy.load import Load, Taken
+from benchmarks.proxy.load import SHORT, Load, Taken
 from benchmarks.proxy.processes import Cores, collector
 from benchmarks.proxy.stage import Plan, Running, Stage, expect
 from benchmarks.proxy.subjects import OURS
@@ -84,7 +84,7 @@ async def run(given: argparse.Namespace, folder: Path) -> Found:
     ):
         load = Load(one.load.url, {}, timeout_s=given.timeout_s)
         try:
-            await load.together(min(WARM_UP, given.streams), 1)
+            await load.together(min(WARM_UP, given.streams), SHORT)
             return await _measure(given, one, load)
         finally:
             load.close()

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from baton.loadtest.errors import RunError
 from benchmarks import usage
 from benchmarks.proxy.figures import Sample
-from benchmarks.proxy.load import Load
+from benchmarks.proxy.load import SHORT, Load
 from benchmarks.proxy.processes import Cores, collector
 from benchmarks.proxy.stage import Plan, Running, Stage, expect
 from benchmarks.proxy.subjects import TRACED, Subject
@@ -74,7 +74,7 @@ async def _direct(plan: Plan, load: Load) -> tuple[float, float]:
 async def _sample(plan: Plan, one: Running, direct: tuple[float, float]) -> Sample:
     _, short_cpu_s = await _metered(one, one.load.short(plan.short_requests, plan.at_once), plan.short_requests)
     singles_s, _ = await _metered(one, one.load.one_at_a_time(plan.single_requests), plan.single_requests)
-    cold, _ = await _metered(one, one.load.together(plan.streams, 1), plan.streams)
+    cold, _ = await _metered(one, one.load.together(plan.streams, SHORT), plan.streams)
     starts, starts_cpu_s = await _metered(one, _again(one.load, plan), plan.streams * plan.starts)
     streamed, streams_cpu_s = await _metered(one, one.load.together(plan.streams, plan.tokens), plan.streams)
     return Sample(
@@ -96,7 +96,7 @@ async def _sample(plan: Plan, one: Running, direct: tuple[float, float]) -> Samp
 
 async def _again(load: Load, plan: Plan) -> list[float]:
     """Start streams of one token together, several times; return all times to the first token."""
-    return [time_s for _ in range(plan.starts) for time_s in (await load.together(plan.streams, 1)).first_tokens_s]
+    return [time_s for _ in range(plan.starts) for time_s in (await load.together(plan.streams, SHORT)).first_tokens_s]
 
 
 async def _metered(one: Running, load: Coroutine[Any, Any, T], requests: int) -> tuple[T, float]:

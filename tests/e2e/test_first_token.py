@@ -195,11 +195,9 @@ def test_the_client_has_its_first_token_while_the_decode_node_is_stopped(
 ) -> None:
     """No step and no byte of the decode node's stands before it; once that goes on, the stream is one server's."""
     body: dict[str, Any] = {"model": trio.model, "max_tokens": 12, "stream": True, **more}
-    prompt = choose_prompts(1)[0]
-    body |= (
-        {"prompt": prompt} if path.endswith("/v1/completions") else {"messages": [{"role": "user", "content": prompt}]}
-    )
-    wanted = texts(httpx.post(trio.plain.url + path, json=body, timeout=TIMEOUT_S).text)
+    prompt = "Who is Clara Voss, and what did the harbour master write?"
+    body |= {"prompt": prompt} if path == "/v1/completions" else {"messages": [{"role": "user", "content": prompt}]}
+    wanted = texts(httpx.post(trio.plain.url + path, json=body, timeout=TIMEOUT_S).raise_for_status().text)
     before = trio.proxy.metrics().get('baton_first_tokens_total{source="relayed"}', 0.0)
 
     first: list[str] = []
