@@ -215,15 +215,20 @@ class PrefillWorker:
         except ProtocolError as exc:
             self._refusals.count(exc.kind, exc)
             return
+        # A first token waits for either; the latter: the decode node needs nothing, or recomputes.
+        flow = message.body.transfer_id if isinstance(message.body, Reserve | Revoke) else ""
+        transfers = self._producer.transfers
         with self._lock:
             if not self._speakers.may_speak(peer, message.sender):
                 self._refusals.count(Refused.SECOND_SENDER)
                 return
+            is_ours = flow in transfers
             self._producer.receive(peer, message, time.monotonic())
+            is_ours = is_ours or flow in transfers
             self._flush()
         self._sender.wake()
-        if isinstance(message.body, Reserve | Revoke):  # the latter: it needs nothing, or recomputes
-            self._outcomes.send_reserved(transfer_id_of_flow(message.body.transfer_id))
+        if is_ours:
+            self._outcomes.send_reserved(transfer_id_of_flow(flow))
 
     def on_tick(self) -> None:
         """Time passes."""

@@ -299,7 +299,7 @@ MUTATIONS: Final = [
     *_of(
         "kv_connector/worker_side/prefill.py",
         "tests/integration/kv_connector/test_workers.py",
-        ("        if isinstance(message.body, Reserve | Revoke):", "        if isinstance(message.body, Revoke):"),
+        ("if isinstance(message.body, Reserve | Revoke) else", "if isinstance(message.body, Revoke) else"),
     ),
     *_of(
         "node/http/first_token.py",
