@@ -100,6 +100,9 @@ class PrefillWorker:
         bound = self._loop.listen(config.control_host, port, secret)
         self.address = f"tcp://{config.advertise_host}:{bound.rpartition(':')[2]}"
         self._outcomes = OutcomeSender(config.outcomes_path)
+        self._told: deque[str] = deque(
+            maxlen=64
+        )  # transfers whose reservation the node knows of: messages are repeated
         self._accounts = Accounts()
         self._timelines = Timelines()
         self._prompts: Sequence[Progress] = ()  # of the step under way
@@ -227,8 +230,10 @@ class PrefillWorker:
             is_ours = is_ours or flow in transfers
             self._flush()
         self._sender.wake()
-        if is_ours:
-            self._outcomes.send_reserved(transfer_id_of_flow(flow))
+        transfer_id = transfer_id_of_flow(flow)
+        if is_ours and transfer_id not in self._told:
+            self._told.append(transfer_id)
+            self._outcomes.send_reserved(transfer_id)
 
     def on_tick(self) -> None:
         """Time passes."""
