@@ -21,8 +21,10 @@ DISAGGREGATED = "disaggregated"  # prompt computed on a prefill node, KV pushed
 LOCAL = "local"  # computed on the decode node alone, by choice
 RECOMPUTED = "recomputed"  # a transfer was begun and failed; the decode node computed the prompt itself
 
-# A comment in a prefill node's stream, for the proxy: the id of the token that the next event is about.
-TOKEN_COMMENT = b": baton token "
+# On a leg of a stream, for the node: name the tokens of the answer to the proxy.
+TOKEN_IDS_HEADER = "x-baton-token-ids"  # noqa: S105  # no password
+# A comment line of such a stream, before an event: `: baton tokens <choice> <id>,<id>`. No event holds text of a token that has not been named.
+TOKENS_COMMENT = b": baton tokens "
 
 
 def error_body(

@@ -3,8 +3,8 @@
 The proxy draws a transfer id and puts one object into the body of either leg:
 `{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts and
 `"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks, `"first": true` if P shall sample the
-answer's first token and D start with it, `"relay": true` if P's leg is the beginning of the client's stream, and `"start": [id, …]` if
-the client has these tokens of the answer already.
+answer's first token and D start with it, `"relay": true` if P's leg is the beginning of the client's stream, and `"start": [[id, …], …]` if
+the answer has these tokens already, by choice.
 vLLM hands it to the connector untouched. A node accepts it only with a valid signature, since anyone who may write
 these parameters can make a node push KV.
 """
@@ -21,9 +21,11 @@ from baton.contracts.secret import ClusterSecret
 PROTOCOL_VERSION = 2
 FIELD = "kv_transfer_params"  # vLLM's name for the request field
 KEY = "baton"  # our object inside it
+CHOICE = "baton_choice"  # beside it in vLLM's extra arguments: which choice of the answer a request is
 MAX_PEER_CHARS = 8_192
 MAX_GRID = 1_024  # ranks along either side of a grid
 MAX_START_TOKENS = 1 << 17
+MAX_START_CHOICES = 1 << 14
 _PURPOSE = "kv-transfer-params"
 
 Role = Literal["prefill", "decode"]
@@ -66,6 +68,7 @@ class Grids(NamedTuple):
     decode: Grid = Grid()
 
 
+Start = tuple[tuple[int, ...], ...]  # token ids of each choice
 SINGLE = Grids()  # one rank at either end
 
 
@@ -83,8 +86,8 @@ class TransferParams:
     # Prefill leg: its stream goes to the client up to the first token. The engine ends the request there whatever `max_tokens` says, in an
     # output of its own with the finish reason "abort", so that what came before is what one server would have streamed.
     relays: bool = False
-    # Decode leg: tokens of the answer that the client has: the request starts with them. With `peer` "" there is no transfer.
-    start: tuple[int, ...] = ()
+    # Decode leg: tokens that the answer has, by choice, some of which may have none: the request starts with them. With `peer` "" there is no transfer.
+    start: Start = ()
 
     def transfer_of(self, prompt_hash: bytes) -> str:
         """Return the id of one prompt's transfer; both nodes find the same one, and equal prompts share it."""
@@ -121,7 +124,7 @@ def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
     if params.relays:
         fields["relay"] = True
     if params.start:
-        fields["start"] = list(params.start)
+        fields["start"] = [list(ids) for ids in params.start]
     return {KEY: fields}
 
 
@@ -144,7 +147,7 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
     if role not in ("prefill", "decode") or not _is_address(peer) or not isinstance(sig, str):
         raise TransferParamsError(f"{FIELD} is malformed")
     several, first, relays = (fields.get(name, False) for name in ("several", "first", "relay"))
-    grids, start = _grids(fields.get("grids")), _token_ids(fields.get("start"))
+    grids, start = _grids(fields.get("grids")), _start(fields.get("start"))
     if not isinstance(several, bool) or not isinstance(first, bool) or not isinstance(relays, bool):
         raise TransferParamsError(f"{FIELD} is malformed")
     if grids is None or start is None:
@@ -180,13 +183,18 @@ def _grids(value: object) -> Grids | None:
     return Grids(Grid(*sizes[:2]), Grid(*sizes[2:]))
 
 
-def _token_ids(value: object) -> tuple[int, ...] | None:
+def _start(value: object) -> Start | None:
     """Read `start`; `None` if it is malformed."""
     if value is None:
         return ()
-    if not isinstance(value, list) or not 0 < len(value) <= MAX_START_TOKENS:
+    if not isinstance(value, list) or not all(isinstance(ids, list) for ids in value):
         return None
-    return tuple(value) if all(type(token) is int and 0 <= token < 1 << 31 for token in value) else None
+    tokens = [token for ids in value for token in ids]
+    if not 0 < len(tokens) <= MAX_START_TOKENS or len(value) > MAX_START_CHOICES:
+        return None
+    if not all(type(token) is int and 0 <= token < 1 << 31 for token in tokens):
+        return None
+    return tuple(map(tuple, value))
 
 
 def _is_signed(params: TransferParams, sig: str, secret: ClusterSecret) -> bool:
@@ -207,7 +215,7 @@ def _signature(params: TransferParams, key: bytes) -> str:
     if params.relays:
         parts.append("relay")
     if params.start:
-        parts.append("start " + " ".join(map(str, params.start)))
+        parts.append("start " + "/".join(" ".join(map(str, ids)) for ids in params.start))
     message = "\n".join(parts)
     signing = _keyed(key).copy()
     signing.update(message.encode())

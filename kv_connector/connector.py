@@ -26,7 +26,7 @@ from vllm.v1.request import RequestStatus
 
 from baton.contracts.kv_transfer import Grid
 from baton.kv_connector.config import ConnectorConfig
-from baton.kv_connector.control.status_server import OutcomeSender, StatusServer
+from baton.kv_connector.control.status_server import StatusServer
 from baton.kv_connector.handoff.metadata import DecodeReport, DecodeStep, PrefillStep, RankAddress
 from baton.kv_connector.layout.groups import block_tokens_of, groups_of, refuse_beside
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
@@ -110,13 +110,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
             sampling = sampling_digest(vllm_config) if has_our_scheduler(vllm_config) else ""
             if transfer_config.is_kv_producer:
                 self._scheduler = PrefillScheduler(
-                    secret,
-                    block_tokens,
-                    grid,
-                    groups=groups,
-                    adapters=adapters,
-                    sampling=sampling,
-                    outcomes=OutcomeSender(self._config.outcomes_path),
+                    secret, block_tokens, grid, groups=groups, adapters=adapters, sampling=sampling
                 )
             else:
                 can_share = bool(vllm_config.cache_config.enable_prefix_caching)
@@ -228,7 +222,7 @@ class BatonConnector(KVConnectorBase_V1, _Groups):
         for part in (self._status, self._integrity, self._worker):
             if part is not None:
                 part.stop()
-        if self._scheduler is not None:
+        if isinstance(self._scheduler, DecodeScheduler):
             self._scheduler.close()
         spin_again()
 

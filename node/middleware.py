@@ -12,7 +12,7 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH
+from baton.contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH, TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import TransferParamsError
 from baton.contracts.probe import Place
 from baton.contracts.secret import ClusterSecret
@@ -22,22 +22,24 @@ from baton.node.drain import RETRY_AFTER, Drain, nothing
 from baton.node.engine_watch import EngineWatch
 from baton.node.errors import NoAnswerError
 from baton.node.http.api import PATHS, NodeApi
-from baton.node.http.asgi import App, Message, Receive, Scope, Send, read_body, replay, send_error
+from baton.node.http.asgi import App, Message, Receive, Scope, Send, header, read_body, replay, send_error
 from baton.node.http.bearer import BearerGate
 from baton.node.http.cancel import CancelApi
 from baton.node.http.connections import bound_connections, note_proof
-from baton.node.http.first_token import begin_stream
+from baton.node.http.first_token import hold_stream
 from baton.node.http.load import Load
 from baton.node.http.metrics import ConnectorMetrics
 from baton.node.http.openapi import OPENAPI_PATH, OpenApiBuilder
 from baton.node.http.path_header import name_path
 from baton.node.http.probe import ProbeApi
+from baton.node.http.token_ids import TokenLog, logged, name_tokens, tap_outputs
 from baton.node.http.transfer_params import verified_params
 from baton.node.roles import RoleTraits
 
 logger = logging.getLogger(__name__)
 
 _HERE = Place(host="127.0.0.1", protocol="tcp")
+_NAMES_TOKENS = TOKEN_IDS_HEADER.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +137,15 @@ class NodeMiddleware:
             self._refusals.count(Refused.START, reason)
             await send_error(send, 503, reason)
             return
+        log = TokenLog() if header(scope, _NAMES_TOKENS) else None
+        if log is not None:
+            send = name_tokens(send, log)
         if transfer is not None and transfer.relays:
-            send = begin_stream(send, transfer.transfer_id, self._outcomes, self._first_token_wait_s)
+            log = log or TokenLog()
+            send = hold_stream(send, transfer.transfer_id, self._outcomes, self._first_token_wait_s, log)
         if transfer is not None and self._traits.names_path:
             send = name_path(send, transfer.transfer_id, self._outcomes)
-        with self._load.request(len(body)):
+        with self._load.request(len(body)), logged(log):
             await self._app(scope, replay(body, receive), send)
 
     async def _start_objection(self) -> str:
@@ -162,6 +168,7 @@ class NodeMiddleware:
 
         async def send_after(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
+                tap_outputs()
                 self._outcomes.start()
                 self._metrics.start()
                 self._snapshots.start()

@@ -145,10 +145,6 @@ class OutcomeSender:
         """Send one outcome; False if the node does not listen or does not keep up."""
         return self._send({"transfer_id": transfer_id, "outcome": outcome, "reason": reason})
 
-    def send_token(self, transfer_id: str, token: int) -> bool:
-        """Send the id of the token that a prompt's stream begins with."""
-        return self._send({"transfer_id": transfer_id, "outcome": "relayed", "token": token})
-
     def send_reserved(self, transfer_id: str) -> bool:
         """Say that the decode node has reserved blocks."""
         return self._send({"transfer_id": transfer_id, "outcome": "reserved"})

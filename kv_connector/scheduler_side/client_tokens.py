@@ -1,9 +1,10 @@
-"""Requests that start with tokens which their client has: those that can, and those that are refused since they would say them twice."""
+"""Requests that start with tokens which their answer has: those that can, and those that are refused since they would say them twice."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from baton.contracts.kv_transfer import TransferParams
+from baton.contracts.kv_transfer import CHOICE, TransferParams
 from baton.kv_connector.protocol.messages import SampledToken
 from baton.kv_connector.scheduler_side.first_token import num_logprobs, wanted_logprobs
 from baton.kv_connector.scheduler_side.start_tokens import refuse_to_start, start_at_once
@@ -12,6 +13,8 @@ from baton.kv_connector.telemetry.refusals import Refusals, Refused
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
+
+MAX_STARTED = 4096
 
 
 class ClientTokens:
@@ -23,26 +26,39 @@ class ClientTokens:
         self._totals = totals
         self._vocab_size = vocab_size
         self._can_start = can_start
-        self._started: dict[str, str] = {}  # request id → transfer id
+        self._started: OrderedDict[tuple[str, int], None] = OrderedDict()  # transfer id and choice, the last of them
 
     def start(self, request: "Request", params: TransferParams) -> bool:
-        """Have a request that has just arrived start with the tokens that its parameters name, or end with an error."""
-        reason = objection(request, params, self._vocab_size)
+        """Have a request that has just arrived start with the tokens of its choice, or end with an error.
+
+        Returns:
+            Whether it goes on. One whose choice has no tokens is like any other.
+        """
+        choice = choice_of(request)
+        tokens = params.start[choice] if 0 <= choice < len(params.start) else ()
+        if not tokens:
+            return True
+        reason = objection(request, tokens, self._vocab_size)
         if not self._can_start:
             reason = "this engine does not start requests with tokens"
-        elif params.transfer_id in self._started.values():
-            reason = "it is one of several answers"
+        elif (params.transfer_id, choice) in self._started:
+            reason = "another request has started with them"
         if reason:
             self._refusals.count(Refused.START, f"{params.transfer_id}: {reason}")
             refuse_to_start(request)
             return False
-        self._started[request.request_id] = params.transfer_id
-        start_at_once(request, tokens_of_client(request, params.start), self._totals)
+        self._started[params.transfer_id, choice] = None
+        if len(self._started) > MAX_STARTED:
+            self._started.popitem(last=False)
+        start_at_once(request, tokens_of_client(request, tokens), self._totals)
         return True
 
-    def forget(self, request_id: str) -> None:
-        """A request has ended."""
-        self._started.pop(request_id, None)
+
+def choice_of(request: "Request") -> int:
+    """Return which choice of its answer a request is, as the node's API server says."""
+    sampling = request.sampling_params
+    choice = (sampling.extra_args or {}).get(CHOICE, 0) if sampling is not None else 0
+    return choice if isinstance(choice, int) else -1
 
 
 def tokens_of_client(request: "Request", ids: Sequence[int]) -> list[SampledToken]:
@@ -52,11 +68,11 @@ def tokens_of_client(request: "Request", ids: Sequence[int]) -> list[SampledToke
     return [SampledToken(id=one, logprob_ids=(one,) * width, logprobs=(0.0,) * width, rank=1) for one in ids]
 
 
-def objection(request: "Request", params: TransferParams, vocab_size: int) -> str:
-    """Return why a request cannot start with the tokens that its parameters name; "" if it can."""
+def objection(request: "Request", tokens: Sequence[int], vocab_size: int) -> str:
+    """Return why a request cannot start with tokens; "" if it can."""
     sampling = request.sampling_params
-    if params.several or not is_named(request):
-        return "it is one prompt of several, or has no token ids"
+    if not is_named(request):
+        return "its prompt has no token ids"
     if sampling is None or sampling.prompt_logprobs is not None:
         return "it has prompt logprobs, or samples nothing"
-    return "the model has no such token" if max(params.start) >= vocab_size else ""
+    return "the model has no such token" if max(tokens) >= vocab_size else ""

@@ -192,7 +192,6 @@ class DecodeScheduler:
         """The engine is done with a request, whatever the reason."""
         self.integrity.request_ended(request.request_id)
         self._siblings.end(request.request_id)
-        self._client_tokens.forget(request.request_id)
         tracked = self._requests.pop(request.request_id, None)
         if tracked is None:
             return

@@ -8,7 +8,7 @@ little later, as of an abort.
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -33,16 +33,11 @@ class _End(NamedTuple):
     trace_headers: Mapping[str, str] | None  # without them vLLM would begin a trace of its own
 
 
-def end_after_first_token(request: "Request", sampled: Callable[[int], object]) -> None:
-    """Have a request that has just arrived end with its first token, which does not say so unless the client's own parameters end it there.
-
-    Args:
-        request: of vLLM's scheduler.
-        sampled: called with the token's id before the server above is told of it.
-    """
+def end_after_first_token(request: "Request") -> None:
+    """Have a request that has just arrived end with its first token, which does not say so unless the client's own parameters end it there."""
     if request.max_tokens > 1:
         request.max_tokens = 1
-        setattr(request, _GOES_ON, sampled)
+        setattr(request, _GOES_ON, True)
 
 
 class FirstOutput:
@@ -66,9 +61,6 @@ class FirstOutput:
         outputs: Outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         if ended := [request for request in self._marked if request.is_finished()]:
             self._marked = [request for request in self._marked if not request.is_finished()]
-            for request in ended:
-                if request.num_output_tokens:
-                    request.__dict__[_GOES_ON](request.output_token_ids[0])
             self._leave_open({request.request_id for request in ended if self._ends_by_us(request)}, outputs)
         self._send_ends(outputs)
         return outputs

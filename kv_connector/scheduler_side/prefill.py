@@ -8,12 +8,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from baton.contracts.kv_transfer import SINGLE, Grid, Grids
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.control.status_server import OutcomeSender
 from baton.kv_connector.handoff.metadata import Abandoned, PrefillStep, Progress, StartedPrompt
 from baton.kv_connector.handoff.outgoing import Prompt
 from baton.kv_connector.layout.groups import ONE_GROUP, Group, have_states
@@ -69,9 +67,8 @@ class PrefillScheduler:
         groups: Sequence[Group] = ONE_GROUP,
         adapters: Adapters | None = None,
         sampling: str = "",
-        outcomes: OutcomeSender | None = None,
     ) -> None:
-        """`sampling`: digest of how the engine samples, if its scheduler is ours; empty: no other node may take its tokens. `outcomes` reaches the node."""
+        """`sampling`: digest of how the engine samples, if its scheduler is ours; empty: no other node may take its tokens."""
         self.addresses: list[str] = []  # of our ranks, for the node API
         self._grid = grid
         self._secret = secret
@@ -86,7 +83,6 @@ class PrefillScheduler:
         self._tables = BlockTables(groups, block_tokens)
         self._has_states = have_states(groups)
         self._sampling = "" if self._has_states else sampling
-        self._outcomes = outcomes
         self.integrity = IntegrityCheck(self._tables.pins.reservations)
         self._totals = {"transfers": 0, "completed": 0, "voided": 0}
 
@@ -103,7 +99,7 @@ class PrefillScheduler:
         if params is None:
             return
         if params.relays:
-            self._relay(request, params.transfer_id)
+            self._relay(request)
         if not is_named(request):
             return
         adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
@@ -203,21 +199,12 @@ class PrefillScheduler:
             "refused": self._refusals.snapshot(),
         }
 
-    def _relay(self, request: "Request", transfer_id: str) -> None:
+    def _relay(self, request: "Request") -> None:
         """Whatever becomes of its transfer: another node goes on after the first token."""
         if self._sampling:
-            end_after_first_token(request, partial(self._tell_token, transfer_id))
+            end_after_first_token(request)
         else:
             self._refusals.count(Refused.RELAY, "this engine has no scheduler for it")
-
-    def _tell_token(self, transfer_id: str, token: int) -> None:
-        if self._outcomes is not None:
-            self._outcomes.send_token(transfer_id, token)
-
-    def close(self) -> None:
-        """Close the channel to the node."""
-        if self._outcomes is not None:
-            self._outcomes.close()
 
     def _begin(self, request_id: str, cached_tokens: int) -> None:
         tracked = self._requests.get(request_id)

@@ -50,7 +50,6 @@ class _Line(msgspec.Struct):
     transfer_id: str
     outcome: str
     reason: str = ""
-    token: int | None = None
 
 
 class Snapshots(NamedTuple):
@@ -196,7 +195,6 @@ class Outcomes:
     def __init__(self, runtime_dir: Path) -> None:
         self._path = runtime_dir / "outcomes.sock"
         self._known: OrderedDict[str, Outcome] = OrderedDict()
-        self._tokens: OrderedDict[str, int] = OrderedDict()
         self._reserved: OrderedDict[str, None] = OrderedDict()
         self._awaited: dict[str, asyncio.Event] = {}
         self._listener: socket.socket | None = None
@@ -230,11 +228,6 @@ class Outcomes:
         """
         self._hear()
         return self._known.pop(transfer_id, None)
-
-    def take_token(self, transfer_id: str) -> int | None:
-        """Return the id of the token that a prompt's stream begins with, and forget it; None if the connector has not said."""
-        self._hear()
-        return self._tokens.pop(transfer_id, None)
 
     async def wait_until_reserved(self, transfer_id: str, timeout_s: float) -> bool:
         """Wait until a decode node has reserved blocks for a transfer; return whether it has."""
@@ -293,12 +286,10 @@ class Outcomes:
             return  # of another version: the header is a courtesy, the answer is right either way
         if line.outcome in _PATHS:
             self._known[line.transfer_id] = Outcome(line.outcome, line.reason)
-        elif line.outcome == "relayed" and line.token is not None:
-            self._tokens[line.transfer_id] = line.token
         elif line.outcome == "reserved":
             self._reserved[line.transfer_id] = None
             if event := self._awaited.get(line.transfer_id):
                 event.set()
-        for known in (self._known, self._tokens, self._reserved):
+        for known in (self._known, self._reserved):
             if len(known) > MAX_OUTCOMES:
                 known.popitem(last=False)

@@ -1,30 +1,29 @@
-"""A prefill node's part of a stream: its token named for the proxy, and held until the decode node has room for what follows."""
+"""A prefill node's part of a stream: held until the decode node has room for what follows."""
 
-from baton.contracts.http import TOKEN_COMMENT
 from baton.node.connector.connector_channel import Outcomes
 from baton.node.http.asgi import Message, Send
+from baton.node.http.token_ids import TokenLog
 
 
-def begin_stream(send: Send, transfer_id: str, outcomes: Outcomes, wait_s: float) -> Send:
-    """Return a `send` that puts a comment with the token's id before the first event of a stream.
+def hold_stream(send: Send, transfer_id: str, outcomes: Outcomes, wait_s: float, log: TokenLog) -> Send:
+    """Return a `send` that holds the first event of a stream.
 
     Args:
         send: the server's.
         transfer_id: of the request.
         outcomes: what the connector says.
         wait_s: how long the stream waits for the decode node's reservation.
+        log: of the stream's tokens. An answer that has ended by itself needs no decode node, nor does an error.
     """
     begun = False
 
-    async def send_named(message: Message) -> None:
+    async def send_later(message: Message) -> None:
         nonlocal begun
         body = message.get("body", b"")
         if not begun and body and not body.startswith(b":"):  # a comment keeps the connection open
             begun = True
-            token = outcomes.take_token(transfer_id)
-            if token is not None:
+            if log.goes_on:
                 await outcomes.wait_until_reserved(transfer_id, wait_s)
-                message = {**message, "body": TOKEN_COMMENT + b"%d\n\n" % token + body}
         await send(message)
 
-    return send_named
+    return send_later

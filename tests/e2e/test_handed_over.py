@@ -1,7 +1,6 @@
 """Answers that begin on one node and go on at another: the prefill node streams the first token, a decode node starts with what the client has."""
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import httpx
 import pytest
 
-from baton.contracts import http as contracts
 from baton.contracts.http import PATH_HEADER
 from baton.contracts.kv_transfer import FIELD, SINGLE, Grid, Grids, TransferParams, new_transfer_id, sign
 from baton.contracts.secret import read_secret
@@ -67,12 +65,9 @@ def decode_leg(
         peer=peer,
         grids=grids,
         first_token=bool(peer),
-        start=tuple(start),
+        start=(tuple(start),),
     )
     return {FIELD: sign(params, read_secret(stack.secret_file))}
-
-
-TOKEN_COMMENT = rf"{contracts.TOKEN_COMMENT.decode()}\d+\n\n"  # names the token for the proxy
 
 
 def stream(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -80,7 +75,7 @@ def stream(server: Server, path: str, body: dict[str, Any]) -> list[dict[str, An
     asked = {"temperature": 0, "model": str(WEIGHTS), "stream": True, "stream_options": {"include_usage": True}} | body
     response = httpx.post(server.url + path, json=asked, timeout=TIMEOUT_S)
     assert response.status_code == 200, response.text
-    *events, done, rest = re.sub(TOKEN_COMMENT, "", response.text).split("\n\n")
+    *events, done, rest = response.text.split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
     chunks = [json.loads(event.removeprefix("data: ")) for event in events]
     return [

@@ -9,7 +9,7 @@ from vllm.v1.engine import EngineCoreOutput, FinishReason
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from baton.contracts.kv_transfer import TransferParams
+from baton.contracts.kv_transfer import CHOICE, Start, TransferParams
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.protocol.messages import SampledToken
 from tests.support.schedulers import BLOCK_TOKENS, engine_config, request_of, scheduler_of
@@ -28,19 +28,28 @@ class Engine:
         self.told: list[EngineCoreOutput] = []
 
     def ask(
-        self, name: str, tokens: int, *, start: tuple[int, ...] = (), peer: str = PEER, named: str = "", **sampling: Any
+        self,
+        name: str,
+        tokens: int,
+        *,
+        start: Start = (),
+        peer: str = PEER,
+        named: str = "",
+        **sampling: Any,
     ) -> Request:
         """A request arrives that wants its prompt's KV and first token from a prefill node, or starts with tokens that the client has.
 
         Args:
-            name: of the request, and of the transfer.
+            name: of the request; its first letter names the transfer and decides of the prompt, a number behind it is that of a choice.
             tokens: of its prompt.
-            start: what the client has.
+            start: what the client has, by choice.
             peer: "" if there is no transfer.
             named: its first letter decides of the prompt.
             sampling: of vLLM's parameters.
         """
-        params = TransferParams(transfer_id=name * 32, role="decode", peer=peer, first_token=True, start=start)
+        params = TransferParams(transfer_id=name[0] * 32, role="decode", peer=peer, first_token=True, start=start)
+        if name[1:]:
+            sampling["extra_args"] = {CHOICE: int(name[1:])}
         request = request_of(name, tokens, params, prompt=named or name, **sampling)
         self.scheduler.add_request(request)
         return request
@@ -59,7 +68,7 @@ class Engine:
         ending = Ending(at_s=0.0, reserve_sent_s=0.0, committed=True, timings_s={}, pushing_s=0.0)
         report = DecodeReport(
             endings=dict.fromkeys(received, ending),
-            started={name * 32 for name in started},
+            started={name[0] * 32 for name in started},
             failed=dict.fromkeys(failed, "as the test says"),
             first_tokens=dict.fromkeys(received, SampledToken(id=TOKEN)),
             closed=[*received, *failed],
@@ -135,7 +144,7 @@ def test_without_a_peer_a_request_starts_with_what_its_client_has(
 ) -> None:
     """On an idle engine: the tokens come out before anything is computed, the prompt and they are computed together."""
     made = engine(100, async_scheduling=asynchronous)
-    request = made.ask("a", 40, start=HAS, peer="", logprobs=2)
+    request = made.ask("a", 40, start=(HAS,), peer="", logprobs=2)
 
     assert made.step() == 0
     assert [output.new_token_ids for output in made.told] == [[token] for token in HAS]
@@ -152,11 +161,11 @@ def test_without_a_peer_a_request_starts_with_what_its_client_has(
 def test_what_the_prefix_cache_has_is_not_computed_again(engine: Callable[..., Engine]) -> None:
     """Of the prompt, and of the tokens behind it."""
     made = engine(100)
-    made.ask("a", 40, start=(*range(20, 30),), peer="", max_tokens=12)
+    made.ask("a", 40, start=((*range(20, 30),),), peer="", max_tokens=12)
     for _ in range(4):
         made.step()
 
-    request = made.ask("b", 40, named="a", start=(*range(20, 30),), peer="", max_tokens=12)
+    request = made.ask("b", 40, named="a", start=((*range(20, 30),),), peer="", max_tokens=12)
     made.step()
 
     assert made.step() == 50 - 48
@@ -167,7 +176,7 @@ def test_a_long_start_is_computed_in_chunks(engine: Callable[..., Engine]) -> No
     """As a long prompt is; nothing is sampled before its end."""
     made = engine(100, max_num_batched_tokens=32)
     start = tuple(range(100, 150))
-    request = made.ask("a", 20, start=start, peer="", max_tokens=60)
+    request = made.ask("a", 20, start=(start,), peer="", max_tokens=60)
 
     assert [made.step() for _ in range(4)] == [0, 32, 32, 6]
     assert list(request.output_token_ids) == [*start, TOKEN]
@@ -177,7 +186,7 @@ def test_a_long_start_is_computed_in_chunks(engine: Callable[..., Engine]) -> No
 def test_with_a_peer_it_starts_with_them_whatever_becomes_of_the_kv(engine: Callable[..., Engine], fails: bool) -> None:
     """Not with the token that the prefill node has sampled."""
     made = engine(100)
-    request = made.ask("a", 40, start=HAS)
+    request = made.ask("a", 40, start=(HAS,))
     made.step()
     assert list(request.output_token_ids) == [*HAS]
     assert made.step() == 0
@@ -205,7 +214,7 @@ def test_an_answer_that_ends_with_them_takes_no_step(
 ) -> None:
     """It is not reserved for, and nothing of it is left."""
     made = engine(100)
-    request = made.ask("a", 40, start=HAS, peer=peer, **sampling)
+    request = made.ask("a", 40, start=(HAS,), peer=peer, **sampling)
     made.step()
 
     assert tuple(request.output_token_ids) == has
@@ -218,7 +227,7 @@ def test_an_answer_that_ends_with_them_takes_no_step(
 def test_a_request_that_cannot_start_with_them_ends_with_an_error(engine: Callable[..., Engine]) -> None:
     """Before anything is computed: what the client has would be said twice."""
     made = engine(100)
-    made.ask("a", 40, start=(1_000_000,))
+    made.ask("a", 40, start=((1_000_000,),))
 
     assert made.step() == 0
     assert [(output.request_id, output.new_token_ids, output.finish_reason) for output in made.told] == [
@@ -231,7 +240,7 @@ def test_a_request_that_cannot_start_with_them_ends_with_an_error(engine: Callab
 def test_one_that_is_aborted_before_it_has_started_leaves_nothing(engine: Callable[..., Engine]) -> None:
     """Its client has gone again."""
     made = engine(100)
-    made.ask("a", 40, start=HAS)
+    made.ask("a", 40, start=(HAS,))
     made.scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
     made.step()
 
@@ -243,7 +252,7 @@ def test_one_that_is_aborted_before_it_has_started_leaves_nothing(engine: Callab
 def test_a_pool_full_of_prompts_that_start_with_tokens_does_not_stand_still(engine: Callable[..., Engine]) -> None:
     """VLLM keeps free what they need besides their prompts."""
     made = engine(17)
-    requests = [made.ask(name, 8 * BLOCK_TOKENS, start=HAS) for name in "ab"]
+    requests = [made.ask(name, 8 * BLOCK_TOKENS, start=(HAS,)) for name in "ab"]
     made.step()
     made.step(started="ab")
     made.step()
@@ -254,3 +263,71 @@ def test_a_pool_full_of_prompts_that_start_with_tokens_does_not_stand_still(engi
 
     assert all(request.is_finished() for request in requests)
     assert made.pool.get_num_free_blocks() == 16
+
+
+@pytest.mark.parametrize("prefix_cache", [False, True])
+def test_several_answers_start_without_a_peer(engine: Callable[..., Engine], prefix_cache: bool) -> None:
+    """Each with its own tokens; of the third choice nothing is known."""
+    made = engine(100, enable_prefix_caching=prefix_cache)
+    start = ((*range(20, 30),), HAS)
+    requests = [made.ask(f"a{choice}", 40, start=start, peer="", max_tokens=12) for choice in range(3)]
+    for _ in range(20):
+        made.step()
+
+    assert [list(request.output_token_ids) for request in requests] == [
+        [*range(20, 30), TOKEN, TOKEN],
+        [*HAS] + 9 * [TOKEN],
+        12 * [TOKEN],
+    ]
+    assert not made.scheduler.has_requests()
+    assert made.pool.get_num_free_blocks() == 99
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_several_answers_share_the_kv_that_comes_for_the_first(engine: Callable[..., Engine], fails: bool) -> None:
+    """Those that start, too, wait for it; none begins with the prefill node's token."""
+    made = engine(100)
+    requests = [made.ask(f"a{choice}", 40, start=((), HAS, (5,)), max_tokens=5) for choice in range(3)]
+    made.step()
+    assert [list(request.output_token_ids) for request in requests] == [[], [*HAS], [5]]
+    assert [made.step() for _ in range(2)] == [0, 0]
+    assert requests[0].status == RequestStatus.WAITING_FOR_REMOTE_KVS
+
+    made.step(**{"failed" if fails else "received": ["a0"]})
+    computed = [made.step() for _ in range(10)]
+
+    assert [list(request.output_token_ids) for request in requests] == [
+        5 * [TOKEN],
+        [*HAS, TOKEN, TOKEN],
+        [5] + 4 * [TOKEN],
+    ]
+    # Of the prompt its last token or all of it, then what is in no whole block of it; the tokens in between; one a step.
+    assert sum(computed) == (40 if fails else 1) + (8 + 3) + (8 + 1) + (4 + 1 + 3)
+    assert made.pool.get_num_free_blocks() == 99
+
+
+def test_nobody_waits_for_an_answer_that_has_ended_with_its_tokens(engine: Callable[..., Engine]) -> None:
+    """It was the one that should have received the KV: the others compute the prompt."""
+    made = engine(100)
+    requests = [made.ask(f"a{choice}", 40, start=(HAS, (5,)), max_tokens=3) for choice in range(3)]
+    for _ in range(10):
+        made.step()
+
+    assert [list(request.output_token_ids) for request in requests] == [[*HAS], [5, TOKEN, TOKEN], 3 * [TOKEN]]
+    assert not made.scheduler.has_requests()
+    assert made.pool.get_num_free_blocks() == 99
+
+
+def test_an_answer_that_ends_with_its_tokens_lets_the_first_one_wait(engine: Callable[..., Engine]) -> None:
+    """The transfer is not its own."""
+    made = engine(100)
+    first, ended = (made.ask(f"a{choice}", 40, start=((), HAS), max_tokens=3) for choice in range(2))
+    made.step()
+    made.step()
+
+    assert (ended.is_finished(), first.status) == (True, RequestStatus.WAITING_FOR_REMOTE_KVS)
+    made.step(received=["a0"])
+    for _ in range(5):
+        made.step()
+    assert list(first.output_token_ids) == 3 * [TOKEN]
+    assert made.pool.get_num_free_blocks() == 99

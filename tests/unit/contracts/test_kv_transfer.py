@@ -1,3 +1,4 @@
+import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -7,6 +8,8 @@ import pytest
 
 from baton.contracts.kv_transfer import (
     KEY,
+    MAX_START_CHOICES,
+    MAX_START_TOKENS,
     Grid,
     Grids,
     Role,
@@ -46,10 +49,13 @@ def test_a_changed_field_breaks_the_signature(name: str, value: str) -> None:
         verify(signed, SECRET)
 
 
-@pytest.mark.parametrize(("name", "value"), [("relay", True), ("start", [7]), ("start", [5, 7])])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("relay", True), ("start", [[7]]), ("start", [[4, 5, 7]]), ("start", [[4], [5]]), ("start", [[], [4, 5]])],
+)
 def test_what_a_leg_does_with_its_first_tokens_is_signed(name: str, value: object) -> None:
     """Nobody can have a node begin an answer with tokens, or end it after one."""
-    signed = sign(replace(PARAMS, relays=name == "relay", start=(7,) if name == "relay" else (4,)), SECRET)
+    signed = sign(replace(PARAMS, relays=name == "relay", start=((7,),) if name == "relay" else ((4, 5),)), SECRET)
     assert verify(signed, SECRET).relays is (name == "relay")
 
     signed[KEY][name] = False if name == "relay" else value
@@ -57,9 +63,23 @@ def test_what_a_leg_does_with_its_first_tokens_is_signed(name: str, value: objec
         verify(signed, SECRET)
 
 
-@pytest.mark.parametrize("value", [[], "7", [True], [-1], [1 << 31], [0.5], {"0": 7}])
-def test_start_is_a_list_of_token_ids(value: object) -> None:
-    """Nothing else is taken for one."""
+def test_start_survives_the_trip() -> None:
+    """By choice; some have no tokens."""
+    params = replace(PARAMS, start=((), (5, 7), ()))
+
+    assert verify(json.loads(json.dumps(sign(params, SECRET))), SECRET) == params
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *([], [[]], "7", [7], [[True]], [[-1]], [[1 << 31]], [[0.5]], {"0": [7]}, [[7], {"7": 7}], [[7], "7"]),
+        *([[7]] + [[]] * MAX_START_CHOICES, [[7] * MAX_START_TOKENS, [7]]),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_start_is_a_list_of_lists_of_token_ids(value: object) -> None:
+    """Not all empty; nothing else is taken for one."""
     with pytest.raises(TransferParamsError, match="malformed"):
         verify(changed(start=value), SECRET)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from baton.contracts.configuration.schema import TransferConfig
-from baton.contracts.kv_transfer import SINGLE, Grids, Role, TransferParams, sign
+from baton.contracts.kv_transfer import CHOICE, SINGLE, Grids, Role, Start, TransferParams, sign
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.config import ConnectorConfig
 
@@ -76,7 +76,9 @@ class FakeRequest:
     prompt_embeds: Any = None
     prefill_stats: Any = None
     max_tokens: int = 20
-    sampling_params: Any = field(default_factory=lambda: SimpleNamespace(prompt_logprobs=None, num_logprobs=None))
+    sampling_params: Any = field(
+        default_factory=lambda: SimpleNamespace(prompt_logprobs=None, num_logprobs=None, extra_args=None)
+    )
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -94,11 +96,12 @@ def request(
     grids: Grids = SINGLE,
     first_token: bool = False,
     relays: bool = False,
-    start: tuple[int, ...] = (),
+    start: Start = (),
+    choice: int | None = None,
     peer: str | None = None,
     **more: Any,
 ) -> Any:
-    """A request with signed parameters; `several`: one prompt of a batch."""
+    """A request with signed parameters; `several`: one prompt of a batch; `choice`: of the answer, as the API server says."""
     params = TransferParams(
         transfer_id=transfer_id,
         role=role,
@@ -109,7 +112,10 @@ def request(
         relays=relays,
         start=start,
     )
-    return FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
+    made = FakeRequest(request_id, list(range(tokens)), sign(params, SECRET), **more)
+    if choice is not None:
+        made.sampling_params.extra_args = {CHOICE: choice}
+    return made
 
 
 def config(runtime_dir: Path, **transfer: Any) -> ConnectorConfig:

@@ -13,16 +13,26 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from baton.contracts.http import CANCEL_PATH, METRICS_PATH, NODE_PATH, PATH_HEADER, REASON_HEADER, TRANSFERS_PATH
-from baton.contracts.kv_transfer import FIELD, Role, TransferParams, sign, verify
+from baton.contracts.http import (
+    CANCEL_PATH,
+    METRICS_PATH,
+    NODE_PATH,
+    PATH_HEADER,
+    REASON_HEADER,
+    TOKEN_IDS_HEADER,
+    TRANSFERS_PATH,
+)
+from baton.contracts.kv_transfer import FIELD, Role, Start, TransferParams, sign, verify
 from baton.contracts.secret import ClusterSecret
 from baton.node import middleware
 from baton.node.connector.connector_channel import Outcome, Outcomes, SnapshotClient, Snapshots
 from baton.node.drain import Drain
 from baton.node.engine_watch import EngineWatch
 from baton.node.errors import ConnectorSilentError
+from baton.node.http import token_ids
 from baton.node.http.asgi import App, Scope
 from baton.node.http.metrics import ConnectorMetrics
+from baton.node.http.token_ids import TokenLog
 from baton.node.middleware import GateSettings, NodeMiddleware, configure
 from baton.node.roles import TRAITS
 from tests.fuzz.values import flip_bits, mutate
@@ -45,7 +55,7 @@ def gate(app: App, role: Role = "decode") -> NodeMiddleware:
     return NodeMiddleware(app, settings(role))
 
 
-def leg(role: Role = "decode", start: tuple[int, ...] = (), **fields: Any) -> bytes:
+def leg(role: Role = "decode", start: Start = (), **fields: Any) -> bytes:
     """A request's body as the proxy sends it."""
     params = TransferParams(transfer_id=TRANSFER, role=role, peer="", start=start)
     return json.dumps({"prompt": "x", FIELD: sign(params, SECRET), **fields}).encode()
@@ -141,7 +151,7 @@ async def test_a_node_that_cannot_start_with_tokens_refuses_them(
     monkeypatch.setattr(SnapshotClient, "both", both)
     outcomes[TRANSFER] = Outcome("local", "")
     app = Recorder()
-    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg(start=(5, 6)))).run(gate(app))
+    exchange = await Exchange(http("POST", COMPLETIONS), body_of(leg(start=((5, 6),)))).run(gate(app))
 
     assert exchange.status == status
     assert len(app.scopes) == (status == 200)
@@ -248,6 +258,7 @@ async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypa
             monkeypatch.setattr(kind, name, lambda _, call=f"{kind.__name__} {name}": calls.append(call))
     monkeypatch.setattr(Drain, "take_signal", lambda _: calls.append("SIGTERM is ours"))
     monkeypatch.setattr(middleware, "bound_connections", lambda *_: calls.append("connections are bounded"))
+    monkeypatch.setattr(middleware, "tap_outputs", lambda: calls.append("vLLM tells of tokens"))
     starting, ended = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
 
     exchange = await Exchange({"type": "lifespan", "app": SimpleNamespace(state=SimpleNamespace(server=None))}).run(
@@ -255,6 +266,7 @@ async def test_channels_open_when_serving_starts_and_close_when_it_ends(monkeypa
     )
 
     assert calls == [
+        "vLLM tells of tokens",
         "Outcomes start",
         "ConnectorMetrics start",
         "SIGTERM is ours",
@@ -276,6 +288,61 @@ def test_vllm_constructs_the_gate_with_the_application_alone(monkeypatch: pytest
     configure(settings("prefill"))
     NodeMiddleware(Recorder())
     assert middleware._configured == [settings("prefill")]
+
+
+class Streamer:
+    """An application whose engine says a token before each of two events."""
+
+    def __init__(self) -> None:
+        self.logs: list[TokenLog | None] = []
+
+    async def __call__(self, _scope: Scope, _receive: Any, send: Any) -> None:
+        """Stream."""
+        self.logs.append(log := token_ids._log.get())
+        kind = (b"content-type", b"text/event-stream")
+        await send({"type": "http.response.start", "status": 200, "headers": [kind]})
+        for token in (7, 8):
+            if log is not None:
+                log.add(0, [token], ended=False)
+            await send({"type": "http.response.body", "body": b"data: {}\n\n", "more_body": True})
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_tokens_are_named_to_those_who_ask(asks: bool) -> None:
+    """With a header, whether a transfer belongs to the request or not. Nothing is kept of it."""
+    app = Streamer()
+    headers = [(TOKEN_IDS_HEADER, "1")] if asks else []
+    exchange = await Exchange(http("POST", COMPLETIONS, headers), body_of(b"{}")).run(gate(app))
+
+    lines = [b": baton tokens 0 %d\n" % token if asks else b"" for token in (7, 8)]
+    assert exchange.body == b"".join(line + b"data: {}\n\n" for line in lines)
+    assert [log is not None for log in app.logs] == [asks]
+    assert token_ids._log.get() is None
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_stream_that_another_node_goes_on_with_is_held_before_its_tokens_are_named(
+    monkeypatch: pytest.MonkeyPatch, asks: bool
+) -> None:
+    """Until there is room on the decode node; what comes in the meantime is named with the first event."""
+    waits: list[str] = []
+
+    async def wait(_outcomes: Outcomes, transfer_id: str, _timeout_s: float) -> bool:
+        waits.append(transfer_id)
+        assert app.logs[0] is not None
+        app.logs[0].add(1, [9], ended=False)
+        return True
+
+    monkeypatch.setattr(Outcomes, "wait_until_reserved", wait)
+    app = Streamer()
+    params = TransferParams(transfer_id=TRANSFER, role="prefill", peer="", relays=True)
+    body = json.dumps({FIELD: sign(params, SECRET)}).encode()
+    headers = [(TOKEN_IDS_HEADER, "1")] if asks else []
+    exchange = await Exchange(http("POST", COMPLETIONS, headers), body_of(body)).run(gate(app, "prefill"))
+
+    first = b": baton tokens 0 7\n: baton tokens 1 9\n" if asks else b""
+    assert exchange.sent[1]["body"] == first + b"data: {}\n\n"
+    assert waits == [TRANSFER]
 
 
 async def test_refused_parameters_are_counted_by_kind() -> None:

@@ -225,15 +225,6 @@ async def test_an_outcome_is_known_as_soon_as_it_is_sent(outcomes: Outcomes, sen
         assert outcomes.take(f"a{number}") is None
 
 
-async def test_a_token_is_known_before_its_event_is_sent(outcomes: Outcomes, sender: OutcomeSender) -> None:
-    """The connector says it before the engine hands out the token; it is taken once."""
-    sender.send_token("a", 17)
-
-    assert outcomes.take_token("b") is None
-    assert outcomes.take_token("a") == 17
-    assert outcomes.take_token("a") is None
-
-
 async def test_a_reservation_is_waited_for_with_a_bound(outcomes: Outcomes, sender: OutcomeSender) -> None:
     """It may have come before, come in time, or not come."""
     sender.send_reserved("before")

@@ -9,6 +9,7 @@ import pytest
 
 from baton.kv_connector.handoff.metadata import DecodeReport, Ending
 from baton.kv_connector.protocol.messages import SampledToken
+from baton.kv_connector.scheduler_side import client_tokens
 from baton.kv_connector.scheduler_side.client_tokens import tokens_of_client
 from baton.kv_connector.scheduler_side.decode import DecodeScheduler
 from baton.kv_connector.scheduler_side.first_token import may_start, wanted_logprobs
@@ -22,7 +23,9 @@ FIVE = SampledToken(id=7, logprob_ids=(7, 1, 2, 3, 4, 5), logprobs=(-1.0,) * 6, 
 
 def sampling(**more: Any) -> Any:
     """VLLM's parameters, as far as they are looked at."""
-    return SimpleNamespace(**{"prompt_logprobs": None, "num_logprobs": None, "logprob_token_ids": None, **more})
+    return SimpleNamespace(
+        **{"prompt_logprobs": None, "num_logprobs": None, "logprob_token_ids": None, "extra_args": None, **more}
+    )
 
 
 @pytest.fixture
@@ -168,7 +171,7 @@ def test_tokens_that_the_client_has_come_with_logprobs_if_any_are_asked_for(aske
 @pytest.mark.parametrize("peer", ["", None])
 def test_a_request_starts_with_the_tokens_that_its_client_has(side: DecodeScheduler, peer: str | None) -> None:
     """With a transfer and without one; not with the token that P has sampled."""
-    req = request("decode", 40, first_token=True, start=(5, 9), peer=peer)
+    req = request("decode", 40, first_token=True, start=((5, 9),), peer=peer)
     side.add_request(req)
 
     assert [token.id for token in req.__dict__["baton_start_at_once"].tokens] == [5, 9]
@@ -176,7 +179,6 @@ def test_a_request_starts_with_the_tokens_that_its_client_has(side: DecodeSchedu
     assert side.match(req, 39) == (0, False)
     assert side.snapshot()["refused"] == {}
     side.finish_request(req)
-    assert side._client_tokens._started == {}
 
 
 def test_without_a_peer_the_answer_is_local(side: DecodeScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +186,7 @@ def test_without_a_peer_the_answer_is_local(side: DecodeScheduler, monkeypatch: 
     told: list[Any] = []
     monkeypatch.setattr(side._outcomes, "send", lambda *line: told.append(line))
 
-    side.add_request(request("decode", 40, start=(5,), peer=""))
+    side.add_request(request("decode", 40, start=((5,),), peer=""))
 
     assert told == [("a" * 32, "local", "")]
     assert side.snapshot()["transfers"] == []
@@ -194,7 +196,6 @@ def test_without_a_peer_the_answer_is_local(side: DecodeScheduler, monkeypatch: 
     ("start", "more"),
     [
         ((VOCABULARY,), {}),
-        ((5,), {"several": True}),
         ((5,), {"prompt_embeds": "given"}),
         ((5,), {"sampling_params": None}),
         ((5,), {"sampling_params": sampling(prompt_logprobs=1)}),
@@ -204,20 +205,54 @@ def test_a_request_that_cannot_start_with_them_is_refused(
     side: DecodeScheduler, start: tuple[int, ...], more: dict[str, Any]
 ) -> None:
     """It would repeat what the client has."""
-    side.add_request(req := request("decode", 40, start=start, **more))
+    side.add_request(req := request("decode", 40, start=(start,), **more))
 
     assert req.__dict__["baton_start_at_once"].tokens == ()
     assert side.snapshot()["refused"] == {"start": 1}
     assert side.snapshot()["transfers"] == []
 
 
-def test_of_several_answers_to_one_prompt_only_one_can_start_with_them(side: DecodeScheduler) -> None:
-    """Which of them the client has tokens of is not said."""
-    side.add_request(request("decode", 40, start=(5,), peer=""))
-    side.add_request(other := request("decode", 40, start=(5,), peer="", request_id="r2"))
+def test_tokens_are_said_once(side: DecodeScheduler) -> None:
+    """Not by several answers of which the server has not said which they are, nor again when the first one has ended."""
+    side.add_request(first := request("decode", 40, start=((5,),), peer=""))
+    side.finish_request(first)
+    side.add_request(other := request("decode", 40, start=((5,),), peer="", request_id="r2"))
 
     assert other.__dict__["baton_start_at_once"].tokens == ()
     assert side.snapshot()["refused"] == {"start": 1}
+
+
+def test_what_is_remembered_of_started_requests_is_bounded(
+    side: DecodeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of them."""
+    monkeypatch.setattr(client_tokens, "MAX_STARTED", 2)
+    for choice in range(4):
+        side.add_request(request("decode", 40, start=((5,),) * 4, choice=choice, peer="", request_id=f"r{choice}"))
+
+    assert [*side._client_tokens._started] == [("a" * 32, 2), ("a" * 32, 3)]
+
+
+@pytest.mark.parametrize(("peer", "several"), [("", False), (None, False), ("", True)])
+def test_each_of_several_answers_starts_with_its_own(side: DecodeScheduler, peer: str | None, several: bool) -> None:
+    """One that has none is like any other: to one prompt they share what the first one receives."""
+    start = ((5, 9), (), (6,))
+    more: dict[str, Any] = {"start": start, "peer": peer, "several": several, "first_token": True}
+    requests = [request("decode", 40, choice=choice, request_id=f"r{choice}", **more) for choice in (0, 1, 2, 3, -1)]
+    for req in requests:
+        side.add_request(req)
+
+    started = [req.__dict__.get("baton_start_at_once") for req in requests]
+    assert [[token.id for token in one.tokens] if one else [] for one in started] == [[5, 9], [], [6], [], []]
+    assert side.snapshot()["refused"] == {}
+    assert side.snapshot()["totals"]["shared"] == (4 if peer is None else 0)
+
+
+def test_the_prefill_node_s_token_starts_no_answer_of_which_tokens_are_known(side: DecodeScheduler) -> None:
+    """Not even a choice that has none."""
+    received(side, req := request("decode", 40, first_token=True, start=((), (5,)), choice=0), TOKEN)
+
+    assert "baton_start" not in req.__dict__
 
 
 def test_an_engine_with_another_scheduler_refuses_them(tmp_path: Path) -> None:
@@ -225,7 +260,7 @@ def test_an_engine_with_another_scheduler_refuses_them(tmp_path: Path) -> None:
     side = DecodeScheduler(config(tmp_path), SECRET, BLOCK_TOKENS)
     side.bind_pool(FakePool(33))
 
-    side.add_request(request("decode", 40, start=(5,), peer=""))
+    side.add_request(request("decode", 40, start=((5,),), peer=""))
 
     assert side.snapshot()["refused"] == {"start": 1}
     side.close()

@@ -1,33 +1,34 @@
-"""What stands before a prefill node's first event, and how long that is held."""
+"""How long a prefill node's first event is held."""
 
 import asyncio
 from typing import Any, cast
 
-from baton.contracts.http import TOKEN_COMMENT
+import pytest
+
 from baton.node.http.asgi import Message
-from baton.node.http.first_token import begin_stream
+from baton.node.http.first_token import hold_stream
 from baton.node.http.frontend_digest import frontend_digest
+from baton.node.http.token_ids import TokenLog, name_tokens
 
 
 class Connector:
-    """Says the token of transfer `a`, and its reservation when it may."""
+    """Says of transfer `a` that there is room, when it may."""
 
-    def __init__(self, token: int | None) -> None:
-        self.token = token
+    def __init__(self) -> None:
         self.reserved = asyncio.Event()
-        self.asked_s: list[float] = []
+        self.asked: list[tuple[str, float]] = []
 
-    def take_token(self, transfer_id: str) -> int | None:
-        """Return the token."""
-        return self.token if transfer_id == "a" else None
-
-    async def wait_until_reserved(self, _transfer_id: str, timeout_s: float) -> bool:
+    async def wait_until_reserved(self, transfer_id: str, timeout_s: float) -> bool:
         """Wait for the reservation."""
-        self.asked_s.append(timeout_s)
+        self.asked.append((transfer_id, timeout_s))
         return await self.reserved.wait()
 
 
-HEAD: Message = {"type": "http.response.start", "status": 200, "headers": []}
+HEAD: Message = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [(b"content-type", b"text/event-stream; charset=utf-8")],
+}
 
 
 def body(data: bytes) -> Message:
@@ -36,33 +37,38 @@ def body(data: bytes) -> Message:
 
 
 async def test_the_first_event_is_held_until_the_decode_node_has_room() -> None:
-    """The head goes out at once; the token's id stands before the first event, and before no other."""
-    connector, sent = Connector(17), list[Message]()
+    """The head goes out at once, and so do comments and later events; what is known of tokens by then stands before the event."""
+    connector, log, sent = Connector(), TokenLog(), list[Message]()
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    named = begin_stream(send, "a", cast("Any", connector), 2.5)
+    named = hold_stream(name_tokens(send, log), "a", cast("Any", connector), 2.5, log)
     await named(HEAD)
+    await named(body(b": ping\n\n"))
+    log.add(0, [17], ended=False)
     held = asyncio.ensure_future(named(body(b"data: 1\n\n")))
     await asyncio.sleep(0.01)
-    assert sent == [HEAD]
+    assert sent == [HEAD, body(b": ping\n\n")]
+    log.add(0, [], ended=False)
     connector.reserved.set()
     await held
     await named(body(b"data: 2\n\n"))
 
-    assert sent[1:] == [body(TOKEN_COMMENT + b"17\n\ndata: 1\n\n"), body(b"data: 2\n\n")]
-    assert connector.asked_s == [2.5]
+    assert sent[2:] == [body(b": baton tokens 0 17\ndata: 1\n\n"), body(b"data: 2\n\n")]
+    assert connector.asked == [("a", 2.5)]
 
 
-async def test_without_a_token_nothing_is_held() -> None:
-    """An error of the server's passes as it is."""
-    connector, sent = Connector(None), list[Message]()
+@pytest.mark.parametrize("ids", [[], [17]])
+async def test_what_needs_no_decode_node_is_not_held(ids: list[int]) -> None:
+    """An error of the server's; an answer that its own parameters, or the model, end with the first token."""
+    connector, log, sent = Connector(), TokenLog(), list[Message]()
+    log.add(0, ids, ended=True)
 
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await begin_stream(send, "a", cast("Any", connector), 2.5)(body(b'{"error":{}}'))
+    await hold_stream(send, "a", cast("Any", connector), 2.5, log)(body(b'{"error":{}}'))
 
     assert sent == [body(b'{"error":{}}')]
 
