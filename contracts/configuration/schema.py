@@ -63,7 +63,7 @@ class ProxyConfig:
     max_attempts: AtLeastOne = 4  # of one request, on whichever nodes
     retry_share: Share = 0.2  # retry budget: what each request adds to it; a retry on another node costs 1
     retry_burst: AtLeastOne = 512  # … and so many beyond that, for the loss of a node with all its requests
-    resume: Literal["off", "token_ids", "all"] = "all"  # which streams that break go on elsewhere; see failover.md
+    resume: Literal["off", "all"] = "all"  # whether streams that break go on elsewhere; see failover.md
     relay_first_token: bool = True  # a stream begins with the prefill node's token, or with the decode node's own
     max_body_bytes: AtLeastOne = 64 * 1024 * 1024  # of one request
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # the least that is written

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from baton.contracts.http import TOKEN_COMMENT
+from baton.contracts.http import TOKENS_COMMENT
 from baton.loadtest.errors import UsageError
 from baton.loadtest.mock_engine.rules import Asked
 from baton.loadtest.mock_engine.settings import MODEL
@@ -13,6 +13,7 @@ from baton.loadtest.mock_engine.settings import MODEL
 TEXT: Final = " token"
 TOKEN_ID: Final = 7
 DONE: Final = b"data: [DONE]\n\n"
+_NAME: Final = TOKENS_COMMENT + b"0 %d\n" % TOKEN_ID
 STREAM_HEAD: Final = (
     b"HTTP/1.1 200 OK\r\nserver: mock\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"transfer-encoding: chunked\r\n\r\n"
@@ -56,13 +57,16 @@ def generated(asked: Asked, params: dict[str, Any] | None) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def chunks(*, chat: bool, prompt_ids: int | None, usage: tuple[int, int] | None, event_bytes: int) -> Chunks:
+def chunks(
+    *, chat: bool, prompt_ids: int | None, usage: tuple[int, int] | None, event_bytes: int, names: bool = False
+) -> Chunks:
     """Return the pieces of a stream; `prompt_ids` (their number) and `usage` (tokens in and out) if they are to be told.
 
-    Raises `UsageError`: an event has more than `event_bytes` (0: as it comes) without any padding.
+    `names`: tokens are named to the proxy. Raises `UsageError`: an event has more than `event_bytes` (0: as it comes) without any padding.
     """
-    first, only = (_opening(chat, prompt_ids, reason, event_bytes) for reason in (None, "length"))
-    middle, last = (_event(chat, prompt_ids is not None, reason, event_bytes) for reason in (None, "length"))
+    name = _NAME if names else b""
+    first, only = (name + _opening(chat, prompt_ids, reason, event_bytes) for reason in (None, "length"))
+    middle, last = (name + _event(chat, prompt_ids is not None, reason, event_bytes) for reason in (None, "length"))
     tail = _last_events(chat, usage)
     return Chunks(
         first=_chunk(first),
@@ -75,7 +79,7 @@ def chunks(*, chat: bool, prompt_ids: int | None, usage: tuple[int, int] | None,
 @lru_cache(maxsize=64)
 def prefill_part(*, chat: bool, prompt_ids: int | None, event_bytes: int) -> Chunks:
     """Return the pieces of a prefill node's part of a stream: its token, named for the proxy, and an end of its own."""
-    first = _chunk(TOKEN_COMMENT + b"%d\n\n" % TOKEN_ID + _opening(chat, prompt_ids, None, event_bytes))
+    first = _chunk(_NAME + _opening(chat, prompt_ids, None, event_bytes))
     last = _chunk(_event(chat, prompt_ids is not None, "abort", 0) + DONE) + END_OF_CHUNKS
     return Chunks(first=first, middle=b"", last=last, only=last)
 

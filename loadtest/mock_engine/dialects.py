@@ -7,6 +7,7 @@ take that for disaggregated serving.
 import secrets
 from typing import Any, Final, Protocol
 
+from baton.contracts.http import TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import FIELD, KEY, TransferParamsError, verify
 from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo
 from baton.contracts.secret import ClusterSecret
@@ -74,7 +75,7 @@ class Baton:
     def judge(self, asked: Asked, header_names: list[str]) -> bool:
         """Check headers, signature, role and, on a prefill node, the shape of the leg."""
         for name in header_names:
-            if name.startswith(_NEVER_TO_A_NODE):
+            if name.startswith(_NEVER_TO_A_NODE) and name != TOKEN_IDS_HEADER:
                 raise RefusedError(400, f"header {name} must not reach a node")
         if self._role == "prefill":
             if not relays(asked) and (wrong := wrong_in_prefill_leg(asked.body)):

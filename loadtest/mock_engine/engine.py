@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
+from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, TOKEN_IDS_HEADER, error_body
 from baton.contracts.kv_transfer import is_transfer_id
 from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
@@ -73,9 +73,10 @@ class MockEngine:
         if fault.fault in (Fault.STATUS, Fault.DROP):
             self._fail(fault, line)
             return
-        self._begin(asked, fault, line, len(request.body))
+        names = TOKEN_IDS_HEADER in request.headers
+        self._begin(asked, fault, line, len(request.body), names=names)
 
-    def _begin(self, asked: Asked, fault: FaultSetting, line: Connection, body_bytes: int) -> None:
+    def _begin(self, asked: Asked, fault: FaultSetting, line: Connection, body_bytes: int, *, names: bool) -> None:
         settings = self._settings
         delay_s = settings.ttft_s
         answer: Stream | Whole
@@ -83,7 +84,13 @@ class MockEngine:
         if asked.stream and fault.fault is not Fault.EMPTY:
             usage = (asked.prompt_tokens, asked.tokens) if asked.usage else None
             prompt_ids = asked.prompt_tokens if asked.token_ids else None
-            pieces = chunks(chat=asked.chat, prompt_ids=prompt_ids, usage=usage, event_bytes=settings.chunk_bytes)
+            pieces = chunks(
+                chat=asked.chat,
+                prompt_ids=prompt_ids,
+                usage=usage,
+                event_bytes=settings.chunk_bytes,
+                names=names,
+            )
             tokens, itl_s = asked.tokens, settings.itl_s
             if relays(asked) and tokens > 1:
                 pieces = prefill_part(chat=asked.chat, prompt_ids=prompt_ids, event_bytes=settings.chunk_bytes)

@@ -11,6 +11,7 @@ from time import perf_counter
 from typing import Final
 
 from baton.contracts.configuration.schema import BatonConfig
+from baton.contracts.http import TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import Role, TransferParams, new_transfer_id, sign
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
@@ -39,6 +40,8 @@ from baton.proxy.tracing.traces import Leg
 CUT: Final = "cut"  # the problem of a leg that nobody wanted any more, in its span
 # How long a prefill leg may outlive its request, so that a good answer on its way is not turned into an abort.
 PREFILL_GRACE_S: Final = 1.0
+
+_NAMES_TOKENS: Final = line(TOKEN_IDS_HEADER, "1")
 
 Outcome = DecodeOutcome | PrefillOutcome
 
@@ -271,8 +274,9 @@ def _params(
         peer=peer,
         several=has_several_prompts(request.fields),
         grids=plan.grids,
-        first_token=plan.first_token,
+        first_token=plan.first_token and not request.start,
         relays=relays,
+        start=request.start if role == "decode" else (),
     )
 
 
@@ -281,7 +285,8 @@ def _call(
 ) -> LegRequest:
     leg = request.trace.leg(node.role, node.url)
     own = line("x-request-id", request.request_id + id_suffix)
-    headers = b"".join((request.forwarded, own, more_headers, leg.line))
+    names = _NAMES_TOKENS if request.names_tokens else b""
+    headers = b"".join((request.forwarded, own, names, more_headers, leg.line))
     return LegRequest(node=node, endpoint=request.endpoint, headers=headers, body=body, leg=leg)
 
 

@@ -34,7 +34,7 @@ from baton.proxy.request.error_format import shape_of
 from baton.proxy.request.parse import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.request_record import RequestRecord
-from baton.proxy.resume.typed_stream import stream_of
+from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class RequestHandler:
         self, config: BatonConfig, admission: Admission, failover: Failover, telemetry: RequestTelemetry
     ) -> None:
         self._max_body_bytes = config.proxy.max_body_bytes
-        self._resume = config.proxy.resume
+        self._resumes = config.proxy.resume != "off"
         self._relays = config.proxy.relay_first_token
         self._admission = admission
         self._failover = failover
@@ -112,7 +112,7 @@ class RequestHandler:
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
         """Serve a request that was let in."""
-        stream = stream_of(request, self._resume, relays=self._relays)
+        stream = Stream(request, resumes=self._resumes, relays=self._relays)
         await answer(stream, self._failover.request_attempts(deadline), client, self._metrics)
 
     def _gone(self, scope: Scope, record: RequestRecord) -> None:

@@ -8,8 +8,7 @@ from baton.proxy.planning.outcome import PrefillDone
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.response.stream_relay import relay
-from baton.proxy.resume.continuation import CannotFollowError
-from baton.proxy.resume.rules import SENTENCES, NotResumableReason, ResumeStrategy
+from baton.proxy.resume.rules import SENTENCES, CannotFollowError, NotResumableReason
 from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
 
@@ -42,8 +41,7 @@ async def answer(stream: Stream, request_attempts: RequestAttempts, client: Clie
             if broken is None:
                 raise
             raise _ends(broken, NotResumableReason.NO_NODE, metrics) from exc
-        if await _go_on(stream, request_attempts, client, metrics, broken):
-            return None
+        await _go_on(stream, request_attempts, client, metrics, broken)
 
 
 async def _go_on(
@@ -52,25 +50,21 @@ async def _go_on(
     client: ClientResponse,
     metrics: Metrics,
     broken: StreamBrokenError,
-) -> bool:
-    """Prepare the next leg; return whether none is needed, the answer being complete."""
+) -> None:
+    """Prepare the next leg."""
     try:
-        missing = stream.go_on()
+        stream.go_on()
     except CannotFollowError as exc:
         raise _ends(broken, exc.reason, metrics) from exc
-    if missing is not None:
-        await client.relay(missing)
-        client.end()
-        metrics.resumed("closed")
-        return True
     if not request_attempts.may_go_on():
         raise _ends(broken, NotResumableReason.RETRY_DENIED, metrics)
     await client.claim.both_again()
-    way = ResumeStrategy.START if stream.asked.start else stream.way
-    metrics.resumed(way)
-    client.record.trace.event("resume", kind=str(broken.how), way=str(way))
-    logger.info("stream resumed", extra={"request_id": client.record.request_id, "kind": str(broken.how), "way": way})
-    return False
+    metrics.resumed(broken.how)
+    tokens = sum(map(len, stream.asked.start))
+    client.record.trace.event("resume", kind=str(broken.how), tokens=tokens)
+    logger.info(
+        "stream resumed", extra={"request_id": client.record.request_id, "kind": str(broken.how), "tokens": tokens}
+    )
 
 
 def _ends(broken: StreamBrokenError, reason: NotResumableReason, metrics: Metrics) -> BadGatewayError:

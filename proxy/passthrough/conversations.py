@@ -17,7 +17,7 @@ from baton.proxy.request.single_node import PREVIOUS, previous_of
 from baton.proxy.response.client_response import ClientResponse
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.response.stream_relay import relay
-from baton.proxy.resume.typed_stream import TypedStream
+from baton.proxy.resume.stream import Stream
 
 
 class Conversations(RequestHandler):
@@ -42,7 +42,7 @@ class Conversations(RequestHandler):
         )
         client.record.record_plan(plan)
         self._metrics.decided(plan)
-        stream = TypedStream(request)
+        stream = Stream(request, resumes=False, relays=False)  # what it goes on from is on this node
         async with self._attempts.run(plan, request, FirstTokenRelay(client, stream)) as outcome:
             if isinstance(outcome, Opened):
                 await relay(outcome, client, stream)

@@ -28,7 +28,6 @@ from baton.proxy.planning.reasons import (
     NO_PREFILL_SPEAKS,
     ONE_TOKEN,
     SHORT,
-    STARTED,
 )
 from baton.proxy.planning.retry_policy import History
 from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, generates_one, reason_for_local
@@ -97,12 +96,13 @@ class Planner:
         if not decode:
             raise UnavailableError("no decode node is ready for this model")
         if request.start:
-            return self._start(work, decode)
+            decode = _that_start(decode)
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
             return self._on_one_node(request, work, decode, history, reason)
         prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
-        if makers := _that_can_answer(request, prefill, decode):
+        makers = _that_can_answer(request, prefill, decode)
+        if makers and not request.start:
             maker = self._prefill_router.choose(work, makers)
             return LocalPlan(decode=maker, path=LOCAL, reason=ONE_TOKEN, label=LABELS[ONE_TOKEN])
         matching = _that_fit(decode, prefill)
@@ -143,7 +143,7 @@ class Planner:
         if request.start:
             others = [node for node in others if node.starts_with_tokens]
         takers = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
-        if may_retry and isinstance(failure, PrefillFailed) and not request.start:
+        if may_retry and isinstance(failure, PrefillFailed):
             makers = self._usable_prefill(request.model, history, self._prefill_patience_s)
             if matching := _that_fit(takers, makers):
                 taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
@@ -162,13 +162,6 @@ class Planner:
                 node = self._prefill_router.choose(work, matching)
                 return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
         return self._local_planner.first(work, decode, reason, nowhere_else=True)
-
-    def _start(self, work: Work, decode: Sequence[Node]) -> LocalPlan:
-        """Choose a node that goes on after the first token. It streams before it could have another node's KV, so it computes the prompt."""
-        starting = [node for node in decode if node.starts_with_tokens]
-        if self._refuses or not starting:
-            raise UnavailableError("no decode node may compute the prompt and go on from the first token")
-        return self._local_planner.first(work, starting, STARTED)
 
     def _after_decode(
         self, failed: Plan, failure: DecodeFailed, request: ClientRequest, history: History, *, may_retry: bool
@@ -261,6 +254,13 @@ def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
     theirs = {node.pairing for node in others} - {None}
     fits = {mine: any(mine.fits(other) for other in theirs if other) for mine in {n.pairing for n in nodes} if mine}
     return [node for node in nodes if node.pairing and fits[node.pairing]]
+
+
+def _that_start(decode: Sequence[Node]) -> list[Node]:
+    """Return the decode nodes on which an answer that has tokens goes on."""
+    if starting := [node for node in decode if node.starts_with_tokens]:
+        return starting
+    raise UnavailableError("no decode node starts requests with tokens")
 
 
 def _that_can_answer(request: ClientRequest, prefill: Sequence[Node], decode: Sequence[Node]) -> list[Node]:

@@ -9,7 +9,6 @@ NO_PREFILL_READY: Final = "no prefill node is ready"
 NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode node can use"
 NO_PREFILL_SPEAKS: Final = "no ready prefill node speaks the same protocol version as a ready decode node and the proxy"
 ONE_TOKEN: Final = "one token is asked for, which a prefill node gives"  # noqa: S105  # no password
-STARTED: Final = "the answer goes on from its first token, which the client has"
 SHORT: Final = "little of the prompt is new to the decode node"
 
 LABELS: Final = {
@@ -28,6 +27,5 @@ LABELS: Final = {
     NO_PREFILL_MATCHES: "no_prefill_matches",
     NO_PREFILL_SPEAKS: "no_prefill_speaks",
     ONE_TOKEN: "one_token",
-    STARTED: "started",
     SHORT: "short",
 }

@@ -37,7 +37,7 @@ def reason_for_local(fields: Fields) -> str | None:
         return BEST_OF
     if is_set(fields, "use_beam_search") and not is_false(fields, "use_beam_search"):
         return BEAM_SEARCH
-    if _wants_prompt_logprobs(fields):
+    if wants_prompt_logprobs(fields):
         return PROMPT_LOGPROBS
     if is_set(fields, "prompt_embeds"):
         return EMBEDDINGS
@@ -65,7 +65,8 @@ def _limits(fields: Fields) -> set[bytes]:
     return {bytes(fields[name]).strip() for name in ("max_completion_tokens", "max_tokens") if is_set(fields, name)}
 
 
-def _wants_prompt_logprobs(fields: Fields) -> bool:
+def wants_prompt_logprobs(fields: Fields) -> bool:
+    """Return whether log probabilities of the prompt are wanted, by their name or by an echo that has some."""
     if is_set(fields, "prompt_logprobs"):
         return True
     if not is_set(fields, "echo") or is_false(fields, "echo"):

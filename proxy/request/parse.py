@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.types import Receive, Scope
 
 from baton.contracts.kv_transfer import FIELD as KV_TRANSFER_PARAMS
+from baton.contracts.kv_transfer import Start
 from baton.proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
 from baton.proxy.http import headers
 from baton.proxy.request.endpoints import CHAT, MESSAGES, RESPONSES
@@ -74,7 +75,8 @@ class ClientRequest:
     model: str  # "": none is named, the node has one
     prompt: memoryview  # its JSON
     trace: Trace = UNTRACED
-    start: tuple[int, ...] = ()  # ids of the answer's first tokens, which the client has
+    names_tokens: bool = False  # nodes name the answer's tokens to us
+    start: Start = ()  # the answer's tokens so far, with which a node starts
 
     @property
     def prompt_bytes(self) -> int:

@@ -27,7 +27,7 @@ class FirstTokenRelay:
     @property
     def has_begun(self) -> bool:
         """Whether the client has something of a prefill node's."""
-        return self._stream.part is not None and bool(self._stream.part.known)
+        return self._stream.part is not None and self._stream.part.has_passed
 
     @property
     def ended(self) -> bool:
@@ -50,6 +50,8 @@ class FirstTokenRelay:
             return False
         self.began_s = 0.0
         why_not = self._stream.why_not_relayed
+        if not why_not and self._stream.asked.start:
+            why_not = "started"
         if not why_not and not (plan.first_token and plan.decode.starts_with_tokens):
             why_not = "nodes"
         self._client.record.first_token = why_not or "late"  # until it is there

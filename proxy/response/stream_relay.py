@@ -28,8 +28,8 @@ async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
     if answer.is_stream:
         stream.begin_decode(client.record)
         client.claim.streams()
-    passing = stream.passing if answer.is_stream else None
-    first = opened.first if passing is None else passing.take(opened.first)
+    passes = answer.is_stream and stream.record is not None
+    first = stream.take(opened.first) if passes else opened.first
     if client.record.status:
         await client.relay(first)
     else:
@@ -42,7 +42,7 @@ async def relay(opened: Opened, client: ClientResponse, stream: Stream) -> None:
         if whole:
             return
     if answer.is_stream:
-        await (_relay_rest(answer, first, client) if passing is None else _pass_rest(answer, stream, client))
+        await (_pass_rest(answer, stream, client) if passes else _relay_rest(answer, first, client))
         client.end()
 
 
@@ -50,7 +50,7 @@ def _is_whole(opened: Opened, stream: Stream) -> bool:
     """Whether nothing will follow the first bytes, which have passed: a short stream's come together with its end."""
     if not opened.answer.is_over or stream.broken is not None:
         return False
-    return stream.ended if stream.passing is not None else opened.first.rstrip().endswith(END_OF_STREAM)
+    return stream.ended if stream.record is not None else opened.first.rstrip().endswith(END_OF_STREAM)
 
 
 async def _relay_rest(answer: UpstreamResponse, first: bytes, client: ClientResponse) -> None:
@@ -70,10 +70,9 @@ async def _relay_rest(answer: UpstreamResponse, first: bytes, client: ClientResp
 
 
 async def _pass_rest(answer: UpstreamResponse, stream: Stream, client: ClientResponse) -> None:
-    assert stream.passing is not None
     if stream.broken is not None:  # the first bytes held it
         raise stream.broken
-    passed, broken, write = stream.passing.take, None, client.write
+    passed, broken, write = stream.take, None, client.write
 
     def take(chunk: bytes) -> bool:
         may_go_on = write(passed(chunk))

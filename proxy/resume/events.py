@@ -1,15 +1,13 @@
-"""A stream of server-sent events, cut into whole events, and what one holds. Pure."""
+"""A stream of server-sent events, cut into whole events. Pure."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 END: Final = b"\n\n"
 DONE: Final = b"data: [DONE]"
-COMMENT: Final = b":"  # what keeps a connection open (`--sse-keep-alive-interval`)
+COMMENT: Final = b":"  # what keeps a connection open (`--sse-keep-alive-interval`), and ids of tokens
 ERROR: Final = b'data: {"error":'
-_LINE_END: Final = ord("\n")
 _DATA: Final = b"data: "
 
 
@@ -26,42 +24,22 @@ class Splitter:
         if self._part:
             data = self._part + data
             self._part = b""
-        if 0 < data.find(b"\n") == len(data) - 2 and data[-1] == _LINE_END:  # one event, as nodes send it
+        if 0 < data.find(END) == len(data) - 2:  # one event, as nodes send it
             return [data]
         *events, self._part = data.split(END)
         return [event + END for event in events]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """What one event adds to an answer."""
-
-    body: dict[str, Any]  # the whole event
-    choice: dict[str, Any] | None  # None: an event without one, such as usage
-    text: str
-    ids: list[int]
-
-    @property
-    def ends(self) -> bool:
-        """Whether the answer ends with it."""
-        return self.choice is not None and self.choice.get("finish_reason") is not None
-
-
-def parse(event: bytes) -> Piece:
-    """Read an event of either endpoint.
+def parse(event: bytes) -> dict[str, Any]:
+    """Read the JSON of an event, named or not.
 
     Raises:
         msgspec.DecodeError: it is not what vLLM sends.
     """
-    body = msgspec.json.decode(event.strip().removeprefix(_DATA), type=dict[str, Any])
-    choices = body.get("choices")
-    choice = choices[0] if isinstance(choices, list) and choices else None
-    if choice is None:
-        return Piece(body=body, choice=None, text="", ids=[])
-    text = choice["delta"].get("content") if "delta" in choice else choice.get("text")
-    return Piece(body=body, choice=choice, text=text or "", ids=choice.get("token_ids") or [])
+    return msgspec.json.decode(event[event.find(_DATA) + len(_DATA) :], type=dict[str, Any])
 
 
-def encode(body: dict[str, Any]) -> bytes:
-    """Return an event."""
-    return _DATA + msgspec.json.encode(body) + END
+def encode(body: dict[str, Any], like: bytes = b"") -> bytes:
+    """Return an event, named as another one is."""
+    name = like[: like.find(b"\n") + 1] if like.startswith(b"event: ") else b""
+    return name + _DATA + msgspec.json.encode(body) + END

@@ -1,170 +1,260 @@
-"""What a client has of a stream, remembered so cheaply that every stream can be.
+"""An answer on its way to the client: what the client has of it, and which tokens it has, so that another node can go on. Pure.
 
-To go on from token ids the decode node is asked for them. The client did not ask: they are cut out again, on bytes, so
-that it gets exactly what it would have got (`"token_ids":null`). The text `token_ids":[` cannot stand inside of a JSON
-string, where the quote would be escaped.
+A node names the tokens in comments, never later than an event holds their text (`TOKENS_COMMENT`). Of the first leg events pass as they came; of
+a further one, which says everything again, what the client has is left out.
 
-A *clean* place is the end of an event that holds one token and some text: there the node's detokeniser holds nothing
-back. An answer is only gone on with from a clean place; events after it are kept whole, and what they said has to come
-again. Ids take about five bytes a token; whole events are bounded by `MAX_BYTES`.
+Most events differ from the one before in a piece of text alone. They are not parsed: what stands before and after the piece is compared.
 """
 
-from typing import Final
+from typing import Any, Final, Protocol
+from zlib import crc32
 
+import msgspec
+
+from baton.contracts.http import TOKENS_COMMENT
+from baton.contracts.kv_transfer import MAX_START_CHOICES, MAX_START_TOKENS, Start
 from baton.proxy.errors import FailureKind, StreamBrokenError
-from baton.proxy.resume.events import COMMENT, DONE, ERROR, Splitter, parse
-from baton.proxy.resume.rules import NotResumableReason
+from baton.proxy.resume.events import COMMENT, Splitter, encode, parse
+from baton.proxy.resume.known import Key, Known, Text
+from baton.proxy.resume.rules import CannotFollowError, NotResumableReason
 
-MAX_BYTES: Final = 1 << 20  # of whole events, per stream
-_PROMPT_KEY: Final = b'"prompt_token_ids":['
-_KEY: Final = b'token_ids":['
-_UNKNOWN: Final = b"\0"  # no event begins with it
-_QUOTE: Final = ord('"')
-_NO_CHOICES: Final = b'"choices":[]'
-_USAGE: Final = b'"usage":{'
-_NOTHING_SAID: Final = b'"delta":{},'  # with the next, an event that is sent for the sake of its ids alone
-_NO_END: Final = b'"finish_reason":null'
+MAX_IDS_BYTES: Final = 1 << 20  # of the ids of one answer's tokens, as text
+_FIRST_CHOICE: Final = TOKENS_COMMENT + b"0 "
+_QUOTE: Final = b'"'
+_ESCAPE: Final = b"\\"
+_NO_EVENT: Final = b"\0"  # nothing begins with it
+_NOT_VLLMS: Final = (msgspec.DecodeError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError)
 
 
-class Record:
-    """What both ways of remembering share."""
+class Dialect(Protocol):
+    """What the events of an API say."""
 
-    def __init__(self) -> None:
-        self.first = b""  # the first event, as it came
-        self.last = b""  # the last event that said something, as it came
-        self.told_usage = False  # the event that holds nothing but usage has passed: only the end can follow
+    def is_last(self, event: bytes) -> bool:
+        """Whether a stream ends with this event."""
+        ...
+
+    def is_failure(self, event: bytes) -> bool:
+        """Whether it says that something has failed."""
+        ...
+
+    def failure_in(self, event: bytes) -> StreamBrokenError | None:
+        """Return the node's failure; None if the client is at fault."""
+        ...
+
+    def ends_prefill_part(self, event: bytes) -> bool:
+        """Whether a prefill node's part of the stream ends before this event."""
+        ...
+
+    def names_in(self, body: dict[str, Any]) -> dict[str, object]:
+        """Return what each node's stream calls itself."""
+        ...
+
+    def opening_of(self, key: Key, /) -> bytes:
+        """Return what stands before a piece of this text in an event."""
+        ...
+
+    def take_new(self, body: dict[str, Any], known: Known) -> bool:
+        """Take away what the client has; return whether anything is left."""
+        ...
+
+
+class AnswerRecord:
+    """One answer, over all its legs."""
+
+    def __init__(self, dialect: Dialect, *, rewrites: bool = False) -> None:
+        """`rewrites`: whether all events of a further leg have to be written anew."""
+        self.dialect = dialect
         self.done = False  # the stream's last event has passed
-        self.lost: NotResumableReason | None = None  # why it cannot be resumed after all
         self.broken: StreamBrokenError | None = None  # the node said that it failed
-        self.tail: list[bytes] = []  # events since the last clean place
-        self._tail_bytes = 0
+        self._rewrites = rewrites
+        self._known = Known()
+        self._ids: dict[int, bytearray] = {}  # of each choice, as the leg has named them: b"1,2,3,"
+        self._ids_before: dict[int, bytes] = {}  # as legs before have, where that was more
+        self._ids_bytes = 0  # of the leg
+        self._lost: NotResumableReason | None = None  # why the ids are not known
+        self._names: dict[str, object] = {}  # what the client's stream calls itself
+        self._begin()
+
+    def _begin(self) -> None:
         self._splitter = Splitter()
+        self._is_further = not self._known.is_empty
+        self._is_first_event = True
+        self._replaced: list[tuple[bytes, bytes]] = []  # in events of this leg
+        # What events begin and end with that hold a piece of `_text` and nothing else.
+        self._head, self._tail, self._text = _NO_EVENT, _NO_EVENT, Text()
+
+    def begin_leg(self) -> None:
+        """A node's stream begins, with the answer's first event."""
+        self.broken = None
+        for choice, ids in self._ids.items():
+            if len(ids) > len(self._ids_before.get(choice, b"")):
+                self._ids_before[choice] = bytes(ids)
+        self._ids, self._ids_bytes = {}, 0
+        self._known.begin_again()
+        self._begin()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the client has nothing of the answer."""
+        return self._known.is_empty
+
+    def start(self) -> Start:
+        """Return the ids of the answer's tokens, by choice.
+
+        Raises:
+            CannotFollowError: they are not known.
+        """
+        if self._lost is not None:
+            raise CannotFollowError(self._lost)
+        count = max((*self._ids, *self._ids_before), default=-1) + 1
+        texts = [max(bytes(self._ids.get(at, b"")), self._ids_before.get(at, b""), key=len) for at in range(count)]
+        if sum(text.count(b",") for text in texts) > MAX_START_TOKENS:
+            raise CannotFollowError(NotResumableReason.TOO_LONG)
+        if not texts and self._known.has_tokens:
+            raise CannotFollowError(NotResumableReason.NO_TOKEN_IDS)
+        return tuple(tuple(map(int, text[:-1].split(b","))) if text else () for text in texts)
 
     def take(self, data: bytes) -> bytes:
-        """Remember some bytes; return those for the client, which are whole events up to a break."""
+        """Take some bytes of a leg; return those for the client, which are whole events up to a failure.
+
+        Raises:
+            CannotFollowError: the answer differs from what the client has.
+        """
         events = self._splitter.whole(data)
-        return self.pass_on(events[0]) if len(events) == 1 else b"".join(map(self.pass_on, events))
+        return self.take_event(events[0]) if len(events) == 1 else b"".join(map(self.take_event, events))
 
-    def restart(self) -> None:
-        """Forget half an event, the rest of which will not come, and the break."""
-        self._splitter = Splitter()
-        self.broken = None
+    def take_event(self, event: bytes) -> bytes:
+        """Take one event. This runs once a token."""
+        if event.startswith(TOKENS_COMMENT):
+            event = self.note_ids(event)
+        if event.startswith(self._head) and event.endswith(self._tail) and self._take_piece(event):
+            return self._renamed(event) if self._replaced else event
+        return self._take_other(event)
 
-    def pass_on(self, event: bytes) -> bytes:
-        """Remember one event; return it as the client gets it. This runs once a token."""
-        raise NotImplementedError
+    def note_ids(self, event: bytes) -> bytes:
+        """Take from an event what names tokens; return the rest.
 
-    def _keep(self, event: bytes) -> None:
-        self.tail.append(event)
-        self._tail_bytes += len(event)
-        if self._tail_bytes > MAX_BYTES:
-            self.lost = NotResumableReason.TOO_LONG
-            self._drop()
+        Raises:
+            CannotFollowError: they are not those that the answer has.
+        """
+        while event.startswith(TOKENS_COMMENT):
+            line, _, event = event.partition(b"\n")
+            if line.startswith(_FIRST_CHOICE):
+                self._note(0, line[len(_FIRST_CHOICE) :])
+            else:
+                choice, _, ids = line[len(TOKENS_COMMENT) :].partition(b" ")
+                self._note(int(choice) if choice.isdigit() else MAX_START_CHOICES, ids)
+        return event
 
-    def _drop(self) -> None:
-        self.tail.clear()
-        self._tail_bytes = 0
+    def _note(self, choice: int, ids: bytes) -> None:
+        self._ids_bytes += len(ids) + 1
+        if self._lost is not None:
+            return
+        if not ids.replace(b",", b"").isdigit() or choice >= MAX_START_CHOICES:
+            self._lose(NotResumableReason.NO_TOKEN_IDS)
+            return
+        if self._ids_bytes > MAX_IDS_BYTES:
+            self._lose(NotResumableReason.TOO_LONG)
+            return
+        noted = self._ids.setdefault(choice, bytearray())
+        noted += ids
+        noted += b","
+        if before := self._ids_before.get(choice):
+            if not (before.startswith(noted) or noted.startswith(before)):
+                del self._ids[choice]
+                raise CannotFollowError(NotResumableReason.DIFFERS)
+            if len(noted) >= len(before):
+                del self._ids_before[choice]
 
-    def _note_special(self, event: bytes) -> bool:
-        """Look at an event that may say nothing; return whether that is so."""
-        if event.startswith(COMMENT):
+    def _lose(self, reason: NotResumableReason) -> None:
+        self._lost = reason
+        self._ids.clear()
+        self._ids_before.clear()
+
+    def _take_piece(self, event: bytes) -> bool:
+        """Take an event that begins and ends as those with a piece of a text do; return whether it holds nothing else."""
+        piece, text = event[len(self._head) : -len(self._tail)], self._text
+        if _ESCAPE in piece:
+            try:
+                text.add(msgspec.json.decode(_QUOTE + piece + _QUOTE, type=str))
+            except (msgspec.DecodeError, UnicodeError):
+                return False
             return True
-        if event.startswith(DONE):
-            self.done = self.broken is None
-        elif event.startswith(ERROR):
-            self.broken = nodes_own_error(event)
-        elif _NO_CHOICES in event:
-            self.told_usage = _USAGE in event
-        else:
+        if _QUOTE in piece or not piece:
             return False
+        text.length += len(piece) if piece.isascii() else len(piece.decode(errors="replace"))
+        text.checksum = crc32(piece, text.checksum)
         return True
 
+    def _take_other(self, event: bytes) -> bytes:
+        if self.broken or not event.strip():
+            return b""
+        if event.startswith(COMMENT):
+            return event
+        if self.dialect.is_failure(event):
+            return self._take_failure(event)
+        if self.dialect.is_last(event):
+            if self._known.misses_text:
+                raise CannotFollowError(NotResumableReason.DIFFERS)
+            self.done = True
+        if b"data: {" not in event:
+            return event
+        try:
+            return self._take_json(event)
+        except _NOT_VLLMS as exc:
+            if self._known.repeats:
+                raise CannotFollowError(NotResumableReason.DIFFERS) from exc
+            self._lose(NotResumableReason.NO_TOKEN_IDS)
+            return event
 
-class TokenRecord(Record):
-    """Remembers token ids."""
-
-    def __init__(self, *, chat: bool, hides: bool) -> None:
-        super().__init__()
-        self.ids = bytearray()  # of everything that was sent: b"1,2,3,"
-        self.clean_bytes = 0  # how much of `ids` lies before the last clean place
-        self.clean = b""  # the event that ends there
-        self._hides = hides
-        self._chat = chat
-        self._opening = b'"delta":{"content":"' if chat else b'"text":"'  # of the text
-        self._head = _UNKNOWN  # what every event of this stream begins with, up to its text
-
-    def pass_on(self, event: bytes) -> bytes:
-        """Remember the ids of one event, and hide them."""
-        at = event.rfind(_KEY)
-        if at < 0:
-            if not self._note_special(event):
-                self.lost = NotResumableReason.NO_TOKEN_IDS
-            return b"" if self.broken else event
-        if not self.first:
-            return self._begin(event)
-        at += len(_KEY)
-        end = event.find(b"]", at)
-        ids = event[at:end]
-        self.last = event
-        self.ids += ids
-        self.ids += b","
-        if event.startswith(self._head) and ids.isdigit() and event[len(self._head)] != _QUOTE:
-            self.clean_bytes, self.clean = len(self.ids), event
-            if self.tail:
-                self._drop()
-        else:
-            self._note_other(event, ids)
-            if self._hides and _NOTHING_SAID in event and _NO_END in event:
-                return b""
-        return event[: at - 1] + b"null" + event[end + 1 :] if self._hides else event
-
-    def rewind(self) -> None:
-        """Forget what came after the last clean place: it will come again, and nobody has seen it."""
-        del self.ids[self.clean_bytes :]
-        self._drop()
-
-    def _begin(self, event: bytes) -> bytes:
-        """Take the first event, which holds the prompt's ids and, of a completion, the first token's."""
-        self.first = event
-        before, key, after = event.partition(_PROMPT_KEY)
-        if not key:
-            self.lost = NotResumableReason.NO_TOKEN_IDS
-            return self.pass_on(event)
-        hidden = before + key[:-1] + b"null" + after.partition(b"]")[2]
-        passed = hidden if self._chat else self.pass_on(hidden)
-        return passed if self._hides else event
-
-    def _note_other(self, event: bytes, ids: bytes) -> None:
-        """Take an event that ends at no clean place, or the first one that holds text."""
-        before, opening, text = event.partition(self._opening)
-        if not ids:
-            del self.ids[-1:]
-        if not opening or self._head not in (_UNKNOWN, before + opening):
-            self.lost = NotResumableReason.NOT_PLAIN
-        elif self._head == _UNKNOWN:
-            self._head = before + opening
-            if ids.isdigit() and text[0] != _QUOTE:
-                self.clean_bytes, self.clean = len(self.ids), event
-                return
-        self._keep(event)
-
-
-class ReplayRecord(Record):
-    """Remembers whole events."""
-
-    def pass_on(self, event: bytes) -> bytes:
-        """Remember one event."""
-        if not self._note_special(event) and self.lost is None:
-            self.first = self.first or event
-            self.last = event
-            self._keep(event)
+    def _take_failure(self, event: bytes) -> bytes:
+        try:
+            self.broken = self.dialect.failure_in(event)
+        except _NOT_VLLMS:
+            self.broken = StreamBrokenError(FailureKind.PROTOCOL, "it sent an error that cannot be read")
+        if self.broken is None and self._known.repeats:
+            self.broken = StreamBrokenError(FailureKind.REFUSED, "another node would not go on")
+        self._head = _NO_EVENT
+        self.done = self.broken is None
         return b"" if self.broken else event
 
+    def _take_json(self, event: bytes) -> bytes:
+        body, known = parse(event), self._known
+        if self._is_first_event:
+            self._is_first_event = False
+            self._take_names(self.dialect.names_in(body))
+        known.touched.clear()
+        is_written = known.repeats or (self._rewrites and self._is_further)
+        is_new = self.dialect.take_new(body, known)
+        if is_written:
+            return self._renamed(encode(body, event)) if is_new else b""
+        if len(known.touched) == 1:
+            self._learn(event, known.touched[0])
+        return self._renamed(event)
 
-def nodes_own_error(event: bytes) -> StreamBrokenError | None:
-    """Take an error event that is not the client's fault for what it is: the end of the node's answer."""
-    error = parse(event).body["error"]
-    code = error.get("code") if isinstance(error, dict) else None
-    if isinstance(code, int) and code >= 500:
-        return StreamBrokenError(FailureKind.STATUS, f"it sent an error {code}")
-    return None
+    def _take_names(self, names: dict[str, object]) -> None:
+        self._names = self._names or names
+        for name, value in names.items():
+            ours = self._names.get(name, value)
+            if value != ours:
+                self._replaced.append((_field(name, value), _field(name, ours)))
+
+    def _renamed(self, event: bytes) -> bytes:
+        for theirs, ours in self._replaced:
+            event = event.replace(theirs, ours, 1)
+        return event
+
+    def _learn(self, event: bytes, key: Key) -> None:
+        """Take an event as the example of those that hold a piece of one text."""
+        text = self._known.text_of(key)
+        if text is None:
+            return
+        opening = self.dialect.opening_of(key)
+        begin = event.find(opening) + len(opening)
+        end = event.find(_QUOTE, begin)
+        if begin >= len(opening) and _ESCAPE not in event[begin:end]:
+            self._head, self._tail, self._text = event[:begin], event[end:], text
+
+
+def _field(name: str, value: object) -> bytes:
+    return b'"%b":%b' % (name.encode(), msgspec.json.encode(value))

@@ -79,7 +79,10 @@ class Metrics:
             registry=self._registry,
         )
         self._resumed = Counter(
-            "baton_streams_resumed", "Streams that broke and went on, leg by leg", ("way",), registry=self._registry
+            "baton_streams_resumed",
+            "Streams that broke and went on, leg by leg, by how they broke",
+            ("kind",),
+            registry=self._registry,
         )
         self._not_resumed = Counter(
             "baton_streams_not_resumed",
@@ -156,9 +159,9 @@ class Metrics:
         """Count a failure that no other node was asked to make good."""
         self._denied.labels(leg, reason).inc()
 
-    def resumed(self, way: str) -> None:
+    def resumed(self, kind: str) -> None:
         """Count a stream that goes on after it broke."""
-        self._resumed.labels(way).inc()
+        self._resumed.labels(kind).inc()
 
     def not_resumed(self, reason: str) -> None:
         """Count a stream that broke for good."""

@@ -1,15 +1,14 @@
 """What a fake decode node answers: the same few tokens each time, in vLLM's shapes, field by field and in its order.
 
-Token `i` of every answer has the id `FIRST_ID + i`. A prompt of token ids that ends with such ids is continued after
-them, so that a resumed answer can be told from one that began anew.
+Token `i` of every answer has the id `FIRST_ID + i`, and one that starts with tokens goes on after the last of them.
 """
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from baton.contracts.http import TOKEN_COMMENT
+from baton.contracts.http import TOKENS_COMMENT
 
 MODEL = "fake-model"
 PROMPT_IDS = (7, 8, 9)  # of every prompt that is given as text
@@ -28,17 +27,25 @@ class Asked:
     ids: bool = False  # `return_token_ids`
     usage: bool = False  # `stream_options.include_usage`
     created: int = 1
-    drift: int = 0
+    drift: int = 0  # by how many tokens it differs
+    start: Sequence[Sequence[int]] = ()  # ids that it starts with, by choice
+    names: bool = False  # tokens are named to the proxy
 
     @property
     def chat(self) -> bool:
         """Whether it is a chat."""
         return "chat" in self.path
 
-    @property
-    def start(self) -> int:
-        """Index of the first token: how many of the prompt's last ids are answers."""
-        return self.drift + sum(token >= FIRST_ID for token in self.prompt)
+    def token(self, choice: int, at: int) -> int:
+        """Return the id of a choice's token."""
+        given = self.start[choice] if choice < len(self.start) else ()
+        if at < len(given):
+            return given[at]
+        return given[-1] + 1 + at - len(given) if given else FIRST_ID + self.drift + at
+
+    def name(self, choice: int, at: int) -> bytes:
+        """Return the line that names a token."""
+        return TOKENS_COMMENT + b"%d %d\n" % (choice, self.token(choice, at)) if self.names else b""
 
 
 def understand(path: str, body: dict[str, Any], tokens: int, created: int, drift: int) -> Asked:
@@ -76,7 +83,7 @@ def stream(asked: Asked) -> Iterator[bytes]:
             yield _event({**_head(asked), "choices": [first], **ids})
     for at in range(asked.tokens):
         for choice in range(asked.n):
-            yield _event(_chunk(asked, choice, at))
+            yield asked.name(choice, at) + _event(_chunk(asked, choice, at))
     if asked.usage:
         yield _event({**_head(asked), "choices": [], "usage": _usage(asked), "system_fingerprint": FINGERPRINT})
     yield b"data: [DONE]\n\n"
@@ -86,16 +93,15 @@ def prefill_part(asked: Asked) -> list[bytes]:
     """Return what a prefill node streams of an answer: up to its first token, and an end of its own unless the answer has ended."""
     if asked.tokens == 1:
         return list(stream(asked))
-    said = list(stream(asked))[: 2 if asked.chat else 1]
+    said = list(stream(replace(asked, names=True)))[: 2 if asked.chat else 1]
     nothing: dict[str, Any] = {"delta": {}} if asked.chat else {"text": ""}
     end = {"index": 0, **nothing, "logprobs": None, "finish_reason": "abort"}
-    said[0] = TOKEN_COMMENT + b"%d\n\n" % (FIRST_ID + asked.start) + said[0]
     return [*said, _event({**_head(asked), "choices": [end]}), b"data: [DONE]\n\n"]
 
 
 def whole(asked: Asked) -> bytes:
     """Return a whole answer."""
-    text = "".join(text_of(asked.start + at) for at in range(asked.tokens))
+    text = "".join(text_of(asked.token(0, at) - FIRST_ID) for at in range(asked.tokens))
     said = {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
     choices = [{"index": choice, **said, "finish_reason": "length"} for choice in range(asked.n)]
     kind = "chat.completion" if asked.chat else "text_completion"
@@ -108,7 +114,7 @@ def text_of(index: int) -> str:
 
 
 def _chunk(asked: Asked, choice: int, at: int) -> dict[str, Any]:
-    index, last = asked.start + at, at == asked.tokens - 1
+    index, last = asked.token(choice, at) - FIRST_ID, at == asked.tokens - 1
     ids = [FIRST_ID + index] if asked.ids else None
     reason: dict[str, Any] = {"logprobs": None, "finish_reason": "length" if last else None}
     if asked.chat:

@@ -15,15 +15,15 @@ from typing import Any, Literal
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, error_body
+from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, TOKEN_IDS_HEADER, error_body
 from baton.contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
 from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.dialects import wrong_in_prefill_leg
 from tests.support.described import node_info
-from tests.support.fake_answers import FIRST_ID, MODEL, prefill_part, stream, understand, whole
+from tests.support.fake_answers import MODEL, prefill_part, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
-from tests.support.fake_typed import MESSAGES, RESPONSES, typed_prefill_part, typed_stream, typed_whole
+from tests.support.fake_typed import MESSAGES, RESPONSES, TypedAnswer, typed_whole
 from tests.support.serve import Listening
 
 SECRET = ClusterSecret(b"a secret for tests only")
@@ -100,6 +100,8 @@ class FakeVllm:
         self.role = role
         self.fabric = fabric
         self.tokens = tokens  # made where a request does not say how many
+        self.names_tokens = True  # to the proxy, if it asks
+        self.starts = True  # with the tokens that it is given
         self.drift = 0  # by how many tokens its answers differ from those of other nodes
         self.created = 1  # part of each answer, and of its id
         self.seen: list[Seen] = []
@@ -247,7 +249,9 @@ class FakeVllm:
     def _check(self, seen: Seen) -> None:
         """Refuse what the proxy must never send, and what vLLM refuses."""
         for name in seen.headers:
-            if name.startswith("x-baton-") or (name == "x-data-parallel-rank" and self.info.data_parallel_size == 1):
+            if (name.startswith("x-baton-") and name != TOKEN_IDS_HEADER) or (
+                name == "x-data-parallel-rank" and self.info.data_parallel_size == 1
+            ):
                 raise _RefusedError(400, f"header {name} must not reach a node")
         if seen.headers.get("content-type") != "application/json":
             raise _RefusedError(415, "content type")
@@ -279,14 +283,17 @@ class FakeVllm:
         self._used.add(seen.params.transfer_id)
 
     def _parts(self, seen: Seen, *, streams: bool) -> list[bytes]:
-        if seen.path == MESSAGES and seen.params is not None and seen.params.relays:
-            return typed_prefill_part()
+        relays = seen.params is not None and seen.params.relays
+        names = self.names_tokens and TOKEN_IDS_HEADER in seen.headers
         if seen.path in (MESSAGES, RESPONSES):
-            return list(typed_stream(seen.path, 3)) if streams else [typed_whole(seen.path, 3)]
+            if not streams:
+                return [typed_whole(seen.path, self.tokens)]
+            typed = TypedAnswer(seen.path, seen.body, self.tokens, self.created, names=names)
+            return typed.prefill_part() if relays else list(typed.stream())
         asked = understand(seen.path, seen.body, self.tokens, self.created, self.drift)
-        if seen.params is not None and seen.params.start:
-            asked = replace(asked, drift=seen.params.start[0] - FIRST_ID)
-        if seen.params is not None and seen.params.relays:
+        start = seen.params.start if seen.params is not None and self.starts else ()
+        asked = replace(asked, start=start, names=names)
+        if relays:
             return prefill_part(asked)
         return list(stream(asked)) if streams else [whole(asked) + b" " * self.padding_bytes]
 
@@ -304,7 +311,8 @@ class FakeVllm:
             parts = []
         if self.fault.startswith("error"):
             good = parts[: 0 if self.fault == "error first" else len(parts) // 2]
-            parts = [*good, b"data: " + json.dumps(self.error).encode() + b"\n\n", b"data: [DONE]\n\n"]
+            named = b"event: error\n" if seen.path in (MESSAGES, RESPONSES) else b""
+            parts = [*good, named + b"data: " + json.dumps(self.error).encode() + b"\n\n", b"data: [DONE]\n\n"]
         for index, part in enumerate(parts):
             if self.fault.startswith("cut") and index == len(parts) // 2:
                 half = part[: len(part) // 2] if self.fault == "cut in event" or not streams else b""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,155 +15,172 @@ from baton.proxy.resume.rules import SENTENCES, NotResumableReason
 from tests.integration.proxy.test_failover import metric, transfer
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true
-from tests.support.fake_answers import FIRST_ID, PROMPT_IDS, events
+from tests.support.fake_answers import FIRST_ID, MODEL, events
+from tests.support.fake_typed import typed_stream
 from tests.support.fake_vllm import Fault
 
 TOKENS = 9
 GREEDY: dict[str, Any] = {"stream": True, "temperature": 0, "max_tokens": TOKENS}
-SEEDED: dict[str, Any] = {"stream": True, "temperature": 0.7, "seed": 5, "max_tokens": TOKENS}
-PATHS = {"completion": "/v1/completions", "chat": "/v1/chat/completions"}
-BODIES = {"completion": COMPLETION, "chat": CHAT}
-KIND = pytest.mark.parametrize("kind", ["completion", "chat"])
+RANDOM: dict[str, Any] = {"stream": True, "max_tokens": TOKENS}
+MESSAGE: dict[str, Any] = {"model": MODEL, "messages": CHAT["messages"]}
+RESPONSE: dict[str, Any] = {"model": MODEL, "input": "a", "max_output_tokens": TOKENS}
+PATHS = {
+    "completion": "/v1/completions",
+    "chat": "/v1/chat/completions",
+    "message": "/v1/messages",
+    "response": "/v1/responses",
+}
+BODIES = {"completion": COMPLETION, "chat": CHAT, "message": MESSAGE, "response": RESPONSE}
+KIND = pytest.mark.parametrize("kind", list(PATHS))
+UNTYPED = pytest.mark.parametrize("kind", ["completion", "chat"])
 FAULT = pytest.mark.parametrize("fault", ["cut", "cut in event", "silent end", "error event"])
-WAY = pytest.mark.parametrize("more", [GREEDY, SEEDED], ids=["token_ids", "replay"])
 
 
 @asynccontextmanager
 async def breaking(fault: Fault = "cut", *, decode: int = 2, **settings: Any) -> AsyncIterator[Cluster]:
     """Run a cluster all decode nodes of which break their streams, but for the last one."""
-    async with cluster(decode=decode, probe_interval_s=30.0, **settings) as running:
+    async with cluster(decode=decode, probe_interval_s=30.0, first_tokens="2-alike", **settings) as running:
+        running.prefill[0].first_token_delay_s = 0.2
         for number, node in enumerate(running.decode):
-            node.created, node.token_delay_s = number + 1, 0.01
+            node.created, node.token_delay_s, node.recomputes = number + 1, 0.01, True
             node.fault = fault if number < decode - 1 else ""
         yield running
 
 
 async def ask(running: Cluster, kind: str, **more: Any) -> httpx.Response:
     """Ask until the answer began on the first node, which breaks it."""
+    body = {**BODIES[kind], **more}
+    if kind == "response":
+        del body["max_tokens"]
     while True:
-        got = await running.http.post(PATHS[kind], json={**BODIES[kind], **more})
+        got = await running.http.post(PATHS[kind], json=body)
         if running.decode[0].seen:
             return got
 
 
 def whole(kind: str, **more: Any) -> bytes:
-    """The stream of a node that does not break, as the client that did not ask for ids gets it."""
+    """The stream of a node that does not break."""
+    if kind in ("message", "response"):
+        return b"".join(typed_stream(PATHS[kind], TOKENS))
     return b"".join(events(PATHS[kind], TOKENS, **more))
+
+
+def same_id(answer: bytes) -> bytes:
+    """An answer with the name that a fake gives it: the proxy draws those of responses."""
+    return re.sub(rb"resp_[0-9a-f]{32}", b"resp_1", answer).replace(b'": ', b'":').replace(b", ", b",")
 
 
 @KIND
 @FAULT
-@WAY
-async def test_a_stream_that_breaks_goes_on_as_one(kind: str, fault: Fault, more: dict[str, Any]) -> None:
-    """Byte for byte the stream of a node that did not fail: one id, no token twice, none missing, one end."""
+async def test_a_stream_that_breaks_goes_on_as_one(kind: str, fault: Fault) -> None:
+    """Byte for byte the stream of a node that did not fail: one id, no token twice, none missing, one end; nothing was said of sampling."""
     async with breaking(fault) as running:
-        got = await ask(running, kind, **more)
-        way = "closed" if fault == "silent end" else "token_ids" if more is GREEDY else "replay"
-        resumed = await metric(running, f'baton_streams_resumed_total{{way="{way}"}}')
+        got = await ask(running, kind, **RANDOM)
+        how = {"error event": "status"}.get(fault, "disconnect")
+        resumed = await metric(running, f'baton_streams_resumed_total{{kind="{how}"}}')
         await assert_nothing_left(running)
 
     assert got.status_code == 200
-    assert got.content == whole(kind)
+    assert same_id(got.content) == same_id(whole(kind))
     assert resumed == 1
 
 
 @KIND
-async def test_it_goes_on_from_the_token_ids_that_were_sent(kind: str) -> None:
-    """The other node gets prompt and answer so far as ids, and what is left of the limits; it is planned like any request."""
+async def test_another_node_starts_with_the_tokens_that_were_sent(kind: str) -> None:
+    """It is asked the client's own request, and planned like any other: a prefill node computes the prompt."""
     async with breaking() as running:
-        got = await ask(running, kind, **GREEDY, min_tokens=7, stop_token_ids=[4], cache_salt="s", user="u")
+        await ask(running, kind, **RANDOM, seed=4)
         first, second = running.decode[0].seen[0], running.decode[1].seen[-1]
         maker = {transfer(request): request for node in running.prefill for request in node.seen}[transfer(second)]
 
-    assert got.content == whole(kind)
-    assert first.body["return_token_ids"] is True
-    sent = len(second.body["prompt"]) - len(PROMPT_IDS)
-    assert second.path == "/v1/completions"
-    assert 0 < sent < TOKENS
-    assert second.body["prompt"] == [*PROMPT_IDS, *(FIRST_ID + at for at in range(sent))]
-    assert second.body["max_tokens"] == TOKENS - sent
-    assert second.body["min_tokens"] == max(0, 7 - sent)
-    kept = {"stop_token_ids": [4], "cache_salt": "s", "temperature": 0, "model": "fake-model", "user": "u"}
-    assert {name: second.body[name] for name in kept} == kept
-    assert not {"messages", "max_completion_tokens"} & second.body.keys()
-    assert maker.body["prompt"] == second.body["prompt"]
+    assert second.params is not None
+    (ids,) = second.params.start
+    assert 0 < len(ids) < TOKENS
+    assert ids == tuple(FIRST_ID + at for at in range(len(ids)))
+    assert {**first.body, FIELD: 0} == {**second.body, FIELD: 0}
+    assert second.params.peer
     assert transfer(first) != transfer(second)
-    assert second.headers["x-request-id"] != first.headers["x-request-id"]
+    assert maker.params is not None
+    assert not maker.params.start
 
 
 @KIND
-@WAY
-async def test_a_stream_may_break_twice(kind: str, more: dict[str, Any]) -> None:
-    """The second leg is remembered like the first."""
+async def test_a_stream_may_break_twice(kind: str) -> None:
+    """What the second leg added is remembered like what the first had."""
     async with breaking(decode=3) as running:
-        got = await ask(running, kind, **more)
+        got = await ask(running, kind, **RANDOM)
         legs = sum(bool(node.seen) for node in running.decode)
         await assert_nothing_left(running)
 
-    assert got.content in [whole(kind, created=number) for number in (1, 2)]
+    begun = {whole(kind, **({"created": number} if kind in ("completion", "chat") else {})) for number in (1, 2)}
+    assert same_id(got.content).replace(b"msg_2", b"msg_1") in map(same_id, begun)
     assert legs >= 2
 
 
-@KIND
-@WAY
-async def test_usage_counts_the_prompt_once_and_every_token_once(kind: str, more: dict[str, Any]) -> None:
-    """What was given as part of the second prompt is still the answer."""
+@UNTYPED
+async def test_usage_counts_the_prompt_once_and_every_token_once(kind: str) -> None:
+    """What the second node started with is output there too."""
     async with breaking() as running:
-        got = await ask(running, kind, **more, stream_options={"include_usage": True})
+        got = await ask(running, kind, **RANDOM, stream_options={"include_usage": True})
 
     assert got.content == whole(kind, usage=True)
 
 
-@KIND
+@UNTYPED
 async def test_a_client_that_asked_for_ids_gets_them(kind: str) -> None:
-    """They are cut out only for those who did not."""
+    """Each once."""
     async with breaking() as running:
-        got = await ask(running, kind, **GREEDY, return_token_ids=True)
+        got = await ask(running, kind, **RANDOM, return_token_ids=True)
 
     assert got.content == whole(kind, ids=True)
 
 
-async def test_an_answer_whose_last_token_was_sent_is_closed_without_a_node() -> None:
-    """Only usage and the end are missing, and both are known."""
-    async with breaking("silent end") as running:
-        got = await ask(running, "completion", **GREEDY)
-        resumed = await metric(running, 'baton_streams_resumed_total{way="closed"}')
-        asked = len(running.decode[1].seen)
+@UNTYPED
+async def test_each_of_several_answers_goes_on_by_itself(kind: str) -> None:
+    """With its own tokens."""
+    async with breaking() as running:
+        got = await ask(running, kind, **RANDOM, n=3)
+        started = running.decode[1].seen[-1].params
 
-    assert got.content == whole("completion")
-    assert (resumed, asked) == (1, 0) or asked == 1  # 1: the first request went to the healthy node
+    assert got.content == whole(kind, n=3)
+    assert started is not None
+    assert len(started.start) == 3
 
 
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"temperature": 0.7}, NotResumableReason.RANDOM),
-        ({"temperature": None}, NotResumableReason.RANDOM),
-        ({"echo": True, "temperature": 0}, NotResumableReason.ECHO),
-        ({"n": 2, "temperature": 0.7, "seed": 1}, NotResumableReason.SEVERAL),
+        ({"echo": True, "logprobs": 1}, NotResumableReason.PROMPT_LOGPROBS),
+        ({"use_beam_search": True}, NotResumableReason.BEAMS),
     ],
 )
 async def test_a_stream_that_cannot_go_on_says_why(more: dict[str, Any], reason: NotResumableReason) -> None:
-    """What came, then an error event with the reason, no `[DONE]`; nobody else is asked, and D's bytes were untouched."""
+    """What came, then an error event with the reason, no `[DONE]`; no other node is asked."""
     async with breaking() as running:
-        got = await ask(running, "completion", stream=True, max_tokens=TOKENS, **more)
+        got = await ask(running, "completion", **RANDOM, **more)
         counted = await metric(running, f'baton_streams_not_resumed_total{{reason="{reason}"}}')
-        first = running.decode[0].seen[0]
         await assert_nothing_left(running)
 
     relayed, _, error = got.content.rpartition(b"data: ")
-    assert whole("completion", n=more.get("n", 1)).startswith(relayed)
+    assert whole("completion").startswith(relayed)
     assert SENTENCES[reason] in json.loads(error)["error"]["message"]
     assert b"[DONE]" not in got.content
     assert counted == 1
-    assert "return_token_ids" not in first.body
+
+
+async def test_a_node_that_names_no_tokens() -> None:
+    """Nothing can be started with: an error event."""
+    async with breaking() as running:
+        running.decode[0].names_tokens = False
+        got = await ask(running, "chat", **RANDOM)
+
+    assert SENTENCES[NotResumableReason.NO_TOKEN_IDS] in got.text
 
 
 @pytest.mark.parametrize(
     ("settings", "more", "reason"),
     [
         ({"resume": "off"}, GREEDY, NotResumableReason.OFF),
-        ({"resume": "token_ids"}, SEEDED, NotResumableReason.OFF),
         ({"max_attempts": 1}, GREEDY, NotResumableReason.RETRY_DENIED),
         ({"retry_burst": 1, "decode": 3}, GREEDY, NotResumableReason.RETRY_DENIED),
     ],
@@ -191,20 +209,11 @@ async def test_without_another_node_the_stream_ends_with_an_error_event() -> Non
     assert asked == 1
 
 
-async def test_an_image_in_the_prompt_is_not_turned_into_ids() -> None:
-    """Ids alone would lose it."""
-    content = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
-    async with breaking() as running:
-        got = await ask(running, "chat", **GREEDY, messages=[{"role": "user", "content": content}])
-
-    assert SENTENCES[NotResumableReason.MEDIA] in got.text
-
-
 async def test_another_answer_is_not_joined() -> None:
-    """A node that answers a seeded request differently ends the stream; nothing wrong is sent."""
+    """A node that does not start with the tokens ends the stream; nothing wrong is sent."""
     async with breaking() as running:
-        running.decode[1].drift = 1
-        got = await ask(running, "completion", **SEEDED)
+        running.decode[1].drift, running.decode[1].starts = 1, False
+        got = await ask(running, "completion", **RANDOM)
 
     relayed, _, error = got.content.rpartition(b"data: ")
     assert whole("completion").startswith(relayed)
@@ -213,7 +222,7 @@ async def test_another_answer_is_not_joined() -> None:
 
 async def test_a_hundred_streams_survive_the_loss_of_a_node() -> None:
     """Half of them were on it."""
-    async with cluster(prefill=2, decode=2) as running:
+    async with cluster(prefill=2, decode=2, first_tokens="2-alike") as running:
         for number, node in enumerate(running.decode):
             node.created, node.token_delay_s = number, 0.2
         asked = [asyncio.create_task(ask_once(running)) for _ in range(100)]
@@ -221,7 +230,7 @@ async def test_a_hundred_streams_survive_the_loss_of_a_node() -> None:
         await asyncio.sleep(0.6)  # … tokens flow, on both
         await running.decode[0].stop()
         got = await asyncio.gather(*asked)
-        resumed = await metric(running, 'baton_streams_resumed_total{way="token_ids"}')
+        resumed = await metric(running, 'baton_streams_resumed_total{kind="disconnect"}')
 
     expected = [whole("completion", created=number) for number in (0, 1)]
     wrong = [each.text for each in got if each.content not in expected]

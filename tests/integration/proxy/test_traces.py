@@ -117,7 +117,7 @@ async def test_a_resumed_stream_is_one_trace(collector: Receiver) -> None:
         await until_true(lambda: any(root.events for root in collector.named(ROOT)), timeout_s=PATIENCE_S)
 
     [root] = [root for root in collector.named(ROOT) if root.events]
-    assert [(name, fields["way"]) for name, fields in root.events] == [("resume", "token_ids")]
+    assert [(name, fields["kind"]) for name, fields in root.events] == [("resume", "disconnect")]
     legs = sorted(children(collector, root)["decode leg"], key=lambda leg: leg.began_ns)
     assert [leg.problem for leg in legs] == ["disconnect", ""]
 

@@ -70,7 +70,7 @@ def test_flags_are_spelt_as_the_table_says() -> None:
         ("proxy.max_body_bytes", "bytes, at least 1"),
         ("transfer.quarantine_max_share", "share, between 0 and 1"),
         ("proxy.workers", "whole number, at least 1"),
-        ("proxy.resume", "`off`, `token_ids`, `all`"),
+        ("proxy.resume", "`off`, `all`"),
         ("proxy.prefill", "list of texts"),
         ("prefill_node.vllm_args", "list of words"),
         ("prefill_node.beside", "list of mappings"),

@@ -65,7 +65,7 @@ async def ask(shared: Failover) -> str:
     paths: list[str] = []
     async with asyncio.timeout(20) as deadline:
         request_attempts = shared.request_attempts(deadline)
-        relay = FirstTokenRelay(cast("Any", None), Stream(request(), "off"))
+        relay = FirstTokenRelay(cast("Any", None), Stream(request(), resumes=False))
         async with request_attempts.answer(relay, lambda plan: paths.append(plan.path)):
             return paths[-1]
 

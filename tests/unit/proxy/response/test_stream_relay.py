@@ -32,8 +32,9 @@ async def test_a_failure_within_the_first_bytes_is_the_one_that_is_told() -> Non
 
     answer = SimpleNamespace(is_stream=True, status=200, headers=[], pour=pour, is_over=True)
     client = SimpleNamespace(record=RequestRecord("r"), start=start, write=sent.append, drained=None, claim=CLAIM)
-    passing = SimpleNamespace(take=lambda first: first[:6])
-    stream = SimpleNamespace(passing=passing, broken=told, ended=False, begin_decode=lambda _: None)
+    stream = SimpleNamespace(
+        record=object(), take=lambda first: first[:6], broken=told, ended=False, begin_decode=lambda _: None
+    )
 
     with pytest.raises(StreamBrokenError) as caught:
         await relay(
@@ -62,7 +63,7 @@ async def passed(chunks: list[bytes], *, recomputed: bool = False) -> RequestRec
     client = SimpleNamespace(
         record=record, start=start, write=lambda _: True, drained=None, end=lambda: None, claim=CLAIM
     )
-    stream = SimpleNamespace(passing=None, broken=None, begin_decode=lambda _: None)
+    stream = SimpleNamespace(record=None, broken=None, begin_decode=lambda _: None)
     opened = SimpleNamespace(answer=answer, first=first, recomputed=recomputed)
     await relay(cast("Any", opened), cast("Any", client), cast("Any", stream))
     return record

@@ -1,147 +1,244 @@
+"""An answer whose legs break: the client has each part once, whatever the pieces in which a further node says it again."""
+
 import json
-from typing import Any
+import random
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
 
 import pytest
 
-from baton.proxy.resume.events import Splitter
-from baton.proxy.resume.record import MAX_BYTES, ReplayRecord, TokenRecord
-from baton.proxy.resume.rules import NotResumableReason
-from tests.support.fake_answers import FIRST_ID, events
+from baton.contracts.http import TOKENS_COMMENT
+from baton.contracts.kv_transfer import MAX_START_CHOICES
+from baton.proxy.errors import FailureKind
+from baton.proxy.resume.chat_events import ChatEvents
+from baton.proxy.resume.message_events import MessageEvents
+from baton.proxy.resume.record import MAX_IDS_BYTES, AnswerRecord
+from baton.proxy.resume.response_events import ResponseEvents
+from baton.proxy.resume.rules import CannotFollowError, NotResumableReason
+from tests.support.fake_typed import TypedAnswer
+from tests.support.joined_stream import joined_stream
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-PATHS = pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-
-
-def chunk(**choice: Any) -> bytes:
-    """One event of a completion."""
-    told = {"index": 0, "text": "a", "logprobs": None, "finish_reason": None, "token_ids": [5], **choice}
-    return b"data: " + json.dumps({"id": "i", "choices": [told]}, separators=(",", ":")).encode() + b"\n\n"
-
-
-FIRST = chunk(prompt_token_ids=[1, 2])
-
-
-@PATHS
-@pytest.mark.parametrize("size", [1, 7, 100, 1000, 10**6])
-def test_ids_are_hidden_whatever_the_pieces(path: str, size: int) -> None:
-    """The client gets, byte for byte, what a node sends that was not asked for ids."""
-    sent = b"".join(events(path, 20, ids=True, usage=True))
-    record = TokenRecord(chat=path == CHAT, hides=True)
-
-    got = b"".join(record.take(sent[at : at + size]) for at in range(0, len(sent), size))
-
-    assert got == b"".join(events(path, 20, usage=True))
-    assert bytes(record.ids) == b"".join(b"%d," % (FIRST_ID + at) for at in range(20))
-    assert (record.done, record.lost) == (True, None)
+WORDS = [" plain", ' "quoted', '",', " café", "", " 漢字", "\n\\", "}", " end"]
+Groups = Sequence[Sequence[int]]
+ONE_BY_ONE = [[at] for at in range(len(WORDS))]
+DONE = b"data: [DONE]\n\n"
 
 
-@PATHS
-def test_only_whole_events_pass(path: str) -> None:
-    """Half an event could not be gone on with."""
-    sent = b"".join(events(path, 3, ids=True))
-    record = TokenRecord(chat=path == CHAT, hides=True)
-
-    for cut in range(0, len(sent), 10):
-        got = record.take(sent[cut : cut + 10])
-        assert got == b"" or got.endswith(b"\n\n")
+def event(body: dict[str, Any]) -> bytes:
+    """As a server writes it."""
+    return b"data: " + json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
 
 
-def test_text_that_looks_like_ids_is_left_alone() -> None:
-    """A quote inside of a string is escaped, so that what is cut out is never said."""
-    evil = 'say "token_ids":[1,2] and "prompt_token_ids":[3] and ]}'
-    event = chunk(text=evil)
-    record = TokenRecord(chat=False, hides=True)
-    record.take(FIRST)
+def named(choice: int, at: Sequence[int]) -> bytes:
+    """The line that names some tokens."""
+    return TOKENS_COMMENT + b"%d %b\n" % (choice, ",".join(map(str, at)).encode())
 
-    got = record.take(event)
 
-    assert json.loads(got[6:])["choices"][0]["text"] == evil
-    assert json.loads(got[6:])["choices"][0]["token_ids"] is None
-    assert bytes(record.ids) == b"5,5,"
+def chat(groups: Groups, node: int, say: Callable[[str, int], dict[str, Any]], n: int = 1) -> Iterator[bytes]:
+    """A chat's stream; `say` makes the delta of a piece of text that begins with this token."""
+    head = {"id": f"chatcmpl-{node}", "object": "chat.completion.chunk", "created": 10 + node, "model": "m"}
+    for choice in range(n):
+        role = {"index": choice, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        yield event({**head, "choices": [role]})
+    for group in groups:
+        for choice in range(n):
+            text, last = "".join(WORDS[at] for at in group), group[-1] == len(WORDS) - 1
+            told = {"index": choice, "delta": say(text, group[0]), "finish_reason": "stop" if last else None}
+            yield named(choice, group) + event({**head, "choices": [told]})
+    yield event({**head, "choices": [], "usage": {"completion_tokens": len(WORDS)}})
+    yield DONE
+
+
+def call_of(text: str, at: int) -> dict[str, Any]:
+    """A tool call's id is drawn by each node."""
+    function: dict[str, Any] = {"arguments": text}
+    call: dict[str, Any] = {"index": 0, "function": function}
+    if at == 0:
+        call |= {"id": f"call-{random.random()}", "type": "function"}
+        function["name"] = "look"
+    return {"tool_calls": [call]}
+
+
+def completion(groups: Groups, node: int) -> Iterator[bytes]:
+    """A completion's stream, with ids and log probabilities."""
+    head = {"id": f"cmpl-{node}", "object": "text_completion", "created": 10 + node, "model": "m"}
+    for group in groups:
+        lists = {"tokens": [WORDS[at] for at in group], "token_logprobs": [-1.0 * at for at in group]}
+        said = {"text": "".join(WORDS[at] for at in group), "logprobs": lists, "token_ids": list(group)}
+        prompt = {"prompt_token_ids": [7] if group[0] == 0 else None}
+        last = "length" if group[-1] == len(WORDS) - 1 else None
+        yield named(0, group) + event({**head, "choices": [{"index": 0, **said, **prompt, "finish_reason": last}]})
+    yield DONE
+
+
+def typed(path: str, node: int) -> Iterator[bytes]:
+    """A stream of named events, one token each."""
+    return TypedAnswer(path, {"request_id": "resp_r"}, len(WORDS), node, names=True).stream()
+
+
+KINDS: dict[str, Callable[[Groups, int], Iterator[bytes]]] = {
+    "chat": lambda groups, node: chat(groups, node, lambda text, _: {"content": text}),
+    "several": lambda groups, node: chat(groups, node, lambda text, _: {"content": text}, n=3),
+    "reasoning": lambda groups, node: chat(groups, node, lambda text, at: {"reasoning" if at < 4 else "content": text}),
+    "tool": lambda groups, node: chat(groups, node, call_of),
+    "completion": completion,
+    "message": lambda _, node: typed("/v1/messages", node),
+    "response": lambda _, node: typed("/v1/responses", node),
+}
+DIALECTS: dict[str, type] = {"message": MessageEvents, "response": ResponseEvents}
+
+
+def record_of(kind: str) -> AnswerRecord:
+    """Of an answer of this kind."""
+    return AnswerRecord(cast("Any", DIALECTS.get(kind, ChatEvents)()), rewrites=kind == "response")
+
+
+def plain(stream: bytes) -> bytes:
+    """Without what two writers of JSON do differently, and the name of an item that the client may not have had."""
+    return re.sub(rb"msg_\d", b"msg", stream.replace(b": ", b":").replace(b", ", b","))
+
+
+def groupings(kind: str) -> list[Groups]:
+    """Ways in which a further node says the tokens; a group does not mix a thought and an answer, as no event of vLLM's does."""
+    rest = [[4, 5, 6, 7, 8]] if kind == "reasoning" else [[4, 5, 6], [7, 8]]
+    return [ONE_BY_ONE, [[0, 1], [2, 3], *rest], [[0], [1, 2, 3], *rest]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_that_is_cut_anywhere_goes_on_as_one(kind: str) -> None:
+    """Twice; byte for byte where the further node sends token by token too."""
+    whole = list(KINDS[kind](ONE_BY_ONE, 1))
+    client = b"".join(map(record_of(kind).take_event, whole))
+    for cut in range(1, len(whole)):
+        for groups in groupings(kind):
+            record = record_of(kind)
+            got = b"".join(map(record.take_event, whole[:cut]))
+            for node, most in ((2, cut + 2), (3, len(whole))):
+                if record.done:
+                    break
+                started = record.start()
+                record.begin_leg()
+                got += record.take(b"".join(list(KINDS[kind](groups, node))[:most]))
+                assert all(more[: len(ids)] == ids for ids, more in zip(started, record.start(), strict=False))
+
+            assert joined_stream(got) == joined_stream(client), (cut, groups)
+            if groups is ONE_BY_ONE and kind != "tool":
+                assert plain(got) == plain(client)
+            assert record.done
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ids_of_all_tokens_are_known(kind: str) -> None:
+    """And stand in nothing that the client gets."""
+    record = record_of(kind)
+    client = b"".join(map(record.take_event, KINDS[kind](ONE_BY_ONE, 1)))
+
+    first = 1000 if kind in DIALECTS else 0
+    assert record.start() == ((*range(first, first + len(WORDS)),),) * (3 if kind == "several" else 1)
+    assert TOKENS_COMMENT not in client
+
+
+@pytest.mark.parametrize("kind", ["chat", "completion", "message", "response"])
+def test_the_first_legs_events_pass_as_they_came(kind: str) -> None:
+    """In whatever pieces they are read."""
+    whole = b"".join(KINDS[kind](ONE_BY_ONE, 1))
+    bare = b"".join(line for line in whole.splitlines(keepends=True) if not line.startswith(b":"))
+    for size in (1, 7, 100, len(whole)):
+        record = record_of(kind)
+
+        assert b"".join(record.take(whole[at : at + size]) for at in range(0, len(whole), size)) == bare
+
+
+def begun(count: int = 3) -> AnswerRecord:
+    """A chat of which so many events have come, and a further leg begins."""
+    record = record_of("chat")
+    for one in list(KINDS["chat"](ONE_BY_ONE, 1))[:count]:
+        record.take_event(one)
+    record.begin_leg()
+    return record
+
+
+def test_another_text_is_not_joined() -> None:
+    """Though it begins alike and its tokens were not named."""
+    record = begun(4)
+    other = b"".join(KINDS["chat"](ONE_BY_ONE, 2)).replace(b"plain", b"plane")
+    with pytest.raises(CannotFollowError):
+        record.take(b"".join(line for line in other.splitlines(keepends=True) if not line.startswith(b":")))
+
+
+def test_other_tokens_are_not_joined() -> None:
+    """Known before any of their text; those that the client has are still known."""
+    record = begun(3)
+    with pytest.raises(CannotFollowError):
+        record.take(named(0, [0, 5]) + b"\n")
+
+    assert record.start() == ((0, 1),)
+
+
+def test_an_answer_that_is_shorter_than_what_the_client_has() -> None:
+    """Its end is no end."""
+    record = begun(4)
+    with pytest.raises(CannotFollowError):
+        record.take(b"".join(list(KINDS["chat"](ONE_BY_ONE, 2))[:2]) + DONE)
 
 
 @pytest.mark.parametrize(
-    ("event", "clean"),
+    ("line", "reason"),
     [
-        (chunk(), 2),
-        (chunk(token_ids=[5, 6]), 1),  # the second token may be held back
-        (chunk(text=""), 1),
-        (chunk(text="", token_ids=[]), 1),
+        (b"0 x", NotResumableReason.NO_TOKEN_IDS),
+        (b"0", NotResumableReason.NO_TOKEN_IDS),
+        (b"%d 5" % MAX_START_CHOICES, NotResumableReason.NO_TOKEN_IDS),
+        (b"0 " + b"1," * (MAX_IDS_BYTES // 2) + b"1", NotResumableReason.TOO_LONG),
+        (b"1 " + b"1," * (1 << 17) + b"1", NotResumableReason.TOO_LONG),
     ],
 )
-def test_only_one_token_with_text_is_a_clean_place(event: bytes, clean: int) -> None:
-    """Anything else may leave something in the node's detokeniser."""
-    record = TokenRecord(chat=False, hides=True)
-    record.take(FIRST)
-    record.take(event)
+def test_what_names_no_tokens(line: bytes, reason: NotResumableReason) -> None:
+    """The stream is relayed all the same; it cannot be gone on with."""
+    record = record_of("chat")
+    _, said, *_ = KINDS["chat"](ONE_BY_ONE, 1)
+    text = said[said.index(b"data:") :]
 
-    assert record.ids[: record.clean_bytes].count(b",") == clean
-    assert record.tail == ([] if clean == 2 else [event])
-
-
-@pytest.mark.parametrize(
-    ("event", "reason"),
-    [
-        (chunk(token_ids=None), NotResumableReason.NO_TOKEN_IDS),
-        (chunk(text=None), NotResumableReason.NOT_PLAIN),
-        (chunk(index=1), NotResumableReason.NOT_PLAIN),
-    ],
-)
-def test_what_cannot_be_gone_on_with_is_noticed(event: bytes, reason: NotResumableReason) -> None:
-    """It is relayed all the same."""
-    record = TokenRecord(chat=False, hides=False)
-    record.take(FIRST)
-
-    assert record.take(event) == event
-    assert record.lost is reason
+    assert record.take_event(TOKENS_COMMENT + line + b"\n" + text) == text
+    with pytest.raises(CannotFollowError) as caught:
+        record.start()
+    assert caught.value.reason is reason
 
 
-def test_reasoning_of_a_chat_is_noticed_and_what_was_sent_for_ids_alone_is_not_relayed() -> None:
-    """A parser swallowed the token: without ids vLLM would have sent nothing."""
-    role, *_ = events(CHAT, 1, ids=True)
-    empty = (
-        b'data: {"id":"i","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":null,"token_ids":[4]}]}\n\n'
-    )
-    said = b'data: {"id":"i","choices":[{"index":0,"delta":{"reasoning":"x"},"logprobs":null,"finish_reason":null,"token_ids":[4]}]}\n\n'
-    record = TokenRecord(chat=True, hides=True)
-    record.take(role)
-
-    assert record.take(empty) == b""
-    assert record.take(said) == said.replace(b"[4]", b"null")
-    assert record.lost is NotResumableReason.NOT_PLAIN
+def test_a_stream_whose_tokens_were_not_named() -> None:
+    """There is nothing to start with, but for one that has said nothing."""
+    record = record_of("chat")
+    assert record.start() == ()
+    record.take_event(event({"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": None}]}))
+    with pytest.raises(CannotFollowError):
+        record.start()
 
 
-def test_a_record_is_bounded() -> None:
-    """A stream that is too long to be remembered is relayed, and no longer remembered."""
-    record = ReplayRecord()
-    event = chunk(text="x" * 1000)
-    for _ in range(2 * MAX_BYTES // len(event)):
-        assert record.take(event) == event
-
-    assert record.lost is NotResumableReason.TOO_LONG
-    assert sum(map(len, record.tail)) <= MAX_BYTES
+def test_what_is_no_event_of_vllms_passes() -> None:
+    """It is the client's to judge."""
+    record = record_of("chat")
+    for odd in (b"data: {\n\n", b'data: {"choices": 3}\n\n', b": ping\n\n", b"data: {}\n\n"):
+        assert record.take_event(odd) == odd
 
 
-@pytest.mark.parametrize(("code", "breaks"), [(500, True), (503, True), (400, False)])
-@pytest.mark.parametrize("make", [lambda: TokenRecord(chat=False, hides=False), ReplayRecord])
-def test_a_nodes_own_error_event_is_a_break(make: Any, code: int, *, breaks: bool) -> None:
-    """A dead engine is told of inside of a stream that ends well; the client's own mistake is an answer.
+@pytest.mark.parametrize(("code", "is_nodes"), [(500, True), (400, False)])
+def test_an_error_event(code: int, is_nodes: bool) -> None:
+    """A node's own failure breaks the stream; what follows is dropped. A client's fault is an answer."""
+    error = event({"error": {"message": "no", "code": code}})
+    record = record_of("chat")
+    said = list(KINDS["chat"](ONE_BY_ONE, 1))
 
-    What came before it, in the same piece of data, is sent; it was remembered as sent.
-    """
-    record = make()
-    error = b'data: {"error": {"message": "m", "code": %d}}\n\n' % code
-    end = b"data: [DONE]\n\n"
+    passed = record.take(said[0] + said[1] + error + said[2])
 
-    got = record.take(FIRST + chunk() + error + end)
-
-    assert (record.broken is not None, record.done) == (breaks, not breaks)
-    assert got == (FIRST + chunk() if breaks else FIRST + chunk() + error + end)
+    assert (record.broken is not None) == is_nodes
+    assert (error in passed) == (not is_nodes)
+    assert (b"quoted" in passed) == (not is_nodes)
 
 
-def test_events_are_split_wherever_they_are_cut() -> None:
-    """Also between the two line ends."""
-    whole = b"data: a\n\ndata: b\n\ndata: [DONE]\n\n"
-    for cut in range(len(whole)):
-        splitter = Splitter()
-        assert b"".join(splitter.whole(whole[:cut]) + splitter.whole(whole[cut:])) == whole
+def test_a_further_node_that_refuses() -> None:
+    """Is no answer to the client, which has part of one."""
+    record = begun()
+    record.take(event({"error": {"message": "no", "code": 400}}))
+
+    assert record.broken is not None
+    assert record.broken.how is FailureKind.REFUSED

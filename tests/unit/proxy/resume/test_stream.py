@@ -1,4 +1,4 @@
-"""Which leg of an answer starts with a token, goes on after many, or passes as it comes."""
+"""Which leg of an answer starts with tokens, and which bytes of a prefill node's pass."""
 
 import json
 from types import SimpleNamespace
@@ -7,111 +7,164 @@ from typing import Any
 import msgspec
 import pytest
 
-from baton.contracts.http import TOKEN_COMMENT
-from baton.proxy.request.endpoints import COMPLETIONS
+from baton.contracts.http import TOKENS_COMMENT
+from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.parse import parse
-from baton.proxy.resume.continuation import CannotFollowError
-from baton.proxy.resume.splicer import TokenSeam
+from baton.proxy.resume.rules import CannotFollowError
 from baton.proxy.resume.stream import Stream
+from tests.support.fake_typed import TypedAnswer
 
-END = b"data: [DONE]\n\n"
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 9}
-
-
-def stream(**fields: Any) -> Stream:
-    """An answer to a completion."""
-    body = msgspec.json.encode({"model": "m", "prompt": "x", "stream": True, **fields})
-    return Stream(parse(COMPLETIONS, "r", [], body), "all")
+DONE = b"data: [DONE]\n\n"
+HEAD = {"id": "cmpl-r", "object": "text_completion", "created": 1, "model": "m"}
 
 
-def event(token: int, *, prompt: bool = False) -> bytes:
-    """One token's event, with ids."""
-    choice = {"index": 0, "text": f" {token}", "logprobs": None, "finish_reason": None, "stop_reason": None}
-    choice |= {"prompt_token_ids": [7] if prompt else None, "token_ids": [token]}
-    head = {"id": "cmpl-r", "object": "text_completion", "created": 1, "model": "m"}
-    return b"data: " + json.dumps(head | {"choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
+def stream(endpoint: str = COMPLETIONS, *, resumes: bool = True, **fields: Any) -> Stream:
+    """An answer."""
+    prompt: dict[str, Any] = {"prompt": "x"} if endpoint == COMPLETIONS else {"messages": [], "input": "x"}
+    body = msgspec.json.encode({"model": "m", "stream": True, **prompt, **fields})
+    return Stream(parse(endpoint, "r", [], body), resumes=resumes)
 
 
-def begin_decode(answer: Stream) -> None:
-    """A decode node's stream begins."""
-    answer.begin_decode(SimpleNamespace(sent_s=0.0, second_token_gap_s=None))
+def event(token: int, reason: str | None = None, *, names: bool = True) -> bytes:
+    """One token's event."""
+    choice = {"index": 0, "text": f" {token}", "logprobs": None, "finish_reason": reason}
+    name = TOKENS_COMMENT + b"0 %d\n" % token if names else b""
+    return name + b"data: " + json.dumps(HEAD | {"choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
 
 
-def take(answer: Stream, data: bytes) -> bytes:
-    """What the client gets of a decode node's bytes."""
-    return answer.passing.take(data) if answer.passing is not None else data
+def gap() -> Any:
+    """Where a gap is noted."""
+    return SimpleNamespace(sent_s=0.0, second_token_gap_s=None)
 
 
-def relayed(**fields: Any) -> Stream:
+def relayed(**more: Any) -> Stream:
     """An answer of which the client has the prefill node's token 1."""
-    answer = stream(**fields)
+    answer = stream(**more)
     answer.begin_prefill()
-    assert answer.take_prefill(TOKEN_COMMENT + b"1\n\n" + event(1, prompt=True))
+    assert answer.take_prefill(event(1)) == event(1, names=False)
+    assert answer.take_prefill(event(0, "abort", names=False) + DONE) == b""
     return answer
 
 
-@pytest.mark.parametrize("fields", [GREEDY, {}], ids=["greedy", "random"])
-def test_a_stream_that_broke_before_a_second_token_starts_with_the_first(fields: dict[str, Any]) -> None:
-    """As often as it breaks."""
-    answer = relayed(**fields)
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_stream_that_broke_before_a_second_token_starts_with_the_first(*, resumes: bool) -> None:
+    """As often as it breaks, and though streams are not resumed: the client has it by our doing."""
+    answer = relayed(resumes=resumes)
     for _ in range(2):
-        begin_decode(answer)
-        assert take(answer, event(1, prompt=True)) == b""
+        answer.begin_decode(gap())
+        assert answer.take(event(1)) == b""
 
-        assert answer.go_on() is None
-        assert answer.asked.start == (1,)
-
-
-def test_a_stream_that_has_a_second_token_goes_on_after_it() -> None:
-    """From token ids; the seam stays when the next leg's stream begins."""
-    answer = relayed(**GREEDY)
-    begin_decode(answer)
-    assert take(answer, event(1, prompt=True) + event(2))
-
-    assert answer.go_on() is None
-    begin_decode(answer)
-
-    assert isinstance(answer.passing, TokenSeam)
-    assert answer.asked.start == ()
-    assert msgspec.json.decode(answer.asked.fields["prompt"]) == [7, 1, 2]
+        answer.go_on()
+        assert answer.asked.start == ((1,),)
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named late", "not at all"])
-def test_a_decode_node_that_was_first(named: bool) -> None:
-    """Nothing of the prefill node's is relayed any more, and no leg starts with its token: the client has more than that."""
-    answer = stream(**GREEDY)
+def test_a_stream_that_has_a_second_token_starts_with_both() -> None:
+    """The gap between them is noted once."""
+    answer, record = relayed(), gap()
+    answer.begin_decode(record)
+    assert answer.take(event(1) + event(2)) == event(2, names=False)
+    assert record.second_token_gap_s is not None
+    assert not answer.can_start
+
+    answer.go_on()
+    assert answer.asked.start == ((1, 2),)
+    later = gap()
+    answer.begin_decode(later)
+    assert answer.take(event(1) + event(2) + event(3)) == event(3, names=False)
+    assert later.second_token_gap_s is None
+
+
+def test_a_stream_of_a_decode_node_that_was_first() -> None:
+    """Nothing of the prefill node's passes any more."""
+    answer = stream()
     answer.begin_prefill()
-    if named:
-        assert answer.take_prefill(TOKEN_COMMENT + b"1\n\n") == b""
-    begin_decode(answer)
-    assert take(answer, event(1, prompt=True) + event(2))
+    record = gap()
+    answer.begin_decode(record)
+    assert answer.take(event(1)) == event(1, names=False)
     assert answer.take_prefill(event(1)) == b""
-
-    assert answer.go_on() is None
-    begin_decode(answer)
-
-    assert isinstance(answer.passing, TokenSeam)
+    assert record.second_token_gap_s is None
     assert not answer.can_start
 
 
-def test_a_random_stream_of_a_decode_node_that_was_first_ends() -> None:
-    """What came is not what another node would send."""
+def test_another_token_of_a_decode_node() -> None:
+    """It has computed the prompt itself: the next leg starts with the client's."""
+    answer = relayed()
+    answer.begin_decode(gap())
+    with pytest.raises(CannotFollowError):
+        answer.take(event(4))
+
+    assert answer.can_start
+    answer.restart()
+    assert answer.asked.start == ((1,),)
+
+
+def test_a_prefill_node_that_named_no_token() -> None:
+    """No leg can start with it."""
     answer = stream()
     answer.begin_prefill()
-    begin_decode(answer)
+    assert answer.take_prefill(event(1, names=False))
 
+    assert not answer.can_start
     with pytest.raises(CannotFollowError):
         answer.go_on()
 
 
-def test_a_token_that_was_relayed_without_its_name() -> None:
-    """No leg can start with it: a greedy stream goes on from what its record has."""
-    answer = stream(**GREEDY)
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_a_token_that_ends_the_answer(reason: str) -> None:
+    """The client has all of it."""
+    answer = stream()
     answer.begin_prefill()
-    assert answer.take_prefill(event(1, prompt=True))
-    begin_decode(answer)
+    assert answer.take_prefill(event(1, reason) + DONE) == event(1, reason, names=False) + DONE
+    assert answer.part is not None
+    assert answer.part.is_whole
 
-    assert not answer.can_start
-    assert answer.go_on() is None
-    begin_decode(answer)
-    assert isinstance(answer.passing, TokenSeam)
+
+@pytest.mark.parametrize("code", [400, 500])
+def test_a_prefill_node_that_fails(code: int) -> None:
+    """The client sees nothing of it, nor of what follows; its own fault is the decode node's to say."""
+    answer = stream()
+    answer.begin_prefill()
+    error = b'data: {"error":{"message":"no","code":%d}}\n\n' % code
+
+    assert answer.take_prefill(error + event(1)) == b""
+    assert answer.part is not None
+    assert answer.part.ended
+    assert not answer.part.is_whole
+    assert (answer.part.broken is not None) == (code == 500)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "last"),
+    [(MESSAGES, b"content_block_delta"), (RESPONSES, b"response.output_text.delta")],
+)
+def test_the_part_of_a_prefill_node_ends_before_what_looks_like_an_end(endpoint: str, last: bytes) -> None:
+    """The decode node's stream has the rest, and the whole answer's end."""
+    answer = stream(endpoint)
+    answer.begin_prefill()
+    body = {"request_id": "resp_r"}
+
+    got = answer.take_prefill(b"".join(TypedAnswer(endpoint, body, 1, names=True).prefill_part()))
+    answer.begin_decode(gap())
+    got += answer.take(b"".join(TypedAnswer(endpoint, body, 3, names=True).stream()))
+
+    whole = b"".join(TypedAnswer(endpoint, body, 3).stream())
+    assert got.replace(b": ", b":").replace(b", ", b",") == whole.replace(b": ", b":").replace(b", ", b",")
+    assert last in got
+    assert answer.ended
+
+
+def test_nodes_that_make_one_response_give_it_one_id() -> None:
+    """The client's, if it has one."""
+    drawn = bytes(stream(RESPONSES).asked.fields["request_id"])
+    assert drawn.startswith(b'"resp_')
+    assert bytes(stream(RESPONSES, request_id="mine").asked.fields["request_id"]) == b'"mine"'
+
+
+@pytest.mark.parametrize("endpoint", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
+def test_what_is_not_recorded(endpoint: str) -> None:
+    """Whole answers; named events are, for their end."""
+    body = msgspec.json.encode({"model": "m", "messages": [], "prompt": "x", "input": "x", "stream": False})
+    assert Stream(parse(endpoint, "r", [], body), resumes=True).record is None
+    answer = stream(endpoint, resumes=False, echo=True)
+    assert (answer.record is not None) == (endpoint in (MESSAGES, RESPONSES))
+    assert not answer.asked.names_tokens

@@ -1,0 +1,125 @@
+"""Events of chats and completions: what is new in them. Pure."""
+
+from typing import Any, Final
+
+from baton.proxy.errors import FailureKind, StreamBrokenError
+from baton.proxy.resume.events import DONE, ERROR, parse
+from baton.proxy.resume.known import Key, Known
+
+_TEXTS: Final = ("content", "reasoning", "reasoning_content", "refusal", "text")
+_OPENINGS: Final = {name: b'"%b":"' % name.encode() for name in (*_TEXTS, "arguments")}
+# What a prefill node ends its part with (`relays` of `contracts/kv_transfer.py`); no text can hold it, a string's quotes are escaped.
+_PART_ENDS: Final = b'"finish_reason":"abort"'
+
+
+class ChatEvents:
+    """Of one stream."""
+
+    def is_last(self, event: bytes) -> bool:
+        """Whether a stream ends with this event."""
+        return event.startswith(DONE)
+
+    def is_failure(self, event: bytes) -> bool:
+        """Whether it says that something has failed."""
+        return event.startswith(ERROR)
+
+    def failure_in(self, event: bytes) -> StreamBrokenError | None:
+        """Return the node's failure; None if the client is at fault."""
+        error = parse(event)["error"]
+        code = error.get("code") if isinstance(error, dict) else None
+        if isinstance(code, int) and code >= 500:
+            return StreamBrokenError(FailureKind.STATUS, f"it sent an error {code}")
+        return None
+
+    def ends_prefill_part(self, event: bytes) -> bool:
+        """Whether a prefill node's part of the stream ends before this event."""
+        return _PART_ENDS in event
+
+    def names_in(self, body: dict[str, Any]) -> dict[str, object]:
+        """Return what each node's stream calls itself."""
+        return {name: body[name] for name in ("id", "created") if name in body}
+
+    def opening_of(self, key: Key) -> bytes:
+        """Return what stands before a piece of this text in an event that holds one choice."""
+        return _OPENINGS[str(key[-1])]
+
+    def take_new(self, body: dict[str, Any], known: Known) -> bool:
+        """Take away what the client has; return whether anything is left."""
+        new = [choice for choice in body["choices"] if _take_choice(choice, known)]
+        if not body["choices"]:
+            return not body.get("usage") or known.is_new(("usage",))
+        _take_prompt(body, ("prompt",), known)  # of a chat
+        body["choices"] = new
+        return bool(new)
+
+
+def _take_choice(choice: dict[str, Any], known: Known) -> bool:
+    index, touched = choice["index"], len(known.touched)
+    said = choice.get("delta", choice)
+    is_new = [
+        _take_texts(said, index, known),
+        "role" in said and _take_role(said, index, known),
+        bool(said.get("tool_calls")) and _take_calls(said, index, known),
+        bool(choice.get("logprobs")) and _take_logprobs(choice, index, known),
+        bool(choice.get("token_ids")) and _take_ids(choice, index, known),
+        choice.get("finish_reason") is not None and known.is_new((index, "finish")),
+    ]
+    _take_prompt(choice, (index, "prompt"), known)  # of a completion
+    if len(known.touched) == touched:
+        known.take_empty(index)
+    return any(is_new)
+
+
+def _take_prompt(holder: dict[str, Any], key: Key, known: Known) -> None:
+    if holder.get("prompt_token_ids") and not known.is_new(key):
+        holder["prompt_token_ids"] = None
+
+
+def _take_texts(said: dict[str, Any], index: int, known: Known) -> bool:
+    is_new = False
+    for name in _TEXTS:
+        if piece := said.get(name):
+            said[name] = known.take_text((index, name), piece)
+            is_new = is_new or bool(said[name])
+    return is_new
+
+
+def _take_role(said: dict[str, Any], index: int, known: Known) -> bool:
+    if known.is_new((index, "role")):
+        return True
+    del said["role"]
+    return False
+
+
+def _take_calls(said: dict[str, Any], index: int, known: Known) -> bool:
+    left = []
+    for call in said["tool_calls"]:
+        key, function = (index, "call", call["index"]), call.get("function") or {}
+        is_new = bool(function.get("name")) and known.is_new(key)
+        if piece := function.get("arguments"):
+            function["arguments"] = known.take_text((*key, "arguments"), piece)
+        if function.get("name") and not is_new:  # a call's id is drawn by each node
+            for name in ("id", "type"):
+                call.pop(name, None)
+            del function["name"]
+        if is_new or function.get("arguments"):
+            left.append(call)
+    said["tool_calls"] = left
+    return bool(left)
+
+
+def _take_logprobs(choice: dict[str, Any], index: int, known: Known) -> bool:
+    logprobs = choice["logprobs"]
+    lists = {name: many for name, many in logprobs.items() if isinstance(many, list)}
+    count = len(lists.get("content", lists.get("tokens", ())))
+    known_count = known.take_entries((index, "logprobs"), count)
+    if known_count:
+        choice["logprobs"] = logprobs | {name: many[known_count:] for name, many in lists.items()}
+    return count > known_count
+
+
+def _take_ids(choice: dict[str, Any], index: int, known: Known) -> bool:
+    ids = choice["token_ids"]
+    known_count = known.take_entries((index, "token_ids"), len(ids))
+    choice["token_ids"] = ids[known_count:]
+    return len(ids) > known_count

@@ -1,0 +1,57 @@
+"""Events of `/v1/messages`: what is new in them. Pure."""
+
+from typing import Any, Final
+
+from baton.proxy.errors import FailureKind, StreamBrokenError
+from baton.proxy.resume.events import parse
+from baton.proxy.resume.known import Key, Known
+
+_TEXTS: Final = ("text", "thinking", "partial_json")
+_BEGINNINGS: Final = (b"event: message_start\n", b"event: content_block_start\n", b"event: ping\n")
+_DELTA: Final = b"event: content_block_delta\n"
+_SIGNATURE: Final = b'"signature_delta"'  # the end of a block of thoughts
+
+
+class MessageEvents:
+    """Of one stream."""
+
+    def is_last(self, event: bytes) -> bool:
+        """Whether a stream ends with this event."""
+        return event.startswith(b"event: message_stop\n")
+
+    def is_failure(self, event: bytes) -> bool:
+        """Whether it says that something has failed."""
+        return event.startswith(b"event: error\n")
+
+    def failure_in(self, event: bytes) -> StreamBrokenError | None:
+        """Return the node's failure; None if the client is at fault."""
+        kind = (parse(event).get("error") or {}).get("type")
+        if kind == "invalid_request_error":
+            return None
+        return StreamBrokenError(FailureKind.STATUS, f"it sent an error {kind}")
+
+    def ends_prefill_part(self, event: bytes) -> bool:
+        """Whether a prefill node's part of the stream ends before this event: its end looks like that of an answer."""
+        return not event.startswith(_BEGINNINGS) and (not event.startswith(_DELTA) or _SIGNATURE in event)
+
+    def names_in(self, body: dict[str, Any]) -> dict[str, object]:
+        """Return what each node's stream calls itself."""
+        message = body.get("message") or {}
+        return {"id": message["id"]} if "id" in message else {}
+
+    def opening_of(self, key: Key) -> bytes:
+        """Return what stands before a piece of this text in an event."""
+        return b'"%b":"' % str(key[-1]).encode()
+
+    def take_new(self, body: dict[str, Any], known: Known) -> bool:
+        """Take away what the client has; return whether anything is left."""
+        kind, index, delta = body["type"], body.get("index", 0), body.get("delta") or {}
+        texts = [name for name in _TEXTS if name in delta]
+        if kind == "ping":
+            return not known.repeats
+        if not texts:
+            return known.is_new((index, kind, str(delta.get("type"))))
+        for name in texts:
+            if delta[name]:
+                delta[name] = known.take_text((index, name), delta[name])
+        return any(delta[name] for name in texts)
