@@ -137,8 +137,9 @@ class NodeMiddleware:
             self._refusals.count(Refused.START, reason)
             await send_error(send, 503, reason)
             return
-        log = TokenLog() if header(scope, _NAMES_TOKENS) else None
-        if log is not None:
+        names, starts = bool(header(scope, _NAMES_TOKENS)), transfer is not None and bool(transfer.start)
+        log = TokenLog(starts=starts) if names or starts else None
+        if log is not None and names:
             send = name_tokens(send, log)
         if transfer is not None and transfer.relays:
             log = log or TokenLog()

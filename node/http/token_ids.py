@@ -28,7 +28,9 @@ _COMPLETION: Final = "cmpl-"  # how vLLM's ids of completions begin; they end wi
 class TokenLog:
     """Tokens of one HTTP request's answer that have not been named yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, starts: bool = False) -> None:
+        """`starts`: the answer starts with tokens."""
+        self.starts = starts
         self._new: dict[int, list[int]] = {}  # by choice
         self._open: set[int] = set()
 
@@ -91,6 +93,8 @@ def tap_outputs() -> None:
     from vllm.v1.engine import FinishReason
     from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 
+    from baton.node.http.one_by_one import merge_nothing
+
     theirs, make = OutputProcessor.add_request, RequestState.make_request_output
     if theirs.__module__ == __name__:
         return
@@ -113,6 +117,8 @@ def tap_outputs() -> None:
         theirs(processor, request, prompt, parent_req, request_index, *more, **named)
         if (state := processor.request_states.get(request.request_id)) is not None:
             setattr(state, _LOGGED, (log, choice))
+            if log.starts and state.queue is not None:
+                merge_nothing(state.queue)
 
     def make_request_output(
         state: "RequestState",

@@ -72,6 +72,10 @@ class Known:
         """Return a text, to add to it; None if there is none of this key."""
         return self._texts.get(key)
 
+    def count_of(self, key: Key) -> int:
+        """Return how many entries of a list the client has."""
+        return self._counts.get(key, 0)
+
     def take_text(self, key: Key, piece: str) -> str:
         """Take a piece of a text; return what of it is new.
 

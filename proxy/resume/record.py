@@ -61,12 +61,19 @@ class Dialect(Protocol):
 class AnswerRecord:
     """One answer, over all its legs."""
 
-    def __init__(self, dialect: Dialect, *, rewrites: bool = False) -> None:
-        """`rewrites`: whether all events of a further leg have to be written anew."""
+    def __init__(self, dialect: Dialect, *, rewrites: bool = False, has_logprobs: bool = False) -> None:
+        """Begin with an answer.
+
+        Args:
+            dialect: the API's.
+            rewrites: whether all events of a further leg have to be written anew.
+            has_logprobs: whether each token comes with log probabilities, which a node does not know of tokens that it starts with.
+        """
         self.dialect = dialect
         self.done = False  # the stream's last event has passed
         self.broken: StreamBrokenError | None = None  # the node said that it failed
         self._rewrites = rewrites
+        self._has_logprobs = has_logprobs
         self._known = Known()
         self._ids: dict[int, bytearray] = {}  # of each choice, as the leg has named them: b"1,2,3,"
         self._ids_before: dict[int, bytes] = {}  # as legs before have, where that was more
@@ -112,7 +119,10 @@ class AnswerRecord:
             raise CannotFollowError(NotResumableReason.TOO_LONG)
         if not texts and self._known.has_tokens:
             raise CannotFollowError(NotResumableReason.NO_TOKEN_IDS)
-        return tuple(tuple(map(int, text[:-1].split(b","))) if text else () for text in texts)
+        ids = [tuple(map(int, text[:-1].split(b","))) if text else () for text in texts]
+        if self._has_logprobs:  # a token may have been named whose event has not come
+            ids = [each[: self._known.count_of((at, "logprobs"))] for at, each in enumerate(ids)]
+        return tuple(ids) if any(ids) else ()
 
     def take(self, data: bytes) -> bytes:
         """Take some bytes of a leg; return those for the client, which are whole events up to a failure.

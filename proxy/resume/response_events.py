@@ -11,6 +11,7 @@ from baton.proxy.resume.known import Key, Known
 
 _LAST: Final = (b"event: response.completed\n", b"event: response.incomplete\n")
 _FAILURES: Final = (b"event: error\n", b"event: response.failed\n")
+_IDS: Final = frozenset(("id", "call_id"))  # of an item
 _PLACE: Final = ("output_index", "content_index", "summary_index")
 
 
@@ -18,7 +19,7 @@ class ResponseEvents:
     """Of one stream."""
 
     def __init__(self) -> None:
-        self._items: dict[int, str] = {}  # the ids that the client has
+        self._items: dict[tuple[int, str], str] = {}  # the ids that the client has
         self._theirs: dict[str, str] = {}  # a further node's id → the client's
         self._created_at: object = None
         self._next = 0  # number of an event
@@ -63,8 +64,9 @@ class ResponseEvents:
     def _take(self, body: dict[str, Any], known: Known) -> bool:
         kind, place = body["type"], tuple(body.get(name, 0) for name in _PLACE)
         item = body.get("item") or {}
-        if kind.endswith("output_item.added") and "id" in item:
-            self._theirs[item["id"]] = self._items.setdefault(place[0], item["id"])
+        if kind.endswith("output_item.added"):
+            for name in _IDS.intersection(item):
+                self._theirs[item[name]] = self._items.setdefault((place[0], name), item[name])
         self._name(body)
         if not kind.endswith(".delta"):
             return known.is_new((kind, *place))
@@ -81,8 +83,8 @@ class ResponseEvents:
             body["item_id"] = self._theirs.get(body["item_id"], body["item_id"])
         response = body.get("response") or {}
         for item in [body.get("item") or {}, *response.get("output", ())]:
-            if "id" in item:
-                item["id"] = self._theirs.get(item["id"], item["id"])
+            for name in _IDS.intersection(item):
+                item[name] = self._theirs.get(item[name], item[name])
         if "created_at" in response:
             self._created_at = self._created_at or response["created_at"]
             response["created_at"] = self._created_at

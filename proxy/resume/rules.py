@@ -8,8 +8,11 @@ from enum import StrEnum
 from typing import Final
 
 from baton.proxy.request.eligibility import wants_prompt_logprobs
+from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.fields import is_on, is_one, is_set
 from baton.proxy.request.parse import ClientRequest
+
+_LOGPROBS: Final = b"output_text.logprobs"
 
 
 class NotResumableReason(StrEnum):
@@ -19,6 +22,7 @@ class NotResumableReason(StrEnum):
     BEAMS = "beams"
     PROMPT_LOGPROBS = "prompt_logprobs"
     EMBEDDINGS = "embeddings"
+    LOGPROBS = "logprobs"
     TOO_LONG = "too_long"
     NO_TOKEN_IDS = "no_token_ids"  # noqa: S105  # no password
     DIFFERS = "differs"
@@ -31,6 +35,7 @@ SENTENCES: Final[dict[NotResumableReason, str]] = {
     NotResumableReason.BEAMS: "it is chosen among several candidates, of which its tokens say nothing",
     NotResumableReason.PROMPT_LOGPROBS: "it holds log probabilities of the prompt",
     NotResumableReason.EMBEDDINGS: "its prompt is given as embeddings",
+    NotResumableReason.LOGPROBS: "a response's log probabilities do not say of which tokens they are",
     NotResumableReason.TOO_LONG: "it is too long to be remembered",
     NotResumableReason.NO_TOKEN_IDS: "the node has not named the answer's tokens",
     NotResumableReason.DIFFERS: "another node answered differently",
@@ -61,4 +66,6 @@ def why_not_resumed(request: ClientRequest, *, resumes: bool) -> NotResumableRea
         return NotResumableReason.BEAMS
     if wants_prompt_logprobs(fields):
         return NotResumableReason.PROMPT_LOGPROBS
+    if request.endpoint == RESPONSES and _LOGPROBS in bytes(fields.get("include", b"")):
+        return NotResumableReason.LOGPROBS
     return NotResumableReason.EMBEDDINGS if is_set(fields, "prompt_embeds") else None

@@ -18,7 +18,7 @@ from baton.proxy.resume.message_events import MessageEvents
 from baton.proxy.resume.prefill_part import PrefillPart
 from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.response_events import ResponseEvents
-from baton.proxy.resume.rules import CannotFollowError, why_not_resumed
+from baton.proxy.resume.rules import CannotFollowError, NotResumableReason, why_not_resumed
 
 _DATA: Final = b"data: "
 
@@ -65,6 +65,8 @@ class Stream:
     def can_start(self) -> bool:
         """Whether the client has the first token and nothing more, so that a node can start with it."""
         if self.record is None or self.went_on or self.part is None or not self.part.has_passed:
+            return False
+        if self.why_not_resumed is NotResumableReason.LOGPROBS:
             return False
         try:
             return bool(self.record.start())
@@ -149,7 +151,9 @@ def _named(request: ClientRequest) -> ClientRequest:
 def _record_of(request: ClientRequest) -> AnswerRecord:
     if request.endpoint == RESPONSES:
         return AnswerRecord(ResponseEvents(), rewrites=True)
-    return AnswerRecord(MessageEvents() if request.endpoint == MESSAGES else ChatEvents())
+    if request.endpoint == MESSAGES:
+        return AnswerRecord(MessageEvents())
+    return AnswerRecord(ChatEvents(), has_logprobs=is_on(request.fields, "logprobs"))
 
 
 def _adds(passed: bytes) -> bool:

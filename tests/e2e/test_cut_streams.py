@@ -1,4 +1,4 @@
-"""A real server's stream, cut after every event and gone on with by the same server, is the same stream."""
+"""A real node's stream, cut after an event and gone on with by the same node, which starts with its tokens, is the same stream."""
 
 import json
 from collections.abc import Iterator
@@ -8,111 +8,187 @@ import httpx
 import msgspec
 import pytest
 
-from baton.proxy.request.endpoints import CHAT, COMPLETIONS
-from baton.proxy.request.parse import parse
+from baton.contracts.http import TOKEN_IDS_HEADER
+from baton.contracts.kv_transfer import FIELD, TransferParams, new_transfer_id, sign
+from baton.contracts.secret import read_secret
+from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from baton.proxy.request.parse import ClientRequest, parse
+from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.resume import events
-from baton.proxy.resume.record import Record
-from baton.proxy.resume.rules import ResumeStrategy
 from baton.proxy.resume.stream import Stream
-from tests.e2e.conftest import Trio
+from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.support.joined_stream import joined_stream
+from tests.support.thinking_parser import END_OF_THOUGHT, PLUGIN
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 TOKENS = 16
-GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": TOKENS, "ignore_eos": True, "stream": True}
+CLOSE = ("--structured-outputs-config", '{"disable_any_whitespace": true, "backend": "xgrammar"}')
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 USAGE = {"stream_options": {"include_usage": True}}
-EMOJI_BYTES = [f"{byte:02X}" for byte in "😀".encode()]
+WORDS = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+ASKED = {"messages": [{"role": "user", "content": "Where is the harbour?"}]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"place": {"type": "string", "maxLength": 8}, "miles": {"type": "integer", "maximum": 99}},
+    "required": ["place", "miles"],
+    "additionalProperties": False,
+}
+FUNCTION = {"name": "look", "parameters": SCHEMA}
+TOOL = {"type": "function", "function": FUNCTION}
+CALL = r'<tool_call>\n\{"name": "look", "arguments": \{"place": "[a-z]{1,9}", "miles": [0-9]\}\}\n</tool_call>'
+LONG = {"max_tokens": 80, "temperature": 0.8, "seed": 9}
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "greedy": (COMPLETIONS, {"prompt": "Once", **WORDS, **USAGE}),
+    "log probabilities": (COMPLETIONS, {"prompt": "Once 😀", "logprobs": 2, "return_token_ids": True, **WORDS}),
+    "cut characters": (COMPLETIONS, {"prompt": "Say 😀😀", **WORDS, "emoji": True}),
+    "seeded": (CHAT, {**ASKED, **WORDS, "temperature": 1.0, "seed": 11, **USAGE}),
+    "penalties and stops": (
+        COMPLETIONS,
+        {"prompt": "The sea", **WORDS, "frequency_penalty": 0.5, "stop": ["zzz", "never said"]},
+    ),
+    "continuous usage": (
+        CHAT,
+        {**ASKED, **WORDS, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    ),
+    "chat with log probabilities": (CHAT, {**ASKED, **WORDS, "logprobs": True, "top_logprobs": 2}),
+    "JSON": (
+        CHAT,
+        {**ASKED, **LONG, "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+    ),
+    "regular expression": (COMPLETIONS, {"prompt": "a", **LONG, "structured_outputs": {"regex": "(ab|cd){6,9}"}}),
+    "tools auto": (CHAT, {**ASKED, **LONG, "tools": [TOOL], "structured_outputs": {"regex": CALL}}),
+    "tools required": (CHAT, {**ASKED, **LONG, "tools": [TOOL], "tool_choice": "required"}),
+    "tool named": (
+        CHAT,
+        {**ASKED, **LONG, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+    ),
+    "three answers": (CHAT, {**ASKED, **WORDS, "temperature": 1.0, "seed": 4, "n": 3, **USAGE}),
+    "two prompts": (COMPLETIONS, {"prompt": ["Once", "The sea"], "n": 2, **WORDS, "temperature": 1.0, "seed": 4}),
+    "echo": (COMPLETIONS, {"prompt": "Once", "echo": True, **WORDS}),
+    "message": (MESSAGES, {**ASKED, "max_tokens": TOKENS, "temperature": 0}),
+    "message with a tool": (
+        MESSAGES,
+        {
+            **ASKED,
+            "max_tokens": 80,
+            "temperature": 0,
+            "tools": [{"name": "look", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "any"},
+        },
+    ),
+    "response": (RESPONSES, {"input": "Where is it?", "max_output_tokens": TOKENS, "temperature": 0}),
+    "response with a tool": (
+        RESPONSES,
+        {
+            "input": "Where is it?",
+            "max_output_tokens": 80,
+            "temperature": 0,
+            "tools": [{"type": "function", **FUNCTION}],
+            "tool_choice": "required",
+        },
+    ),
+}
 
 
-def emoji_tokens(trio: Trio) -> list[int]:
-    """The byte tokens of an emoji and of a letter, as the server names them."""
-    found = httpx.post(f"{trio.plain.url}/tokenize", json={"model": trio.model, "prompt": "😀a"}, timeout=30)
+@pytest.fixture(scope="module")
+def node(stack: Stack, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A decode node alone, with a parser of tool calls or of thoughts."""
+    made = stack.node("decode", *FLOAT32, *CLOSE, *request.param)
+    made.wait_ready()
+    yield made
+    stack.stop(made)
+
+
+def ask(stack: Stack, node: Server, stream: Stream) -> list[bytes]:
+    """The node's events for what is asked next."""
+    fields: dict[str, Any] = dict(stream.asked.fields)
+    if stream.asked.start:
+        params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=stream.asked.start)
+        fields[FIELD] = sign(params, read_secret(stack.secret_file))
+    headers = {"content-type": "application/json", TOKEN_IDS_HEADER: "1"}
+    answer = httpx.post(
+        node.url + stream.asked.endpoint, content=msgspec.json.encode(fields), headers=headers, timeout=60
+    )
+    assert answer.status_code == 200, answer.text
+    return [event + events.END for event in answer.content.split(events.END)[:-1]]
+
+
+def emoji_tokens(stack: Stack, node: Server) -> list[int]:
+    """The byte tokens of an emoji and of a letter."""
+    found = httpx.post(f"{node.url}/tokenize", json={"model": stack.model, "prompt": "😀a"}, timeout=30)
     ids: list[int] = found.json()["tokens"]
     assert len(ids) == 5
     return ids
 
 
-def cases(trio: Trio) -> Iterator[tuple[str, dict[str, Any], ResumeStrategy]]:
-    """Requests, and how they are resumed."""
-    prompt = min(trio.prompts, key=lambda each: abs(len(each) - 40))
-    chat = {"messages": [{"role": "user", "content": "Where is the harbour?"}]}
-    bytes_only = {"allowed_token_ids": emoji_tokens(trio), "repetition_penalty": 1.3}
-    yield COMPLETIONS, {"prompt": prompt, **USAGE}, ResumeStrategy.TOKEN_IDS
-    yield COMPLETIONS, {"prompt": "Once 😀", "logprobs": 2, "return_token_ids": True}, ResumeStrategy.TOKEN_IDS
-    yield COMPLETIONS, {"prompt": "Say 😀😀", **bytes_only}, ResumeStrategy.TOKEN_IDS
-    yield CHAT, {**chat, **USAGE}, ResumeStrategy.TOKEN_IDS
-    yield CHAT, {**chat, "temperature": 1.0, "seed": 11, **USAGE}, ResumeStrategy.REPLAY
-    yield (
-        COMPLETIONS,
-        {"prompt": prompt, "frequency_penalty": 0.5, "stop": ["zzz", "never said"]},
-        ResumeStrategy.REPLAY,
-    )
+def comparable(stream: bytes) -> dict[str, Any]:
+    """What a client has at the end, but for how much of its prompt was cached."""
+    found = joined_stream(stream)
+    for usage in [
+        found.get("usage"),
+        *(each.get("response", {}).get("usage") for each in found.values() if isinstance(each, dict)),
+    ]:
+        for details in ("prompt_tokens_details", "input_tokens_details"):
+            (usage or {}).pop(details, None)
+    return found
 
 
-def ask(trio: Trio, stream: Stream) -> list[bytes]:
-    """The server's events for what is asked next."""
-    headers = {"content-type": "application/json"}
-    url = trio.plain.url + stream.asked.endpoint
-    answer = httpx.post(url, content=msgspec.json.encode(stream.asked.fields), headers=headers, timeout=60)
-    assert answer.status_code == 200, answer.text
-    return [event + events.END for event in answer.content.split(events.END)[:-1]]
+STEP = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.exhaustive)])
 
 
-def comparable(content: bytes) -> dict[str, Any]:
-    """All events as one, but for what is another answer's own: its name, and how much of its prompt was cached.
-
-    How many tokens come in one event depends on how busy the server is.
-    """
-    assert content.endswith(events.DONE + events.END)
-    found: dict[str, Any] = {}
-    for event in content.split(events.END)[:-2]:
-        body = json.loads(event.removeprefix(b"data: "))
-        for name in ("id", "created", "system_fingerprint"):
-            body.pop(name, None)
-        (body.get("usage") or {}).pop("prompt_tokens_details", None)
-        choices = body.pop("choices")
-        found = joined(found, {**body, "choices": {str(choice.pop("index")): choice for choice in choices}})
-    made: dict[str, Any] = rounded(found)
-    return made
-
-
-def joined(first: Any, second: Any, name: str = "") -> Any:
-    """What two events say together: texts and lists go on, of all else the last word counts."""
-    if first is None or second is None:
-        return second if first is None else first
-    if isinstance(second, dict):
-        return {key: joined(first.get(key), second.get(key), key) for key in first | second}
-    if isinstance(second, list) or name in ("text", "content"):
-        return first + second
-    return second
-
-
-def rounded(value: Any) -> Any:
-    """The same with logprobs as exact as they are."""
-    if isinstance(value, float):
-        return round(value, 3)
-    if isinstance(value, dict):
-        return {key: rounded(each) for key, each in value.items()}
-    return [rounded(each) for each in value] if isinstance(value, list) else value
-
-
-@pytest.mark.parametrize("number", [0, 1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 6))])
-def test_a_real_stream_cut_after_every_event_goes_on_exactly(trio: Trio, number: int) -> None:
-    """Greedy, seeded and penalised, completions and chats, characters cut in the middle, ids and logprobs."""
-    path, more, way = list(cases(trio))[number]
-    body = {"model": trio.model, **GREEDY, **more}
+@pytest.mark.parametrize("node", [TOOLS], ids=["tools"], indirect=True)
+@pytest.mark.parametrize("kind", CASES)
+@STEP
+def test_a_real_stream_that_is_cut_goes_on_exactly(stack: Stack, node: Server, kind: str, step: int) -> None:
+    """Characters cut in the middle, arguments of tool calls, several answers, log probabilities, usage."""
+    path, more = CASES[kind]
+    body = {"model": stack.model, "stream": True, **more}
+    if body.pop("emoji", False):
+        body |= {"allowed_token_ids": emoji_tokens(stack, node), "repetition_penalty": 1.3}
     request = parse(path, "id", [], msgspec.json.encode(body))
-    whole = httpx.post(trio.plain.url + path, json=body, timeout=60).content
-    first = ask(trio, Stream(request, "all"))
-    for cut in range(1, len(first)):
-        stream = Stream(request, "all")
-        assert stream.way is way
-        assert isinstance(stream.passing, Record)
-        got = b"".join(map(stream.passing.take, first[:cut]))
-        missing = stream.go_on()
-        if missing is not None:
-            got += missing
-        else:
-            got += b"".join(map(stream.passing.take, ask(trio, stream)))
 
-        assert comparable(got) == comparable(whole), cut
+    client = cut(stack, node, request, step)
+
+    if "tool" in kind:
+        assert b"tool_use" in client or b"tool_calls" in client or b"function_call" in client, client
+    if kind == "JSON":
+        choices = joined_stream(client)["choices"]
+        assert json.loads(choices["0"]["delta"]["content"]).keys() == {"place", "miles"}
+
+
+@pytest.mark.parametrize("node", [PLUGIN], ids=["thoughts"], indirect=True)
+@STEP
+def test_thoughts_go_on_as_thoughts(stack: Stack, node: Server, step: int) -> None:
+    """Wherever the stream was cut, and what comes after them is the answer."""
+    for seed in range(100):
+        more = {"max_tokens": 24, "temperature": 1.0, "seed": seed, "logit_bias": {END_OF_THOUGHT: 12.0}}
+        body = {"model": stack.model, "stream": True, **ASKED, **more}
+        request = parse(CHAT, "id", [], msgspec.json.encode(body))
+        said = b"".join(ask(stack, node, Stream(request, resumes=True)))
+        if said.count(b'"reasoning":') > 4 and said.count(b'"content":"') > 6:
+            break
+    else:
+        pytest.fail("no answer with thoughts and text")
+
+    cut(stack, node, request, step)
+
+
+def cut(stack: Stack, node: Server, request: ClientRequest, step: int) -> bytes:
+    """Cut a request's stream after every so many events, and compare; return the whole stream."""
+    whole = Stream(request, resumes=True)
+    first = ask(stack, node, whole)
+    whole.begin_decode(RequestRecord(""))
+    client = b"".join(map(whole.take, first))
+    assert whole.ended
+    assert len(first) > 6, first
+    for cut_at in range(1, len(first), step):
+        stream = Stream(request, resumes=True)
+        stream.begin_decode(RequestRecord(""))
+        got = b"".join(map(stream.take, first[:cut_at]))
+        stream.go_on()
+        stream.begin_decode(RequestRecord(""))
+        got += b"".join(map(stream.take, ask(stack, node, stream)))
+
+        assert comparable(got) == comparable(client), cut_at
+    return client

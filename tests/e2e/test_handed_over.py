@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from baton.contracts.http import PATH_HEADER
+from baton.contracts.http import PATH_HEADER, TOKEN_IDS_HEADER, TOKENS_COMMENT
 from baton.contracts.kv_transfer import FIELD, SINGLE, Grid, Grids, TransferParams, new_transfer_id, sign
 from baton.contracts.secret import read_secret
 from baton.deploy.embedded_model import WEIGHTS
@@ -103,6 +103,20 @@ def streams_its_beginning(
     assert end["choices"][0]["finish_reason"] == "abort"
     assert usage["usage"]["completion_tokens"] == 1
     assert usage["usage"]["prompt_tokens"] == wanted[-1]["usage"]["prompt_tokens"]
+
+
+def test_the_prefill_node_names_its_token_once(stack: Stack, trio: Trio) -> None:
+    """In front of the event that says it."""
+    body = {"model": str(WEIGHTS), "prompt": "The harbour", "max_tokens": 6, "stream": True, "return_token_ids": True}
+    headers = {TOKEN_IDS_HEADER: "1"}
+    response = httpx.post(
+        trio.prefill.url + COMPLETIONS, json=body | prefill_leg(stack), headers=headers, timeout=TIMEOUT_S
+    )
+
+    named, said, *rest = response.text.splitlines()
+    (token,) = json.loads(said.removeprefix("data: "))["choices"][0]["token_ids"]
+    assert named == f"{TOKENS_COMMENT.decode()}0 {token}"
+    assert not any(line.startswith(":") for line in rest)
 
 
 @pytest.mark.parametrize("name", ENDED)

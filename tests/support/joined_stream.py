@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 _TEXTS = ("text", "content", "reasoning", "thinking", "partial_json", "arguments", "delta")
-_OF_ONE_NODE = ("id", "created", "system_fingerprint", "item_id", "created_at")
+_OF_ONE_NODE = ("id", "created", "system_fingerprint", "item_id", "created_at", "call_id")
 
 
 def joined_stream(stream: bytes) -> dict[str, Any]:

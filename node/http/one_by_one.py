@@ -1,0 +1,46 @@
+"""Outputs of a request that starts with tokens, handed to vLLM's server one after the other.
+
+vLLM makes one output of those that its server has not read yet. Some parsers of thoughts and tool calls read another text from several tokens at once
+than from each by itself; and the client has what they read from each by itself.
+"""
+
+from collections import deque
+from typing import Any
+
+from vllm.v1.engine.output_processor import RequestOutputCollector
+
+
+class OneByOne(RequestOutputCollector):
+    """Merges nothing."""
+
+    _later: deque[Any]
+
+    def put(self, output: Any) -> None:
+        """Take in an output; an error passes all others."""
+        if self.output is None or isinstance(output, Exception):
+            super().put(output)
+        else:
+            self._later.append(output)
+
+    async def get(self) -> Any:
+        """Wait for the next output."""
+        output = await super().get()
+        self._advance()
+        return output
+
+    def get_nowait(self) -> Any:
+        """Return the next output, None if there is none."""
+        output = super().get_nowait()
+        self._advance()
+        return output
+
+    def _advance(self) -> None:
+        if self._later and self.output is None:
+            super().put(self._later.popleft())
+
+
+def merge_nothing(queue: RequestOutputCollector) -> None:
+    """Have a queue that vLLM has made hand out each output by itself."""
+    if not isinstance(queue, OneByOne):
+        queue._later = deque()  # type: ignore[attr-defined]
+        queue.__class__ = OneByOne
