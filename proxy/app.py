@@ -31,6 +31,7 @@ from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.handler.cancel_notifier import CancelNotifier
 from baton.proxy.handler.failover import Failover
 from baton.proxy.handler.request_handler import RequestHandler
+from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes import readiness
 from baton.proxy.nodes.registry import NodeRegistry
@@ -123,7 +124,14 @@ def create_app(
     worker_group = WorkerGroup(members, counted, admission, slot, retries_left=lambda: budget.left)
     dashboard = Dashboard(worker_group, members, admission, telemetry=telemetry, secret=secret, upstream=upstream)
     cancels = CancelNotifier(secret, upstream, counted, patience_s=config.transfer.orphan_timeout_s)
-    attempts = AttemptRunner(config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels)
+    watch = StreamWatch(
+        members.decode,
+        stall_timeout_s=config.proxy.stall_timeout_s,
+        drain_handover_s=config.proxy.drain_handover_s,
+    )
+    attempts = AttemptRunner(
+        config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels, watch=watch
+    )
     planner = Planner(
         members.prefill,
         members.decode,

@@ -143,6 +143,8 @@ class FailureKind(StrEnum):
     REFUSED = "refused"  # any other 4xx
     EMPTY = "empty"  # a 200 without a body
     PROTOCOL = "protocol"  # not HTTP, or an answer that makes no sense
+    STALLED = "stalled"  # silence in the middle of a stream that another node can go on with
+    DRAINED = "drained"  # no failure: the node is drained, and another one goes on with its stream
     OWN = "own"  # this proxy can open no connection, to whatever node
 
 

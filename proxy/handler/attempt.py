@@ -17,6 +17,7 @@ from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler.cancel_notifier import CancelNotifier
 from baton.proxy.handler.legs import LegRequest, first_to_count, open_decode, run_prefill
+from baton.proxy.handler.stream_watch import StreamWatch
 from baton.proxy.http.headers import line
 from baton.proxy.http.upstream import PendingRequest, Upstream
 from baton.proxy.nodes.node import Node
@@ -58,6 +59,7 @@ class AttemptRunner:
         members: NodeRegistry,
         metrics: Metrics,
         cancels: CancelNotifier,
+        watch: StreamWatch,
     ) -> None:
         self._prefill_timeout_s = config.transfer.transfer_timeout_s
         self._secret = secret
@@ -65,6 +67,7 @@ class AttemptRunner:
         self._members = members
         self._metrics = metrics
         self._cancels = cancels
+        self.watch = watch
         self._outliving: set[asyncio.Task[PrefillOutcome]] = set()
 
     async def stop(self) -> None:
@@ -211,7 +214,7 @@ class Attempt:
         with plan.decode.computing(plan.own_bytes):  # until its first bytes
             call = self._shared.local_call(plan, self._request)
             self._legs = [call.leg]
-            return await self._shared.decode(call)
+            return await self._decode(call)
 
     async def _pair(self, plan: DisaggregatedPlan) -> Outcome:
         shared, request = self._shared, self._request
@@ -223,11 +226,21 @@ class Attempt:
         self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
         decode = shared.decode_call(plan, request)
         self._legs = [decode.leg, prefill.leg]
-        outcome = await first_to_count(shared.decode(decode), self._prefill)
+        outcome = await first_to_count(self._decode(decode), self._prefill)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
             plan.decode.times.handover.observe(self._since_prefill_s(self._prefill))
         return outcome
+
+    async def _decode(self, call: LegRequest) -> DecodeOutcome:
+        """Run the decode leg; a client that has part of a stream does not wait for a silent node."""
+        relay, shared = self._relay, self._shared
+        try:
+            async with shared.watch.watching(call.node, self._request.model, relay.stream, relay.record):
+                return await shared.decode(call)
+        except StreamBrokenError as exc:
+            shared.report_failure("decode", call.node, exc.how)
+            return DecodeFailed(exc.how, exc.message)
 
     def _since_prefill_s(self, prefill: asyncio.Task[PrefillOutcome]) -> float:
         """Return how long ago the prefill node answered; 0 if it has not yet."""

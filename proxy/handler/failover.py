@@ -7,7 +7,7 @@ planner's choice (`planning/planner.py`), whether another node may be asked is `
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from baton.contracts.http import RECOMPUTED
@@ -21,6 +21,8 @@ from baton.proxy.planning.plans import DisaggregatedPlan, Plan
 from baton.proxy.planning.retry_policy import MIN_LEFT_S, History, RetryDenial, RetryPolicy
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.response.first_token_relay import FirstTokenRelay
+from baton.proxy.response.request_record import RequestRecord
+from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -50,6 +52,7 @@ class RequestAttempts:
         self._deadline = deadline
         self._history = History()
         self._plan: Plan | None = None  # the last one that was tried
+        self._model = ""
 
     @asynccontextmanager
     async def answer(
@@ -65,6 +68,7 @@ class RequestAttempts:
             ProxyError: no node could answer, or one refused.
         """
         request = relay.asked
+        self._model = request.model
         keep = self._plan if isinstance(self._plan, DisaggregatedPlan) else None
         first = partial(self._shared.planner.first, request, self._history, keep)
         if self._plan is None:
@@ -84,6 +88,11 @@ class RequestAttempts:
             relay.next_attempt()
             request = relay.asked
             plan = await self._after(plan, outcome, request)
+
+    def watching(self, stream: Stream, record: RequestRecord) -> AbstractAsyncContextManager[None]:
+        """Watch a stream of the node that has answered; see `StreamWatch`."""
+        assert self._plan is not None
+        return self._shared.attempts.watch.watching(self._plan.decode, self._model, stream, record)
 
     def broke(self) -> None:
         """Note that an opened answer broke."""

@@ -28,7 +28,8 @@ async def answer(stream: Stream, request_attempts: RequestAttempts, client: Clie
             async with request_attempts.answer(first, client.record.record_plan) as opened:
                 if isinstance(opened, PrefillDone):
                     return client.end()
-                return await relay(opened, client, stream)
+                async with request_attempts.watching(stream, client.record):
+                    return await relay(opened, client, stream)
         except StreamBrokenError as exc:
             broken = exc
             request_attempts.broke()
@@ -56,7 +57,7 @@ async def _go_on(
         stream.go_on()
     except CannotFollowError as exc:
         raise _ends(broken, exc.reason, metrics) from exc
-    if not request_attempts.may_go_on():
+    if broken.how is not FailureKind.DRAINED and not request_attempts.may_go_on():
         raise _ends(broken, NotResumableReason.RETRY_DENIED, metrics)
     await client.claim.both_again()
     metrics.resumed(broken.how)

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 # What says that the node itself is gone, as against one request that it did not like.
 _GONE: Final = frozenset((FailureKind.CONNECT, FailureKind.DISCONNECT))
+_NOTHING_NEW: Final = frozenset((FailureKind.OWN, FailureKind.STALLED, FailureKind.DRAINED))
 _NO_FAULT: Final = frozenset(
     (FailureKind.REFUSED, FailureKind.BUSY)
 )  # client error or temporary overload: not a node failure
@@ -118,7 +119,7 @@ class NodeRegistry:
 
         One that seems gone is used no more until a probe succeeds, one that did not answer only where no other does.
         """
-        if kind is FailureKind.OWN:
+        if kind in _NOTHING_NEW:
             return
         if kind in _NO_FAULT:
             self.succeeded(node)  # it has judged the request

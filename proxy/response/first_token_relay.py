@@ -16,62 +16,63 @@ class FirstTokenRelay:
 
     def __init__(self, client: ClientResponse, stream: Stream) -> None:
         self._client = client
-        self._stream = stream
+        self.stream = stream
+        self.record = client.record
         self.began_s = 0.0  # when the prefill node's first event came (time.perf_counter); 0: it has not
 
     @property
     def asked(self) -> ClientRequest:
         """What a node is asked now."""
-        return self._stream.asked
+        return self.stream.asked
 
     @property
     def has_begun(self) -> bool:
         """Whether the client has something of a prefill node's."""
-        return self._stream.part is not None and self._stream.part.has_passed
+        return self.stream.part is not None and self.stream.part.has_passed
 
     @property
     def ended(self) -> bool:
         """Whether the prefill node's part has ended."""
-        return self._stream.part is not None and self._stream.part.ended
+        return self.stream.part is not None and self.stream.part.ended
 
     @property
     def is_whole(self) -> bool:
         """Whether the answer has ended with that part."""
-        return self._stream.part is not None and self._stream.part.is_whole
+        return self.stream.part is not None and self.stream.part.is_whole
 
     @property
     def broken(self) -> StreamBrokenError | None:
         """What the prefill node said of its failure."""
-        return self._stream.part.broken if self._stream.part is not None else None
+        return self.stream.part.broken if self.stream.part is not None else None
 
     def begin(self, plan: DisaggregatedPlan) -> bool:
         """Return whether the prefill node's stream goes to the client."""
-        if self.has_begun or self._stream.went_on:
+        if self.has_begun or self.stream.went_on:
             return False
         self.began_s = 0.0
-        why_not = self._stream.why_not_relayed
-        if not why_not and self._stream.asked.start:
+        why_not = self.stream.why_not_relayed
+        if not why_not and self.stream.asked.start:
             why_not = "started"
         if not why_not and not (plan.first_token and plan.decode.starts_with_tokens):
             why_not = "nodes"
-        self._client.record.first_token = why_not or "late"  # until it is there
+        self.record.first_token = why_not or "late"  # until it is there
         if why_not:
             return False
-        self._stream.begin_prefill()
+        self.stream.begin_prefill()
         return True
 
     async def take(self, answer: UpstreamResponse, data: bytes) -> None:
         """Send the client what it gets of some bytes."""
-        passed = self._stream.take_prefill(data)
+        passed = self.stream.take_prefill(data)
         if not passed:
             return
         self.began_s = self.began_s or perf_counter()
-        self._client.record.first_token = "relayed"  # noqa: S105  # no password
-        if self._client.record.status:
+        self.record.first_token = "relayed"  # noqa: S105  # no password
+        if self.record.status:
             await self._client.relay(passed)
         else:
             await self._client.start(200, headers.to_relay(answer.headers), passed, streams=True)
 
     def next_attempt(self) -> None:
         """A further attempt is made: it starts with the token that the client has."""
-        self._stream.restart()
+        self.stream.restart()

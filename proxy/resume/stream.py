@@ -68,8 +68,13 @@ class Stream:
             return False
         if self.why_not_resumed is NotResumableReason.LOGPROBS:
             return False
+        return self.can_go_on and bool(self.record.start())
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another node could go on with what the client has."""
         try:
-            return bool(self.record.start())
+            return self.record is not None and self.record.start() is not None
         except CannotFollowError:
             return False
 

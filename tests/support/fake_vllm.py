@@ -35,6 +35,7 @@ Fault = Literal[
     "empty",  # 200, an empty body
     "cut",  # close the connection in the middle of the answer
     "cut in event",  # the same in the middle of an event
+    "stall",  # say nothing from the middle of a stream on, until `may_go_on`
     "silent end",  # end the stream cleanly before its last event
     "error first",  # begin the stream with an error event, as vLLM does whose engine died before the first token
     "error event",  # the same in the middle of the stream
@@ -113,6 +114,7 @@ class FakeVllm:
         self.probes = 0  # of its health, answered
         self.may_answer = asyncio.Event()  # requests wait until then
         self.may_answer.set()
+        self.may_go_on = asyncio.Event()
         self.first_token_delay_s = 0.0
         self.token_delay_s = 0.0
         self.padding_bytes = 0  # of a comment after each event of a stream, or of spaces after a whole answer
@@ -320,6 +322,8 @@ class FakeVllm:
                 await asyncio.sleep(0.05)  # what was sent must arrive before the connection ends
                 transport.abort()
                 return
+            if self.fault == "stall" and index == len(parts) // 2:
+                await self.may_go_on.wait()
             if self.fault == "silent end" and index == len(parts) - 1:
                 break
             padded = (

@@ -30,9 +30,11 @@ sys.modules["vllm"] = SimpleNamespace(envs=None)
 import uvicorn, uvloop
 from fastapi import FastAPI
 from baton.contracts.secret import ClusterSecret
+from baton.node import middleware
 from baton.node.middleware import GateSettings, NodeMiddleware
 from baton.node.roles import TRAITS
 
+middleware.tap_outputs = lambda: None
 app = FastAPI()
 app.post("/v1/completions")(lambda: {})
 settings = GateSettings(traits=TRAITS["decode"], model="m", secret=ClusterSecret(sys.argv[2].encode()),

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -65,7 +66,7 @@ async def ask(shared: Failover) -> str:
     paths: list[str] = []
     async with asyncio.timeout(20) as deadline:
         request_attempts = shared.request_attempts(deadline)
-        relay = FirstTokenRelay(cast("Any", None), Stream(request(), resumes=False))
+        relay = FirstTokenRelay(cast("Any", SimpleNamespace(record=None)), Stream(request(), resumes=False))
         async with request_attempts.answer(relay, lambda plan: paths.append(plan.path)):
             return paths[-1]
 
