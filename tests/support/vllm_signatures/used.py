@@ -74,7 +74,8 @@ USED: Mapping[str, Sequence[str]] = MappingProxyType(
 NOT_VLLMS = (
     "on_kv_cache_written",  # vllm-ascend calls it on connectors that have it
     *("pipeline_counts", "token_report"),  # called over vLLM's `collective_rpc`
-    *("__bool__", "__dict__"),
+    *("__bool__", "__class__", "__dict__"),
+    "_later",  # of our queue of outputs
     *("baton_start", "baton_start_at_once", "baton_goes_on", "baton_logged"),  # attributes that we give to requests
     "tokens_sampled",  # our workers call it
     "token_transfer",  # of our runners; vLLM's have none
