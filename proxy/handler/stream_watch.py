@@ -15,7 +15,7 @@ from baton.proxy.nodes.node import Node, State
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.resume.stream import Stream
 
-LOOK_EVERY_S: Final = 0.25
+LOOK_EVERY_S: Final = 0.1
 # Of one node, at one look: what the others have to compute again comes to them in portions.
 MOST_AT_ONCE: Final = 16
 _SILENT: Final = frozenset((State.SILENT, State.DOWN))

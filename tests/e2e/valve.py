@@ -1,4 +1,4 @@
-"""A forwarder in front of a node that can be shut: it then swallows the legs of requests, and lets probes through."""
+"""A forwarder in front of a node that can be shut (it then swallows the legs of requests, and lets probes through), or cut like a cable."""
 
 import socket
 import threading
@@ -18,6 +18,8 @@ class Valve:
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self.shut = False
         self.swallowed = 0
+        self.whole = threading.Event()  # cleared: nothing passes, and no connection ends
+        self.whole.set()
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -39,8 +41,9 @@ class Valve:
     def _serve(self, near: socket.socket) -> None:
         """Pass on what comes from the proxy."""
         with suppress(OSError), near, socket.create_connection(self._target) as far:
-            threading.Thread(target=_pump, args=(far, near), daemon=True).start()
+            threading.Thread(target=self._pump, args=(far, near), daemon=True).start()
             while data := near.recv(CHUNK_BYTES):
+                self.whole.wait()
                 if self.shut and data.startswith(b"POST"):
                     self.swallowed += 1
                     while near.recv(CHUNK_BYTES):
@@ -49,10 +52,10 @@ class Valve:
                 far.sendall(data)
             far.shutdown(socket.SHUT_RDWR)
 
-
-def _pump(far: socket.socket, near: socket.socket) -> None:
-    """Pass on what comes from the node, until either end closes."""
-    with suppress(OSError):
-        while data := far.recv(CHUNK_BYTES):
-            near.sendall(data)
-        near.shutdown(socket.SHUT_RDWR)
+    def _pump(self, far: socket.socket, near: socket.socket) -> None:
+        """Pass on what comes from the node, until either end closes."""
+        with suppress(OSError):
+            while data := far.recv(CHUNK_BYTES):
+                self.whole.wait()
+                near.sendall(data)
+            near.shutdown(socket.SHUT_RDWR)

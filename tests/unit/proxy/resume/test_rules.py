@@ -58,6 +58,20 @@ def test_what_ends_with_an_error_event(more: dict[str, Any], reason: NotResumabl
     assert why_not(COMPLETIONS, **more) is reason
 
 
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"include": ["message.output_text.logprobs"]}, NotResumableReason.LOGPROBS),
+        ({"tools": [{"type": "function"}, {"type": "mcp"}]}, NotResumableReason.BUILT_IN_TOOLS),
+        ({"tools": 3}, NotResumableReason.BUILT_IN_TOOLS),
+        ({"tools": None, "include": []}, None),
+    ],
+)
+def test_what_of_responses_does(more: dict[str, Any], reason: NotResumableReason | None) -> None:
+    """Tools that a node calls would be called twice."""
+    assert why_not(RESPONSES, **more) is reason
+
+
 def test_every_reason_has_a_sentence() -> None:
     """Clients read it."""
     assert SENTENCES.keys() == set(NotResumableReason)

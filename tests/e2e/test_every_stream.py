@@ -1,0 +1,234 @@
+"""A decode node is killed, stopped, drained or cut off in the middle of a stream: the client has one server's stream, whatever kind it is."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from benchmarks.usage import descendants
+from tests.e2e.stack import FLOAT32, Server, Stack
+from tests.e2e.test_adapters import RANK, write_adapter
+from tests.e2e.test_cut_streams import ASKED, CASES, CLOSE, TOOLS, comparable, emoji_tokens
+from tests.e2e.valve import Valve
+from tests.support.joined_stream import joined_stream
+from tests.support.thinking_parser import END_OF_THOUGHT, PLUGIN
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+ADMIN = "an admin token for tests"
+SETTINGS: dict[str, str | None] = {
+    "BATON_PROXY_STALL_TIMEOUT_S": "0.5",
+    "BATON_PROXY_PROBE_TIMEOUT_S": "0.5",
+    "BATON_PROXY_PROBE_INTERVAL_S": "0.2",
+    "BATON_PROXY_DRAIN_HANDOVER_S": "0",
+}
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+WITH_TOOLS = ["greedy", "seeded", "cut characters", "JSON", "regular expression", "tools auto", "tools required"]
+WITH_TOOLS += ["three answers", "message", "message with a tool", "response", "log probabilities"]
+RANDOM: dict[str, Any] = {"prompt": "The sea", "max_tokens": 24, "ignore_eos": True, "temperature": 1.0}
+THOUGHTS: dict[str, Any] = {**ASKED, "max_tokens": 24, "temperature": 1.0, "logit_bias": {END_OF_THOUGHT: 12.0}}
+FAULTS = ["kill", "stop", "drain", "cut"]
+PLACES = ["first", "middle", "last"]
+
+
+class Nodes(NamedTuple):
+    """One prefill node, two decode nodes behind valves, and one server to compare with."""
+
+    stack: Stack
+    decode: list[Server]
+    valves: list[Valve]
+    proxy: Server
+    plain: Server
+
+
+@contextmanager
+def running(stack: Stack, folder: Path, *flags: str) -> Iterator[Nodes]:
+    """Start nodes with some flags."""
+    token = folder / "admin.token"
+    token.write_text(f"{ADMIN}\n")
+    prefill = stack.node("prefill", *FLOAT32, *CLOSE, *flags)
+    decode = [stack.node("decode", *FLOAT32, *CLOSE, *flags, name=f"decode{number}") for number in range(2)]
+    plain = stack.plain(*FLOAT32, *CLOSE, *flags)
+    for server in (prefill, *decode, plain):
+        server.wait_ready()
+    with Valve(decode[0].url) as first, Valve(decode[1].url) as second:
+        valves = [first, second]
+        proxy = stack.proxy(
+            [prefill],
+            valves,  # type: ignore[arg-type]  # they have urls
+            "--admin-token-file",
+            str(token),
+            env=SETTINGS,
+        )
+        proxy.wait_ready()
+        try:
+            yield Nodes(stack, decode, valves, proxy, plain)
+            print({name: value for name, value in proxy.metrics().items() if "resumed_total{" in name})
+        finally:
+            for valve in valves:
+                valve.whole.set()
+            stack.stop(proxy, prefill, plain, *decode)
+
+
+@pytest.fixture(scope="module")
+def nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """With a parser of tool calls."""
+    with running(stack, tmp_path_factory.mktemp("tools"), *TOOLS) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def other_nodes(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    """With a parser of thoughts, and an adapter."""
+    folder = tmp_path_factory.mktemp("thoughts")
+    adapter = ("--enable-lora", "--max-lora-rank", str(RANK), "--lora-modules")
+    with running(stack, folder, *PLUGIN, *adapter, f"tuned={write_adapter(folder / 'tuned', 3)}") as made:
+        yield made
+
+
+def whole(server: Server, path: str, body: dict[str, Any]) -> bytes:
+    """A stream that nothing disturbs."""
+    got = httpx.post(server.url + path, json=body, timeout=60)
+    assert got.status_code == 200, got.text
+    return got.content
+
+
+def disturbed(nodes: Nodes, path: str, body: dict[str, Any], after: int, fault: str) -> bytes:
+    """A stream whose decode node is struck after so many events."""
+    read, mend = b"", None
+    with httpx.stream("POST", nodes.proxy.url + path, json=body, timeout=60) as got:
+        assert got.status_code == 200, got.read()
+        for piece in got.iter_raw():
+            read += piece
+            if mend is None and read.count(b"\n\n") >= after:
+                mend = strike(nodes, fault)
+    assert mend is not None, read
+    mend()
+    until_ready(nodes)
+    return read
+
+
+def strike(nodes: Nodes, fault: str) -> Callable[[], None]:
+    """Strike the decode node that has a request; return what mends it."""
+    found = nodes.proxy.get("/ready")["nodes"]
+    busy = [node["url"] for node in found if node["role"] == "decode" and node["requests"]]
+    number = next((at for at, valve in enumerate(nodes.valves) if valve.url in busy), 0)
+    node, valve = nodes.decode[number], nodes.valves[number]
+    assert node.child is not None
+    if fault == "kill":
+        node.kill()
+        return lambda: (node.spawn(), node.wait_ready())[1]
+    if fault == "stop":
+        pids = [node.child.pid, *descendants(node.child.pid)]
+        send(signal.SIGSTOP, pids)
+        return lambda: send(signal.SIGCONT, pids)
+    if fault == "cut":
+        valve.whole.clear()
+        return valve.whole.set
+    drain(nodes, valve, draining=True)
+    return lambda: drain(nodes, valve, draining=False)
+
+
+def send(number: int, pids: list[int]) -> None:
+    """Send a signal to these processes."""
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def drain(nodes: Nodes, valve: Valve, *, draining: bool) -> None:
+    """Tell the proxy."""
+    order = {"url": valve.url, "draining": draining}
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    httpx.post(f"{nodes.proxy.url}/admin/nodes/drain", json=order, headers=headers, timeout=10).raise_for_status()
+
+
+def until_ready(nodes: Nodes) -> None:
+    """Wait until all nodes are in use, and have nothing left of what was disturbed."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = nodes.proxy.http.get(f"{nodes.proxy.url}/ready").json()["nodes"]
+        if all(node["state"] == "ready" and not node["requests"] for node in found):
+            break
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    for node in nodes.decode:
+        assert not node.integrity()["findings"]
+
+
+def event_of(events: int, place: str) -> int:
+    """After which of so many events a node is struck."""
+    return {"first": 2, "middle": events // 2, "last": events - 3}[place]
+
+
+def compared(nodes: Nodes, path: str, body: dict[str, Any], fault: str, place: str) -> None:
+    """Disturb a stream, and compare it with one server's."""
+    expected = whole(nodes.plain, path, body)
+    after = event_of(expected.count(b"\n\n"), place)
+
+    got = disturbed(nodes, path, body, after, fault)
+
+    assert comparable(got) == comparable(expected)
+
+
+def cells(kinds: list[str], quick: set[tuple[str, str, str]]) -> list[Any]:
+    """All of them; but for a few, only where everything is tried."""
+    every = [(kind, fault, place) for kind in kinds for fault in FAULTS for place in PLACES]
+    return [cell if cell in quick else pytest.param(*cell, marks=pytest.mark.exhaustive) for cell in every]
+
+
+QUICK = {
+    ("seeded", "kill", "middle"),
+    ("tools required", "stop", "middle"),
+    ("JSON", "cut", "middle"),
+    ("three answers", "drain", "middle"),
+    ("message with a tool", "drain", "middle"),
+    ("response", "drain", "last"),
+    ("log probabilities", "drain", "first"),
+}
+
+
+@pytest.mark.parametrize(("kind", "fault", "place"), cells(WITH_TOOLS, QUICK))
+def test_a_stream_survives(nodes: Nodes, kind: str, fault: str, place: str) -> None:
+    """Token by token, though half of it came from another node."""
+    path, more = CASES[kind]
+    body = {"model": nodes.stack.model, "stream": True, **more}
+    if body.pop("emoji", False):
+        body |= {"allowed_token_ids": emoji_tokens(nodes.stack, nodes.plain), "repetition_penalty": 1.3}
+    compared(nodes, path, body, fault, place)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("kind", ["reasoning", "adapter"])
+def test_thoughts_and_adapters_survive(other_nodes: Nodes, kind: str, fault: str, place: str) -> None:
+    """The same."""
+    if kind == "adapter":
+        body = {"model": "tuned", "stream": True, "prompt": "Once", "max_tokens": 24, "temperature": 0}
+        return compared(other_nodes, COMPLETIONS, body, fault, place)
+    for seed in range(100):
+        body = {"model": other_nodes.stack.model, "stream": True, **THOUGHTS, "seed": seed}
+        said = whole(other_nodes.plain, CHAT, body)
+        if said.count(b'"reasoning":') > 4 and said.count(b'"content":"') > 6:
+            return compared(other_nodes, CHAT, body, fault, place)
+    return pytest.fail("no answer with thoughts and text")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("place", PLACES)
+def test_an_unseeded_stream_survives(nodes: Nodes, fault: str, place: str) -> None:
+    """As many tokens as were asked for."""
+    body = {"model": nodes.stack.model, "stream": True, "return_token_ids": True, **RANDOM}
+
+    got = joined_stream(disturbed(nodes, COMPLETIONS, body, event_of(24, place), fault))
+
+    choice = got["choices"]["0"]
+    assert len(choice["token_ids"]) == 24
+    assert choice["finish_reason"] == "length"
