@@ -42,5 +42,5 @@ class OneByOne(RequestOutputCollector):
 def merge_nothing(queue: RequestOutputCollector) -> None:
     """Have a queue that vLLM has made hand out each output by itself."""
     if not isinstance(queue, OneByOne):
-        queue._later = deque()  # type: ignore[attr-defined]
+        queue._later = deque()
         queue.__class__ = OneByOne

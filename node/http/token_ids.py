@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.parallel_sampling import ParentRequest
 
 _LOGGED: Final = "baton_logged"  # an attribute of vLLM's `RequestState`
+_PROMPT_DIGITS: Final = 6
 _COMPLETION: Final = "cmpl-"  # how vLLM's ids of completions begin; they end with the number of the prompt
 
 
@@ -146,7 +147,7 @@ def choice_of(request_id: str, answers: int, answer: int) -> int:
         answer: which of them.
     """
     prompt = request_id.rpartition("-")[2] if request_id.startswith(_COMPLETION) else ""
-    return (int(prompt) * answers if prompt.isdecimal() else 0) + answer
+    return (int(prompt) * answers if prompt.isdecimal() and len(prompt) <= _PROMPT_DIGITS else 0) + answer
 
 
 def _tell_connector(request: "EngineCoreRequest", choice: int) -> None:

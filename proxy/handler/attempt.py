@@ -30,6 +30,7 @@ from baton.proxy.planning.outcome import (
     PrefillOutcome,
 )
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
+from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import has_several_prompts
 from baton.proxy.request.leg_bodies import decode_body, relayed_body
 from baton.proxy.request.parse import ClientRequest
@@ -76,9 +77,11 @@ class AttemptRunner:
             task.cancel()
         await asyncio.gather(*self._outliving, return_exceptions=True)
 
-    def run(self, plan: Plan, request: ClientRequest, relay: FirstTokenRelay) -> "Attempt":
+    def run(
+        self, plan: Plan, request: ClientRequest, relay: FirstTokenRelay, history: History = NOTHING_YET
+    ) -> "Attempt":
         """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block."""
-        return Attempt(self, plan, request, relay)
+        return Attempt(self, plan, request, relay, history)
 
     async def decode(self, call: LegRequest) -> DecodeOutcome:
         """Run a decode leg until it could be relayed."""
@@ -163,6 +166,7 @@ class Attempt:
     __slots__ = (
         "_began_s",
         "_end",
+        "_history",
         "_legs",
         "_outcome",
         "_plan",
@@ -174,8 +178,11 @@ class Attempt:
         "_taken",
     )
 
-    def __init__(self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay) -> None:
+    def __init__(
+        self, shared: AttemptRunner, plan: Plan, request: ClientRequest, relay: FirstTokenRelay, history: History
+    ) -> None:
         self._shared = shared
+        self._history = history
         self._relay = relay
         self._plan = plan
         self._request = request
@@ -236,7 +243,8 @@ class Attempt:
         """Run the decode leg; a client that has part of a stream does not wait for a silent node."""
         relay, shared = self._relay, self._shared
         try:
-            async with shared.watch.watching(call.node, self._request.model, relay.stream, relay.record):
+            watching = shared.watch.watching(call.node, self._request.model, self._history, relay.stream, relay.record)
+            async with watching:
                 return await shared.decode(call)
         except StreamBrokenError as exc:
             shared.report_failure("decode", call.node, exc.how)

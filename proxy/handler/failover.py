@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 
 from baton.contracts.http import RECOMPUTED
-from baton.proxy.errors import NoRoomError, ProxyError
+from baton.proxy.errors import FailureKind, NoRoomError, ProxyError
 from baton.proxy.handler.attempt import AttemptRunner
 from baton.proxy.nodes.node import Node, Role
 from baton.proxy.planning.local_prefill_queue import LocalPrefillQueue
@@ -79,7 +79,7 @@ class RequestAttempts:
             self._plan = plan
             chosen(plan)
             self._shared.metrics.decided(plan)
-            async with self._shared.attempts.run(plan, request, relay) as outcome:
+            async with self._shared.attempts.run(plan, request, relay, self._history) as outcome:
                 if isinstance(outcome, Opened | PrefillDone):
                     yield outcome
                     return
@@ -92,12 +92,13 @@ class RequestAttempts:
     def watching(self, stream: Stream, record: RequestRecord) -> AbstractAsyncContextManager[None]:
         """Watch a stream of the node that has answered; see `StreamWatch`."""
         assert self._plan is not None
-        return self._shared.attempts.watch.watching(self._plan.decode, self._model, stream, record)
+        return self._shared.attempts.watch.watching(self._plan.decode, self._model, self._history, stream, record)
 
-    def broke(self) -> None:
+    def broke(self, how: FailureKind) -> None:
         """Note that an opened answer broke."""
         assert self._plan is not None
-        self._history = self._history.without(self._plan.decode)
+        if how is not FailureKind.DRAINED:
+            self._history = self._history.without(self._plan.decode)
 
     def may_go_on(self) -> bool:
         """Ask for one more leg of an answer that broke, and pay for it."""
@@ -118,7 +119,8 @@ class RequestAttempts:
         metrics = self._shared.metrics
         leg, node = _culprit(failed, failure)
         self._history = self._history.after(node, failure.kind)
-        denied = self._pay()
+        pays = failure.kind is not FailureKind.DRAINED
+        denied = self._pay() if pays else None
 
         def make() -> Plan:
             nonlocal denied
@@ -133,7 +135,7 @@ class RequestAttempts:
             metrics.denied(leg, denied or RetryDenial.NO_NODE)
             raise
         finally:
-            if denied is None and (plan is None or plan.path == RECOMPUTED):
+            if pays and denied is None and (plan is None or plan.path == RECOMPUTED):
                 self._shared.retries.give_back()
         if plan.path == RECOMPUTED:
             metrics.retried(leg, "recompute")

@@ -31,8 +31,10 @@ async def answer(stream: Stream, request_attempts: RequestAttempts, client: Clie
                 async with request_attempts.watching(stream, client.record):
                     return await relay(opened, client, stream)
         except StreamBrokenError as exc:
+            if stream.record is not None and stream.ended:  # what broke off was only the end of its connection
+                return client.end()
             broken = exc
-            request_attempts.broke()
+            request_attempts.broke(exc.how)
         except CannotFollowError as exc:
             broken = broken or StreamBrokenError(FailureKind.REFUSED, "the decode node has sampled another first token")
             if stream.asked.start or not stream.can_start:
@@ -62,7 +64,7 @@ async def _go_on(
     await client.claim.both_again()
     metrics.resumed(broken.how)
     tokens = sum(map(len, stream.asked.start))
-    client.record.trace.event("resume", kind=str(broken.how), tokens=tokens)
+    client.record.trace.event("resume", kind=str(broken.how), tokens=str(tokens))
     logger.info(
         "stream resumed", extra={"request_id": client.record.request_id, "kind": str(broken.how), "tokens": tokens}
     )

@@ -5,13 +5,15 @@ can go on with it. What the silent node says later comes over a connection that 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from time import perf_counter
 from typing import Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.nodes.node import Node, State
+from baton.proxy.planning.retry_policy import History
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.resume.stream import Stream
 
@@ -19,8 +21,9 @@ LOOK_EVERY_S: Final = 0.1
 # Of one node, at one look: what the others have to compute again comes to them in portions.
 MOST_AT_ONCE: Final = 16
 _SILENT: Final = frozenset((State.SILENT, State.DOWN))
+_STALLED: Final = FailureKind.STALLED
 _MESSAGES: Final = {
-    FailureKind.STALLED: "it has gone silent in the middle of its stream",
+    _STALLED: "it has gone silent in the middle of its stream",
     FailureKind.DRAINED: "it is drained",
 }
 
@@ -44,7 +47,9 @@ class StreamWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
-    async def watching(self, node: Node, model: str, stream: Stream, record: RequestRecord) -> AsyncIterator[None]:
+    async def watching(
+        self, node: Node, model: str, history: History, stream: Stream, record: RequestRecord
+    ) -> AsyncIterator[None]:
         """Run a block in which a client waits for more of a stream, if it has some.
 
         Raises:
@@ -53,7 +58,7 @@ class StreamWatch:
         if stream.why_not_resumed is not None:
             yield
             return
-        one = _Open(model, stream, record)
+        one = _Open(model, history, stream, record)
         streams = self._streams.setdefault(node, set())
         streams.add(one)
         self._look_later()
@@ -71,55 +76,58 @@ class StreamWatch:
                 del self._streams[node]
 
     def _look_later(self) -> None:
-        if self._timer is None:
+        if self._timer is None and self._streams:
             self._timer = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)
 
     def _look(self) -> None:
         self._timer = None
+        self._look_later()
         now_s = perf_counter()
         self._draining_since_s = {
             node: self._draining_since_s.get(node, now_s) for node in self._streams if node.state is State.DRAINING
         }
         for node, streams in self._streams.items():
             if node.probed in _SILENT:
-                stalled = (one for one in streams if now_s - one.record.sent_s >= self._stall_timeout_s)
-                self._break_off(node, list(stalled), FailureKind.STALLED)
-            elif (
-                now_s - self._draining_since_s.get(node, now_s) >= self._drain_handover_s
-                and node.state is State.DRAINING
-            ):
-                self._break_off(node, list(streams), FailureKind.DRAINED)
-        if self._streams:
-            self._look_later()
+                self._break_off(node, (one for one in streams if one.idle_s(now_s) >= self._stall_timeout_s), _STALLED)
+            elif now_s - self._draining_since_s.get(node, now_s + 1) >= self._drain_handover_s:
+                self._break_off(node, streams, FailureKind.DRAINED)
 
-    def _break_off(self, node: Node, streams: "Sequence[_Open]", kind: FailureKind) -> None:
-        leaving = [one for one in streams if one.may_leave and self._another_has(node, one.model)]
-        for one in leaving[:MOST_AT_ONCE]:
-            one.leave(kind)
-
-    def _another_has(self, node: Node, model: str) -> bool:
-        return any(
-            other is not node and other.state is State.READY and other.starts_with_tokens and other.serves(model)
+    def _break_off(self, node: Node, streams: "Iterable[_Open]", kind: FailureKind) -> None:
+        others = [
+            other
             for other in self._decode
-        )
+            if other is not node and other.state is State.READY and other.starts_with_tokens
+        ]
+        if not others:
+            return
+        leaving = (one for one in streams if one.may_leave_for(others))
+        for one in [*islice(leaving, MOST_AT_ONCE)]:
+            one.leave(kind)
 
 
 class _Open:
     """One stream, on one node."""
 
-    __slots__ = ("kind", "model", "patience", "record", "stream")
+    __slots__ = ("_history", "_model", "_record", "_since_s", "_stream", "kind", "patience")
 
-    def __init__(self, model: str, stream: Stream, record: RequestRecord) -> None:
-        self.model = model
-        self.stream = stream
-        self.record = record
+    def __init__(self, model: str, history: History, stream: Stream, record: RequestRecord) -> None:
+        self._model = model
+        self._history = history
+        self._stream = stream
+        self._record = record
+        self._since_s = perf_counter()
         self.patience: asyncio.Timeout | None = None
         self.kind: FailureKind | None = None
 
-    @property
-    def may_leave(self) -> bool:
-        """Whether the client has part of it, and another node could go on."""
-        return self.kind is None and self.record.sent_s > 0 and not self.stream.ended and self.stream.can_go_on
+    def idle_s(self, now_s: float) -> float:
+        """How long nothing has come of it on this node."""
+        return now_s - max(self._since_s, self._record.sent_s)
+
+    def may_leave_for(self, others: Sequence[Node]) -> bool:
+        """Whether the client has part of it, and one of these nodes could go on."""
+        if self.kind is not None or not self._record.sent_s or not self._stream.can_go_on:
+            return False
+        return any(other.serves(self._model) and not self._history.has_lost(other) for other in others)
 
     def leave(self, kind: FailureKind) -> None:
         """Break it off."""

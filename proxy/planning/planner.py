@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Literal
 
 from baton.contracts.http import LOCAL
 from baton.contracts.kv_transfer import new_transfer_id
@@ -29,7 +29,7 @@ from baton.proxy.planning.reasons import (
     ONE_TOKEN,
     SHORT,
 )
-from baton.proxy.planning.retry_policy import History
+from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import PROMPT_LOGPROBS, generates_little, generates_one, reason_for_local
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS
 from baton.proxy.request.fields import is_set
@@ -40,7 +40,6 @@ from baton.proxy.routing.policies import Work
 from baton.proxy.routing.prefixes import prefixes
 from baton.proxy.routing.router import Router
 
-NOTHING_YET: Final = History()
 Failure = DecodeFailed | PrefillFailed | PrefillRefused
 
 
@@ -191,7 +190,7 @@ class Planner:
         return usable(
             node
             for node in self._prefill
-            if node.serves(model) and node not in history.lost_prefill and node.silent_s < patience_s
+            if node.serves(model) and not history.has_lost(node) and node.silent_s < patience_s
         )
 
     def _usable_decode(self, model: str, history: History) -> list[Node]:
@@ -201,13 +200,11 @@ class Planner:
         check_is_one(self._decode, model)
         if not any(node.serves(model) for node in self._decode):
             raise unknown_model(model, self._decode)
-        return answering([node for node in ready if node.serves(model) and node not in history.lost_decode])
+        return answering([node for node in ready if node.serves(model) and not history.has_lost(node)])
 
     def _other_decode(self, model: str, history: History, taker: Node) -> list[Node]:
         return usable(
-            node
-            for node in self._decode
-            if node.serves(model) and node is not taker and node not in history.lost_decode
+            node for node in self._decode if node.serves(model) and node is not taker and not history.has_lost(node)
         )
 
     def _is_kept(self, taker: Node, others: Sequence[Node]) -> bool:

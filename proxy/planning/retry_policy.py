@@ -29,24 +29,26 @@ class History:
     """What one request has been through: attempts that ended, and the nodes that failed on it."""
 
     attempts: int = 0
-    lost_prefill: tuple[Node, ...] = ()
-    lost_decode: tuple[Node, ...] = ()
+    lost: frozenset[tuple[Node, str]] = frozenset()  # with the start of its process that failed
+
+    def has_lost(self, node: Node) -> bool:
+        """Whether a node has failed on the request, and has not been started anew since."""
+        return (node, node.incarnation) in self.lost
 
     def after(self, node: Node, kind: FailureKind) -> "History":
-        """Return the history after one more attempt; a decode node that did not answer may be asked again."""
+        """Return the history after one more attempt; a decode node that did not answer may be asked again, and one that is drained has not failed."""
+        if kind is FailureKind.DRAINED:
+            return self
         if kind is FailureKind.TIMEOUT and node.role == "decode":
             return replace(self, attempts=self.attempts + 1)
         return self.without(node)
 
     def without(self, node: Node) -> "History":
         """Return the history after one more attempt, which failed on a node."""
-        prefill = (node,) if node.role == "prefill" else ()
-        decode = (node,) if node.role == "decode" else ()
-        return History(
-            attempts=self.attempts + 1,
-            lost_prefill=self.lost_prefill + prefill,
-            lost_decode=self.lost_decode + decode,
-        )
+        return History(attempts=self.attempts + 1, lost=self.lost | {(node, node.incarnation)})
+
+
+NOTHING_YET: Final = History()
 
 
 class RetryPolicy:

@@ -27,7 +27,7 @@ def reason_alone(request: ClientRequest) -> str | None:
         return BACKGROUND
     if is_set(fields, "truncation") and bytes(fields["truncation"]) != _KEEPS_WHOLE:
         return TRUNCATION
-    return TOOLS if _has_built_in_tools(fields) else None
+    return TOOLS if has_built_in_tools(fields) else None
 
 
 def previous_of(request: ClientRequest) -> str | None:
@@ -38,7 +38,14 @@ def previous_of(request: ClientRequest) -> str | None:
     return found
 
 
-def _has_built_in_tools(fields: Fields) -> bool:
+def wants_logprobs(request: ClientRequest) -> bool:
+    """Whether log probabilities of a response's tokens are wanted."""
+    found = _decoded(request.fields, "include", list) if is_set(request.fields, "include") else None
+    return any(isinstance(name, str) and name.endswith("logprobs") for name in found or ())
+
+
+def has_built_in_tools(fields: Fields) -> bool:
+    """Whether a node may call tools itself."""
     if not is_set(fields, "tools") or kind_of(fields["tools"]) != "array":
         return False
     tools: Any = _decoded(fields, "tools", list)
@@ -49,5 +56,5 @@ def _decoded(fields: Fields, name: str, kind: type) -> Any:
     """Return a field's value; None where it is no such thing, which the node will say."""
     try:
         return msgspec.json.decode(fields[name], type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, UnicodeDecodeError):
         return None

@@ -1,5 +1,6 @@
 """Events of chats and completions: what is new in them. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
@@ -14,6 +15,10 @@ _PART_ENDS: Final = b'"finish_reason":"abort"'
 
 class ChatEvents:
     """Of one stream."""
+
+    def __init__(self) -> None:
+        self._calls: dict[Key, str] = {}  # the ids of tool calls that the client has
+        self._theirs: dict[str, str] = {}  # the leg's → the client's
 
     def is_last(self, event: bytes) -> bool:
         """Whether a stream ends with this event."""
@@ -35,6 +40,14 @@ class ChatEvents:
         """Whether a prefill node's part of the stream ends before this event."""
         return _PART_ENDS in event
 
+    def begin_leg(self, _is_further: bool) -> None:
+        """A node's stream begins."""
+        self._theirs.clear()
+
+    def renamed(self) -> Mapping[str, str]:
+        """Return ids that the leg has drawn, and those that the client has."""
+        return self._theirs
+
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
         """Return what each node's stream calls itself."""
         return {name: body[name] for name in ("id", "created") if name in body}
@@ -45,12 +58,22 @@ class ChatEvents:
 
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
         """Take away what the client has; return whether anything is left."""
+        self._name_calls(body)
         new = [choice for choice in body["choices"] if _take_choice(choice, known)]
         if not body["choices"]:
             return not body.get("usage") or known.is_new(("usage",))
         _take_prompt(body, ("prompt",), known)  # of a chat
         body["choices"] = new
         return bool(new)
+
+    def _name_calls(self, body: dict[str, Any]) -> None:
+        """Give tool calls the ids that the client knows: each node draws them."""
+        for choice in body["choices"]:
+            for call in choice.get("delta", {}).get("tool_calls") or ():
+                if theirs := call.get("id"):
+                    ours = self._calls.setdefault((choice["index"], call["index"]), theirs)
+                    if ours != theirs:
+                        self._theirs[theirs] = call["id"] = ours
 
 
 def _take_choice(choice: dict[str, Any], known: Known) -> bool:
@@ -98,7 +121,7 @@ def _take_calls(said: dict[str, Any], index: int, known: Known) -> bool:
         is_new = bool(function.get("name")) and known.is_new(key)
         if piece := function.get("arguments"):
             function["arguments"] = known.take_text((*key, "arguments"), piece)
-        if function.get("name") and not is_new:  # a call's id is drawn by each node
+        if function.get("name") and not is_new:
             for name in ("id", "type"):
                 call.pop(name, None)
             del function["name"]

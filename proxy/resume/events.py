@@ -19,6 +19,11 @@ class Splitter:
     def __init__(self) -> None:
         self._part = b""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part of an event waits for its rest."""
+        return not self._part
+
     def whole(self, data: bytes) -> list[bytes]:
         """Return the events that are complete, each with its end; what is left waits for the next piece."""
         if self._part:

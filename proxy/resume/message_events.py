@@ -1,5 +1,6 @@
 """Events of `/v1/messages`: what is new in them. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
@@ -33,6 +34,13 @@ class MessageEvents:
     def ends_prefill_part(self, event: bytes) -> bool:
         """Whether a prefill node's part of the stream ends before this event: its end looks like that of an answer."""
         return not event.startswith(_BEGINNINGS) and (not event.startswith(_DELTA) or _SIGNATURE in event)
+
+    def begin_leg(self, _is_further: bool) -> None:
+        """Nothing that nodes draw comes twice."""
+
+    def renamed(self) -> Mapping[str, str]:
+        """Return ids that the leg has drawn, and those that the client has."""
+        return {}
 
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
         """Return what each node's stream calls itself."""

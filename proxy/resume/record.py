@@ -6,6 +6,8 @@ a further one, which says everything again, what the client has is left out.
 Most events differ from the one before in a piece of text alone. They are not parsed: what stands before and after the piece is compared.
 """
 
+import re
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 from zlib import crc32
 
@@ -18,8 +20,12 @@ from baton.proxy.resume.events import COMMENT, Splitter, encode, parse
 from baton.proxy.resume.known import Key, Known, Text
 from baton.proxy.resume.rules import CannotFollowError, NotResumableReason
 
-MAX_IDS_BYTES: Final = 1 << 20  # of the ids of one answer's tokens, as text
+_MAX_ID: Final = 1 << 31
+_IS_ID: Final = re.compile(rb"\d{1,10}").fullmatch
+_ARE_IDS: Final = re.compile(rb"\d{1,10}(?:,\d{1,10})*").fullmatch
+_IS_CHOICE: Final = re.compile(rb"\d{1,5}").fullmatch
 _FIRST_CHOICE: Final = TOKENS_COMMENT + b"0 "
+_IDS_AT: Final = len(_FIRST_CHOICE)
 _QUOTE: Final = b'"'
 _ESCAPE: Final = b"\\"
 _NO_EVENT: Final = b"\0"  # nothing begins with it
@@ -43,6 +49,14 @@ class Dialect(Protocol):
 
     def ends_prefill_part(self, event: bytes) -> bool:
         """Whether a prefill node's part of the stream ends before this event."""
+        ...
+
+    def begin_leg(self, is_further: bool, /) -> None:
+        """A node's stream begins; `is_further`: the client has part of the answer."""
+        ...
+
+    def renamed(self) -> Mapping[str, str]:
+        """Return ids that the leg has drawn, and those that the client has in their place, where events may pass as they come."""
         ...
 
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
@@ -77,7 +91,8 @@ class AnswerRecord:
         self._known = Known()
         self._ids: dict[int, bytearray] = {}  # of each choice, as the leg has named them: b"1,2,3,"
         self._ids_before: dict[int, bytes] = {}  # as legs before have, where that was more
-        self._ids_bytes = 0  # of the leg
+        self._tokens = 0  # of the leg
+        self._ids_known = bytearray()  # the first choice's, where more may be added unseen; empty: they may not
         self._lost: NotResumableReason | None = None  # why the ids are not known
         self._names: dict[str, object] = {}  # what the client's stream calls itself
         self._begin()
@@ -96,7 +111,9 @@ class AnswerRecord:
         for choice, ids in self._ids.items():
             if len(ids) > len(self._ids_before.get(choice, b"")):
                 self._ids_before[choice] = bytes(ids)
-        self._ids, self._ids_bytes = {}, 0
+        if self._has_logprobs:
+            self._ids_before = {choice: self._with_logprobs(choice, ids) for choice, ids in self._ids_before.items()}
+        self._ids, self._tokens, self._ids_known = {}, 0, bytearray()
         self._known.begin_again()
         self._begin()
 
@@ -115,14 +132,24 @@ class AnswerRecord:
             raise CannotFollowError(self._lost)
         count = max((*self._ids, *self._ids_before), default=-1) + 1
         texts = [max(bytes(self._ids.get(at, b"")), self._ids_before.get(at, b""), key=len) for at in range(count)]
-        if sum(text.count(b",") for text in texts) > MAX_START_TOKENS:
-            raise CannotFollowError(NotResumableReason.TOO_LONG)
         if not texts and self._known.has_tokens:
             raise CannotFollowError(NotResumableReason.NO_TOKEN_IDS)
-        ids = [tuple(map(int, text[:-1].split(b","))) if text else () for text in texts]
-        if self._has_logprobs:  # a token may have been named whose event has not come
-            ids = [each[: self._known.count_of((at, "logprobs"))] for at, each in enumerate(ids)]
-        return tuple(ids) if any(ids) else ()
+        if self._has_logprobs:
+            texts = [self._with_logprobs(at, text) for at, text in enumerate(texts)]
+        ids = tuple(tuple(map(int, text[:-1].split(b","))) if text else () for text in texts)
+        if any(max(each, default=0) >= _MAX_ID for each in ids):
+            raise CannotFollowError(NotResumableReason.NO_TOKEN_IDS)
+        return ids if any(ids) else ()
+
+    @property
+    def can_start(self) -> bool:
+        """Whether `start` has an answer, as far as can be told cheaply."""
+        return self._lost is None and bool(self._ids or self._ids_before or not self._known.has_tokens)
+
+    def _with_logprobs(self, choice: int, ids: bytes) -> bytes:
+        """Return the ids of tokens whose log probabilities the client has: one may have been named whose event has not come."""
+        count = self._known.count_of((choice, "logprobs"))
+        return b"".join(each + b"," for each in ids[:-1].split(b",")[:count])
 
     def take(self, data: bytes) -> bytes:
         """Take some bytes of a leg; return those for the client, which are whole events up to a failure.
@@ -130,6 +157,20 @@ class AnswerRecord:
         Raises:
             CannotFollowError: the answer differs from what the client has.
         """
+        if data.startswith(_FIRST_CHOICE) and self._ids_known and self._splitter.is_empty:
+            begin = data.find(b"\n") + 1
+            ids = data[_IDS_AT : begin - 1]
+            # The way of most events: one token's, with a piece of text.
+            if data.startswith(self._head, begin) and data.endswith(self._tail) and _IS_ID(ids):
+                piece, text = data[begin + len(self._head) : -len(self._tail)], self._text
+                if piece and _QUOTE not in piece and _ESCAPE not in piece:
+                    self._ids_known += ids
+                    self._ids_known += b","
+                    self._tokens += 1
+                    text.length += len(piece) if piece.isascii() else len(piece.decode(errors="replace"))
+                    text.checksum = crc32(piece, text.checksum)
+                    event = data[begin:]
+                    return self._renamed(event) if self._replaced else event
         events = self._splitter.whole(data)
         return self.take_event(events[0]) if len(events) == 1 else b"".join(map(self.take_event, events))
 
@@ -153,17 +194,17 @@ class AnswerRecord:
                 self._note(0, line[len(_FIRST_CHOICE) :])
             else:
                 choice, _, ids = line[len(TOKENS_COMMENT) :].partition(b" ")
-                self._note(int(choice) if choice.isdigit() else MAX_START_CHOICES, ids)
+                self._note(int(choice) if _IS_CHOICE(choice) else MAX_START_CHOICES, ids)
         return event
 
     def _note(self, choice: int, ids: bytes) -> None:
-        self._ids_bytes += len(ids) + 1
         if self._lost is not None:
             return
-        if not ids.replace(b",", b"").isdigit() or choice >= MAX_START_CHOICES:
+        if not _ARE_IDS(ids) or choice >= MAX_START_CHOICES:
             self._lose(NotResumableReason.NO_TOKEN_IDS)
             return
-        if self._ids_bytes > MAX_IDS_BYTES:
+        self._tokens += ids.count(b",") + 1
+        if self._tokens > MAX_START_TOKENS:
             self._lose(NotResumableReason.TOO_LONG)
             return
         noted = self._ids.setdefault(choice, bytearray())
@@ -172,12 +213,17 @@ class AnswerRecord:
         if before := self._ids_before.get(choice):
             if not (before.startswith(noted) or noted.startswith(before)):
                 del self._ids[choice]
+                self._ids_known = bytearray()
                 raise CannotFollowError(NotResumableReason.DIFFERS)
-            if len(noted) >= len(before):
-                del self._ids_before[choice]
+            if len(noted) < len(before):
+                return
+            del self._ids_before[choice]
+        if choice == 0:
+            self._ids_known = noted
 
     def _lose(self, reason: NotResumableReason) -> None:
         self._lost = reason
+        self._ids_known = bytearray()
         self._ids.clear()
         self._ids_before.clear()
 
@@ -232,10 +278,13 @@ class AnswerRecord:
         body, known = parse(event), self._known
         if self._is_first_event:
             self._is_first_event = False
+            self.dialect.begin_leg(self._is_further)
             self._take_names(self.dialect.names_in(body))
         known.touched.clear()
         is_written = known.repeats or (self._rewrites and self._is_further)
         is_new = self.dialect.take_new(body, known)
+        if self._is_further:
+            self._take_renamed(self.dialect.renamed())
         if is_written:
             return self._renamed(encode(body, event)) if is_new else b""
         if len(known.touched) == 1:
@@ -248,6 +297,12 @@ class AnswerRecord:
             ours = self._names.get(name, value)
             if value != ours:
                 self._replaced.append((_field(name, value), _field(name, ours)))
+
+    def _take_renamed(self, pairs: Mapping[str, str]) -> None:
+        for theirs, ours in pairs.items():
+            pair = msgspec.json.encode(theirs), msgspec.json.encode(ours)
+            if pair not in self._replaced:
+                self._replaced.append(pair)
 
     def _renamed(self, event: bytes) -> bytes:
         for theirs, ours in self._replaced:

@@ -3,6 +3,7 @@
 Each node draws the ids of an answer's items, and numbers its events: they are given the ids and numbers of the client's stream.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
@@ -23,6 +24,7 @@ class ResponseEvents:
         self._theirs: dict[str, str] = {}  # a further node's id → the client's
         self._created_at: object = None
         self._next = 0  # number of an event
+        self._is_further = False  # the leg
 
     def is_last(self, event: bytes) -> bool:
         """Whether a stream ends with this event."""
@@ -45,6 +47,14 @@ class ResponseEvents:
         """Whether a prefill node's part of the stream ends before this event: its end looks like that of an answer."""
         return self.is_last(event) or event.partition(b"\n")[0].endswith(b".done")
 
+    def begin_leg(self, is_further: bool) -> None:
+        """A node's stream begins."""
+        self._is_further = is_further
+
+    def renamed(self) -> Mapping[str, str]:
+        """Return ids that the leg has drawn, and those that the client has."""
+        return {}
+
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
         """Return what each node's stream calls itself."""
         response = body.get("response") or {}
@@ -57,8 +67,11 @@ class ResponseEvents:
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
         """Take away what the client has; return whether anything is left."""
         is_new = self._take(body, known)
-        if is_new:
-            self._number(body)
+        if not self._is_further:
+            self._next = body.get("sequence_number", self._next) + 1
+        elif is_new:
+            body["sequence_number"] = self._next
+            self._next += 1
         return is_new
 
     def _take(self, body: dict[str, Any], known: Known) -> bool:
@@ -88,7 +101,3 @@ class ResponseEvents:
         if "created_at" in response:
             self._created_at = self._created_at or response["created_at"]
             response["created_at"] = self._created_at
-
-    def _number(self, body: dict[str, Any]) -> None:
-        body["sequence_number"] = self._next
-        self._next += 1

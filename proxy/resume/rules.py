@@ -7,15 +7,11 @@ and usage, as they were on the first node. What the client has of its stream is 
 from enum import StrEnum
 from typing import Final
 
-import msgspec
-
 from baton.proxy.request.eligibility import wants_prompt_logprobs
 from baton.proxy.request.endpoints import RESPONSES
 from baton.proxy.request.fields import is_on, is_one, is_set
 from baton.proxy.request.parse import ClientRequest
-
-_LOGPROBS: Final = b"output_text.logprobs"
-_CLIENTS_TOOLS: Final = ("function", "custom")  # those that the client calls
+from baton.proxy.request.single_node import has_built_in_tools, wants_logprobs
 
 
 class NotResumableReason(StrEnum):
@@ -26,7 +22,7 @@ class NotResumableReason(StrEnum):
     PROMPT_LOGPROBS = "prompt_logprobs"
     EMBEDDINGS = "embeddings"
     LOGPROBS = "logprobs"
-    BUILT_IN_TOOLS = "built_in_tools"
+    ON_NODE = "on_node"
     TOO_LONG = "too_long"
     NO_TOKEN_IDS = "no_token_ids"  # noqa: S105  # no password
     DIFFERS = "differs"
@@ -40,7 +36,7 @@ SENTENCES: Final[dict[NotResumableReason, str]] = {
     NotResumableReason.PROMPT_LOGPROBS: "it holds log probabilities of the prompt",
     NotResumableReason.EMBEDDINGS: "its prompt is given as embeddings",
     NotResumableReason.LOGPROBS: "a response's log probabilities do not say of which tokens they are",
-    NotResumableReason.BUILT_IN_TOOLS: "its node may have called tools, which another one would call again",
+    NotResumableReason.ON_NODE: "its node calls tools itself, or goes on without a client",
     NotResumableReason.TOO_LONG: "it is too long to be remembered",
     NotResumableReason.NO_TOKEN_IDS: "the node has not named the answer's tokens",
     NotResumableReason.DIFFERS: "another node answered differently",
@@ -71,17 +67,8 @@ def why_not_resumed(request: ClientRequest, *, resumes: bool) -> NotResumableRea
         return NotResumableReason.BEAMS
     if wants_prompt_logprobs(fields):
         return NotResumableReason.PROMPT_LOGPROBS
-    if request.endpoint == RESPONSES and _LOGPROBS in bytes(fields.get("include", b"")):
+    if request.endpoint == RESPONSES and wants_logprobs(request):
         return NotResumableReason.LOGPROBS
-    if request.endpoint == RESPONSES and _has_built_in_tools(request):
-        return NotResumableReason.BUILT_IN_TOOLS
+    if request.endpoint == RESPONSES and (has_built_in_tools(fields) or is_on(fields, "background")):
+        return NotResumableReason.ON_NODE
     return NotResumableReason.EMBEDDINGS if is_set(fields, "prompt_embeds") else None
-
-
-def _has_built_in_tools(request: ClientRequest) -> bool:
-    if not is_set(request.fields, "tools"):
-        return False
-    tools = msgspec.json.decode(request.fields["tools"])
-    return not isinstance(tools, list) or any(
-        not isinstance(tool, dict) or tool.get("type") not in _CLIENTS_TOOLS for tool in tools
-    )

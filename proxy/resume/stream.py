@@ -50,6 +50,7 @@ class Stream:
         self.record = _record_of(request) if is_recorded else None  # without one bytes are relayed as they come
         self.asked = _named(request) if names_tokens else request  # of the next node
         self._gap: GapRecord | None = None
+        self._request = request
 
     @property
     def ended(self) -> bool:
@@ -68,19 +69,19 @@ class Stream:
             return False
         if self.why_not_resumed is NotResumableReason.LOGPROBS:
             return False
-        return self.can_go_on and bool(self.record.start())
+        try:
+            return bool(self.record.start())
+        except CannotFollowError:
+            return False
 
     @property
     def can_go_on(self) -> bool:
         """Whether another node could go on with what the client has."""
-        try:
-            return self.record is not None and self.record.start() is not None
-        except CannotFollowError:
-            return False
+        return self.record is not None and self.record.can_start
 
     def begin_prefill(self) -> None:
         """A prefill node is asked whose stream the client gets up to the first token."""
-        assert self.record is not None
+        self.record = _record_of(self._request)  # what a node has said of which the client has nothing does not count
         self.part = PrefillPart(self.record)
 
     def take_prefill(self, data: bytes) -> bytes:

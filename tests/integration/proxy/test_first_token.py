@@ -182,6 +182,22 @@ async def test_a_decode_node_that_has_sampled_another_token(kind: str) -> None:
     assert all(node["state"] == "ready" for node in ready["nodes"])
 
 
+async def test_a_prefill_node_whose_engine_is_dead_costs_the_others_nothing() -> None:
+    """What it said is forgotten: the next one's token is relayed."""
+    async with relaying(prefill=2) as running:
+        dead, other = running.prefill
+        dead.fault = "error first"
+        running.decode[0].first_token_delay_s = 0.3
+        while not dead.seen:
+            got = await ask(running, "chat", **RANDOM)
+        relayed = await metric(running, 'baton_first_tokens_total{source="relayed"}')
+        nodes = {node["url"]: node for node in (await running.http.get("/ready")).json()["nodes"]}
+
+    assert got.content == whole("chat")
+    assert relayed >= 1
+    assert nodes[other.url]["state"] == "ready"
+
+
 @KIND
 async def test_no_node_that_could_start_with_it(kind: str) -> None:
     """The stream ends with an error event: no token twice, none changed."""

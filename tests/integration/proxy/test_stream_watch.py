@@ -13,6 +13,7 @@ from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.integration.proxy.test_resume import BODIES, KIND, PATHS, RANDOM, same_id, whole
 from tests.support.cluster import Cluster, cluster, until_true
+from tests.support.fake_answers import events
 from tests.support.fake_vllm import FakeVllm
 
 
@@ -101,6 +102,29 @@ async def test_streams_leave_a_node_that_is_drained(kind: str) -> None:
     assert same_id(got.content) == same_id(whole(kind))
     assert resumed == 1
     assert {one["breaker"] for one in nodes} == {"closed"}
+
+
+async def test_a_rolling_restart_loses_no_stream() -> None:
+    """A node that was drained before is as good as any when the next one is."""
+    async with stalling() as running:
+        for node in running.decode:
+            node.fault, node.token_delay_s = "", 0.05
+        asked = asyncio.create_task(
+            running.http.post(PATHS["chat"], json={**BODIES["chat"], **RANDOM, "max_tokens": 90})
+        )
+        await until_true(lambda: any(node.sent_bytes for node in running.decode))
+        first = next(node for node in running.decode if node.seen)
+        other = next(node for node in running.decode if node is not first)
+        described = first.info
+        first.info = msgspec.structs.replace(described, state="draining")
+        await until_true(lambda: other.seen)
+        first.info = described
+        await asyncio.sleep(0.5)
+        other.info = msgspec.structs.replace(other.info, state="draining")
+        got = await asked
+
+    assert got.content == b"".join(events(PATHS["chat"], 90))
+    assert len(first.seen) == 2
 
 
 async def test_a_draining_node_may_keep_its_streams_for_a_while() -> None:

@@ -4,6 +4,7 @@ from baton.proxy.errors import FailureKind
 from baton.proxy.planning.retry_budget import FLOOR_PER_S, RetryBudget
 from baton.proxy.planning.retry_policy import MIN_LEFT_S, History, RetryDenial, RetryPolicy
 from tests.support.clock import Clock
+from tests.support.described import node_info
 from tests.unit.proxy.members import node
 
 
@@ -103,13 +104,22 @@ def test_a_retry_is_denied_for_a_reason(attempts: int, left_s: float, burst: int
     assert retries.denied(history, left_s) == denied
 
 
-def test_the_history_knows_who_failed_in_which_role() -> None:
-    """A node that failed once is not asked again for the same request."""
+def test_the_history_knows_who_failed() -> None:
+    """A node that failed once is not asked again for the same request, until it has been started anew."""
     maker, taker = node("prefill"), node("decode")
 
     history = History().without(maker).without(taker)
 
-    assert history == History(attempts=2, lost_prefill=(maker,), lost_decode=(taker,))
+    assert history.attempts == 2
+    assert history.has_lost(maker)
+    assert history.has_lost(taker)
+    taker.info = node_info("decode", incarnation="another")
+    assert not history.has_lost(taker)
+
+
+def test_a_node_that_is_drained_has_not_failed() -> None:
+    """It may be asked again when it is back."""
+    assert History().after(node("decode"), FailureKind.DRAINED) == History()
 
 
 def test_only_a_decode_node_that_did_not_answer_in_time_may_be_asked_again() -> None:
@@ -117,5 +127,5 @@ def test_only_a_decode_node_that_did_not_answer_in_time_may_be_asked_again() -> 
     maker, taker = node("prefill"), node("decode")
 
     assert History().after(taker, FailureKind.TIMEOUT) == History(attempts=1)
-    assert History().after(taker, FailureKind.CONNECT) == History(attempts=1, lost_decode=(taker,))
-    assert History().after(maker, FailureKind.TIMEOUT) == History(attempts=1, lost_prefill=(maker,))
+    assert History().after(taker, FailureKind.CONNECT).has_lost(taker)
+    assert History().after(maker, FailureKind.TIMEOUT).has_lost(maker)

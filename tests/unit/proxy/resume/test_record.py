@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from baton.contracts.http import TOKENS_COMMENT
-from baton.contracts.kv_transfer import MAX_START_CHOICES
+from baton.contracts.kv_transfer import MAX_START_CHOICES, MAX_START_TOKENS
 from baton.proxy.errors import FailureKind
 from baton.proxy.resume.chat_events import ChatEvents
 from baton.proxy.resume.message_events import MessageEvents
-from baton.proxy.resume.record import MAX_IDS_BYTES, AnswerRecord
+from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.response_events import ResponseEvents
 from baton.proxy.resume.rules import CannotFollowError, NotResumableReason
 from tests.support.fake_typed import TypedAnswer
@@ -189,8 +189,12 @@ def test_an_answer_that_is_shorter_than_what_the_client_has() -> None:
         (b"0 x", NotResumableReason.NO_TOKEN_IDS),
         (b"0", NotResumableReason.NO_TOKEN_IDS),
         (b"%d 5" % MAX_START_CHOICES, NotResumableReason.NO_TOKEN_IDS),
-        (b"0 " + b"1," * (MAX_IDS_BYTES // 2) + b"1", NotResumableReason.TOO_LONG),
-        (b"1 " + b"1," * (1 << 17) + b"1", NotResumableReason.TOO_LONG),
+        (b"0 1,,2", NotResumableReason.NO_TOKEN_IDS),
+        (b"0 ,1", NotResumableReason.NO_TOKEN_IDS),
+        (b"0 4294967296", NotResumableReason.NO_TOKEN_IDS),
+        (b"0 " + b"9" * 5000, NotResumableReason.NO_TOKEN_IDS),
+        (b"9" * 5000 + b" 1", NotResumableReason.NO_TOKEN_IDS),
+        (b"1 " + b"1," * MAX_START_TOKENS + b"1", NotResumableReason.TOO_LONG),
     ],
 )
 def test_what_names_no_tokens(line: bytes, reason: NotResumableReason) -> None:
@@ -203,6 +207,53 @@ def test_what_names_no_tokens(line: bytes, reason: NotResumableReason) -> None:
     with pytest.raises(CannotFollowError) as caught:
         record.start()
     assert caught.value.reason is reason
+
+
+def test_a_token_that_was_named_and_not_said_is_sampled_again() -> None:
+    """With log probabilities, which a node does not know of tokens that it starts with: another token may come in its place."""
+    record = AnswerRecord(ChatEvents(), has_logprobs=True)
+
+    def said(text: str) -> bytes:
+        choice = {"index": 0, "delta": {"content": text}, "logprobs": {"content": [{"token": text}]}}
+        return event({"choices": [choice | {"finish_reason": None}]})
+
+    record.take(named(0, [1]) + said("a") + named(0, [2]) + b"\n")
+    assert record.start() == ((1,),)
+    record.begin_leg()
+
+    assert record.take(named(0, [1]) + said("a") + named(0, [3]) + said("c")) == said("c")
+    assert record.start() == ((1, 3),)
+
+
+def test_a_tool_call_keeps_the_id_that_the_client_has() -> None:
+    """Also where a node repeats it in each event."""
+    record = record_of("chat")
+
+    def said(call_id: str, name: str | None, arguments: str) -> bytes:
+        call = {"index": 0, "id": call_id, "function": {"name": name, "arguments": arguments}}
+        return event({"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]})
+
+    record.take(named(0, [1]) + said("mine", "look", "{"))
+    record.begin_leg()
+    got = record.take(said("theirs", "look", "{") + said("theirs", None, "a") + said("theirs", None, "}"))
+
+    assert b"theirs" not in got
+    assert got.count(b'"mine"') == 2
+
+
+def test_a_responses_events_are_numbered_on_behind_empty_ones() -> None:
+    """Which count, though they say nothing."""
+    record = record_of("response")
+
+    def said(number: int, text: str) -> bytes:
+        body = {"type": "response.reasoning_text.delta", "output_index": 0, "delta": text, "sequence_number": number}
+        return b"event: response.reasoning_text.delta\n" + event(body)
+
+    record.take(named(0, [1]) + said(0, "") + said(1, "a") + said(2, ""))
+    record.begin_leg()
+    got = record.take(named(0, [1, 2]) + said(0, "a") + said(1, "b"))
+
+    assert b'"sequence_number":3' in got
 
 
 def test_a_stream_whose_tokens_were_not_named() -> None:

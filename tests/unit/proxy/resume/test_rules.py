@@ -62,8 +62,9 @@ def test_what_ends_with_an_error_event(more: dict[str, Any], reason: NotResumabl
     ("more", "reason"),
     [
         ({"include": ["message.output_text.logprobs"]}, NotResumableReason.LOGPROBS),
-        ({"tools": [{"type": "function"}, {"type": "mcp"}]}, NotResumableReason.BUILT_IN_TOOLS),
-        ({"tools": 3}, NotResumableReason.BUILT_IN_TOOLS),
+        ({"tools": [{"type": "function"}, {"type": "mcp"}]}, NotResumableReason.ON_NODE),
+        ({"background": True}, NotResumableReason.ON_NODE),
+        ({"tools": 3, "include": "x"}, None),
         ({"tools": None, "include": []}, None),
     ],
 )

@@ -1,0 +1,120 @@
+"""Which streams are broken off, and when, without nodes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from baton.contracts.http import TOKENS_COMMENT
+from baton.proxy.errors import FailureKind, StreamBrokenError
+from baton.proxy.handler.stream_watch import MOST_AT_ONCE, StreamWatch
+from baton.proxy.nodes.node import State
+from baton.proxy.planning.retry_policy import NOTHING_YET, History
+from baton.proxy.request.endpoints import CHAT
+from baton.proxy.request.parse import parse
+from baton.proxy.resume.stream import Stream
+
+
+class FakeNode:
+    """What the watch reads of a node."""
+
+    starts_with_tokens = True
+    incarnation = ""
+
+    def __init__(self, state: State) -> None:
+        self.state = self.probed = state
+
+    def serves(self, model: str) -> bool:
+        """The one model."""
+        return model == "m"
+
+
+def stream(line: bytes = b"0 1") -> Stream:
+    """A stream that has said something, its tokens named like this."""
+    body = msgspec.json.encode({"model": "m", "messages": [], "stream": True})
+    made = Stream(parse(CHAT, "r", [], body), resumes=True)
+    made.begin_decode(cast("Any", SimpleNamespace(sent_s=1.0, second_token_gap_s=None)))
+    choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": None}
+    made.take(TOKENS_COMMENT + line + b"\ndata: " + json.dumps({"choices": [choice]}).encode() + b"\n\n")
+    return made
+
+
+class Watched:
+    """Streams on one node."""
+
+    def __init__(self, *nodes: FakeNode, stall_timeout_s: float = 5.0) -> None:
+        self.nodes = nodes
+        self.watch = StreamWatch(cast("Any", nodes), stall_timeout_s=stall_timeout_s, drain_handover_s=0)
+        self.broken: list[FailureKind] = []
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def add(self, made: Stream, history: History = NOTHING_YET, *, sent_s: float = 1.0) -> None:
+        """Open a stream on the first node."""
+        self.tasks.append(asyncio.create_task(self._run(made, history, sent_s)))
+
+    async def _run(self, made: Stream, history: History, sent_s: float) -> None:
+        record = cast("Any", SimpleNamespace(sent_s=sent_s))
+        try:
+            async with self.watch.watching(cast("Any", self.nodes[0]), "m", history, made, record):
+                await asyncio.sleep(60)
+        except StreamBrokenError as exc:
+            self.broken.append(exc.how)
+
+
+@pytest.fixture
+async def watched() -> AsyncIterator[list[Watched]]:
+    """End what was begun."""
+    made: list[Watched] = []
+    yield made
+    for each in made:
+        for task in each.tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def test_streams_leave_a_draining_node_in_portions(watched: list[Watched]) -> None:
+    """So that the others compute them one after the other."""
+    here = Watched(FakeNode(State.DRAINING), FakeNode(State.READY))
+    watched.append(here)
+    for _ in range(MOST_AT_ONCE + 4):
+        here.add(stream())
+    await asyncio.sleep(0.15)
+    first = len(here.broken)
+    await asyncio.sleep(0.15)
+
+    assert first == MOST_AT_ONCE
+    assert here.broken == [FailureKind.DRAINED] * (MOST_AT_ONCE + 4)
+
+
+async def test_streams_that_nobody_could_go_on_with_stay(watched: list[Watched]) -> None:
+    """No other node; another that failed on this request; a stream whose tokens are not known; one that has said nothing."""
+    alone, failed = Watched(FakeNode(State.DRAINING)), Watched(FakeNode(State.DRAINING), FakeNode(State.READY))
+    watched += [alone, failed]
+    alone.add(stream())
+    failed.add(stream(), NOTHING_YET.without(cast("Any", failed.nodes[1])))
+    failed.add(stream(b"0 1,,2"))
+    failed.add(stream(), sent_s=0.0)
+    await asyncio.sleep(0.3)
+    assert alone.broken + failed.broken == []
+
+    failed.add(stream())  # the watch goes on
+    await asyncio.sleep(0.3)
+    assert failed.broken == [FailureKind.DRAINED]
+
+
+async def test_a_stall_is_counted_from_the_legs_beginning(watched: list[Watched]) -> None:
+    """However long the client has waited before."""
+    here = Watched(FakeNode(State.SILENT), FakeNode(State.READY), stall_timeout_s=0.5)
+    watched.append(here)
+    here.add(stream(), sent_s=1e-9)
+    await asyncio.sleep(0.3)
+    assert here.broken == []
+    await asyncio.sleep(0.5)
+
+    assert here.broken == [FailureKind.STALLED]
