@@ -2,13 +2,14 @@
 
 from baton.proxy.errors import StreamBrokenError
 from baton.proxy.resume.events import COMMENT, Splitter
-from baton.proxy.resume.record import AnswerRecord
+from baton.proxy.resume.record import without_ids
+from baton.proxy.resume.short_record import ShortRecord
 
 
 class PrefillPart:
     """Of one attempt."""
 
-    def __init__(self, record: AnswerRecord) -> None:
+    def __init__(self, record: ShortRecord) -> None:
         """`record`: the answer's."""
         self.has_passed = False  # something for the client
         self.ended = False
@@ -36,18 +37,18 @@ class PrefillPart:
     def _take(self, event: bytes) -> bytes:
         if self.ended:
             return b""
-        event = self._record.note_ids(event)
-        if event.startswith(COMMENT):
+        bare, dialect = without_ids(event), self._record.dialect
+        if bare.startswith(COMMENT) or bare.isspace():
+            self._record.take_event(event)
             return b""
-        dialect = self._record.dialect
-        if dialect.ends_prefill_part(event) and not dialect.is_failure(event):
+        is_failure = dialect.is_failure(bare)
+        if dialect.ends_prefill_part(bare) and not is_failure:
             self.ended = True
             return b""
-        is_failure = dialect.is_failure(event)
         passed = self._record.take_event(event)
         self.ended = is_failure or self._record.done
         if is_failure:  # a client's fault is the decode node's to say
-            self._record.done = False
+            self._record.reopen()
             return b""
         self.has_passed = self.has_passed or bool(passed)
         return passed

@@ -86,7 +86,7 @@ class AnswerRecord:
         self.dialect = dialect
         self.done = False  # the stream's last event has passed
         self.broken: StreamBrokenError | None = None  # the node said that it failed
-        self._rewrites = rewrites
+        self.rewrites = rewrites
         self._has_logprobs = has_logprobs
         self._known = Known()
         self._ids: dict[int, bytearray] = {}  # of each choice, as the leg has named them: b"1,2,3,"
@@ -117,11 +117,6 @@ class AnswerRecord:
         self._known.begin_again()
         self._begin()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether the client has nothing of the answer."""
-        return self._known.is_empty
-
     def start(self) -> Start:
         """Return the ids of the answer's tokens, by choice.
 
@@ -150,6 +145,14 @@ class AnswerRecord:
         """Return the ids of tokens whose log probabilities the client has: one may have been named whose event has not come."""
         count = self._known.count_of((choice, "logprobs"))
         return b"".join(each + b"," for each in ids[:-1].split(b",")[:count])
+
+    def reopen(self) -> None:
+        """The answer does not end with what was said last."""
+        self.done = False
+
+    def go_on_with(self, splitter: Splitter) -> None:
+        """Take over what has come of an event."""
+        self._splitter = splitter
 
     def take(self, data: bytes) -> bytes:
         """Take some bytes of a leg; return those for the client, which are whole events up to a failure.
@@ -281,7 +284,7 @@ class AnswerRecord:
             self.dialect.begin_leg(self._is_further)
             self._take_names(self.dialect.names_in(body))
         known.touched.clear()
-        is_written = known.repeats or (self._rewrites and self._is_further)
+        is_written = known.repeats or (self.rewrites and self._is_further)
         is_new = self.dialect.take_new(body, known)
         if self._is_further:
             self._take_renamed(self.dialect.renamed())
@@ -319,6 +322,13 @@ class AnswerRecord:
         end = event.find(_QUOTE, begin)
         if begin >= len(opening) and _ESCAPE not in event[begin:end]:
             self._head, self._tail, self._text = event[:begin], event[end:], text
+
+
+def without_ids(event: bytes) -> bytes:
+    """Return an event without the lines that name tokens."""
+    while event.startswith(TOKENS_COMMENT):
+        event = event[event.find(b"\n") + 1 :]
+    return event
 
 
 def _field(name: str, value: object) -> bytes:

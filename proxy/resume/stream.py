@@ -19,6 +19,7 @@ from baton.proxy.resume.prefill_part import PrefillPart
 from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.response_events import ResponseEvents
 from baton.proxy.resume.rules import CannotFollowError, NotResumableReason, why_not_resumed
+from baton.proxy.resume.short_record import ShortRecord
 
 _DATA: Final = b"data: "
 
@@ -154,12 +155,12 @@ def _named(request: ClientRequest) -> ClientRequest:
     return replace(request, names_tokens=True, fields=fields)
 
 
-def _record_of(request: ClientRequest) -> AnswerRecord:
+def _record_of(request: ClientRequest) -> ShortRecord:
     if request.endpoint == RESPONSES:
-        return AnswerRecord(ResponseEvents(), rewrites=True)
+        return ShortRecord(AnswerRecord(ResponseEvents(), rewrites=True))
     if request.endpoint == MESSAGES:
-        return AnswerRecord(MessageEvents())
-    return AnswerRecord(ChatEvents(), has_logprobs=is_on(request.fields, "logprobs"))
+        return ShortRecord(AnswerRecord(MessageEvents()))
+    return ShortRecord(AnswerRecord(ChatEvents(), has_logprobs=is_on(request.fields, "logprobs")))
 
 
 def _adds(passed: bytes) -> bool:

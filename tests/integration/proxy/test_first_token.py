@@ -188,6 +188,7 @@ async def test_a_prefill_node_whose_engine_is_dead_costs_the_others_nothing() ->
         dead, other = running.prefill
         dead.fault = "error first"
         running.decode[0].first_token_delay_s = 0.3
+        got = await ask(running, "chat", **RANDOM)
         while not dead.seen:
             got = await ask(running, "chat", **RANDOM)
         relayed = await metric(running, 'baton_first_tokens_total{source="relayed"}')

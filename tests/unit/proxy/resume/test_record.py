@@ -16,6 +16,7 @@ from baton.proxy.resume.message_events import MessageEvents
 from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.response_events import ResponseEvents
 from baton.proxy.resume.rules import CannotFollowError, NotResumableReason
+from baton.proxy.resume.short_record import MOST_EVENTS, ShortRecord
 from tests.support.fake_typed import TypedAnswer
 from tests.support.joined_stream import joined_stream
 
@@ -89,9 +90,13 @@ KINDS: dict[str, Callable[[Groups, int], Iterator[bytes]]] = {
 DIALECTS: dict[str, type] = {"message": MessageEvents, "response": ResponseEvents}
 
 
-def record_of(kind: str) -> AnswerRecord:
+AnyRecord = AnswerRecord | ShortRecord
+
+
+def record_of(kind: str, *, is_short: bool = False) -> AnyRecord:
     """Of an answer of this kind."""
-    return AnswerRecord(cast("Any", DIALECTS.get(kind, ChatEvents)()), rewrites=kind == "response")
+    record = AnswerRecord(cast("Any", DIALECTS.get(kind, ChatEvents)()), rewrites=kind == "response")
+    return ShortRecord(record) if is_short else record
 
 
 def plain(stream: bytes) -> bytes:
@@ -105,19 +110,20 @@ def groupings(kind: str) -> list[Groups]:
     return [ONE_BY_ONE, [[0, 1], [2, 3], *rest], [[0], [1, 2, 3], *rest]]
 
 
+@pytest.mark.parametrize("is_short", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_that_is_cut_anywhere_goes_on_as_one(kind: str) -> None:
+def test_a_stream_that_is_cut_anywhere_goes_on_as_one(kind: str, *, is_short: bool) -> None:
     """Twice; byte for byte where the further node sends token by token too."""
     whole = list(KINDS[kind](ONE_BY_ONE, 1))
     client = b"".join(map(record_of(kind).take_event, whole))
     for cut in range(1, len(whole)):
         for groups in groupings(kind):
-            record = record_of(kind)
+            record = record_of(kind, is_short=is_short)
             got = b"".join(map(record.take_event, whole[:cut]))
             for node, most in ((2, cut + 2), (3, len(whole))):
                 if record.done:
                     break
-                started = record.start()
+                started = record.start() if node > 2 else ()
                 record.begin_leg()
                 got += record.take(b"".join(list(KINDS[kind](groups, node))[:most]))
                 assert all(more[: len(ids)] == ids for ids, more in zip(started, record.start(), strict=False))
@@ -150,7 +156,7 @@ def test_the_first_legs_events_pass_as_they_came(kind: str) -> None:
         assert b"".join(record.take(whole[at : at + size]) for at in range(0, len(whole), size)) == bare
 
 
-def begun(count: int = 3) -> AnswerRecord:
+def begun(count: int = 3) -> AnyRecord:
     """A chat of which so many events have come, and a further leg begins."""
     record = record_of("chat")
     for one in list(KINDS["chat"](ONE_BY_ONE, 1))[:count]:
@@ -293,3 +299,32 @@ def test_a_further_node_that_refuses() -> None:
 
     assert record.broken is not None
     assert record.broken.how is FailureKind.REFUSED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 40, 10_000])
+def test_a_short_record_passes_what_a_whole_one_does(kind: str, size: int) -> None:
+    """In whatever pieces; a second leg begins with the bytes of the first, or with others."""
+    first = list(KINDS[kind](ONE_BY_ONE, 1))
+    for node in (1, 2):
+        for groups in groupings(kind):
+            second = b"".join(KINDS[kind](groups, node))
+            got = []
+            for is_short in (False, True):
+                record = record_of(kind, is_short=is_short)
+                passed = b"".join(map(record.take_event, first[:3]))
+                record.begin_leg()
+                passed += b"".join(record.take(second[at : at + size]) for at in range(0, len(second), size))
+                got.append((passed, record.done, record.start()))
+            assert got[0] == got[1]
+
+
+def test_a_short_record_reads_a_long_stream() -> None:
+    """It keeps no more events than a few."""
+    record = record_of("chat", is_short=True)
+    assert isinstance(record, ShortRecord)
+    for at in range(MOST_EVENTS + 1):
+        record.take(named(0, [at]) + event({"choices": [{"index": 0, "delta": {"content": "a"}}]}))
+
+    assert not record._legs
+    assert record.start() == (tuple(range(MOST_EVENTS + 1)),)

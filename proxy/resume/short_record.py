@@ -1,0 +1,108 @@
+"""The record of a stream that may be short: what it says is only read when there is much of it, or when it breaks. Pure.
+
+Until then events are kept as they came. A further leg that begins, byte for byte, with what the client has is not read either: so goes a stream whose
+first token came from a prefill node, unless the two nodes have begun it in different seconds.
+"""
+
+from typing import Final
+
+from baton.contracts.kv_transfer import Start
+from baton.proxy.errors import StreamBrokenError
+from baton.proxy.resume.events import COMMENT, Splitter
+from baton.proxy.resume.record import AnswerRecord, without_ids
+
+MOST_EVENTS: Final = 12  # of a leg
+
+
+class ShortRecord:
+    """One answer, over all its legs."""
+
+    def __init__(self, record: AnswerRecord) -> None:
+        """`record` takes over when it is needed."""
+        self.dialect = record.dialect
+        self._record = record
+        self._is_read = False  # the record has taken over
+        self._legs: list[list[bytes]] = [[]]  # their events, as they came
+        self._known: list[bytes] = []  # those of the leg before, which the client has
+        self._splitter = Splitter()
+        self._done = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the stream's last event has passed."""
+        return self._record.done if self._is_read else self._done
+
+    @property
+    def broken(self) -> StreamBrokenError | None:
+        """What the node said of its failure."""
+        return self._record.broken if self._is_read else None
+
+    @property
+    def can_start(self) -> bool:
+        """Whether `start` has an answer, as far as can be told cheaply."""
+        return self._read().can_start
+
+    def start(self) -> Start:
+        """Return the ids of the answer's tokens, by choice.
+
+        Raises:
+            CannotFollowError: they are not known.
+        """
+        return self._read().start()
+
+    def reopen(self) -> None:
+        """The answer does not end with what was said last."""
+        self._read().reopen()
+
+    def begin_leg(self) -> None:
+        """A node's stream begins, with the answer's first event."""
+        begun = [leg for leg in self._legs if leg]
+        if self._is_read or len(begun) > 1 or any(_says_nothing(event) for leg in begun for event in leg):
+            self._read().begin_leg()
+            return
+        self._known = begun[0] if begun else []
+        self._legs.append([])
+        self._splitter = Splitter()
+
+    def take(self, data: bytes) -> bytes:
+        """Take some bytes of a leg; return those for the client, which are whole events up to a failure.
+
+        Raises:
+            CannotFollowError: the answer differs from what the client has.
+        """
+        if self._is_read:
+            return self._record.take(data)
+        return b"".join(map(self.take_event, self._splitter.whole(data)))
+
+    def take_event(self, event: bytes) -> bytes:
+        """Take one event."""
+        if self._is_read:
+            return self._record.take_event(event)
+        leg, bare = self._legs[-1], without_ids(event)
+        at = len(leg)
+        if at >= MOST_EVENTS or (self._known and self._record.rewrites) or self.dialect.is_failure(bare):
+            return self._read().take_event(event)
+        if at < len(self._known):
+            if event != self._known[at]:
+                return self._read().take_event(event)
+            leg.append(event)
+            return b""
+        leg.append(event)
+        self._done = self.dialect.is_last(bare)
+        return b"" if bare.isspace() else bare
+
+    def _read(self) -> AnswerRecord:
+        if not self._is_read:
+            self._is_read = True
+            for number, leg in enumerate(self._legs):
+                if number:
+                    self._record.begin_leg()
+                for event in leg:
+                    self._record.take_event(event)
+            self._record.go_on_with(self._splitter)
+            self._legs, self._known = [], []
+        return self._record
+
+
+def _says_nothing(event: bytes) -> bool:
+    return not event.strip() or without_ids(event).startswith(COMMENT) or without_ids(event).isspace()
