@@ -9,10 +9,11 @@ beforehand with `configure`, in the same process.
 """
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.contracts.http import CANCEL_PATH, METRICS_PATH, PROBE_PATH, TOKEN_IDS_HEADER
+from baton.contracts.http import AHEAD, CANCEL_PATH, METRICS_PATH, PROBE_PATH, TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import TransferParamsError
 from baton.contracts.probe import Place
 from baton.contracts.secret import ClusterSecret
@@ -33,6 +34,7 @@ from baton.node.http.openapi import OPENAPI_PATH, OpenApiBuilder
 from baton.node.http.path_header import name_path
 from baton.node.http.probe import ProbeApi
 from baton.node.http.token_ids import TokenLog, logged, name_tokens, tap_outputs
+from baton.node.http.tokens_ahead import naming_ahead
 from baton.node.http.transfer_params import verified_params
 from baton.node.roles import RoleTraits
 
@@ -40,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 _HERE = Place(host="127.0.0.1", protocol="tcp")
 _NAMES_TOKENS = TOKEN_IDS_HEADER.encode()
+_AHEAD = AHEAD.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,17 +140,18 @@ class NodeMiddleware:
             self._refusals.count(Refused.START, reason)
             await send_error(send, 503, reason)
             return
-        names, starts = bool(header(scope, _NAMES_TOKENS)), transfer is not None and bool(transfer.start)
+        names, starts = header(scope, _NAMES_TOKENS), transfer is not None and bool(transfer.start)
         log = TokenLog(starts=starts) if names or starts else None
-        if log is not None and names:
+        if log is not None and names and names != _AHEAD:
             send = name_tokens(send, log)
         if transfer is not None and transfer.relays:
             log = log or TokenLog()
             send = hold_stream(send, transfer.transfer_id, self._outcomes, self._first_token_wait_s, log)
-        if transfer is not None and self._traits.names_path:
-            send = name_path(send, transfer.transfer_id, self._outcomes)
-        with self._load.request(len(body)), logged(log):
-            await self._app(scope, replay(body, receive), send)
+        async with naming_ahead(send, log) if log is not None and names == _AHEAD else nullcontext(send) as answer:
+            if transfer is not None and self._traits.names_path:
+                answer = name_path(answer, transfer.transfer_id, self._outcomes)  # noqa: PLW2901  # wrapped
+            with self._load.request(len(body)), logged(log):
+                await self._app(scope, replay(body, receive), answer)
 
     async def _start_objection(self) -> str:
         """Say why no request of this node can start with tokens; "" if they can. vLLM's own scheduler would ignore them."""

@@ -7,6 +7,7 @@ request; so the prefill node is told as well (`cancel_notifier.py`), unless the 
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Final
 
@@ -36,14 +37,13 @@ from baton.proxy.request.leg_bodies import decode_body, relayed_body
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.request.prefill_leg import prefill_leg
 from baton.proxy.response.first_token_relay import FirstTokenRelay
+from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.telemetry.metrics import Metrics
 from baton.proxy.tracing.traces import Leg
 
 CUT: Final = "cut"  # the problem of a leg that nobody wanted any more, in its span
 # How long a prefill leg may outlive its request, so that a good answer on its way is not turned into an abort.
 PREFILL_GRACE_S: Final = 1.0
-
-_NAMES_TOKENS: Final = line(TOKEN_IDS_HEADER, "1")
 
 Outcome = DecodeOutcome | PrefillOutcome
 
@@ -83,11 +83,11 @@ class AttemptRunner:
         """Return what runs a plan: entered, it gives the outcome that counts; an opened answer stays open for the block."""
         return Attempt(self, plan, request, relay, history)
 
-    async def decode(self, call: LegRequest) -> DecodeOutcome:
-        """Run a decode leg until it could be relayed."""
+    async def decode(self, call: LegRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
+        """Run a decode leg until it could be relayed; `kept` gets the tokens of an answer that is not streamed."""
         sent = call.send(self.upstream)
         try:
-            outcome = await open_decode(sent)
+            outcome = await open_decode(sent, kept)
         except BaseException:
             call.leg.end(CUT)
             raise
@@ -157,7 +157,8 @@ class AttemptRunner:
         # The decode node was told this rank's address.
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         # A stream names its request: the client is to see one name.
-        return _call(plan.prefill, request, body, id_suffix="" if relays else "-prefill", more_headers=rank)
+        asked = request if relays else replace(request, names_tokens="")
+        return _call(plan.prefill, asked, body, id_suffix="" if relays else "-prefill", more_headers=rank)
 
 
 class Attempt:
@@ -245,7 +246,7 @@ class Attempt:
         try:
             watching = shared.watch.watching(call.node, self._request.model, self._history, relay.stream, relay.record)
             async with watching:
-                return await shared.decode(call)
+                return await shared.decode(call, relay.stream.kept)
         except StreamBrokenError as exc:
             shared.report_failure("decode", call.node, exc.how)
             return DecodeFailed(exc.how, exc.message)
@@ -306,7 +307,7 @@ def _call(
 ) -> LegRequest:
     leg = request.trace.leg(node.role, node.url)
     own = line("x-request-id", request.request_id + id_suffix)
-    names = _NAMES_TOKENS if request.names_tokens else b""
+    names = line(TOKEN_IDS_HEADER, request.names_tokens) if request.names_tokens else b""
     headers = b"".join((request.forwarded, own, names, more_headers, leg.line))
     return LegRequest(node=node, endpoint=request.endpoint, headers=headers, body=body, leg=leg)
 

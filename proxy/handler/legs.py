@@ -13,7 +13,9 @@ from typing import Final
 
 import msgspec
 
+from baton.contracts.http import TOKENS_TYPE
 from baton.proxy.errors import FailureKind, NodeAnsweredError, UpstreamError
+from baton.proxy.http.headers import find
 from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.http.upstream import PendingRequest, Upstream
 from baton.proxy.nodes.node import Node
@@ -29,10 +31,12 @@ from baton.proxy.planning.outcome import (
 )
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.events import ERROR
+from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.tracing.traces import Leg
 
 # A decode node that will refuse too has the same request before it and says so at once; one that has all KV begins at once.
 REFUSAL_GRACE_S: Final = 1.0
+_TOKENS_TYPE: Final = TOKENS_TYPE.encode()
 _BUSY: Final = frozenset((408, 429))
 _ERROR_HEADERS: Final = (b"content-type", b"retry-after", b"www-authenticate")
 
@@ -52,20 +56,36 @@ class LegRequest:
         return upstream.send(self.node.url, self.endpoint, self.headers, self.body)
 
 
-async def open_decode(sent: PendingRequest) -> DecodeOutcome:
-    """Wait for the first bytes of a decode leg that could be relayed."""
+async def open_decode(sent: PendingRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
+    """Wait for the first bytes of a decode leg that could be relayed; `kept` gets the tokens of an answer that is not streamed."""
     answer: UpstreamResponse | None = None
     outcome: DecodeOutcome | None = None
     try:
         answer = await sent.answer()
         streams = answer.is_stream and answer.status == 200
-        outcome = _judge(answer, await (answer.read_event() if streams else answer.read_all()))
+        if kept is not None and find(answer.headers, b"content-type") == _TOKENS_TYPE:
+            first = await _read_ahead(answer, kept)
+        else:
+            first = await (answer.read_event() if streams else answer.read_all())
+        outcome = _judge(answer, first)
     except UpstreamError as exc:
         outcome = DecodeFailed(exc.kind, str(exc))
     finally:
         if answer is not None and not isinstance(outcome, Opened):
             answer.close()
     return outcome
+
+
+async def _read_ahead(answer: UpstreamResponse, kept: KeptTokens) -> bytes:
+    """Read the tokens that stand before a whole answer; return its body. The response gets the answer's own status and headers."""
+    kept.begin_leg()
+    while data := await answer.read_some():
+        if (found := kept.take(data)) is not None:
+            head, body = found
+            answer.status = head.status
+            answer.headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in head.headers]
+            return body + await answer.read_all()
+    raise UpstreamError(FailureKind.DISCONNECT, "its answer did not come behind its tokens")
 
 
 async def run_prefill(

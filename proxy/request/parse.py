@@ -75,7 +75,7 @@ class ClientRequest:
     model: str  # "": none is named, the node has one
     prompt: memoryview  # its JSON
     trace: Trace = UNTRACED
-    names_tokens: bool = False  # nodes name the answer's tokens to us
+    names_tokens: str = ""  # how nodes name the answer's tokens to us: value of `TOKEN_IDS_HEADER`
     start: Start = ()  # the answer's tokens so far, with which a node starts
 
     @property

@@ -60,9 +60,24 @@ def why_not_resumed(request: ClientRequest, *, resumes: bool) -> NotResumableRea
         request: its values have not been checked by any node.
         resumes: the setting.
     """
-    fields = request.fields
-    if not resumes or not is_on(fields, "stream"):
+    if not resumes or not is_on(request.fields, "stream"):
         return NotResumableReason.OFF
+    return _why_not_started(request)
+
+
+def why_not_kept(request: ClientRequest, *, resumes: bool) -> NotResumableReason | None:
+    """Say the same of an answer that is not streamed, which is tried anew then."""
+    fields = request.fields
+    if not resumes or is_on(fields, "stream"):
+        return NotResumableReason.OFF
+    # The log probabilities of tokens that it starts with are not known to a node.
+    if is_on(fields, "logprobs") or is_set(fields, "top_logprobs"):
+        return NotResumableReason.LOGPROBS
+    return _why_not_started(request)
+
+
+def _why_not_started(request: ClientRequest) -> NotResumableReason | None:
+    fields = request.fields
     if is_on(fields, "use_beam_search") or (is_set(fields, "best_of") and not is_one(fields, "best_of")):
         return NotResumableReason.BEAMS
     if wants_prompt_logprobs(fields):

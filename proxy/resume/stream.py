@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import msgspec
 
+from baton.contracts.http import AHEAD
 from baton.proxy.errors import StreamBrokenError
 from baton.proxy.request.eligibility import has_several_prompts
 from baton.proxy.request.endpoints import MESSAGES, RESPONSES
@@ -14,11 +15,12 @@ from baton.proxy.request.fields import is_false, is_on, is_one, is_set
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.chat_events import ChatEvents
 from baton.proxy.resume.events import COMMENT
+from baton.proxy.resume.kept_tokens import KeptTokens
 from baton.proxy.resume.message_events import MessageEvents
 from baton.proxy.resume.prefill_part import PrefillPart
 from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.response_events import ResponseEvents
-from baton.proxy.resume.rules import CannotFollowError, NotResumableReason, why_not_resumed
+from baton.proxy.resume.rules import CannotFollowError, NotResumableReason, why_not_kept, why_not_resumed
 from baton.proxy.resume.short_record import ShortRecord
 
 _DATA: Final = b"data: "
@@ -50,6 +52,10 @@ class Stream:
         is_recorded = names_tokens or (request.endpoint in (MESSAGES, RESPONSES) and is_on(request.fields, "stream"))
         self.record = _record_of(request) if is_recorded else None  # without one bytes are relayed as they come
         self.asked = _named(request) if names_tokens else request  # of the next node
+        self.kept: KeptTokens | None = None  # of an answer that is not streamed
+        if why_not_kept(request, resumes=resumes) is None:
+            self.kept = KeptTokens()
+            self.asked = replace(request, names_tokens=AHEAD)
         self._gap: GapRecord | None = None
         self._request = request
 
@@ -91,9 +97,11 @@ class Stream:
         return self.part.take(data)
 
     def restart(self) -> None:
-        """Another leg is asked before the decode node has added anything: it starts with the first token, if the client has that."""
+        """Another leg is asked before the client has anything of the decode node's: it starts with the tokens that the answer has, if they are known."""
         if self.can_start:
             self._start()
+        elif self.kept is not None:
+            self.asked = replace(self.asked, start=self.kept.start())
 
     def begin_decode(self, record: GapRecord) -> None:
         """A decode node's stream begins."""
@@ -152,7 +160,7 @@ def _named(request: ClientRequest) -> ClientRequest:
     fields = request.fields
     if request.endpoint == RESPONSES and not is_set(fields, "request_id"):
         fields = {**fields, "request_id": msgspec.Raw(b'"resp_%b"' % uuid4().hex.encode())}
-    return replace(request, names_tokens=True, fields=fields)
+    return replace(request, names_tokens="1", fields=fields)
 
 
 def _record_of(request: ClientRequest) -> ShortRecord:

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -226,6 +227,28 @@ def test_thoughts_and_adapters_survive(other_nodes: Nodes, kind: str, fault: str
             compared(other_nodes, CHAT, body, fault, place)
             return
     pytest.fail("no answer with thoughts and text")
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_whole_answer_goes_on(nodes: Nodes, seed: int | None) -> None:
+    """Its decode node is killed when it has named some tokens; the next one starts with them."""
+    body = {"model": nodes.stack.model, "prompt": "The sea", "max_tokens": 120, "ignore_eos": True}
+    body |= {"temperature": 0} if seed is None else {"temperature": 1.0, "seed": seed}
+    expected = httpx.post(f"{nodes.plain.url}{COMPLETIONS}", json=body, timeout=120).json()
+    with ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        asked = pool.submit(httpx.post, f"{nodes.proxy.url}{COMPLETIONS}", json=body, timeout=120)
+        time.sleep(0.9)
+        mend = strike(nodes, "kill")
+        got = asked.result()
+        took = time.monotonic() - began
+    mend()
+    until_ready(nodes)
+    print(f"a whole answer of 120 tokens whose node was killed after 0.9 s took {took:.1f} s")
+
+    assert got.json()["choices"] == expected["choices"]
+    assert got.json()["usage"]["completion_tokens"] == 120
+    assert sum(node.transfers()["scheduler"]["totals"]["started"] for node in nodes.decode) >= 1
 
 
 @pytest.mark.exhaustive

@@ -15,13 +15,23 @@ from typing import Any, Literal
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, TOKEN_IDS_HEADER, error_body
+from baton.contracts.http import (
+    AHEAD,
+    ANSWER_COMMENT,
+    CANCEL_PATH,
+    MAX_CANCELLED,
+    NODE_PATH,
+    TOKEN_IDS_HEADER,
+    TOKENS_COMMENT,
+    TOKENS_TYPE,
+    error_body,
+)
 from baton.contracts.kv_transfer import FIELD, TransferParams, TransferParamsError, is_transfer_id, verify
 from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.loadtest.mock_engine.dialects import wrong_in_prefill_leg
 from tests.support.described import node_info
-from tests.support.fake_answers import MODEL, prefill_part, stream, understand, whole
+from tests.support.fake_answers import FIRST_ID, MODEL, prefill_part, stream, understand, whole
 from tests.support.fake_asgi import answer_json, follow_lifespan, read_body
 from tests.support.fake_typed import MESSAGES, RESPONSES, TypedAnswer, typed_whole
 from tests.support.serve import Listening
@@ -102,6 +112,7 @@ class FakeVllm:
         self.fabric = fabric
         self.tokens = tokens  # made where a request does not say how many
         self.names_tokens = True  # to the proxy, if it asks
+        self.names_ahead = 0  # so many tokens, of an answer that is not streamed
         self.starts = True  # with the tokens that it is given
         self.drift = 0  # by how many tokens its answers differ from those of other nodes
         self.created = 1  # part of each answer, and of its id
@@ -299,6 +310,21 @@ class FakeVllm:
             return prefill_part(asked)
         return list(stream(asked)) if streams else [whole(asked) + b" " * self.padding_bytes]
 
+    async def _send_ahead(self, answer: bytes, transport: Any, send: Any) -> None:
+        """Send a whole answer behind its tokens."""
+        headers = [(b"content-type", TOKENS_TYPE.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for at in range(self.names_ahead):
+            await _send(send, TOKENS_COMMENT + b"0 %d\n" % (FIRST_ID + at))
+            await asyncio.sleep(self.token_delay_s)
+        if self.fault == "cut":
+            await asyncio.sleep(0.05)  # what was sent must arrive before the connection ends
+            transport.abort()
+            return
+        head = json.dumps({"status": 200, "headers": [["Content-Type", "application/json"]]}).encode()
+        await _send(send, ANSWER_COMMENT + head + b"\n" + answer[:10])
+        await _send(send, answer[10:], more=False)
+
     async def _generate(self, seen: Seen, transport: Any, send: Any) -> None:
         streams = bool(seen.body.get("stream"))
         headers = [(b"content-type", b"text/event-stream; charset=utf-8" if streams else b"application/json")]
@@ -306,6 +332,9 @@ class FakeVllm:
             headers += [(b"x-baton-path", b"recomputed"), (b"x-baton-reason", b"the peer went silent")]
         headers.append((b"x-baton-secret", b"not for clients"))
         parts = self._parts(seen, streams=streams)
+        if self.names_ahead and seen.headers.get(TOKEN_IDS_HEADER) == AHEAD:
+            await self._send_ahead(parts[0], transport, send)
+            return
         if not streams:
             headers.append((b"content-length", b"%d" % (0 if self.fault == "empty" else len(parts[0]))))
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -335,6 +364,10 @@ class FakeVllm:
             self.sent_bytes += len(padded)
             await asyncio.sleep(self.token_delay_s)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send(send: Any, body: bytes, *, more: bool = True) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 def _wrong_in_prefill_leg(seen: Seen) -> list[str]:

@@ -198,6 +198,36 @@ async def test_settings_decide_what_goes_on(
     assert b"[DONE]" not in got.content
 
 
+@pytest.mark.parametrize("kind", ["completion", "chat"])
+async def test_a_whole_answer_goes_on_from_the_tokens_that_it_had(kind: str) -> None:
+    """Its node has named them while it made the answer: another one starts with them, and gives the whole answer."""
+    async with breaking() as running:
+        for node in running.decode:
+            node.names_ahead = 4
+        got = await ask(running, kind, max_tokens=TOKENS)
+        started = running.decode[1].seen[-1].params
+        plain = await running.http.post(PATHS[kind], json={**BODIES[kind], "max_tokens": TOKENS})
+        await assert_nothing_left(running)
+
+    assert got.status_code == 200
+    assert got.headers["content-type"] == "application/json"
+    assert got.json()["choices"] == plain.json()["choices"]
+    assert started is not None
+    assert started.start == (tuple(FIRST_ID + at for at in range(4)),)
+
+
+@pytest.mark.parametrize("more", [{"logprobs": 1}, {"use_beam_search": True}])
+async def test_a_whole_answer_of_which_tokens_do_not_say_all(more: dict[str, Any]) -> None:
+    """It is made anew, as before."""
+    async with breaking() as running:
+        running.decode[0].names_ahead = 4
+        got = await ask(running, "completion", max_tokens=TOKENS, **more)
+        headers = [seen.headers for node in running.decode for seen in node.seen]
+
+    assert got.status_code == 200
+    assert all("x-baton-token-ids" not in each for each in headers)
+
+
 async def test_without_another_node_the_stream_ends_with_an_error_event() -> None:
     """The failed node itself is not asked."""
     async with breaking(decode=1) as running:

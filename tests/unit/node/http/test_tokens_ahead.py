@@ -1,0 +1,66 @@
+"""Tokens of a whole answer are named while it is made; the answer stands behind them."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT, TOKENS_TYPE
+from baton.node.http import tokens_ahead
+from baton.node.http.token_ids import TokenLog
+from baton.node.http.tokens_ahead import naming_ahead
+
+HEAD = {"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"application/json")]}
+BODY = {"type": "http.response.body", "body": b'{"a": 1}'}
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens_ahead, "NAME_EVERY_S", 0.01)
+
+
+async def test_an_answer_stands_behind_its_tokens() -> None:
+    """With its own status and headers."""
+    sent: list[Any] = []
+    log = TokenLog()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with naming_ahead(send, log) as answer:
+        log.add(0, [5], ended=False)
+        log.add(2, [6, 7], ended=False)
+        await asyncio.sleep(0.1)
+        log.add(0, [8], ended=True)
+        await answer(HEAD)
+        await asyncio.sleep(0.05)  # nothing is named any more
+        await answer(BODY)
+
+    start, lines, last = sent
+    assert (start["status"], start["headers"]) == (200, [(b"content-type", TOKENS_TYPE.encode())])
+    assert lines["body"] == TOKENS_COMMENT + b"0 5\n" + TOKENS_COMMENT + b"2 6,7\n"
+    assert lines["more_body"]
+    line, _, body = last["body"].partition(b"\n")
+    assert json.loads(line.removeprefix(ANSWER_COMMENT)) == {
+        "status": 201,
+        "headers": [["content-type", "application/json"]],
+    }
+    assert body == BODY["body"]
+    assert not last.get("more_body")
+
+
+async def test_an_answer_that_is_there_first_is_sent_as_it_is() -> None:
+    """So is an error before the first token."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with naming_ahead(send, TokenLog()) as answer:
+        await asyncio.sleep(0.03)
+        await answer(HEAD)
+        await answer(BODY)
+        await asyncio.sleep(0.03)
+
+    assert sent == [HEAD, BODY]

@@ -1,0 +1,46 @@
+"""What stands before a whole answer, in whatever pieces it comes."""
+
+import pytest
+
+from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT
+from baton.proxy.errors import UpstreamError
+from baton.proxy.resume.kept_tokens import Head, KeptTokens
+
+HEAD = b'{"status": 200, "headers": [["content-type", "application/json"]]}\n'
+LINES = TOKENS_COMMENT + b"0 1,2\n" + TOKENS_COMMENT + b"1 9\n"
+
+
+@pytest.mark.parametrize("size", [1, 9, 1000])
+def test_tokens_and_the_answer_behind_them(size: int) -> None:
+    """The body may hold what looks like a line."""
+    body = b'{"a": "\n: baton tokens 0 5\n"}'
+    whole = LINES + ANSWER_COMMENT + HEAD + body
+    kept = KeptTokens()
+    found, at = None, 0
+    while found is None:
+        found, at = kept.take(whole[at : at + size]), at + size
+
+    assert found[0] == Head(200, [("content-type", "application/json")])
+    assert found[1] + whole[at:] == body
+    assert kept.start() == ((1, 2), (9,))
+
+
+def test_a_further_node_says_the_same_tokens_first() -> None:
+    """What it adds is kept; another token is a failure of its own."""
+    kept = KeptTokens()
+    kept.take(LINES)
+    kept.begin_leg()
+    kept.take(TOKENS_COMMENT + b"0 1,2,3\n")
+    assert kept.start() == ((1, 2, 3), (9,))
+
+    kept.begin_leg()
+    with pytest.raises(UpstreamError):
+        kept.take(TOKENS_COMMENT + b"0 1,4\n")
+    assert kept.start() == ((1, 2, 3), (9,))
+
+
+@pytest.mark.parametrize("line", [b"what\n", ANSWER_COMMENT + b"{}\n", ANSWER_COMMENT + b"no\n"])
+def test_what_is_neither(line: bytes) -> None:
+    """It is a failure of the node's."""
+    with pytest.raises(UpstreamError):
+        KeptTokens().take(line)
