@@ -141,7 +141,7 @@ class AttemptRunner:
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
         """Return the one leg of a node that computes the prompt itself."""
-        if not request.start:
+        if not request.start or not plan.decode.starts_with_tokens:
             return _call(plan.decode, request, decode_body(request.fields, None))
         params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=request.start)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
@@ -298,7 +298,7 @@ def _params(
         grids=plan.grids,
         first_token=plan.first_token and not request.start,
         relays=relays,
-        start=request.start if role == "decode" else (),
+        start=request.start if role == "decode" and plan.decode.starts_with_tokens else (),
     )
 
 

@@ -84,8 +84,10 @@ class RequestAttempts:
                     yield outcome
                     return
             if isinstance(outcome, DecodeRefused):
-                raise outcome.answered
-            relay.next_attempt()
+                if not request.start_is_optional or not request.start:
+                    raise outcome.answered
+                outcome = DecodeFailed(FailureKind.REFUSED, "it would not start with tokens", outcome.answered)
+            relay.next_attempt(outcome.kind)
             request = relay.asked
             plan = await self._after(plan, outcome, request)
 

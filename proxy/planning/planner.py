@@ -95,7 +95,7 @@ class Planner:
         if not decode:
             raise UnavailableError("no decode node is ready for this model")
         if request.start:
-            decode = _that_start(decode)
+            decode = _that_start(decode, is_optional=request.start_is_optional)
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
             return self._on_one_node(request, work, decode, history, reason)
@@ -140,7 +140,8 @@ class Planner:
         work = self._work(request)
         others = self._other_decode(request.model, history, failed.decode)
         if request.start:
-            others = [node for node in others if node.starts_with_tokens]
+            starting = [node for node in others if node.starts_with_tokens]
+            others = starting or (others if request.start_is_optional else [])
         takers = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
         if may_retry and isinstance(failure, PrefillFailed):
             makers = self._usable_prefill(request.model, history, self._prefill_patience_s)
@@ -253,10 +254,11 @@ def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.pairing and fits[node.pairing]]
 
 
-def _that_start(decode: Sequence[Node]) -> list[Node]:
-    """Return the decode nodes on which an answer that has tokens goes on."""
-    if starting := [node for node in decode if node.starts_with_tokens]:
-        return starting
+def _that_start(decode: Sequence[Node], *, is_optional: bool) -> Sequence[Node]:
+    """Return the decode nodes on which an answer that has tokens goes on; all of them, if it may be made anew and none starts with tokens."""
+    starting = [node for node in decode if node.starts_with_tokens]
+    if starting or is_optional:
+        return starting or decode
     raise UnavailableError("no decode node starts requests with tokens")
 
 

@@ -10,6 +10,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 from starlette.types import Receive, Scope
 
+from baton.contracts.http import AHEAD
 from baton.contracts.kv_transfer import FIELD as KV_TRANSFER_PARAMS
 from baton.contracts.kv_transfer import Start
 from baton.proxy.errors import BadRequestError, BodyTooLargeError, ClientGoneError
@@ -77,6 +78,11 @@ class ClientRequest:
     trace: Trace = UNTRACED
     names_tokens: str = ""  # how nodes name the answer's tokens to us: value of `TOKEN_IDS_HEADER`
     start: Start = ()  # the answer's tokens so far, with which a node starts
+
+    @property
+    def start_is_optional(self) -> bool:
+        """Whether a node that starts with no tokens may answer: the client has nothing of the answer."""
+        return self.names_tokens == AHEAD
 
     @property
     def prompt_bytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from time import perf_counter
 
-from baton.proxy.errors import StreamBrokenError
+from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.http import headers
 from baton.proxy.http.response import UpstreamResponse
 from baton.proxy.planning.plans import DisaggregatedPlan
@@ -73,6 +73,6 @@ class FirstTokenRelay:
         else:
             await self._client.start(200, headers.to_relay(answer.headers), passed, streams=True)
 
-    def next_attempt(self) -> None:
-        """A further attempt is made: it starts with the token that the client has."""
-        self.stream.restart()
+    def next_attempt(self, kind: FailureKind) -> None:
+        """A further attempt is made after one that failed like this: it starts with the tokens that the answer has."""
+        self.stream.restart(kind)

@@ -1,5 +1,6 @@
 """The tokens of an answer that is not streamed, kept while it is made: if its node fails, another one starts with them. Pure."""
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -7,11 +8,15 @@ import msgspec
 from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT
 from baton.contracts.kv_transfer import Start
 from baton.proxy.errors import FailureKind, UpstreamError
+from baton.proxy.http.connection import MAX_HEAD_BYTES
 from baton.proxy.resume.chat_events import ChatEvents
 from baton.proxy.resume.record import AnswerRecord
 from baton.proxy.resume.rules import CannotFollowError
 
 _LINE_END: Final = b"\n"
+_MOST_BYTES: Final = 1 << 20  # of a line
+_IS_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
+_IS_TEXT: Final = re.compile(r"[ -~\x80-\xff\t]*").fullmatch  # no line's end
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -40,6 +45,8 @@ class KeptTokens:
             UpstreamError: they name no tokens, or other ones than the node before.
         """
         *lines, self._part = (self._part + data).split(_LINE_END)
+        if len(self._part) > _MOST_BYTES and not any(line.startswith(ANSWER_COMMENT) for line in lines):
+            raise UpstreamError(FailureKind.PROTOCOL, "it sends a line without an end")
         for at, line in enumerate(lines):
             if line.startswith(ANSWER_COMMENT):
                 body = _LINE_END.join([*lines[at + 1 :], self._part])
@@ -65,6 +72,11 @@ class KeptTokens:
 
 def _head_in(line: bytes) -> Head:
     try:
-        return msgspec.json.decode(line, type=Head)
-    except msgspec.DecodeError as exc:
+        if len(line) > MAX_HEAD_BYTES:
+            raise UpstreamError(FailureKind.PROTOCOL, "its answer's head is too long")
+        head = msgspec.json.decode(line, type=Head)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise UpstreamError(FailureKind.PROTOCOL, "its answer has no head") from exc
+    if not 200 <= head.status < 600 or not all(_IS_NAME(name) and _IS_TEXT(text) for name, text in head.headers):
+        raise UpstreamError(FailureKind.PROTOCOL, "its answer's head is none of HTTP's")
+    return head

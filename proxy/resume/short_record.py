@@ -88,7 +88,7 @@ class ShortRecord:
             leg.append(event)
             return b""
         leg.append(event)
-        self._done = self.dialect.is_last(bare)
+        self._done = self._done or self.dialect.is_last(bare)
         return b"" if bare.isspace() else bare
 
     def _read(self) -> AnswerRecord:

@@ -8,7 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from baton.contracts.http import AHEAD
-from baton.proxy.errors import StreamBrokenError
+from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.request.eligibility import has_several_prompts
 from baton.proxy.request.endpoints import MESSAGES, RESPONSES
 from baton.proxy.request.fields import is_false, is_on, is_one, is_set
@@ -24,6 +24,9 @@ from baton.proxy.resume.rules import CannotFollowError, NotResumableReason, why_
 from baton.proxy.resume.short_record import ShortRecord
 
 _DATA: Final = b"data: "
+
+
+_BY_ANSWER: Final = frozenset((FailureKind.STATUS, FailureKind.PROTOCOL, FailureKind.REFUSED, FailureKind.EMPTY))
 
 
 class GapRecord(Protocol):
@@ -96,11 +99,13 @@ class Stream:
         assert self.part is not None
         return self.part.take(data)
 
-    def restart(self) -> None:
+    def restart(self, kind: FailureKind) -> None:
         """Another leg is asked before the client has anything of the decode node's: it starts with the tokens that the answer has, if they are known."""
         if self.can_start:
             self._start()
         elif self.kept is not None:
+            if kind in _BY_ANSWER:  # what it has answered may be the tokens' doing: the next one makes others
+                self.kept = KeptTokens()
             self.asked = replace(self.asked, start=self.kept.start())
 
     def begin_decode(self, record: GapRecord) -> None:

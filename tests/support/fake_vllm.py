@@ -113,6 +113,7 @@ class FakeVllm:
         self.tokens = tokens  # made where a request does not say how many
         self.names_tokens = True  # to the proxy, if it asks
         self.names_ahead = 0  # so many tokens, of an answer that is not streamed
+        self.refuses_starts = False
         self.starts = True  # with the tokens that it is given
         self.drift = 0  # by how many tokens its answers differ from those of other nodes
         self.created = 1  # part of each answer, and of its id
@@ -197,6 +198,7 @@ class FakeVllm:
                 raise
         except _RefusedError as exc:
             await answer_json(send, exc.status, error_body(str(exc), code=exc.status))
+            seen.finished = True
         finally:
             self._carry(-1, -len(body))
             watcher.cancel()
@@ -289,6 +291,8 @@ class FakeVllm:
             seen.params = verify(seen.body[FIELD], SECRET)
         except TransferParamsError as exc:
             raise _RefusedError(400, str(exc)) from exc
+        if self.refuses_starts and seen.params.start:
+            raise _RefusedError(400, "it starts with no tokens")
         if seen.params.role != self.role or (self.role == "decode") != bool(seen.params.peer or seen.params.start):
             raise _RefusedError(400, f"{FIELD} is for the other role")
         if seen.params.transfer_id in self._used:

@@ -216,6 +216,20 @@ async def test_a_whole_answer_goes_on_from_the_tokens_that_it_had(kind: str) -> 
     assert started.start == (tuple(FIRST_ID + at for at in range(4)),)
 
 
+@pytest.mark.parametrize("first_tokens", ["", "2-alike"])
+async def test_a_whole_answer_that_no_node_goes_on_with_is_made_anew(first_tokens: str) -> None:
+    """By a node that starts with no tokens, or after one that would not."""
+    async with cluster(decode=3, first_tokens=first_tokens, probe_interval_s=30.0) as running:
+        for node in running.decode:
+            node.names_ahead, node.recomputes = 4, True
+        running.decode[0].fault = "cut"
+        running.decode[1].refuses_starts = running.decode[2].refuses_starts = True
+        got = await ask(running, "chat", max_tokens=TOKENS)
+        await assert_nothing_left(running)
+
+    assert got.status_code == 200
+
+
 @pytest.mark.parametrize("more", [{"logprobs": 1}, {"use_beam_search": True}])
 async def test_a_whole_answer_of_which_tokens_do_not_say_all(more: dict[str, Any]) -> None:
     """It is made anew, as before."""

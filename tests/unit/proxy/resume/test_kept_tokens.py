@@ -7,6 +7,15 @@ from baton.proxy.errors import UpstreamError
 from baton.proxy.resume.kept_tokens import Head, KeptTokens
 
 HEAD = b'{"status": 200, "headers": [["content-type", "application/json"]]}\n'
+WRONG = [
+    ANSWER_COMMENT + b'{"status": 99, "headers": []}\n',
+    ANSWER_COMMENT + b'{"status": 200, "headers": [["a", "b\\r\\nset-cookie: c"]]}\n',
+    ANSWER_COMMENT + b'{"status": 200, "headers": [["a b", "c"]]}\n',
+    ANSWER_COMMENT + b'{"status": 200, "headers": [["", ""]]}\n',
+    ANSWER_COMMENT + b'{"status": 200, "headers": [], "x": ' + b"[" * 30_000 + b"\n",
+    ANSWER_COMMENT + b'{"status": 200, "headers": [], "x": "' + b"x" * (1 << 17) + b'"}\n',
+    b": baton tokens 0 " + b"1" * (1 << 21),
+]
 LINES = TOKENS_COMMENT + b"0 1,2\n" + TOKENS_COMMENT + b"1 9\n"
 
 
@@ -39,7 +48,7 @@ def test_a_further_node_says_the_same_tokens_first() -> None:
     assert kept.start() == ((1, 2, 3), (9,))
 
 
-@pytest.mark.parametrize("line", [b"what\n", ANSWER_COMMENT + b"{}\n", ANSWER_COMMENT + b"no\n"])
+@pytest.mark.parametrize("line", [b"what\n", ANSWER_COMMENT + b"{}\n", ANSWER_COMMENT + b"no\n", *WRONG])
 def test_what_is_neither(line: bytes) -> None:
     """It is a failure of the node's."""
     with pytest.raises(UpstreamError):

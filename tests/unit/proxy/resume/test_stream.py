@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from baton.contracts.http import TOKENS_COMMENT
+from baton.proxy.errors import FailureKind
 from baton.proxy.request.endpoints import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from baton.proxy.request.parse import parse
 from baton.proxy.resume.rules import CannotFollowError
@@ -94,7 +95,7 @@ def test_another_token_of_a_decode_node() -> None:
         answer.take(event(4))
 
     assert answer.can_start
-    answer.restart()
+    answer.restart(FailureKind.DISCONNECT)
     assert answer.asked.start == ((1,),)
 
 
