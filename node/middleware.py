@@ -84,6 +84,7 @@ class NodeMiddleware:
         self._cancel_api = CancelApi(gate, self._cancels)
         self._probe_api = ProbeApi(gate, settings.secret, settings.place)
         self._load = Load()
+        self._starts = False  # requests with tokens, as far as is known
         self._openapi = OpenApiBuilder()
         self._drain = Drain(settings.drain_timeout_s, self._held_prompts if settings.traits.pushes else nothing)
         self._api = NodeApi(
@@ -155,12 +156,14 @@ class NodeMiddleware:
 
     async def _start_objection(self) -> str:
         """Say why no request of this node can start with tokens; "" if they can. vLLM's own scheduler would ignore them."""
+        if self._starts:  # that does not change
+            return ""
         try:
             snapshots = await self._snapshots.both()
         except NoAnswerError as exc:
             return f"whether this node starts requests with tokens is not known: {exc}"
-        starts = snapshots.scheduler.get("first_tokens")
-        return "" if starts else "this node does not start requests with tokens"
+        self._starts = bool(snapshots.scheduler.get("first_tokens"))
+        return "" if self._starts else "this node does not start requests with tokens"
 
     async def _held_prompts(self) -> int:
         """How many finished prompts wait until their pushes have ended."""
