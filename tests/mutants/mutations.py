@@ -162,9 +162,12 @@ MUTATIONS: Final = [
     *_of(
         "proxy/handler/failover.py",
         f"{UNIT}/proxy/handler",
-        ("if denied is None and (plan is None or plan.path == RECOMPUTED):", "if denied is None and plan is None:"),
         (
-            "if denied is None and (plan is None or plan.path == RECOMPUTED):",
+            "if pays and denied is None and (plan is None or plan.path == RECOMPUTED):",
+            "if pays and denied is None and plan is None:",
+        ),
+        (
+            "if pays and denied is None and (plan is None or plan.path == RECOMPUTED):",
             "if denied is None and (plan is not None and plan.path == RECOMPUTED):",
         ),
         ("self._history = self._history.after(node, failure.kind)", "self._history = self._history"),
@@ -250,7 +253,7 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/resume",
         ("                del self._ids[choice]\n", ""),
         ('            if len(ids) > len(self._ids_before.get(choice, b"")):\n', "            if False:\n"),
-        ("        if self._ids_bytes > MAX_IDS_BYTES:\n", "        if False:\n"),
+        ("        if self._tokens > MAX_START_TOKENS:\n", "        if False:\n"),
         (" or choice >= MAX_START_CHOICES", ""),
         ("        if _QUOTE in piece or not piece:\n", "        if not piece:\n"),
         ("            if self._known.misses_text:\n", "            if False:\n"),
@@ -280,15 +283,46 @@ MUTATIONS: Final = [
     *_of(
         "proxy/resume/response_events.py",
         f"{UNIT}/proxy/resume",
-        ('            self._theirs[item["id"]] = self._items.setdefault(place[0], item["id"])\n', "            pass\n"),
+        (
+            "                self._theirs[item[name]] = self._items.setdefault((place[0], name), item[name])\n",
+            "                pass\n",
+        ),
         ("        self._next += 1\n", ""),
         ('event.partition(b"\\n")[0].endswith(b".done")', "False"),
+    ),
+    *_of(
+        "proxy/resume/short_record.py",
+        f"{UNIT}/proxy/resume",
+        ("            if event != self._known[at]:\n", "            if False:\n"),
+        ("            self._record.go_on_with(self._splitter)\n", ""),
+        ("self._done or self.dialect.is_last(bare)", "self.dialect.is_last(bare)"),
+    ),
+    *_of(
+        "proxy/resume/kept_tokens.py",
+        f"{UNIT}/proxy/resume",
+        ('        self._part = b""\n\n    def take', "\n    def take"),
+        ("not 200 <= head.status < 600 or ", ""),
+    ),
+    *_of(
+        "proxy/handler/stream_watch.py",
+        f"{UNIT}/proxy/handler",
+        ("max(self._since_s, self._record.sent_s)", "self._record.sent_s"),
+        (" and not self._history.has_lost(other)", ""),
+        ("islice(leaving, MOST_AT_ONCE)", "leaving"),
+    ),
+    *_of(
+        "node/http/tokens_ahead.py",
+        f"{UNIT}/node/http/test_tokens_ahead.py",
+        (
+            "            if not self._has_begun:\n                await self._send(message)\n            elif",
+            "            if",
+        ),
     ),
     *_of(
         "proxy/resume/prefill_part.py",
         f"{UNIT}/proxy/resume",
         ('        if self.ended:\n            return b""\n', ""),
-        ("            self._record.done = False\n", ""),
+        ("            self._record.reopen()\n", ""),
     ),
     *_of(
         "proxy/resume/stream.py",

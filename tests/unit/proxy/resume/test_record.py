@@ -328,3 +328,12 @@ def test_a_short_record_reads_a_long_stream() -> None:
 
     assert not record._legs
     assert record.start() == (tuple(range(MOST_EVENTS + 1)),)
+
+
+@pytest.mark.parametrize("is_short", [False, True])
+def test_what_comes_behind_the_end_opens_nothing(*, is_short: bool) -> None:
+    """As a comment that keeps the connection open."""
+    record = record_of("chat", is_short=is_short)
+    record.take(b"".join(KINDS["chat"](ONE_BY_ONE, 1)) if not is_short else b"".join(KINDS["chat"]([[8]], 1)))
+    assert record.take(b": keep-alive\n\n") == b": keep-alive\n\n"
+    assert record.done
