@@ -337,3 +337,14 @@ def test_what_comes_behind_the_end_opens_nothing(*, is_short: bool) -> None:
     record.take(b"".join(KINDS["chat"](ONE_BY_ONE, 1)) if not is_short else b"".join(KINDS["chat"]([[8]], 1)))
     assert record.take(b": keep-alive\n\n") == b": keep-alive\n\n"
     assert record.done
+
+
+def test_a_responses_items_keep_the_ids_that_the_client_has() -> None:
+    """Each node draws its own."""
+    record = record_of("response")
+    got = b"".join(map(record.take_event, list(typed("/v1/responses", 1))[:6]))
+    record.begin_leg()
+    got += record.take(b"".join(typed("/v1/responses", 2)))
+
+    assert b"msg_1" in got
+    assert b"msg_2" not in got

@@ -169,3 +169,15 @@ def test_what_is_not_recorded(endpoint: str) -> None:
     answer = stream(endpoint, resumes=False, echo=True)
     assert (answer.record is not None) == (endpoint in (MESSAGES, RESPONSES))
     assert not answer.asked.names_tokens
+
+
+def test_a_prefill_nodes_part_ends_before_the_signature_of_its_thoughts() -> None:
+    """Which stands at their end, and the prefill node's end is none."""
+    answer = stream(MESSAGES)
+    answer.begin_prefill()
+    said = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":%b}\n\n'
+    thought, signed = b'{"type":"thinking_delta","thinking":"a"}', b'{"type":"signature_delta","signature":"b"}'
+
+    assert answer.take_prefill(said % thought + said % signed) == said % thought
+    assert answer.part is not None
+    assert answer.part.ended
