@@ -129,6 +129,7 @@ def test_a_stream_that_is_cut_anywhere_goes_on_as_one(kind: str, *, is_short: bo
                 assert all(more[: len(ids)] == ids for ids, more in zip(started, record.start(), strict=False))
 
             assert joined_stream(got) == joined_stream(client), (cut, groups)
+            assert got.count(b'"name"') == client.count(b'"name"')
             if groups is ONE_BY_ONE and kind != "tool":
                 assert plain(got) == plain(client)
             assert record.done
@@ -348,3 +349,22 @@ def test_a_responses_items_keep_the_ids_that_the_client_has() -> None:
 
     assert b"msg_1" in got
     assert b"msg_2" not in got
+
+
+def test_what_was_said_once_is_not_said_again_beside_something_new() -> None:
+    """A role that comes with text; text that stands between what the template of events has and what it has not."""
+    record = record_of("chat")
+
+    def said(delta: dict[str, Any]) -> bytes:
+        return event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+
+    record.take(named(0, [1]) + said({"role": "assistant", "content": "a"}))
+    record.begin_leg()
+    got = record.take(named(0, [1, 2]) + said({"role": "assistant", "content": "ab"}))
+    assert b"role" not in got
+    assert b'"content":"b"' in got
+    record.take(said({"content": "c"}))
+    record.take(said({"content": "f", "reasoning": "g"}))
+    record.begin_leg()
+    assert record.take(named(0, [1, 2]) + said({"role": "assistant", "content": "abcf", "reasoning": "g"})) == b""
+    assert record.take(said({"content": "h"})) == said({"content": "h"})
