@@ -149,8 +149,7 @@ def test_every_stream_survives_the_kill_of_one_of_two_decode_nodes(stack: Stack,
     print(resumed, Counter(each.path for each in found))
     wrong = {number: each.difference(reference[number % distinct]) for number, each in enumerate(found)}
     assert {number: text for number, text in wrong.items() if text} == {}
-    assert resumed.get('baton_streams_resumed_total{way="token_ids"}', 0) >= STREAMS / 8
-    assert resumed.get('baton_streams_resumed_total{way="replay"}', 0) >= STREAMS / 16
+    assert resumed.get('baton_streams_resumed_total{kind="disconnect"}', 0) >= STREAMS / 4
     assert metrics.get("baton_streams_broken_total", 0) == 0
     settle(trio.decode, within_s=10)
     settle(trio.prefill, within_s=10)
