@@ -254,11 +254,11 @@ def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.pairing and fits[node.pairing]]
 
 
-def _that_start(decode: Sequence[Node], *, is_optional: bool) -> Sequence[Node]:
+def _that_start(decode: Sequence[Node], *, is_optional: bool) -> list[Node]:
     """Return the decode nodes on which an answer that has tokens goes on; all of them, if it may be made anew and none starts with tokens."""
     starting = [node for node in decode if node.starts_with_tokens]
     if starting or is_optional:
-        return starting or decode
+        return starting or [*decode]
     raise UnavailableError("no decode node starts requests with tokens")
 
 
