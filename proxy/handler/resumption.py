@@ -1,4 +1,4 @@
-"""One request's answer, from the first leg to the client's last byte, resumed on other nodes where that is exact."""
+"""One request's answer, from the first leg to the client's last byte, gone on with on other nodes."""
 
 import logging
 

@@ -160,7 +160,12 @@ class AnswerRecord:
         Raises:
             CannotFollowError: the answer differs from what the client has.
         """
-        if data.startswith(_FIRST_CHOICE) and self._ids_known and self._splitter.is_empty:
+        if (
+            data.startswith(_FIRST_CHOICE)
+            and self._ids_known
+            and self._tokens < MAX_START_TOKENS
+            and self._splitter.is_empty
+        ):
             begin = data.find(b"\n") + 1
             ids = data[_IDS_AT : begin - 1]
             # The way of most events: one token's, with a piece of text.
