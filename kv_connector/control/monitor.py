@@ -1,5 +1,6 @@
 """What libzmq tells about the connections of a control socket: who got through the handshake, and who did not."""
 
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -7,6 +8,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 HANDSHAKE_S = 3.0  # a connection that is not through by then is closed
+
+_numbers = itertools.count()  # of a process; libzmq frees an address some time after its monitor was closed
 
 _FAILED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 
@@ -30,8 +33,13 @@ class Monitor:
     DIALLING = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | _FAILED
 
     def __init__(self, socket: "zmq.Socket[bytes]", events: int) -> None:
+        """Begin to watch.
+
+        Raises:
+            zmq.ZMQError: no further socket can be made, for want of descriptors.
+        """
         self._socket = socket
-        address = f"inproc://baton-monitor-{id(self)}"
+        address = f"inproc://baton-monitor-{next(_numbers)}"
         socket.monitor(address, events)
         self.pair = socket.context.socket(zmq.PAIR)
         self.pair.linger = 0

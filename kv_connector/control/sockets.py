@@ -52,8 +52,17 @@ def curve_keys(secret: bytes) -> CurveKeys:
     return CurveKeys(zmq.curve_public(private), private)
 
 
-def _socket(context: Context, kind: int) -> Socket:
+def _open(context: Context, kind: int, events: int) -> tuple[Socket, Monitor]:
     socket = context.socket(kind)
+    try:
+        _set_options(socket)
+        return socket, Monitor(socket, events)
+    except zmq.ZMQError:
+        socket.close()
+        raise
+
+
+def _set_options(socket: Socket) -> None:
     socket.linger = 0
     socket.sndhwm, socket.rcvhwm = _SEND_HIGH_WATER, _RECEIVE_HIGH_WATER
     socket.setsockopt(zmq.MAXMSGSIZE, _MAX_FRAME_BYTES)
@@ -63,7 +72,6 @@ def _socket(context: Context, kind: int) -> Socket:
     socket.setsockopt(zmq.CONNECT_TIMEOUT, _DIAL_MS)
     for option, value in ((zmq.TCP_KEEPALIVE, 1), (zmq.TCP_KEEPALIVE_IDLE, 30), (zmq.TCP_KEEPALIVE_INTVL, 10)):
         socket.setsockopt(option, value)  # s: the descriptor of a peer whose machine has vanished comes back
-    return socket
 
 
 class ControlServer:
@@ -81,11 +89,10 @@ class ControlServer:
         self._handshakes = Handshakes()
         self.key = secret.derive("control-channel/server")
         keys = curve_keys(self.key)
-        self.socket = _socket(context, zmq.ROUTER)
+        self.socket, self._monitor = _open(context, zmq.ROUTER, Monitor.ACCEPTING)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an unknown identity is an error, which we count as a loss
         self.socket.curve_secretkey, self.socket.curve_publickey = keys.secret, keys.public
         self.socket.curve_server = True
-        self._monitor = Monitor(self.socket, Monitor.ACCEPTING)
         try:
             self.socket.bind(f"tcp://{bind_host}:{port or '*'}")
         except zmq.ZMQError as exc:
@@ -142,12 +149,11 @@ class ControlClient:
         self._next_key_at = 0.0  # s, monotonic
         self._unheard_since = math.inf  # s, monotonic: the first message sent since the peer was heard
         keys = curve_keys(secret.derive("control-channel/client"))
-        self.socket = _socket(context, zmq.DEALER)
+        self.socket, self._monitor = _open(context, zmq.DEALER, Monitor.DIALLING)
         self.socket.setsockopt(zmq.IMMEDIATE, 1)  # queue nothing for a connection that is not there
         self.socket.setsockopt(zmq.RECONNECT_IVL, 50)  # ms, doubling up to the next
         self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         self.socket.curve_secretkey, self.socket.curve_publickey = keys.secret, keys.public
-        self._monitor = Monitor(self.socket, Monitor.DIALLING)
         self.monitor = self._monitor.pair
         try:
             self._connect()

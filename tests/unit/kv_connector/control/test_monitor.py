@@ -1,8 +1,13 @@
 """Counting the connections that came to nothing, from events that do not say which one got through."""
 
+import errno
+
+import pytest
 import zmq
 
-from baton.kv_connector.control.monitor import HANDSHAKE_S, Event, Handshakes
+from baton.contracts.secret import ClusterSecret
+from baton.kv_connector.control.monitor import HANDSHAKE_S, Event, Handshakes, Monitor
+from baton.kv_connector.control.sockets import ControlClient
 
 LATER = HANDSHAKE_S + 1.0
 
@@ -53,3 +58,26 @@ def test_a_descriptor_that_returns_is_another_connection() -> None:
     handshakes = after((ACCEPTED, 9), (ACCEPTED, 9), (GONE, 9))
 
     assert handshakes.failed(0.0) == 2
+
+
+def test_sockets_that_follow_each_other_are_all_watched() -> None:
+    """The last monitor's address is still held by libzmq when the next one is made, often in the same memory."""
+    with zmq.Context() as context:
+        for _ in range(300):
+            with context.socket(zmq.DEALER) as socket:
+                Monitor(socket, Monitor.DIALLING).close()
+
+
+def test_a_socket_that_cannot_be_watched_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left to the collector, it would keep its context from ending."""
+
+    def fail(_monitor: Monitor, socket: zmq.Socket[bytes], events: int) -> None:
+        opened.append(socket)
+        raise zmq.ZMQError(errno.EMFILE)
+
+    opened: list[zmq.Socket[bytes]] = []
+    monkeypatch.setattr(Monitor, "__init__", fail)
+    with zmq.Context() as context, pytest.raises(zmq.ZMQError):
+        ControlClient("tcp://127.0.0.1:9", ClusterSecret(b"the secret of this cluster"), context)
+
+    assert [socket.closed for socket in opened] == [True]
