@@ -1,7 +1,8 @@
 """`kv_transfer_params`: what the proxy tells each node about one transfer, signed.
 
 The proxy draws a transfer id and puts one object into the body of either leg:
-`{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts and
+`{"baton": {"v": 1, "id": …, "role": …, "peer": …, "sig": …}}`, with `"several": true` if there are several prompts,
+`"choices": true` if each answer to one prompt has a transfer of its own, and
 `"grids": [[tp, pp], [tp, pp]]` (P's and D's) if either node has several ranks, `"first": true` if P shall sample the
 answer's first token and D start with it, `"relay": true` if P's leg is the beginning of the client's stream, and `"start": [[id, …], …]` if
 the answer has these tokens already, by choice.
@@ -81,6 +82,7 @@ class TransferParams:
     # decode leg: control addresses of the prefill engine's ranks, "tcp://host:port", joined by commas; prefill leg: ""
     peer: str
     several: bool = False  # the HTTP request has several prompts, and `transfer_id` stands for all of them
+    choices: bool = False  # each of several answers to one prompt has a transfer, with its own first token
     grids: Grids = SINGLE
     first_token: bool = False  # P samples the answer's first token as the client asks for it, and D starts with it
     # Prefill leg: its stream goes to the client up to the first token. The engine ends the request there whatever `max_tokens` says, in an
@@ -89,11 +91,20 @@ class TransferParams:
     # Decode leg: tokens that the answer has, by choice, some of which may have none: the request starts with them. With `peer` "" there is no transfer.
     start: Start = ()
 
-    def transfer_of(self, prompt_hash: bytes) -> str:
-        """Return the id of one prompt's transfer; both nodes find the same one, and equal prompts share it."""
-        if not self.several:
+    def transfer_of(self, prompt_hash: bytes, choice: int = 0) -> str:
+        """Return the id of one engine request's transfer, which both nodes find.
+
+        Args:
+            prompt_hash: of its prompt; equal prompts of a batch share a transfer.
+            choice: which choice of the answer it is; the first one's transfer has the id itself.
+        """
+        if self.several:
+            one = prompt_hash
+        elif self.choices and choice:
+            one = b"choice %d" % choice
+        else:
             return self.transfer_id
-        return hashlib.blake2b(prompt_hash, digest_size=16, key=bytes.fromhex(self.transfer_id)).hexdigest()
+        return hashlib.blake2b(one, digest_size=16, key=bytes.fromhex(self.transfer_id)).hexdigest()
 
 
 def new_transfer_id() -> str:
@@ -117,6 +128,8 @@ def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
     }
     if params.several:
         fields["several"] = True
+    if params.choices:
+        fields["choices"] = True
     if params.grids != SINGLE:
         fields["grids"] = [list(grid) for grid in params.grids]
     if params.first_token:
@@ -146,17 +159,19 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
         raise TransferParamsError(f"{FIELD} has no valid transfer id")
     if role not in ("prefill", "decode") or not _is_address(peer) or not isinstance(sig, str):
         raise TransferParamsError(f"{FIELD} is malformed")
-    several, first, relays = (fields.get(name, False) for name in ("several", "first", "relay"))
+    flags = [fields.get(name, False) for name in ("several", "choices", "first", "relay")]
     grids, start = _grids(fields.get("grids")), _start(fields.get("start"))
-    if not isinstance(several, bool) or not isinstance(first, bool) or not isinstance(relays, bool):
+    if not all(isinstance(flag, bool) for flag in flags):
         raise TransferParamsError(f"{FIELD} is malformed")
     if grids is None or start is None:
         raise TransferParamsError(f"{FIELD} is malformed")
+    several, choices, first, relays = cast("list[bool]", flags)
     params = TransferParams(
         transfer_id=transfer_id,
         role=role,
         peer=peer,
         several=several,
+        choices=choices,
         grids=grids,
         first_token=first,
         relays=relays,
@@ -208,6 +223,8 @@ def _signature(params: TransferParams, key: bytes) -> str:
     parts = [str(PROTOCOL_VERSION), params.transfer_id, params.role, params.peer]
     if params.several:
         parts.append("several")
+    if params.choices:
+        parts.append("choices")
     if params.grids != SINGLE:
         parts.append(" ".join(str(size) for grid in params.grids for size in grid))
     if params.first_token:

@@ -98,8 +98,9 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     first_tokens: Word = ""
 
 
-# P ends a request after its first token while its stream goes on, D starts one with tokens that the client has, with or without a transfer.
-RELAYS_AND_STARTS = "2-"
+# P ends a request after its first token while its stream goes on, D starts one with tokens that the client has, with or without a transfer, and
+# both know a transfer for each of several answers.
+RELAYS_AND_STARTS = "3-"
 
 
 def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:

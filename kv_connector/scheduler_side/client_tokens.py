@@ -4,11 +4,11 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from baton.contracts.kv_transfer import CHOICE, TransferParams
+from baton.contracts.kv_transfer import TransferParams
 from baton.kv_connector.protocol.messages import SampledToken
 from baton.kv_connector.scheduler_side.first_token import num_logprobs, wanted_logprobs
 from baton.kv_connector.scheduler_side.start_tokens import refuse_to_start, start_at_once
-from baton.kv_connector.scheduler_side.tracking import is_named
+from baton.kv_connector.scheduler_side.tracking import choice_of, is_named
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 
 if TYPE_CHECKING:
@@ -52,13 +52,6 @@ class ClientTokens:
             self._started.popitem(last=False)
         start_at_once(request, tokens_of_client(request, tokens), self._totals)
         return True
-
-
-def choice_of(request: "Request") -> int:
-    """Return which choice of its answer a request is, as the node's API server says."""
-    sampling = request.sampling_params
-    choice = (sampling.extra_args or {}).get(CHOICE, 0) if sampling is not None else 0
-    return choice if isinstance(choice, int) else -1
 
 
 def tokens_of_client(request: "Request", ids: Sequence[int]) -> list[SampledToken]:

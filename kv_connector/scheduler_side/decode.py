@@ -29,7 +29,7 @@ from baton.kv_connector.scheduler_side.stalls import Stalls
 from baton.kv_connector.scheduler_side.start_tokens import start_with
 from baton.kv_connector.scheduler_side.timing import DecodeTimings
 from baton.kv_connector.scheduler_side.tracked import State, Tracked
-from baton.kv_connector.scheduler_side.tracking import Failures, computed_by, is_named, params_of, wrong_grid
+from baton.kv_connector.scheduler_side.tracking import Failures, choice_of, computed_by, is_named, params_of, wrong_grid
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
 from baton.kv_connector.vllm_compat.versions import restart
@@ -116,7 +116,7 @@ class DecodeScheduler:
         if not params.peer or request.skip_reading_prefix_cache or not is_named(request):
             return  # it must compute its prompt itself
         adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
-        transfer_id = params.transfer_of(prompt_hash(request))
+        transfer_id = params.transfer_of(prompt_hash(request), choice_of(request))
         peers = params.peer.split(",")
         if params.grids.decode != self._grid or len(peers) != params.grids.prefill.ranks:
             self._unfit(params)
@@ -130,8 +130,8 @@ class DecodeScheduler:
         first, now = params.first_token and not params.start and bool(self._sampling), time.monotonic()
         tracked = Tracked(request, transfer_id, params.transfer_id, params.peer, prompt, adapter, now, first)
         self._requests[request.request_id] = tracked
+        self._siblings.own(request.request_id, request.num_prompt_tokens, after=self._owners.get(params.transfer_id))
         self._owners[transfer_id] = request.request_id
-        self._siblings.own(request.request_id, request.num_prompt_tokens)
         self._timings.arrived(request.request_id, transfer_id, params.peer, tracked.since)
         self._totals["transfers"] += 1
         self._step.watched.append(Watched(transfer_id, request.request_id, peers, params.grids))

@@ -20,7 +20,7 @@ from baton.kv_connector.scheduler_side.first_output import end_after_first_token
 from baton.kv_connector.scheduler_side.first_token import wanted_logprobs
 from baton.kv_connector.scheduler_side.integrity_check import IntegrityCheck
 from baton.kv_connector.scheduler_side.prompt import ADAPTER_CHANGED, adapter_name, prompt_hash
-from baton.kv_connector.scheduler_side.tracking import is_named, params_of, wrong_grid
+from baton.kv_connector.scheduler_side.tracking import choice_of, is_named, params_of, wrong_grid
 from baton.kv_connector.scheduler_side.truncate_prompt import objection, shorten
 from baton.kv_connector.telemetry.refusals import Refusals, Refused
 from baton.kv_connector.vllm_compat.lora import Adapters
@@ -103,7 +103,7 @@ class PrefillScheduler:
         if not is_named(request):
             return
         adapter, prompt = adapter_name(request, self._adapters), prompt_hash(request, self._adapters)
-        transfer_id = params.transfer_of(prompt_hash(request))
+        transfer_id = params.transfer_of(prompt_hash(request), choice_of(request))
         if known := self._prompts.get(transfer_id):
             if known != prompt:  # else the prompt stands twice in a batch, and one transfer is enough
                 self._refusals.count(Refused.REUSED_ID, transfer_id)
@@ -119,7 +119,7 @@ class PrefillScheduler:
         self._prompts[transfer_id] = prompt
         tokens = request.num_prompt_tokens
         blocks = -(-tokens // self._block_tokens)
-        group = params.transfer_id if params.several else ""
+        group = params.transfer_id if transfer_id != params.transfer_id else ""
         taken = shorten(request) if self._has_states else ()
         logprobs = wanted_logprobs(request) if params.first_token and self._sampling else None
         tracked = _Tracked(request, transfer_id, group, tokens, blocks, prompt, adapter, params.grids, taken, logprobs)

@@ -2,7 +2,8 @@
 
 vLLM makes several engine requests of one (`n`, or a prompt that stands twice in a batch) and gives all of them the same
 parameters. The first one is the *owner* and receives the KV. Its siblings wait until the owner's prompt is in vLLM's
-prefix cache, received or computed, and then find it there. Without a prefix cache nobody waits. Pure.
+prefix cache, received or computed, and then find it there. A sibling may have a transfer too, with a first token of its own: then it
+receives what the cache does not have, the prompt's last block. Without a prefix cache nobody waits. Pure.
 """
 
 
@@ -16,9 +17,11 @@ class SharedPrompts:
         self._busy: dict[str, int] = {}  # owner whose prompt is not cached yet → tokens of the prompt
         self.total = 0
 
-    def own(self, request_id: str, prompt_tokens: int) -> None:
-        """A request is the first one of its transfer."""
+    def own(self, request_id: str, prompt_tokens: int, *, after: str | None = None) -> None:
+        """A request is the first one of its transfer; `after`: one that gets the same prompt with another transfer."""
         self._busy[request_id] = prompt_tokens
+        if after is not None:
+            self.join(request_id, after)
 
     def join(self, request_id: str, owner: str) -> None:
         """A request is for the same prompt as an earlier one."""

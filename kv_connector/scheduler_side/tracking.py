@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from baton.contracts import kv_transfer
-from baton.contracts.kv_transfer import Grid, Role, TransferParams, TransferParamsError
+from baton.contracts.kv_transfer import CHOICE, Grid, Role, TransferParams, TransferParamsError
 from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.telemetry.reasons import CLASSES, reason_class
 from baton.kv_connector.telemetry.refusals import Refusals
@@ -39,6 +39,13 @@ def params_of(request: "Request", role: Role, secret: ClusterSecret, refusals: R
 def is_named(request: "Request") -> bool:
     """Whether token ids name a request's prompt: not one that is given as embeddings, in part or whole."""
     return bool(request.prompt_token_ids) and request.prompt_embeds is None
+
+
+def choice_of(request: "Request") -> int:
+    """Return which choice of its answer a request is, as the node's API server says."""
+    sampling = request.sampling_params
+    choice = (sampling.extra_args or {}).get(CHOICE, 0) if sampling is not None else 0
+    return choice if isinstance(choice, int) else -1
 
 
 def wrong_grid(said: Grid, ours: Grid) -> str:

@@ -134,9 +134,9 @@ class AttemptRunner:
         prefill.add_done_callback(self._outliving.discard)
         asyncio.get_running_loop().call_later(PREFILL_GRACE_S, prefill.cancel)
 
-    def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest) -> LegRequest:
-        """Return the decode leg of a pair."""
-        params = _params(plan, request, "decode", plan.control_address)
+    def decode_call(self, plan: DisaggregatedPlan, request: ClientRequest, *, choices: int = 1) -> LegRequest:
+        """Return the decode leg of a pair; so many choices have a transfer each."""
+        params = _params(plan, request, "decode", plan.control_address, choices=choices)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
@@ -146,9 +146,11 @@ class AttemptRunner:
         params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=request.start)
         return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
 
-    def prefill_call(self, plan: DisaggregatedPlan, request: ClientRequest, *, relays: bool) -> LegRequest:
-        """Return the prefill leg of a pair; `relays`: its stream goes to the client up to the first token."""
-        params = _params(plan, request, "prefill", "", relays=relays)
+    def prefill_call(
+        self, plan: DisaggregatedPlan, request: ClientRequest, *, relays: bool, choices: int = 1
+    ) -> LegRequest:
+        """Return the prefill leg of a pair; `relays`: its stream goes to the client up to the first token of each choice."""
+        params = _params(plan, request, "prefill", "", relays=relays, choices=choices)
         signed = sign(params, self._secret)
         if relays:
             body = relayed_body(request.fields, signed)
@@ -227,12 +229,13 @@ class Attempt:
     async def _pair(self, plan: DisaggregatedPlan) -> Outcome:
         shared, request = self._shared, self._request
         relay = self._relay if self._relay.begin(plan) else None
-        prefill = shared.prefill_call(plan, request, relays=relay is not None)
+        choices = relay.stream.choices if relay is not None else 1
+        prefill = shared.prefill_call(plan, request, relays=relay is not None, choices=choices)
         self._sent = prefill.send(shared.upstream)  # everything else waits for it
         self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay))
         # Counted at once: the next choice sees it.
         self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-        decode = shared.decode_call(plan, request)
+        decode = shared.decode_call(plan, request, choices=choices)
         self._legs = [decode.leg, prefill.leg]
         outcome = await first_to_count(self._decode(decode), self._prefill)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
@@ -289,12 +292,14 @@ def _params(
     peer: str,
     *,
     relays: bool = False,
+    choices: int = 1,
 ) -> TransferParams:
     return TransferParams(
         transfer_id=plan.transfer_id,
         role=role,
         peer=peer,
         several=has_several_prompts(request.fields),
+        choices=choices > 1,
         grids=plan.grids,
         first_token=plan.first_token and not request.start,
         relays=relays,

@@ -19,6 +19,7 @@ NO_PROMPT: Final = "there is no prompt"
 EMBEDDINGS: Final = "the prompt is given as embeddings"
 MEDIA: Final = "a prompt with images, sound or files has not been tried between two nodes"
 
+_COUNT: Final = re.compile(rb"[1-9]\d{0,3}")
 _EMPTY_LIST: Final = re.compile(rb"\[\s*\]")
 # In a string of JSON a quote has a backslash before it, so that text about these does not look like them.
 _MEDIA: Final = re.compile(
@@ -59,6 +60,13 @@ def generates_one(fields: Fields) -> bool:
 def has_several_prompts(fields: Fields) -> bool:
     """Return whether the request is a batch; a list of token ids is one prompt."""
     return _count_listed(fields) > 1
+
+
+def count_answers(fields: Fields) -> int | None:
+    """Return how many answers to each prompt are wanted; None for an odd value, which a node judges."""
+    if not is_set(fields, "n"):
+        return 1
+    return int(bytes(fields["n"])) if _COUNT.fullmatch(memoryview(fields["n"])) else None
 
 
 def _limits(fields: Fields) -> set[bytes]:

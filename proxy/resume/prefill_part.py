@@ -1,17 +1,28 @@
 """The prefill node's part of a stream: its events up to the first token, for the client. Pure."""
 
+from typing import Final
+
 from baton.proxy.errors import StreamBrokenError
 from baton.proxy.resume.events import COMMENT, Splitter
 from baton.proxy.resume.record import without_ids
 from baton.proxy.resume.short_record import ShortRecord
 
+_FINISHED: Final = b'"finish_reason":"'  # of a choice; no text can hold it, a string's quotes are escaped
+
 
 class PrefillPart:
     """Of one attempt."""
 
-    def __init__(self, record: ShortRecord) -> None:
-        """`record`: the answer's."""
+    def __init__(self, record: ShortRecord, choices: int = 1) -> None:
+        """Begin before the node's first event.
+
+        Args:
+            record: the answer's.
+            choices: how many the answer has.
+        """
         self.has_passed = False  # something for the client
+        self._open_choices = choices
+        self._cut_short = False  # the node has ended a choice that goes on on the decode node
         self.ended = False
         self._record = record
         self._splitter = Splitter()
@@ -43,12 +54,20 @@ class PrefillPart:
             return b""
         is_failure = dialect.is_failure(bare)
         if dialect.ends_prefill_part(bare) and not is_failure:
-            self.ended = True
+            self._cut_short = True
+            self._close_choice()
             return b""
         passed = self._record.take_event(event)
-        self.ended = is_failure or self._record.done
+        if _FINISHED in bare:
+            self._close_choice()
+        if is_failure or self._record.done:
+            self.ended = True
         if is_failure:  # a client's fault is the decode node's to say
             self._record.reopen()
             return b""
         self.has_passed = self.has_passed or bool(passed)
         return passed
+
+    def _close_choice(self) -> None:
+        self._open_choices -= 1
+        self.ended = self._cut_short and self._open_choices <= 0

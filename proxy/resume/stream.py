@@ -9,9 +9,9 @@ import msgspec
 
 from baton.contracts.http import AHEAD
 from baton.proxy.errors import FailureKind, StreamBrokenError
-from baton.proxy.request.eligibility import has_several_prompts
+from baton.proxy.request.eligibility import count_answers, has_several_prompts
 from baton.proxy.request.endpoints import MESSAGES, RESPONSES
-from baton.proxy.request.fields import is_false, is_on, is_one, is_set
+from baton.proxy.request.fields import is_false, is_on, is_set
 from baton.proxy.request.parse import ClientRequest
 from baton.proxy.resume.chat_events import ChatEvents
 from baton.proxy.resume.events import COMMENT
@@ -59,6 +59,7 @@ class Stream:
         if why_not_kept(request, resumes=resumes) is None:
             self.kept = KeptTokens()
             self.asked = replace(request, names_tokens=AHEAD)
+        self.choices = count_choices(request) or 1
         self._gap: GapRecord | None = None
         self._request = request
 
@@ -92,7 +93,7 @@ class Stream:
     def begin_prefill(self) -> None:
         """A prefill node is asked whose stream the client gets up to the first token."""
         self.record = _record_of(self._request)  # what a node has said of which the client has nothing does not count
-        self.part = PrefillPart(self.record)
+        self.part = PrefillPart(self.record, self.choices)
 
     def take_prefill(self, data: bytes) -> bytes:
         """Return what the client gets of some bytes of a prefill node's."""
@@ -153,11 +154,18 @@ def why_not_relayed(request: ClientRequest) -> str:
     fields = request.fields
     if not is_on(fields, "stream"):
         return "whole"
-    if (is_set(fields, "n") and not is_one(fields, "n")) or has_several_prompts(fields):
+    if count_choices(request) is None:
         return "several"
     if is_set(fields, "echo") and not is_false(fields, "echo"):
         return "echo"
     return ""
+
+
+def count_choices(request: ClientRequest) -> int | None:
+    """Return how many answers one prompt gets; None if there are several prompts, or that is not clear."""
+    if request.endpoint in (MESSAGES, RESPONSES):
+        return 1
+    return None if has_several_prompts(request.fields) else count_answers(request.fields)
 
 
 def _named(request: ClientRequest) -> ClientRequest:

@@ -130,7 +130,8 @@ def compare(
         assert all(abs(a - b) <= LOGPROB_TOLERANCE for a, b in zip(one.logprobs, other.logprobs, strict=True)), where
     after = decode.transfers()["scheduler"]["totals"]
     started = after["started"] - before["started"]
-    expected = len(bodies) + batches * (len(prompts) - 1)
+    each = [body.get("n", 1) if streamed else 1 for _, body in bodies]  # a whole answer has one first token from there
+    expected = sum(each) + batches * (len(prompts) - 1)
     # Of streams that end with their first token the prefill node sends all: the decode node may not have begun.
     ended = sum(one.usage[1] == 1 for one in wanted) if streamed else 0
     assert expected - ended <= started <= expected
@@ -185,6 +186,7 @@ def ask(server: Server, body: dict[str, Any], *, streamed: bool) -> Told:
     ("path", "more"),
     [
         ("/v1/completions", {"temperature": 0.8, "seed": 7}),
+        ("/v1/completions", {"temperature": 0.8, "seed": 7, "n": 3}),
         ("/v1/chat/completions", {"temperature": 0}),
         ("/v1/messages", {"temperature": 0}),
     ],

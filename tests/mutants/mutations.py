@@ -113,6 +113,7 @@ MUTATIONS: Final = [
             "if len(peers) != params.grids.prefill.ranks:",
         ),
         ("            if self._requests[owner].prompt_hash == prompt:", "            if True:"),
+        (", after=self._owners.get(params.transfer_id))", ")"),
         ("        if tracked.receive_failed:", "        if False:"),
         ("return len(self._ledger) > 0", "return False"),
         ("            if adapter_name(request, self._adapters) != tracked.adapter:", "            if False:"),
@@ -127,6 +128,7 @@ MUTATIONS: Final = [
         ("ready = computed_tokens // self._block_tokens ", "ready = -(-computed_tokens // self._block_tokens) "),
         ("tracked.state is _State.COMPLETE and not aborted", "tracked.state is _State.COMPLETE"),
         ("            if known != prompt: ", "            if False: "),
+        ('if transfer_id != params.transfer_id else ""', 'if params.several else ""'),
         ("        for request_id in output.preempted_req_ids or ():\n", "        for request_id in ():\n"),
         ("        if params.grids.prefill != self._grid:\n", "        if False:\n"),
     ),
@@ -144,6 +146,7 @@ MUTATIONS: Final = [
         ("    if not _is_signed(params, sig, secret):\n", "    if False:\n"),
         ("if type(version) is not int or version != PROTOCOL_VERSION:", "if type(version) is not int:"),
         ("    if not is_transfer_id(transfer_id):\n", "    if False:\n"),
+        ('        parts.append("choices")\n', "        pass\n"),
     ),
     *_of(
         "node/http/bearer.py",
@@ -323,6 +326,7 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/resume",
         ('        if self.ended:\n            return b""\n', ""),
         ("            self._record.reopen()\n", ""),
+        ("and self._open_choices <= 0", ""),
     ),
     *_of(
         "proxy/resume/stream.py",

@@ -93,10 +93,11 @@ def prefill_part(asked: Asked) -> list[bytes]:
     """Return what a prefill node streams of an answer: up to its first token, and an end of its own unless the answer has ended."""
     if asked.tokens == 1:
         return list(stream(asked))
-    said = list(stream(replace(asked, names=True)))[: 2 if asked.chat else 1]
+    said = list(stream(replace(asked, names=True)))[: asked.n * (2 if asked.chat else 1)]
     nothing: dict[str, Any] = {"delta": {}} if asked.chat else {"text": ""}
-    end = {"index": 0, **nothing, "logprobs": None, "finish_reason": "abort"}
-    return [*said, _event({**_head(asked), "choices": [end]}), b"data: [DONE]\n\n"]
+    end = {**nothing, "logprobs": None, "finish_reason": "abort"}
+    ends = [_event({**_head(asked), "choices": [{"index": choice, **end}]}) for choice in range(asked.n)]
+    return [*said, *ends, b"data: [DONE]\n\n"]
 
 
 def whole(asked: Asked) -> bytes:

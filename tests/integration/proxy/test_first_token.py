@@ -28,7 +28,7 @@ WAY = pytest.mark.parametrize("more", [RANDOM, GREEDY, SEEDED], ids=["random", "
 @asynccontextmanager
 async def relaying(**settings: Any) -> AsyncIterator[Cluster]:
     """Run nodes that sample alike."""
-    async with cluster(first_tokens="2-alike", probe_interval_s=30.0, **settings) as running:
+    async with cluster(first_tokens="3-alike", probe_interval_s=30.0, **settings) as running:
         yield running
 
 
@@ -94,12 +94,38 @@ async def test_the_client_has_the_first_token_before_the_decode_node_answers(kin
 
 
 @KIND
-async def test_ids_and_usage_are_there_for_who_asked(kind: str) -> None:
+@pytest.mark.parametrize("n", [1, 3])
+async def test_ids_and_usage_are_there_for_who_asked(kind: str, n: int) -> None:
     """Of either node, in the form of one server."""
     async with relaying() as running:
-        got = await ask(running, kind, **RANDOM, return_token_ids=True, stream_options={"include_usage": True})
+        got = await ask(running, kind, **RANDOM, n=n, return_token_ids=True, stream_options={"include_usage": True})
 
-    assert got.content == whole(kind, ids=True, usage=True)
+    assert got.content == whole(kind, ids=True, usage=True, n=n)
+
+
+@KIND
+async def test_every_answer_has_its_first_token_before_the_decode_node_answers(kind: str) -> None:
+    """And a transfer of its own; a decode node that dies then is followed by one that starts each answer with its token."""
+    async with relaying(decode=2) as running:
+        for node in running.decode:
+            node.may_answer.clear()
+        async with running.http.stream("POST", PATHS[kind], json={**BODIES[kind], **RANDOM, "n": 3}) as got:
+            rest, begun = got.aiter_raw(), b""
+            async with asyncio.timeout(10):
+                while begun.count("wörd".encode()) < 3:
+                    begun += await anext(rest)
+            first = next(node for node in running.decode if node.seen)
+            first.fault = "drop"
+            await first.stop()
+            go_on(running)
+            read = begun + await read_all(rest)
+        other = next(node for node in running.decode if node is not first)
+
+    assert read == whole(kind, n=3)
+    assert leg(first).choices
+    assert leg(running.prefill[0], 0).choices
+    assert leg(other).start == ((FIRST_ID,),) * 3
+    assert not leg(other).choices
 
 
 @KIND
@@ -214,7 +240,6 @@ async def test_no_node_that_could_start_with_it(kind: str) -> None:
     ("kind", "more", "why"),
     [
         ("completion", {"stream": False}, "whole"),
-        ("chat", {"stream": True, "n": 2}, "several"),
         ("completion", {"stream": True, "prompt": ["a", "b"]}, "several"),
         ("completion", {"stream": True, "echo": True}, "echo"),
     ],
@@ -232,7 +257,7 @@ async def test_what_is_not_relayed(kind: str, more: dict[str, Any], why: str) ->
 
 async def test_nodes_that_do_not_sample_alike() -> None:
     """Nothing is relayed of a prefill node whose token need not be the decode node's."""
-    async with cluster(first_tokens="2-alike", described={"first_tokens": "2-other"}) as running:
+    async with cluster(first_tokens="3-alike", described={"first_tokens": "3-other"}) as running:
         got = await ask(running, "chat", **RANDOM)
 
     assert got.content == whole("chat")

@@ -39,7 +39,7 @@ FAULT = pytest.mark.parametrize("fault", ["cut", "cut in event", "silent end", "
 @asynccontextmanager
 async def breaking(fault: Fault = "cut", *, decode: int = 2, **settings: Any) -> AsyncIterator[Cluster]:
     """Run a cluster all decode nodes of which break their streams, but for the last one."""
-    async with cluster(decode=decode, probe_interval_s=30.0, first_tokens="2-alike", **settings) as running:
+    async with cluster(decode=decode, probe_interval_s=30.0, first_tokens="3-alike", **settings) as running:
         running.prefill[0].first_token_delay_s = 0.2
         for number, node in enumerate(running.decode):
             node.created, node.token_delay_s, node.recomputes = number + 1, 0.01, True
@@ -216,7 +216,7 @@ async def test_a_whole_answer_goes_on_from_the_tokens_that_it_had(kind: str) -> 
     assert started.start == (tuple(FIRST_ID + at for at in range(4)),)
 
 
-@pytest.mark.parametrize("first_tokens", ["", "2-alike"])
+@pytest.mark.parametrize("first_tokens", ["", "3-alike"])
 async def test_a_whole_answer_that_no_node_goes_on_with_is_made_anew(first_tokens: str) -> None:
     """By a node that starts with no tokens, or after one that would not."""
     async with cluster(decode=3, first_tokens=first_tokens, probe_interval_s=30.0) as running:
@@ -266,7 +266,7 @@ async def test_another_answer_is_not_joined() -> None:
 
 async def test_a_hundred_streams_survive_the_loss_of_a_node() -> None:
     """Half of them were on it."""
-    async with cluster(prefill=2, decode=2, first_tokens="2-alike") as running:
+    async with cluster(prefill=2, decode=2, first_tokens="3-alike") as running:
         for number, node in enumerate(running.decode):
             node.created, node.token_delay_s = number, 0.2
         asked = [asyncio.create_task(ask_once(running)) for _ in range(100)]

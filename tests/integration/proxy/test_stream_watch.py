@@ -21,7 +21,7 @@ from tests.support.fake_vllm import FakeVllm
 async def stalling(decode: int = 2, **more: Any) -> AsyncIterator[Cluster]:
     """Run a cluster whose first decode node says nothing from the middle of a stream on."""
     settings = {"probe_interval_s": 0.1, "probe_timeout_s": 0.2, "stall_timeout_s": 0.4, "drain_handover_s": 0} | more
-    async with cluster(decode=decode, first_tokens="2-alike", **settings) as running:
+    async with cluster(decode=decode, first_tokens="3-alike", **settings) as running:
         running.prefill[0].first_token_delay_s = 0.1
         for node in running.decode:
             node.recomputes = True

@@ -217,6 +217,23 @@ def verdict(value: object) -> str:
     return "accepted"
 
 
+def test_several_answers_have_transfers_of_their_own_only_where_that_is_signed() -> None:
+    """The first one's has the name that the proxy knows."""
+    params = replace(PARAMS, choices=True)
+
+    ids = [params.transfer_of(b"one", choice) for choice in range(3)]
+
+    assert ids[0] == PARAMS.transfer_id
+    assert len(set(ids)) == 3
+    assert all(is_transfer_id(found) for found in ids)
+    assert PARAMS.transfer_of(b"one", 2) == PARAMS.transfer_id
+    signed = sign(params, SECRET)
+    assert verify(signed, SECRET) == params
+    del signed[KEY]["choices"]
+    with pytest.raises(SignatureError):
+        verify(signed, SECRET)
+
+
 def test_several_prompts_have_transfers_of_their_own_under_one_name() -> None:
     """Both nodes find the same id for the same prompt; that there are several is signed."""
     prefill, decode = (

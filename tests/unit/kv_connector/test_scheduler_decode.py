@@ -227,6 +227,23 @@ def test_several_answers_to_one_prompt_need_one_transfer(engine: Engine) -> None
     assert (snapshot["totals"]["transfers"], snapshot["totals"]["shared"], snapshot["refused"]) == (1, 1, {})
 
 
+def test_an_answer_with_a_first_token_of_its_own_receives_what_the_first_one_leaves(engine: Engine) -> None:
+    """It waits like the others; then the prefix cache has the prompt, but for the last block."""
+    first = engine.asked(choices=True, choice=0, first_token=True)
+    second = engine.asked(choices=True, choice=1, first_token=True, request_id="r2")
+    assert engine.side.match(second, 0) == (None, False)
+    engine.admit(first)
+    engine.side.update(DecodeReport(), {"r1"})
+    assert engine.side.match(second, 0) == (None, False)
+
+    step = engine.side.take_step(step_output(new=[("r1", [1], 39, 1)]))
+
+    assert [watched.request_id for watched in step.watched] == ["r1", "r2"]
+    assert step.watched[0].transfer_id == "a" * 32 != step.watched[1].transfer_id
+    assert engine.side.match(second, 32) == (8, True)
+    assert engine.side.snapshot()["totals"]["shared"] == 1
+
+
 def test_the_second_answer_goes_on_alone_when_the_first_is_aborted(engine: Engine) -> None:
     """It must not wait for a transfer that nobody receives."""
     first, second = engine.asked(), engine.asked(request_id="r2")

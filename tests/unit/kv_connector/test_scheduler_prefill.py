@@ -171,6 +171,19 @@ def test_a_prompt_that_stands_twice_in_a_batch_is_transferred_once() -> None:
     assert side.snapshot()["refused"] == {}
 
 
+def test_each_answer_to_a_prompt_may_have_a_transfer() -> None:
+    """The first one has the proxy's name for it, by which the others are cancelled with it."""
+    side = scheduler()
+    side.bind_pool(FakePool(9))
+    for choice, name in enumerate("ab"):
+        side.add_request(request("prefill", 20, request_id=name, choices=True, choice=choice))
+
+    started = side.take_step(step_output(new=[("a", [5, 6], 0, 20), ("b", [5, 7], 16, 4)])).started
+
+    assert [one.transfer_id == "a" * 32 for one in started] == [True, False]
+    assert [one.group for one in started] == ["", "a" * 32]
+
+
 def test_a_prompt_says_how_much_of_it_was_cached() -> None:
     """What the prefix cache held when the prompt was first scheduled; later chunks are work that was done."""
     side = scheduler(request("prefill", 60))

@@ -136,7 +136,7 @@ async def test_parameters_for_the_other_role_never_reach_vllm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "status"), [({"first_tokens": "2-d"}, 200), ({"first_tokens": ""}, 503), ({}, 503), (None, 503)]
+    ("said", "status"), [({"first_tokens": "3-d"}, 200), ({"first_tokens": ""}, 503), ({}, 503), (None, 503)]
 )
 async def test_a_node_that_cannot_start_with_tokens_refuses_them(
     monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Outcome], said: dict[str, Any] | None, status: int

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from baton.proxy.request import eligibility
-from baton.proxy.request.eligibility import has_several_prompts, reason_for_local
+from baton.proxy.request.eligibility import count_answers, has_several_prompts, reason_for_local
 from baton.proxy.request.fields import split
 
 
@@ -83,3 +83,18 @@ def test_words_about_images_are_words() -> None:
 def test_a_batch_is_one_however_its_json_is_laid_out(prompt: bytes, several: bool) -> None:
     """Each of its prompts needs a transfer of its own."""
     assert has_several_prompts(split(b'{"prompt": ' + prompt + b"}")) is several
+
+
+@pytest.mark.parametrize(
+    ("body", "answers"),
+    [
+        ({}, 1),
+        ({"n": None}, 1),
+        ({"n": 1}, 1),
+        ({"n": 12}, 12),
+        *(({"n": odd}, None) for odd in (0, -1, 2.0, "2", True, [2], 10_000)),
+    ],
+)
+def test_answers_are_counted_where_their_number_is_plain(body: dict[str, Any], answers: int | None) -> None:
+    """Of anything else a node may make a number, or refuse it."""
+    assert count_answers(split(msgspec.json.encode(body))) == answers

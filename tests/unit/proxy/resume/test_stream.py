@@ -26,10 +26,10 @@ def stream(endpoint: str = COMPLETIONS, *, resumes: bool = True, **fields: Any) 
     return Stream(parse(endpoint, "r", [], body), resumes=resumes)
 
 
-def event(token: int, reason: str | None = None, *, names: bool = True) -> bytes:
+def event(token: int, reason: str | None = None, *, names: bool = True, index: int = 0) -> bytes:
     """One token's event."""
-    choice = {"index": 0, "text": f" {token}", "logprobs": None, "finish_reason": reason}
-    name = TOKENS_COMMENT + b"0 %d\n" % token if names else b""
+    choice = {"index": index, "text": f" {token}", "logprobs": None, "finish_reason": reason}
+    name = TOKENS_COMMENT + b"%d %d\n" % (index, token) if names else b""
     return name + b"data: " + json.dumps(HEAD | {"choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -116,6 +116,42 @@ def test_a_token_that_ends_the_answer(reason: str) -> None:
     answer = stream()
     answer.begin_prefill()
     assert answer.take_prefill(event(1, reason) + DONE) == event(1, reason, names=False) + DONE
+    assert answer.part is not None
+    assert answer.part.is_whole
+
+
+def test_the_part_of_a_prefill_node_ends_with_the_last_choice() -> None:
+    """One choice has ended by itself; another leg starts with all three tokens."""
+    answer = stream(n=3)
+    answer.begin_prefill()
+    begun = [event(1), event(0, "abort", names=False), event(2, "stop", index=1), event(3, index=2)]
+    rest = [event(0, "abort", names=False, index=2), event(9, names=False, index=2), DONE]
+
+    assert answer.part is not None
+    got, ended = [], []
+    for events in (begun, rest):
+        got.append(answer.take_prefill(b"".join(events)))
+        ended.append(answer.part.ended)
+
+    assert got[0] == b"".join(
+        [event(1, names=False), event(2, "stop", names=False, index=1), event(3, names=False, index=2)]
+    )
+    assert got[1] == b""
+    assert ended == [False, True]
+    assert not answer.part.is_whole
+    answer.restart(FailureKind.DISCONNECT)
+    assert answer.asked.start == ((1,), (2,), (3,))
+
+
+def test_choices_that_all_end_with_their_first_token() -> None:
+    """The client has all of the answer."""
+    answer = stream(n=2)
+    answer.begin_prefill()
+    events = [(1, 0), (2, 1)]
+
+    got = answer.take_prefill(b"".join(event(token, "stop", index=index) for token, index in events) + DONE)
+
+    assert got == b"".join(event(token, "stop", names=False, index=index) for token, index in events) + DONE
     assert answer.part is not None
     assert answer.part.is_whole
 
