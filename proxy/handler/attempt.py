@@ -85,7 +85,7 @@ class AttemptRunner:
 
     async def decode(self, call: LegRequest, kept: KeptTokens | None = None) -> DecodeOutcome:
         """Run a decode leg until it could be relayed; `kept` gets the tokens of an answer that is not streamed."""
-        sent = call.send(self.upstream)
+        sent = self.upstream.send(*call.request)
         try:
             outcome = await open_decode(sent, kept)
         except BaseException:
@@ -201,9 +201,21 @@ class Attempt:
         """Run the legs until an outcome counts."""
         self._end = self._plan.decode.begin(self._request.prompt_bytes)
         self._began_s = perf_counter()
+        plan, shared, request = self._plan, self._shared, self._request
         try:
-            plan = self._plan
-            self._outcome = await (self._alone(plan) if isinstance(plan, LocalPlan) else self._pair(plan))
+            if isinstance(plan, LocalPlan):
+                self._outcome = await self._alone(plan)
+                return self._outcome
+            relay = self._relay if self._relay.begin(plan) else None
+            choices = relay.stream.choices if relay is not None else 1
+            prefill = shared.prefill_call(plan, request, relays=relay is not None, choices=choices)
+            self._sent = shared.upstream.send(*prefill.request)  # everything else waits for it
+            self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay))
+            # Counted at once: the next choice sees it.
+            self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
+            decode = shared.decode_call(plan, request, choices=choices)
+            self._legs = [decode.leg, prefill.leg]
+            self._outcome = await self._race(plan, decode, self._prefill)
         except BaseException:
             self._shut(answered=False)
             raise
@@ -226,21 +238,13 @@ class Attempt:
             self._legs = [call.leg]
             return await self._decode(call)
 
-    async def _pair(self, plan: DisaggregatedPlan) -> Outcome:
-        shared, request = self._shared, self._request
-        relay = self._relay if self._relay.begin(plan) else None
-        choices = relay.stream.choices if relay is not None else 1
-        prefill = shared.prefill_call(plan, request, relays=relay is not None, choices=choices)
-        self._sent = prefill.send(shared.upstream)  # everything else waits for it
-        self._prefill = asyncio.create_task(shared.prefill(prefill, self._sent, relay))
-        # Counted at once: the next choice sees it.
-        self._prefill.add_done_callback(plan.prefill.begin(request.prompt_bytes))
-        decode = shared.decode_call(plan, request, choices=choices)
-        self._legs = [decode.leg, prefill.leg]
-        outcome = await first_to_count(self._decode(decode), self._prefill)
+    async def _race(
+        self, plan: DisaggregatedPlan, decode: LegRequest, prefill: asyncio.Task[PrefillOutcome]
+    ) -> Outcome:
+        outcome = await first_to_count(self._decode(decode), prefill)
         self._taken = isinstance(outcome, Opened) and not outcome.recomputed
         if self._taken and isinstance(outcome, Opened) and outcome.answer.is_stream:
-            plan.decode.times.handover.observe(self._since_prefill_s(self._prefill))
+            plan.decode.times.handover.observe(self._since_prefill_s(prefill))
         return outcome
 
     async def _decode(self, call: LegRequest) -> DecodeOutcome:
@@ -314,7 +318,7 @@ def _call(
     own = line("x-request-id", request.request_id + id_suffix)
     names = line(TOKEN_IDS_HEADER, request.names_tokens) if request.names_tokens else b""
     headers = b"".join((request.forwarded, own, names, more_headers, leg.line))
-    return LegRequest(node=node, endpoint=request.endpoint, headers=headers, body=body, leg=leg)
+    return LegRequest(node=node, request=(node.url, request.endpoint, headers, body), leg=leg)
 
 
 def _close(outcome: Outcome) -> None:

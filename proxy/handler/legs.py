@@ -17,7 +17,7 @@ from baton.contracts.http import TOKENS_TYPE
 from baton.proxy.errors import FailureKind, NodeAnsweredError, UpstreamError
 from baton.proxy.http.headers import find
 from baton.proxy.http.response import UpstreamResponse
-from baton.proxy.http.upstream import PendingRequest, Upstream
+from baton.proxy.http.upstream import PendingRequest
 from baton.proxy.nodes.node import Node
 from baton.proxy.planning.outcome import (
     DecodeFailed,
@@ -46,14 +46,8 @@ class LegRequest:
     """One request to one node."""
 
     node: Node
-    endpoint: str
-    headers: bytes  # as lines
-    body: bytes
+    request: tuple[str, str, bytes, bytes]  # the arguments of `Upstream.send`
     leg: Leg
-
-    def send(self, upstream: Upstream) -> PendingRequest:
-        """Send it."""
-        return upstream.send(self.node.url, self.endpoint, self.headers, self.body)
 
 
 async def open_decode(sent: PendingRequest, kept: KeptTokens | None = None) -> DecodeOutcome:

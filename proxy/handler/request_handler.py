@@ -1,13 +1,21 @@
 """The main path: one request, from the client's bytes to the last byte of its answer.
 
-Read the body once; wait for a place (`admission/`); choose nodes; send both legs at once; relay the decode node's
-bytes. Until the first byte went out any failure leads to another plan (`failover.py`); after it the stream is resumed
-where that is exact (`resumption.py`).
+From the request to the first byte that a prefill node gets there are six calls, in four files:
+
+1. `RequestHandler.__call__` makes one answer of whatever happens.
+2. `RequestHandler.answer` reads the body once, and waits for a place (`admission/`).
+3. `RequestHandler.serve` relays the answer's bytes, and has a stream that breaks go on on another node (`resumption.py`).
+4. `RequestAttempts.answer` (`failover.py`) chooses nodes (`planning/`), and others for as long as the client has nothing.
+5. `Attempt.__aenter__` (`attempt.py`) makes the two legs' bodies, and sends the prefill node's first.
+6. `Upstream.send` (`http/upstream.py`) writes to a connection.
+
 Every wait is bounded by the request's deadline.
 """
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import perf_counter
 
 from starlette.types import Receive, Scope, Send
@@ -18,22 +26,28 @@ from baton.proxy.errors import (
     BodyTooLargeError,
     ClientGoneError,
     DeadlineError,
+    FailureKind,
     NoDescriptorsError,
     ProxyError,
     RetryLaterError,
+    StreamBrokenError,
     UnavailableError,
 )
 from baton.proxy.handler.failover import Failover
-from baton.proxy.handler.resumption import answer
+from baton.proxy.handler.resumption import break_off, prepare_next_leg
 from baton.proxy.http.headers import request_id_of
 from baton.proxy.http_server.cancel_on_disconnect import CancelOnDisconnect
 from baton.proxy.http_server.client_protocol import writer_of
 from baton.proxy.http_server.stall_watchdog import STALLED
+from baton.proxy.planning.outcome import PrefillDone
 from baton.proxy.request.caller import check_model
 from baton.proxy.request.error_format import shape_of
 from baton.proxy.request.parse import ClientRequest, discard_body, is_reset_unless_read, parse, read_body
 from baton.proxy.response.client_response import ClientResponse
+from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.response.request_record import RequestRecord
+from baton.proxy.response.stream_relay import relay
+from baton.proxy.resume.rules import CannotFollowError, NotResumableReason
 from baton.proxy.resume.stream import Stream
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
@@ -63,7 +77,7 @@ class RequestHandler:
         with self._telemetry.recording(route, scope, record):
             try:
                 with claim:
-                    await self._answer(scope, receive, client)
+                    await self.answer(scope, receive, client)
             except ClientGoneError:
                 self._gone(scope, record)
             except NoDescriptorsError as exc:
@@ -86,34 +100,62 @@ class RequestHandler:
                 await client.fail(UnavailableError("the proxy is stopping"))
                 raise
 
-    async def _answer(self, scope: Scope, receive: Receive, client: ClientResponse) -> None:
-        timeout_s = self._admission.timeout_s(scope["headers"])
-        try:
-            async with asyncio.timeout(timeout_s) as deadline:
-                await self.answer_until(deadline, scope, receive, client)
-        except TimeoutError as exc:
-            raise DeadlineError(f"the request did not end within {timeout_s:g} s") from exc
-
     def label(self, scope: Scope) -> str:
         """Return the endpoint, for metrics."""
         return str(scope["path"])
 
-    async def answer_until(
-        self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: ClientResponse
-    ) -> None:
+    async def answer(self, scope: Scope, receive: Receive, client: ClientResponse) -> None:
         """Answer one request before its deadline."""
-        body = await read_body(scope, receive, self._max_body_bytes)
-        request = parse(scope["path"], client.record.request_id, scope["headers"], body, client.record.trace)
-        check_model(scope, request.model)
-        asked_s = perf_counter()
-        async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
-            client.record.let_in(asked_s)
-            await self.serve(request, deadline, client)
+        async with self.deadline(scope) as deadline:
+            body = await read_body(scope, receive, self._max_body_bytes)
+            request = parse(scope["path"], client.record.request_id, scope["headers"], body, client.record.trace)
+            check_model(scope, request.model)
+            asked_s = perf_counter()
+            async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
+                client.record.let_in(asked_s)
+                await self.serve(request, deadline, client)
 
     async def serve(self, request: ClientRequest, deadline: asyncio.Timeout, client: ClientResponse) -> None:
-        """Serve a request that was let in."""
+        """Serve a request that was let in.
+
+        Raises:
+            ProxyError: it ends with this error, before its head or in the middle of a stream.
+        """
         stream = Stream(request, resumes=self._resumes, relays=self._relays)
-        await answer(stream, self._failover.request_attempts(deadline), client, self._metrics)
+        attempts, first = self._failover.request_attempts(deadline), FirstTokenRelay(client, stream)
+        broken: StreamBrokenError | None = None
+        while True:
+            try:
+                async with attempts.answer(first, client.record.record_plan) as opened:
+                    if isinstance(opened, PrefillDone):
+                        return client.end()
+                    async with attempts.watching(stream, client.record):
+                        return await relay(opened, client, stream)
+            except StreamBrokenError as exc:
+                if stream.record is not None and stream.ended:  # what broke off was only the end of its connection
+                    return client.end()
+                broken = exc
+                attempts.broke(exc.how)
+            except CannotFollowError as exc:
+                broken = broken or StreamBrokenError(FailureKind.REFUSED, "the decode node sampled another first token")
+                if stream.asked.start or not stream.can_start:
+                    raise break_off(broken, exc.reason, self._metrics) from exc
+                # The prefill node's token has not come to the decode node, which has computed the prompt itself: it has done nothing wrong.
+            except ProxyError as exc:
+                if broken is None:
+                    raise
+                raise break_off(broken, NotResumableReason.NO_NODE, self._metrics) from exc
+            await prepare_next_leg(stream, attempts, client, self._metrics, broken)
+
+    @asynccontextmanager
+    async def deadline(self, scope: Scope) -> AsyncIterator[asyncio.Timeout]:
+        """Bound a block by the request's deadline."""
+        timeout_s = self._admission.timeout_s(scope["headers"])
+        try:
+            async with asyncio.timeout(timeout_s) as deadline:
+                yield deadline
+        except TimeoutError as exc:
+            raise DeadlineError(f"the request did not end within {timeout_s:g} s") from exc
 
     def _gone(self, scope: Scope, record: RequestRecord) -> None:
         record.left = True

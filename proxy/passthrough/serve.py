@@ -50,22 +50,21 @@ class PassThrough(RequestHandler):
         route = route_of(scope["method"], scope["path"])
         return route.template if route else ""
 
-    async def answer_until(
-        self, deadline: asyncio.Timeout, scope: Scope, receive: Receive, client: ClientResponse
-    ) -> None:
+    async def answer(self, scope: Scope, receive: Receive, client: ClientResponse) -> None:
         route = route_of(scope["method"], scope["path"])
         assert route is not None  # `FrontDoor` has looked
-        body = await read_body(scope, receive, self._max_body_bytes)
-        request = _understood(scope, client, body)
-        if not route.response_id:  # such a request names no model, and computes nothing
-            check_model(scope, request.model)
-        asked_s = perf_counter()
-        async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
-            client.record.let_in(asked_s)
-            passed = _passed(scope, request, body)
-            nodes = await self._nodes(route, request, passed)
-            client.record.path, client.record.reason = LOCAL, REASON
-            await self._try_each(nodes, passed, request, client, deadline)
+        async with self.deadline(scope) as deadline:
+            body = await read_body(scope, receive, self._max_body_bytes)
+            request = _understood(scope, client, body)
+            if not route.response_id:  # such a request names no model, and computes nothing
+                check_model(scope, request.model)
+            asked_s = perf_counter()
+            async with CancelOnDisconnect(writer_of(scope)), self._admission.inside(request, scope, deadline):
+                client.record.let_in(asked_s)
+                passed = _passed(scope, request, body)
+                nodes = await self._nodes(route, request, passed)
+                client.record.path, client.record.reason = LOCAL, REASON
+                await self._try_each(nodes, passed, request, client, deadline)
 
     async def _nodes(self, route: Route, request: ClientRequest, passed: Passed) -> Sequence[Node]:
         if route.response_id:

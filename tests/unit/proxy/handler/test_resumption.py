@@ -7,9 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from baton.contracts.configuration.schema import BatonConfig
 from baton.proxy.errors import FailureKind, StreamBrokenError
-from baton.proxy.handler import resumption
-from baton.proxy.handler.resumption import answer
+from baton.proxy.handler import request_handler
+from baton.proxy.handler.request_handler import RequestHandler
 
 
 async def test_a_stream_whose_last_event_has_passed_has_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,10 +25,13 @@ async def test_a_stream_whose_last_event_has_passed_has_not_broken(monkeypatch: 
     async def relay(*_: Any) -> None:
         raise StreamBrokenError(FailureKind.DRAINED, "it is drained")
 
-    monkeypatch.setattr(resumption, "relay", relay)
-    stream = SimpleNamespace(record=object(), ended=True)
-    attempts = SimpleNamespace(answer=opened, watching=opened)
+    monkeypatch.setattr(request_handler, "relay", relay)
+    monkeypatch.setattr(request_handler, "Stream", lambda *_, **__: SimpleNamespace(record=object(), ended=True))
+    attempts = SimpleNamespace(request_attempts=lambda _: SimpleNamespace(answer=opened, watching=opened))
+    handler = RequestHandler(
+        BatonConfig(), cast("Any", None), cast("Any", attempts), cast("Any", SimpleNamespace(metrics=None))
+    )
 
-    await answer(cast("Any", stream), cast("Any", attempts), cast("Any", client), cast("Any", None))
+    await handler.serve(cast("Any", None), cast("Any", None), cast("Any", client))
 
     assert ended == [True]
