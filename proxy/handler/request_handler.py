@@ -138,9 +138,9 @@ class RequestHandler:
                 attempts.broke(exc.how)
             except CannotFollowError as exc:
                 broken = broken or StreamBrokenError(FailureKind.REFUSED, "the decode node sampled another first token")
-                if stream.asked.start or not stream.can_start:
+                if not stream.can_be_mended:
                     raise break_off(broken, exc.reason, self._metrics) from exc
-                # The prefill node's token has not come to the decode node, which has computed the prompt itself: it has done nothing wrong.
+                # A prefill node's token has not come to the decode node, which has sampled itself: it has done nothing wrong.
             except ProxyError as exc:
                 if broken is None:
                     raise

@@ -35,7 +35,8 @@ class PrefillPart:
     @property
     def broken(self) -> StreamBrokenError | None:
         """What the node said of its failure."""
-        return self._record.broken
+        broken = self._record.broken
+        return broken if isinstance(broken, StreamBrokenError) else None
 
     def take(self, data: bytes) -> bytes:
         """Return what the client gets of some bytes."""
@@ -55,7 +56,11 @@ class PrefillPart:
         is_failure = dialect.is_failure(bare)
         if dialect.ends_prefill_part(bare) and not is_failure:
             self._cut_short = True
+            self._record.take_event(event.removesuffix(bare) + b"\n")  # ids, of other choices too
             self._close_choice()
+            return b""
+        if self._cut_short and dialect.is_last(bare):  # a choice of which the node has said nothing has ended
+            self.ended = True
             return b""
         passed = self._record.take_event(event)
         if _FINISHED in bare:

@@ -7,7 +7,7 @@ Most events differ from the one before in a piece of text alone. They are not pa
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 from zlib import crc32
 
@@ -37,39 +37,30 @@ class Dialect(Protocol):
 
     def is_last(self, event: bytes) -> bool:
         """Whether a stream ends with this event."""
-        ...
 
     def is_failure(self, event: bytes) -> bool:
         """Whether it says that something has failed."""
-        ...
 
     def failure_in(self, event: bytes) -> StreamBrokenError | None:
         """Return the node's failure; None if the client is at fault."""
-        ...
 
     def ends_prefill_part(self, event: bytes) -> bool:
         """Whether a prefill node's part of the stream ends before this event."""
-        ...
 
     def begin_leg(self, is_further: bool, /) -> None:
         """A node's stream begins; `is_further`: the client has part of the answer."""
-        ...
 
     def renamed(self) -> Mapping[str, str]:
         """Return ids that the leg has drawn, and those that the client has in their place, where events may pass as they come."""
-        ...
 
     def names_in(self, body: dict[str, Any]) -> dict[str, object]:
         """Return what each node's stream calls itself."""
-        ...
 
     def opening_of(self, key: Key, /) -> bytes:
         """Return what stands before a piece of this text in an event."""
-        ...
 
     def take_new(self, body: dict[str, Any], known: Known) -> bool:
         """Take away what the client has; return whether anything is left."""
-        ...
 
 
 class AnswerRecord:
@@ -85,7 +76,8 @@ class AnswerRecord:
         """
         self.dialect = dialect
         self.done = False  # the stream's last event has passed
-        self.broken: StreamBrokenError | None = None  # the node said that it failed
+        # The node has said that it failed, or what follows differs from what the client has.
+        self.broken: StreamBrokenError | CannotFollowError | None = None
         self.rewrites = rewrites
         self._has_logprobs = has_logprobs
         self._known = Known()
@@ -180,7 +172,20 @@ class AnswerRecord:
                     event = data[begin:]
                     return self._renamed(event) if self._replaced else event
         events = self._splitter.whole(data)
-        return self.take_event(events[0]) if len(events) == 1 else b"".join(map(self.take_event, events))
+        return self.take_event(events[0]) if len(events) == 1 else self.take_each(self.take_event, events)
+
+    def take_each(self, take_event: Callable[[bytes], bytes], events: Iterable[bytes]) -> bytes:
+        """Take some events. Of one that differs what stands before it is returned, and `broken` says that it differs."""
+        passed: list[bytes] = []
+        for event in events:
+            try:
+                passed.append(take_event(event))
+            except CannotFollowError as exc:
+                if not any(passed):
+                    raise
+                self.broken, self._head = exc, _NO_EVENT
+                break
+        return b"".join(passed)
 
     def take_event(self, event: bytes) -> bytes:
         """Take one event. This runs once a token."""

@@ -10,6 +10,7 @@ from baton.contracts.kv_transfer import Start
 from baton.proxy.errors import StreamBrokenError
 from baton.proxy.resume.events import COMMENT, Splitter
 from baton.proxy.resume.record import AnswerRecord, without_ids
+from baton.proxy.resume.rules import CannotFollowError
 
 MOST_EVENTS: Final = 12  # of a leg
 
@@ -33,8 +34,8 @@ class ShortRecord:
         return self._record.done if self._is_read else self._done
 
     @property
-    def broken(self) -> StreamBrokenError | None:
-        """What the node said of its failure."""
+    def broken(self) -> StreamBrokenError | CannotFollowError | None:
+        """What the node said of its failure, or that what follows differs."""
         return self._record.broken if self._is_read else None
 
     @property
@@ -72,7 +73,7 @@ class ShortRecord:
         """
         if self._is_read:
             return self._record.take(data)
-        return b"".join(map(self.take_event, self._splitter.whole(data)))
+        return self._record.take_each(self.take_event, self._splitter.whole(data))
 
     def take_event(self, event: bytes) -> bytes:
         """Take one event."""

@@ -23,6 +23,7 @@ from baton.proxy.resume.response_events import ResponseEvents
 from baton.proxy.resume.rules import CannotFollowError, NotResumableReason, why_not_kept, why_not_resumed
 from baton.proxy.resume.short_record import ShortRecord
 
+MOST_CHOICES: Final = 32  # whose first tokens are relayed: each has a transfer
 _DATA: Final = b"data: "
 
 
@@ -49,6 +50,9 @@ class Stream:
         """
         self.why_not_resumed = why_not_resumed(request, resumes=resumes)
         self.why_not_relayed = why_not_relayed(request) if relays else "off"
+        self.choices = count_choices(request) or 1
+        if self.choices > 1 and self.why_not_resumed is not None:  # one may have to be mended when others have gone on
+            self.why_not_relayed = self.why_not_relayed or "several"
         self.part: PrefillPart | None = None  # what a prefill node has streamed
         self.went_on = False  # the client has more than that
         names_tokens = self.why_not_resumed is None or not self.why_not_relayed
@@ -59,7 +63,6 @@ class Stream:
         if why_not_kept(request, resumes=resumes) is None:
             self.kept = KeptTokens()
             self.asked = replace(request, names_tokens=AHEAD)
-        self.choices = count_choices(request) or 1
         self._gap: GapRecord | None = None
         self._request = request
 
@@ -69,8 +72,8 @@ class Stream:
         return self.record is None or self.record.done
 
     @property
-    def broken(self) -> StreamBrokenError | None:
-        """What the node said of its failure, after everything before it has passed."""
+    def broken(self) -> StreamBrokenError | CannotFollowError | None:
+        """What the node said of its failure, or that what follows differs, after everything before it has passed."""
         return self.record.broken if self.record is not None else None
 
     @property
@@ -84,6 +87,13 @@ class Stream:
             return bool(self.record.start())
         except CannotFollowError:
             return False
+
+    @property
+    def can_be_mended(self) -> bool:
+        """Whether a decode node that differs may have done so for want of the prefill node's tokens, with which another leg can start."""
+        if self.asked.start or self.part is None or not self.part.has_passed:
+            return False
+        return self.can_start or self.why_not_resumed is None
 
     @property
     def can_go_on(self) -> bool:
@@ -154,7 +164,8 @@ def why_not_relayed(request: ClientRequest) -> str:
     fields = request.fields
     if not is_on(fields, "stream"):
         return "whole"
-    if count_choices(request) is None:
+    choices = count_choices(request)
+    if choices is None or choices > MOST_CHOICES:
         return "several"
     if is_set(fields, "echo") and not is_false(fields, "echo"):
         return "echo"

@@ -1,8 +1,9 @@
 """The first token comes from the prefill node: the client has it before the decode node answers, and sees one stream."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ import pytest
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.support.cluster import CHAT, COMPLETION, Cluster, cluster, until_true
-from tests.support.fake_answers import FIRST_ID, MODEL, events
+from tests.support.fake_answers import FIRST_ID, MODEL, Asked, events, stream
 from tests.support.fake_typed import typed_stream
 from tests.support.fake_vllm import FakeVllm
 
@@ -190,6 +191,41 @@ async def test_a_prefill_node_that_dies_after_its_token(kind: str, more: dict[st
     assert read == whole(kind)
     assert leg(running.decode[0]).start == ((FIRST_ID,),)
     assert leg(running.decode[0]).peer == ""
+
+
+@KIND
+@pytest.mark.parametrize("together", [True, False])
+async def test_one_of_several_answers_for_which_another_token_was_sampled(
+    kind: str, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its token has not come to the decode node, and the other answer is one token ahead: a leg starts with all three."""
+    token = Asked.token
+
+    def drifted(asked: Asked, choice: int, at: int) -> int:
+        return token(asked if choice else replace(asked, drift=0), choice, at)
+
+    def ahead(asked: Asked) -> Iterator[bytes]:
+        parts = list(stream(asked))
+        if asked.drift and not asked.start:
+            second = 1 + (asked.n if asked.chat else 0)
+            parts[second : second + 2] = reversed(parts[second : second + 2])
+            if together:
+                parts[: second + 2] = [b"".join(parts[: second + 2])]
+        return iter(parts)
+
+    monkeypatch.setattr(Asked, "token", drifted)
+    monkeypatch.setattr("tests.support.fake_vllm.stream", ahead)
+    async with relaying(decode=2) as running:
+        for node in running.decode:
+            node.drift, node.token_delay_s = 100, 0.02
+        async with first_event(running, kind, **RANDOM, n=2) as (_, rest, begun):
+            read = begun
+            while read.count("wörd".encode()) < 2:
+                read += await anext(rest)
+            go_on(running)
+            read += await read_all(rest)
+
+    assert sorted(read.split(b"\n\n")) == sorted(whole(kind, n=2).split(b"\n\n"))
 
 
 @KIND

@@ -11,7 +11,7 @@ import pytest
 import baton.proxy.resume.record
 from baton.contracts.http import TOKENS_COMMENT
 from baton.contracts.kv_transfer import MAX_START_CHOICES, MAX_START_TOKENS
-from baton.proxy.errors import FailureKind
+from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.resume.chat_events import ChatEvents
 from baton.proxy.resume.message_events import MessageEvents
 from baton.proxy.resume.record import AnswerRecord
@@ -299,7 +299,7 @@ def test_a_further_node_that_refuses() -> None:
     record = begun()
     record.take(event({"error": {"message": "no", "code": 400}}))
 
-    assert record.broken is not None
+    assert isinstance(record.broken, StreamBrokenError)
     assert record.broken.how is FailureKind.REFUSED
 
 

@@ -143,6 +143,70 @@ def test_the_part_of_a_prefill_node_ends_with_the_last_choice() -> None:
     assert answer.asked.start == ((1,), (2,), (3,))
 
 
+def two_relayed() -> Stream:
+    """An answer with two choices, whose first tokens 1 and 2 the client has."""
+    answer = stream(n=2)
+    answer.begin_prefill()
+    ends = [event(0, "abort", names=False, index=index) for index in range(2)]
+    assert answer.take_prefill(b"".join([event(1), event(2, index=1), *ends, DONE]))
+    answer.begin_decode(gap())
+    return answer
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_choice_that_differs_when_another_one_has_gone_on(*, together: bool) -> None:
+    """The client gets what stands before it; another leg starts with all that it has."""
+    answer = two_relayed()
+    read = [event(1) + event(5) + event(9, index=1)] if together else [event(1) + event(5), event(9, index=1)]
+
+    got = answer.take(read[0])
+    if together:
+        assert isinstance(answer.broken, CannotFollowError)
+    else:
+        with pytest.raises(CannotFollowError):
+            answer.take(read[1])
+
+    assert got == event(5, names=False)
+    assert answer.can_be_mended
+    answer.go_on()
+    assert answer.asked.start == ((1, 5), (2,))
+    answer.begin_decode(gap())
+    assert answer.take(event(1) + event(5) + event(2, index=1) + event(6)) == event(6, names=False)
+    assert answer.broken is None
+    assert not answer.can_be_mended, "a leg that has started with them has no such excuse"
+
+
+def test_ids_that_stand_before_another_choices_end_are_kept() -> None:
+    """The prefill node names what has come, whatever it sends next."""
+    answer = stream(n=2)
+    answer.begin_prefill()
+    named = TOKENS_COMMENT + b"1 2\n"
+    answer.take_prefill(event(1) + named + event(0, "abort", names=False) + event(2, index=1, names=False))
+
+    answer.restart(FailureKind.DISCONNECT)
+
+    assert answer.asked.start == ((1,), (2,))
+
+
+def test_a_choice_of_which_the_prefill_node_has_said_nothing() -> None:
+    """Its engine has ended it before it had a token: the stream's end is not the answer's."""
+    answer = stream(n=2)
+    answer.begin_prefill()
+
+    got = answer.take_prefill(event(1) + event(0, "abort", names=False) + DONE)
+
+    assert got == event(1, names=False)
+    assert answer.part is not None
+    assert answer.part.ended
+    assert not answer.part.is_whole
+
+
+@pytest.mark.parametrize(("n", "resumes", "why"), [(32, True, ""), (33, True, "several"), (2, False, "several")])
+def test_several_answers_are_relayed_where_each_could_be_mended(n: int, resumes: bool, why: str) -> None:
+    """And not without a bound: each has a transfer."""
+    assert stream(n=n, resumes=resumes).why_not_relayed == why
+
+
 def test_choices_that_all_end_with_their_first_token() -> None:
     """The client has all of the answer."""
     answer = stream(n=2)
