@@ -1,7 +1,7 @@
-"""Streams whose decode node is silent, or is drained: they are broken off, so that they go on on another node.
+"""Answers whose decode node is silent, or is drained: they are broken off, so that they go on on another node.
 
-Silence alone is no failure: a stream is only taken from a node that answers no probe, where nothing has come of it for some time, and where another node
-can go on with it. What the silent node says later comes over a connection that is closed by then.
+Silence alone is no failure: an answer is only taken from a node that answers no probe, where nothing has come of it for some time, and where another node
+can go on with it. Of an answer that is not streamed tokens come, which are kept. What the silent node says later comes over a connection that is closed by then.
 """
 
 import asyncio
@@ -50,12 +50,12 @@ class StreamWatch:
     async def watching(
         self, node: Node, model: str, history: History, stream: Stream, record: RequestRecord
     ) -> AsyncIterator[None]:
-        """Run a block in which a client waits for more of a stream, if it has some.
+        """Run a block in which a client waits for more of a stream, if it has some, or for a whole answer.
 
         Raises:
-            StreamBrokenError: the stream is to go on on another node.
+            StreamBrokenError: the answer is to go on on another node.
         """
-        if stream.why_not_resumed is not None:
+        if stream.why_not_resumed is not None and stream.kept is None:
             yield
             return
         one = _Open(model, history, stream, record)
@@ -100,7 +100,7 @@ class StreamWatch:
         ]
         if not others:
             return
-        leaving = (one for one in streams if one.may_leave_for(others))
+        leaving = (one for one in streams if one.may_leave_for(others, silent=kind is _STALLED))
         for one in [*islice(leaving, MOST_AT_ONCE)]:
             one.leave(kind)
 
@@ -108,7 +108,7 @@ class StreamWatch:
 class _Open:
     """One stream, on one node."""
 
-    __slots__ = ("_history", "_model", "_record", "_since_s", "_stream", "kind", "patience")
+    __slots__ = ("_history", "_lines", "_model", "_record", "_since_s", "_stream", "kind", "patience")
 
     def __init__(self, model: str, history: History, stream: Stream, record: RequestRecord) -> None:
         self._model = model
@@ -116,16 +116,21 @@ class _Open:
         self._stream = stream
         self._record = record
         self._since_s = perf_counter()
+        self._lines = 0  # of a whole answer's tokens, at the last look
         self.patience: asyncio.Timeout | None = None
         self.kind: FailureKind | None = None
 
     def idle_s(self, now_s: float) -> float:
-        """How long nothing has come of it on this node."""
+        """How long nothing has come of it on this node, as far as looks tell."""
+        if (kept := self._stream.kept) is not None and kept.lines != self._lines:
+            self._lines, self._since_s = kept.lines, now_s
         return now_s - max(self._since_s, self._record.sent_s)
 
-    def may_leave_for(self, others: Sequence[Node]) -> bool:
-        """Whether the client has part of it, and one of these nodes could go on."""
-        if self.kind is not None or not self._record.sent_s or not self._stream.can_go_on:
+    def may_leave_for(self, others: Sequence[Node], *, silent: bool) -> bool:
+        """Whether there is part of it, or silence where a whole answer should be, and one of these nodes could go on."""
+        kept = self._stream.kept
+        has_part = self._record.sent_s and self._stream.can_go_on if kept is None else kept.lines or silent
+        if self.kind is not None or not has_part:
             return False
         return any(other.serves(self._model) and not self._history.has_lost(other) for other in others)
 

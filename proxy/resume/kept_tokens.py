@@ -30,6 +30,7 @@ class KeptTokens:
     """Of one request, over all its legs."""
 
     def __init__(self) -> None:
+        self.lines = 0  # that have named tokens
         self._record: Any = AnswerRecord(ChatEvents())
         self._part = b""
 
@@ -59,6 +60,7 @@ class KeptTokens:
                 raise UpstreamError(
                     FailureKind.PROTOCOL, "it has not started with the tokens that it was given"
                 ) from exc
+            self.lines += 1
         return None
 
     def start(self) -> Start:

@@ -55,7 +55,9 @@ class Valve:
     def _pump(self, far: socket.socket, near: socket.socket) -> None:
         """Pass on what comes from the node, until either end closes."""
         with suppress(OSError):
-            while data := far.recv(CHUNK_BYTES):
-                self.whole.wait()
-                near.sendall(data)
-            near.shutdown(socket.SHUT_RDWR)
+            try:
+                while data := far.recv(CHUNK_BYTES):
+                    self.whole.wait()
+                    near.sendall(data)
+            finally:  # also where a node that was killed has reset the connection
+                near.shutdown(socket.SHUT_RDWR)

@@ -321,6 +321,8 @@ class FakeVllm:
         for at in range(self.names_ahead):
             await _send(send, TOKENS_COMMENT + b"0 %d\n" % (FIRST_ID + at))
             await asyncio.sleep(self.token_delay_s)
+        if self.fault == "stall":
+            await self.may_go_on.wait()
         if self.fault == "cut":
             await asyncio.sleep(0.05)  # what was sent must arrive before the connection ends
             transport.abort()

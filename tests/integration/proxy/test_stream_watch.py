@@ -13,7 +13,7 @@ from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_nothing_left
 from tests.integration.proxy.test_resume import BODIES, KIND, PATHS, RANDOM, same_id, whole
 from tests.support.cluster import Cluster, cluster, until_true
-from tests.support.fake_answers import events
+from tests.support.fake_answers import FIRST_ID, events
 from tests.support.fake_vllm import FakeVllm
 
 
@@ -102,6 +102,31 @@ async def test_streams_leave_a_node_that_is_drained(kind: str) -> None:
     assert same_id(got.content) == same_id(whole(kind))
     assert resumed == 1
     assert {one["breaker"] for one in nodes} == {"closed"}
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_a_whole_answer_leaves_a_node_that_is_silent_or_drained(silent: bool) -> None:
+    """The next node starts with the tokens that the first one has named."""
+    async with stalling() as running:
+        stalled, other = running.decode
+        for node in running.decode:
+            node.names_ahead = 4
+        while True:
+            asked = asyncio.create_task(running.http.post(PATHS["chat"], json=BODIES["chat"], timeout=60))
+            done, _ = await asyncio.wait([asked], timeout=0.4)
+            if not done:
+                break
+        if silent:
+            fall_silent(stalled)
+        else:
+            stalled.info = msgspec.structs.replace(stalled.info, state="draining")
+        got = await asked
+        await assert_nothing_left(running)
+
+    assert got.status_code == 200
+    last = other.seen[-1].params
+    assert last is not None
+    assert last.start == (tuple(range(FIRST_ID, FIRST_ID + 4)),)
 
 
 async def test_a_rolling_restart_loses_no_stream() -> None:

@@ -108,6 +108,31 @@ async def test_streams_that_nobody_could_go_on_with_stay(watched: list[Watched])
     assert failed.broken == [FailureKind.DRAINED]
 
 
+async def test_a_whole_answer_without_tokens_leaves_a_silent_node_and_not_a_draining_one(
+    watched: list[Watched],
+) -> None:
+    """The latter may still receive the prompt; tokens that come are no silence."""
+    silent = Watched(FakeNode(State.SILENT), FakeNode(State.READY), stall_timeout_s=0.5)
+    draining = Watched(FakeNode(State.DRAINING), FakeNode(State.READY))
+    watched += [silent, draining]
+    body = msgspec.json.encode({"model": "m", "messages": []})
+    answers = [Stream(parse(CHAT, "r", [], body), resumes=True) for _ in range(3)]
+    for here, one in zip((silent, silent, draining), answers, strict=True):
+        here.add(one, sent_s=0.0)
+    for at in range(8):
+        assert answers[0].kept is not None
+        answers[0].kept.take(TOKENS_COMMENT + b"0 %d\n" % at)
+        await asyncio.sleep(0.1)
+
+    assert (silent.broken, draining.broken) == ([FailureKind.STALLED], [])
+    await asyncio.sleep(0.8)
+    assert silent.broken == [FailureKind.STALLED] * 2
+    assert answers[2].kept is not None
+    answers[2].kept.take(TOKENS_COMMENT + b"0 1\n")
+    await asyncio.sleep(0.3)
+    assert draining.broken == [FailureKind.DRAINED]
+
+
 async def test_a_stall_is_counted_from_the_legs_beginning(watched: list[Watched]) -> None:
     """However long the client has waited before."""
     here = Watched(FakeNode(State.SILENT), FakeNode(State.READY), stall_timeout_s=0.5)
