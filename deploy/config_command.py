@@ -26,15 +26,14 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse_args(argv)
     if options.command == "reference":
-        print(_page() if options.markdown else reference(), end="" if options.markdown else "\n")
+        if options.markdown:
+            from baton.deploy.config_reference import page
+
+            print(page(), end="")
+        else:
+            print(reference())
         return 0
     return _check(choose_file(options.config), options.secret_file)
-
-
-def _page() -> str:
-    from baton.deploy.config_reference import page
-
-    return page()
 
 
 def _check(file: Path | None, secret_file: Path | None) -> int:

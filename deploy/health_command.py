@@ -3,13 +3,12 @@
 import argparse
 import http.client
 import os
-import ssl
 import sys
 from collections.abc import Sequence
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
-from baton.deploy.own_url import LOOPBACK
+from baton.deploy.own_url import ask_own
 
 EXIT_UNHEALTHY = 1  # Docker knows no other
 TIMEOUT_S = 3.0
@@ -45,22 +44,10 @@ def problem_of(part: str, config: BatonConfig, path: str) -> str:
     }
     place = places[part]
     encrypted = part == "proxy" and config.proxy.tls_cert_file is not None
-    connection = _connection(LOOPBACK.get(place.host, place.host), place.port, encrypted=encrypted)
+    if part == "proxy" and config.proxy.tls_client_ca_file is not None:
+        path = ""  # we have no certificate to show
     try:
-        if part == "proxy" and config.proxy.tls_client_ca_file is not None:
-            connection.connect()  # we have no certificate to show
-            return ""
-        connection.request("GET", path)
-        status = connection.getresponse().status
+        status, _ = ask_own(place.host, place.port, path, TIMEOUT_S, is_encrypted=encrypted)
     except (OSError, http.client.HTTPException) as exc:
         return f"{part} on port {place.port}: {str(exc) or type(exc).__name__}"
-    finally:
-        connection.close()
     return "" if status == http.client.OK else f"{part} on port {place.port}: {path} answers {status}"
-
-
-def _connection(host: str, port: int, *, encrypted: bool) -> http.client.HTTPConnection:
-    if not encrypted:
-        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    unverified = ssl._create_unverified_context()  # noqa: S323  # our own process, and a name that is not loopback's
-    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=unverified)

@@ -11,22 +11,19 @@ them die with the launcher, even if that is killed.
 import http.client
 import json
 import signal
-import socket
-import ssl
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
-from urllib.parse import urlsplit
 
 from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer, ForkServerError
 from baton.deploy.logs import LogFollower, cause, last_lines
 from baton.deploy.memory import oom_kills
+from baton.deploy.own_url import ask_own
 from baton.deploy.restarts import MAX_RESTARTS, WINDOW_S, RestartBudget
 from baton.deploy.stack import Member, Stack
 
@@ -35,11 +32,6 @@ PROBE_TIMEOUT_S = 1.0
 NODES_STOP_S = 3.0  # of the time to stop, kept for the nodes: before that the proxy finishes its requests
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EXECUTE = "baton.deploy.zygote:execute"
-
-_direct = urllib.request.build_opener(  # the machine's web proxy is not for loopback, nor is the name in a certificate
-    urllib.request.ProxyHandler({}),
-    urllib.request.HTTPSHandler(context=ssl._create_unverified_context()),  # noqa: S323  # our own process
-)
 
 
 class StackFailedError(Exception):
@@ -269,15 +261,12 @@ class Launcher:
 
 
 def is_ready(member: Member) -> bool:
+    at = member.listeners[0]
     try:
-        if not member.ready_path:
-            address = urlsplit(member.url)
-            with socket.create_connection((address.hostname, address.port), timeout=PROBE_TIMEOUT_S):
-                return True
-        with _direct.open(member.url + member.ready_path, timeout=PROBE_TIMEOUT_S) as response:
-            return bool(response.status == 200) and uses_all(response.read())
-    except (OSError, http.client.HTTPException):  # refused, timed out, not HTTP yet, or a status of "not ready"
+        status, body = ask_own(at.host, at.port, member.ready_path, PROBE_TIMEOUT_S, is_encrypted=member.is_encrypted)
+    except (OSError, http.client.HTTPException):  # refused, timed out, or not HTTP yet
         return False
+    return status == http.client.OK and uses_all(body)
 
 
 def uses_all(readiness: bytes) -> bool:

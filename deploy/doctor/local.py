@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Final, Literal
@@ -15,7 +15,7 @@ from baton.contracts.probe import MIB, Place, Push, Receive
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.fit import diagnose_machine
 from baton.deploy.doctor.report import Examination
-from baton.deploy.own_url import own_url
+from baton.deploy.own_url import ask_own
 from baton.kv_connector.engine.mooncake_environment import prepare_environment
 from baton.kv_connector.errors import ConfigError as EngineConfigError
 from baton.node.errors import NodeError, StartRefusedError
@@ -31,7 +31,6 @@ HERE: Final = "this machine"
 LOOPBACK: Final = "127.0.0.1"
 SELF_TEST_S: Final = 30.0
 HEALTH_TIMEOUT_S: Final = 2.0
-_DIRECTLY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
 Wanted = Literal["prefill", "decode", "proxy"]
 
 
@@ -125,8 +124,7 @@ def _port(host: str, port: int, of: str) -> Iterator[Finding]:
 
 def _serves(host: str, port: int) -> bool:
     try:
-        with _DIRECTLY.open(f"{own_url(host, port)}/health", timeout=HEALTH_TIMEOUT_S) as answer:
-            return bool(answer.status == 200)
+        return ask_own(host, port, "/health", HEALTH_TIMEOUT_S)[0] == HTTPStatus.OK
     except (OSError, ValueError, HTTPException):
         return False
 
