@@ -56,7 +56,6 @@ class CpuQuota:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove it; processes that are left go back to the root."""
         for pid in self._members():
             with suppress(OSError):  # it has just ended
                 (self._root / "cgroup.procs").write_text(pid)

@@ -49,7 +49,6 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def add_common(add: Callable[..., argparse.Action]) -> None:
-    """Add the arguments of every benchmark that starts vLLM with the bench model."""
     add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
     add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")

@@ -76,7 +76,6 @@ LOADS: Final = (
 
 
 def round_of(load: Load, answers: Sequence[Answer]) -> Round:
-    """Return the figures of requests that began together."""
     took_s = max(answer.times[-1] for answer in answers) - min(answer.began for answer in answers)
     gaps = [
         (answer.times[-1] - answer.times[0]) / (len(answer.times) - 1) for answer in answers if len(answer.times) > 1
@@ -86,7 +85,6 @@ def round_of(load: Load, answers: Sequence[Answer]) -> Round:
 
 
 def ratios(cell: Cell, way: str, other: str) -> dict[str, Spread]:
-    """Return by how much each figure of a way is that of another, round by round."""
     found = {}
     pairs = list(zip(cell.rounds[way], cell.rounds[other], strict=True))
     for index, name in enumerate(NAMES):
@@ -135,7 +133,6 @@ async def ask(server: Plain, load: Load, draw: Draw) -> Round:
 async def take(
     arguments: argparse.Namespace, network: Network, asked: Mapping[str, Plain], draw: Draw, meter: OtherCpu
 ) -> list[Cell]:
-    """Take every cell; the ways take turns in each round, and each round begins with another."""
     cells = []
     for link in arguments.links:
         network.throttle(link)
@@ -163,7 +160,6 @@ async def start(started: Processes, network: Network, chunk_tokens: int) -> dict
 
 
 async def measure(arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> list[Cell]:
-    """Start the servers, let each pass once, and take the cells."""
     draw = prompts(arguments.seed)
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S, force_close=True) as started:
         asked = await start(started, network, arguments.chunk)

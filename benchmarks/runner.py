@@ -82,7 +82,6 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
 
 
 def table(cells: Sequence[Cell], reference: str) -> str:
-    """Return a Markdown table: medians, and ratios to a server with their intervals."""
     others = [name for name in cells[0].rounds if name != reference]
     heads = ["load", "figure", f"{reference}, median", *(f"{name} ÷ {reference}" for name in others)]
     rows = []
@@ -104,7 +103,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def ask(http: aiohttp.ClientSession, url: str, load: Load, more: Mapping[str, Any], draw: Draw) -> Round:
-    """Put a load on a server; every prompt is new."""
     bodies = [
         request_body(str(WEIGHTS), draw(load.prompt_tokens), load.answer_tokens, **more) for _ in range(load.requests)
     ]
@@ -112,7 +110,6 @@ async def ask(http: aiohttp.ClientSession, url: str, load: Load, more: Mapping[s
 
 
 async def start(started: Processes) -> dict[str, str]:
-    """Start a server for each worker class; return their URLs."""
     urls = {}
     for name, worker in WORKERS.items():
         port = free_port()

@@ -48,7 +48,6 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
 
 
 def command_line() -> argparse.ArgumentParser:
-    """Return the parser; each command's `run(client, options)` asks and prints."""
     parser = argparse.ArgumentParser(prog="baton admin", description="See and change the nodes of a running proxy.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: baton.yaml, if there is one")
     parser.add_argument("--url", help="base URL of the proxy; default: this machine's, as configured")

@@ -52,7 +52,6 @@ def _run(command: str, rest: Sequence[str]) -> int:
 
 
 def usage(wrong: str = "") -> str:
-    """Return the list of commands, after a complaint about a `wrong` one."""
     lines = [f"baton: there is no command {wrong!r}\n"] if wrong else []
     lines.append("usage: baton COMMAND …   (`baton COMMAND --help` tells more)\n")
     lines += [f"  {name:<8} {purpose}" for name, (_, purpose) in COMMANDS.items()]

@@ -45,7 +45,6 @@ class Child:
         self.returncode: int | None = None  # negative: killed by that signal
 
     def poll(self) -> int | None:
-        """Return the exit status, None while the process runs."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -58,7 +57,6 @@ class Child:
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process and everything in its process group (SIGKILL)."""
         self.send_signal(signal.SIGKILL, group=True)
 
     def send_signal(self, number: int, *, group: bool = False) -> None:
@@ -130,11 +128,7 @@ class ForkServer:
             return self._ready
 
     def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until the imports are done.
-
-        Raises:
-            ForkServerError: the zygote ended, or took longer than `timeout` (default: `start_timeout_s`) seconds.
-        """
+        """Wait until the imports are done. Raises `ForkServerError`: the zygote ended, or took too long."""
         self._wait_for(lambda: self._ready, timeout or self._start_timeout_s)
 
     def spawn(

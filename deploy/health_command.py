@@ -36,7 +36,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def problem_of(part: str, config: BatonConfig, path: str) -> str:
-    """Ask one part on this machine; return what is wrong, or nothing."""
     places: dict[str, ProxyConfig | NodeConfig] = {
         "proxy": config.proxy,
         "prefill": config.prefill_node,

@@ -85,13 +85,9 @@ class Launcher:
         self._logs = LogFollower(logs, say, everything=settings.everything)
 
     def run(self, announce: Callable[[], None]) -> None:
-        """Run until Ctrl-C or SIGTERM, then stop everything.
+        """Run until Ctrl-C or SIGTERM, then stop everything; `announce` is called once, when everything is ready.
 
-        Args:
-            announce: called once, when everything is ready.
-
-        Raises:
-            StackFailedError: a process died, or not all were ready in time. Everything is stopped by then.
+        Raises `StackFailedError`: a process died, or not all were ready in time. Everything is stopped by then.
         """
         with _signals(self._stop_asked), self, suppress(StopAskedError):
             self.start()
@@ -132,12 +128,7 @@ class Launcher:
                 self._tick()
 
     def watch(self) -> None:
-        """Start nodes again that end; return only by exception.
-
-        Raises:
-            StackFailedError: the proxy ended, or a node that may not be started again.
-            StopAskedError: Ctrl-C or SIGTERM.
-        """
+        """Start nodes again that end, until Ctrl-C, or an end of the proxy or of a node that may not be started again."""
         while True:
             self._tick()
             self._start_due()
@@ -162,7 +153,6 @@ class Launcher:
                 return
 
     def _tick(self) -> None:
-        """Wait a moment; raise if there is a reason not to go on."""
         if self._stop_asked.wait(TICK_S):
             raise StopAskedError
         for name, child in list(self._children.items()):

@@ -47,7 +47,6 @@ class LogFollower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Print what has been written so far and end."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -75,7 +74,6 @@ class _Followed:
         self._rest = b""
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines that were added since the last call."""
         if self._file is None:
             if not self._path.exists():
                 return []
@@ -89,7 +87,6 @@ class _Followed:
 
 
 def last_lines(path: Path, count: int = 20) -> list[str]:
-    """Return the last lines of a log, empty if there is none."""
     if not path.exists():
         return []
     return path.read_text(errors="replace").splitlines()[-count:]

@@ -13,7 +13,6 @@ _UNLIMITED: Final = 1 << 60  # what a control group of version 1 says where ther
 
 
 def needed_bytes(nodes: int, kv_cache_bytes: int, weights_bytes: int) -> int:
-    """Return what `nodes` nodes with KV caches of this size need together."""
     return SHARED_BYTES + nodes * (NODE_BYTES + kv_cache_bytes + weights_bytes)
 
 
@@ -46,7 +45,6 @@ def weights_bytes(model: str) -> int:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """Yield what is left of each limit of the control groups that this process is in, of either version."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

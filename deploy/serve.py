@@ -82,7 +82,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def keys() -> tuple[str, ...]:
-    """Return the settings that have a flag of the launcher's own, as `"section.field"`."""
     return (*KEYS, *(f"serve.{name}" for name in BatonConfig().serve.__dataclass_fields__))
 
 
@@ -149,7 +148,6 @@ def _refuse_unknown_flags(config: BatonConfig, options: argparse.Namespace) -> N
 
 
 def _memory_problem(config: BatonConfig, options: argparse.Namespace, stack: Stack) -> Iterator[str]:
-    """Yield a sentence if the nodes need more memory than there is."""
     needed, available = 0, available_bytes()
     roles: tuple[tuple[Role, NodeConfig], ...] = (("prefill", config.prefill_node), ("decode", config.decode_node))
     for role, node in roles:
@@ -166,7 +164,6 @@ def _memory_problem(config: BatonConfig, options: argparse.Namespace, stack: Sta
 
 
 def _kv_cache_bytes(model: str, flags: Sequence[str]) -> int:
-    """Return the size of a node's KV cache on a CPU."""
     given = value_of(flags, "--kv-cache-memory-bytes")
     if given and given.isdecimal():
         return int(given)

@@ -56,7 +56,6 @@ class Stack:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The proxy, then the nodes."""
         return (self.proxy, *self.nodes)
 
 
@@ -72,7 +71,6 @@ class Surroundings:
 
 
 def plan(config: BatonConfig, around: Surroundings) -> Stack:
-    """Return the processes that serve `config` on this machine."""
     serve = config.serve
     prefill_cores, decode_cores = split_cores(around.cores, serve.prefill)
     prefill = tuple(_nodes("prefill", config, around, share_cores(prefill_cores, serve.prefill)))
@@ -107,7 +105,6 @@ def share_cores(cores: Sequence[int], nodes: int) -> list[tuple[int, ...]]:
 
 
 def clashes(stack: Stack) -> list[str]:
-    """Name every port that two processes of the stack would both bind."""
     owner: dict[int, str] = {}
     found = []
     for member in stack.members:
@@ -174,7 +171,6 @@ def base_port_of(role: Role, config: BatonConfig) -> int:
 
 
 def _listeners(role: Role, node: NodeConfig, base_port: int, index: int, ranks: int) -> Iterator[Listener]:
-    """Yield the HTTP port, and on prefill nodes the control port of each rank."""
     yield Listener(host=node.host, port=base_port + index, flag=f"--{role}-base-port")
     if role == "prefill":
         first = control_port(NodeConfig(port=base_port, control_port=node.control_port)) + index * ranks

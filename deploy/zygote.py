@@ -62,7 +62,6 @@ class Zygote:
                     return
 
     def _read(self) -> bool:
-        """Handle what has arrived; return False when the other end is closed."""
         try:
             data = self._control.recv(1 << 16)
         except ConnectionError:
@@ -140,7 +139,6 @@ class Zygote:
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """Return the function that `"package.module:function"` names."""
     module, _, function = target.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found
@@ -152,7 +150,6 @@ def execute(argv: list[str]) -> NoReturn:
 
 
 def main(control_fd: int, prepare: str) -> None:
-    """Import what `prepare` imports, then serve requests from the inherited socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controlling process to handle
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leave by way of `finally`
     if prepare:

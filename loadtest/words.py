@@ -21,19 +21,16 @@ def parser(command: str, description: str) -> Parser:
 
 
 def add_server(add: Callable[..., argparse.Action], of: str = "") -> None:
-    """Add the arguments that say which server is asked, for which model, with which key."""
     add("--url", required=True, help=f"base URL{of}, with or without /v1")
     add("--model", help="the first one of /v1/models, unless given")
     add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
 
 
 def count(text: str) -> int:
-    """Read a whole number above 0."""
     return _whole(text, 1)
 
 
 def count_or_none(text: str) -> int:
-    """Read a whole number, 0 included."""
     return _whole(text, 0)
 
 
@@ -59,7 +56,6 @@ def not_negative(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """Read a number from 0 to below 1."""
     value = _number(text)
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not at least 0 and below 1")
@@ -67,7 +63,6 @@ def share(text: str) -> float:
 
 
 def numbers(text: str) -> list[float]:
-    """Read numbers above 0 with commas between them."""
     return [above_0(part) for part in text.split(",")]
 
 

@@ -18,7 +18,6 @@ _SHAPE: Final = KvShape(layers=8, blocks=2 * BLOCKS, block_bytes=32_768)
 
 
 def measure() -> Iterator[Figure]:
-    """Time the digests of all layers of one prompt."""
     memory = torch.randint(-(2**31), 2**31 - 1, (_SHAPE.total_bytes // 4,), dtype=torch.int32)
     digests = RegionDigests([memory], _SHAPE.regions(memory.data_ptr()))
     size = _SHAPE.layers * BLOCKS * _SHAPE.block_bytes

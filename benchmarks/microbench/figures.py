@@ -33,7 +33,6 @@ class Figure:
 
 
 def line(figure: Figure) -> str:
-    """Return the figure as one line of text."""
     shown = f"{figure.name:<52} {number(figure.value):>7} {figure.unit or '×':<7}"
     if (target := figure.target) is not None:
         met = "met" if target.is_met(figure.value) else "MISSED"
@@ -44,13 +43,11 @@ def line(figure: Figure) -> str:
 
 
 def number(value: float) -> str:
-    """Return three significant digits, without an exponent."""
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:.{digits}f}"
 
 
 def to_plain(figure: Figure) -> dict[str, Any]:
-    """Return the figure as it stands in the JSON file."""
     return {**asdict(figure), "met": figure.target.is_met(figure.value) if figure.target else None}
 
 

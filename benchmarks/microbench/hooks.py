@@ -109,7 +109,6 @@ def facade(worker: Any) -> BatonConnector:
 
 
 def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
-    """Time the hooks for each policy, taking turns."""
     sender.WORTH_BYTES = 0  # no layer is too small to be handed over alone
     memory = HostMemory(SHAPE.total_bytes)
     with tempfile.TemporaryDirectory() as folder:

@@ -50,7 +50,6 @@ class Pusher:
         self._engines.close()
 
     def plan(self, size: int) -> CopyPlan:
-        """Return the copies that the connector makes of `size` bytes."""
         prompt = self._prompt(size)
         regions = zip(self._shape.regions(self._memory.address), self._shape.regions(self._target.address), strict=True)
         return plan_layers(list(regions), prompt.source, prompt.destination)
@@ -104,7 +103,6 @@ class Pusher:
 
 
 def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
-    """Time the three ways in turn, for each size of push and of descriptor."""
     memory = HostMemory(CACHE_BYTES)
     with tempfile.TemporaryDirectory() as folder:
         for descriptor_bytes in DESCRIPTOR_BYTES:

@@ -33,7 +33,6 @@ class Usage(NamedTuple):
 
 
 def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
-    """Push over the throttled link and read the threads' clocks."""
     memory = HostMemory(CACHE_BYTES)
     with tempfile.TemporaryDirectory() as folder:
         for descriptor_bytes in DESCRIPTOR_BYTES:
@@ -88,7 +87,6 @@ def _usage(transfer: Callable[[], float]) -> Usage:
 
 
 def _clocks() -> dict[str, float]:
-    """CPU seconds of each Python thread."""
     return {
         thread.name: time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
         for thread in threading.enumerate()

@@ -25,7 +25,6 @@ REQUEST_TIMEOUT_S: Final = 60.0
 
 
 def layer_syncs() -> list[str]:
-    """Return the policies that the configuration knows; `auto` is one of the others."""
     return [name for name in get_args(get_type_hints(TransferConfig)["layer_sync"]) if name != "auto"]
 
 
@@ -50,7 +49,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 async def measure(arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> None:
-    """Take every cell, print each as it comes, and write the JSON file at the end, be it early."""
     done: list[Figures] = []
     up = put_up(
         network,

@@ -90,12 +90,10 @@ class Figures:
 
 
 def handovers(layers: int, tokens: int, chunk_tokens: int) -> int:
-    """Return m."""
     return layers * math.ceil(tokens / chunk_tokens)
 
 
 def ideal_s(plain_s: float, raw_s: float, m: int) -> float:
-    """Return how long a perfect overlap takes."""
     return max(plain_s + raw_s / m, raw_s + plain_s / m)
 
 
@@ -158,7 +156,6 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def table(cells: Sequence[Figures]) -> str:
-    """Return all figures as an aligned table; times in ms."""
     rows = [HEADINGS, *(_row(cell, line) for cell in cells for line in cell.lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
@@ -166,14 +163,12 @@ def table(cells: Sequence[Figures]) -> str:
 
 
 def link_name(mbit_s: int) -> str:
-    """Return a link as people write it."""
     if not mbit_s:
         return "none"
     return f"{mbit_s // 1000}G" if mbit_s % 1000 == 0 else f"{mbit_s}M"
 
 
 def to_plain(cells: Sequence[Figures]) -> list[dict[str, Any]]:
-    """Return figures and samples as JSON-ready containers."""
     return [asdict(cell) | {"cell": cell.measured.cell._asdict()} for cell in cells]
 
 

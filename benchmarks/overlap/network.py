@@ -90,7 +90,6 @@ class Network:
 
 
 def _device_of(space: str) -> str:
-    """Name this process's end of the way into a namespace."""
     return f"bo{os.getpid()}{space[-1]}"
 
 

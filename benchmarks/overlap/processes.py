@@ -40,7 +40,6 @@ class Place:
 
     @property
     def env(self) -> dict[str, str | None]:
-        """What vLLM and Mooncake must be told of it."""
         hosts: dict[str, str | None] = {}
         if self.data_host:
             hosts = {"VLLM_HOST_IP": self.data_host, "MC_TCP_BIND_ADDRESS": self.data_host}
@@ -106,8 +105,6 @@ class Processes:
         return self._children[name].pid
 
     async def wait_for_file(self, name: str, path: Path) -> None:
-        """Wait until a process has made a file. Raises `RigError`: it ended, or took too long."""
-
         async def is_there() -> bool:
             return path.exists()  # noqa: ASYNC240  # one look at a temporary folder
 
@@ -119,11 +116,9 @@ class Processes:
             os.sched_setaffinity(engine, {self._cores[name]})
 
     def engines(self, name: str) -> list[int]:
-        """Return the process ids of a vLLM server's engines."""
         return usage.named(self._children[name].pid, ENGINE)
 
     def stop(self, *names: str) -> None:
-        """Stop processes, all of them unless named; kill those that do not end."""
         stopping = [self._children.pop(name) for name in names or list(self._children)]
         for child in stopping:
             for engine in usage.named(child.pid, ENGINE):
@@ -167,6 +162,5 @@ async def processes(
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])

@@ -37,7 +37,6 @@ class Servers:
         return ("--secret-file", str(self._secret_file))
 
     def next_port(self) -> int:
-        """Return a port that no other server has."""
         self._port += 1
         return self._port
 

@@ -25,23 +25,12 @@ class Answer(NamedTuple):
 
 
 def request_body(model: str, prompt: Sequence[int], max_tokens: int, **more: Any) -> bytes:
-    """Return the request as it is sent: greedy, streamed, a fixed number of tokens."""
     body = {"model": model, "prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
     return json.dumps(body | {"stream": True} | more).encode()
 
 
 async def read_stream(http: aiohttp.ClientSession, url: str, body: bytes, times: list[float] | None = None) -> Answer:
-    """Send a request and read its answer to the end.
-
-    Args:
-        http: the session.
-        url: of the server.
-        body: see `request_body`.
-        times: is appended to as tokens come, for those who do not wait for the end.
-
-    Raises:
-        MeasureError: it was not answered with 200 and at least one token.
-    """
+    """Read an answer to its end; `times` is appended to as tokens come. Raises `MeasureError`: no 200 with a token."""
     headers = {"Content-Type": "application/json"}
     times = [] if times is None else times
     began = time.monotonic()

@@ -169,7 +169,6 @@ def refuse_local(answer: Answer) -> None:
 
 
 async def prefill_seconds(http: aiohttp.ClientSession, url: str) -> float:
-    """Read how long a server has spent on prefills in all."""
     async with http.get(url + "/metrics") as response:
         for line in (await response.text()).splitlines():
             if line.startswith(_PREFILL_SECONDS):

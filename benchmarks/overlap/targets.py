@@ -57,7 +57,6 @@ def vllm_with_nixl(argv: Sequence[str]) -> None:
 
 
 def worker() -> Any:
-    """Return the module of our nodes' worker; importing it imports vLLM."""
     return importlib.import_module("baton.model_runner.cpu")
 
 

@@ -87,7 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def check(
     given: argparse.Namespace, forkserver: ForkServer, folder: Path
 ) -> tuple[list[Comparison], list[Calibration], dict[str, Any]]:
-    """Calibrate and run each shape; each is shown as it comes."""
     limits = {"cores": given.cores, "period_us": given.period_us}
     found: list[Comparison] = []
     calibrations: list[Calibration] = []
@@ -141,7 +140,6 @@ def _calibration(given: argparse.Namespace, running: Running) -> argparse.Namesp
 async def _runs(
     given: argparse.Namespace, running: Running, rate: float, calibrator: Calibrating, quiet: Quiet
 ) -> tuple[list[list[Record]], Noise]:
-    """Load a shape, several times, with a round of the calibration in between."""
     meter, other_cores = OtherCpu(os.getpid()), 0.0
     taken: list[StageResult] = []
     for number in range(given.runs):
@@ -177,13 +175,11 @@ def _words(record: Record) -> str:
 
 
 def load(given: argparse.Namespace, rate: float) -> list[Demand]:
-    """Return what `_run` sends, as the simulation sees it."""
     asked = run_arguments.parse(["--url", "http://simulated", *load_argv(given, rate)], {})
     return demands(asked, build.source(asked))
 
 
 def load_argv(given: argparse.Namespace, rate: float) -> list[str]:
-    """Return the arguments that describe the load to `loadtest run`."""
     requests = max(2, round(rate * given.seconds))
     lengths = ["--input-tokens", str(given.input_tokens), "--max-tokens", str(given.max_tokens)]
     spread = ["--length-spread", str(given.length_spread), "--seed", str(given.seed)]

@@ -62,12 +62,10 @@ class Comparison(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether both are within what is allowed."""
         return all(abs(off) <= ALLOWED for off in self.deviation)
 
 
 def compare(shape: Shape, simulated: Outcome, runs: Sequence[Sequence[Record]], noise: Noise) -> Comparison:
-    """Compare the runs of one shape with its simulation."""
     means = tuple(map(Means.of, runs))
     return Comparison(shape, Means.of(simulated.records), means, simulated.prefill_busy, simulated.decode_busy, noise)
 
@@ -79,7 +77,6 @@ def markdown(found: Sequence[Comparison], calibrations: Sequence[Calibration], a
 
 
 def calibrations_table(calibrations: Sequence[Calibration]) -> Table:
-    """Return a column for each calibration, in the order in which they were made."""
     tables = [calibration_table(one) for one in calibrations]
     names = [row[0] for row in tables[0].rows]
     values = zip(*([row[1] for row in table.rows] for table in tables), strict=True)
@@ -88,7 +85,6 @@ def calibrations_table(calibrations: Sequence[Calibration]) -> Table:
 
 
 def comparison_table(found: Sequence[Comparison]) -> Table:
-    """Return a line for each shape and time."""
     rows = []
     for one in found:
         for at, name in enumerate(("TTFT", "TPOT")):

@@ -68,7 +68,6 @@ class Load:
         self._client.close()
 
     async def short(self, requests: int, at_once: int) -> None:
-        """Ask for one token, many times, so many at once."""
         body, left = self._body(SHORT), iter(range(requests))
 
         async def ask() -> None:
@@ -78,7 +77,6 @@ class Load:
         await _all(*(ask() for _ in range(at_once)))
 
     async def one_at_a_time(self, requests: int) -> list[float]:
-        """Ask for one token; return the times to it."""
         body, times_s = self._body(SHORT), []
         for _ in range(requests):
             began_s = time.perf_counter()
@@ -86,7 +84,6 @@ class Load:
         return times_s
 
     async def together(self, streams: int, tokens: int) -> Streamed:
-        """Start streams in one moment and read them to their ends."""
         body = self._body(tokens)
         began_s = time.perf_counter()
         taken = await _all(*(self._ask(body, tokens) for _ in range(streams)))
@@ -116,7 +113,6 @@ class Load:
 
 
 async def read_counts(url: str) -> Counts:
-    """Ask a mock what it has done."""
     return msgspec.json.decode(await fetch(parse_address(url), COUNTS_PATH, {}, TIMEOUT_S), type=Counts)
 
 

@@ -67,11 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def run(given: argparse.Namespace, folder: Path) -> Found:
-    """Open the streams, and read them to their ends.
-
-    Raises:
-        RunError: the proxy does not start, an answer is not whole, or the streams were not all open together.
-    """
+    """Open and read the streams. Raises `RunError`: no proxy, an answer is not whole, or they were not all open together."""
     cores = Cores()
     os.sched_setaffinity(0, {cores.load})
     plan = Plan(itl_ms=given.itl_s * 1000, streams=1)

@@ -36,7 +36,6 @@ class Cores:
 async def spawn(
     command: Sequence[str], log: Path, environment: Mapping[str, str], *, piped: bool = False
 ) -> asyncio.subprocess.Process:
-    """Start a process; what it says goes to a file, its standard output to us where it is `piped`."""
     with log.open("ab") as file:
         return await asyncio.create_subprocess_exec(
             *command,
@@ -48,7 +47,6 @@ async def spawn(
 
 
 async def first_line(process: asyncio.subprocess.Process) -> str:
-    """Return the first line that a process prints."""
     assert process.stdout is not None
     line = (await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)).decode().strip()
     if not line:

@@ -84,7 +84,6 @@ class Stage:
 
     @asynccontextmanager
     async def mocks(self, dialect: Dialect) -> AsyncIterator[Pair]:
-        """Start a prefill and a decode mock that speak a dialect."""
         flags = ["--secret-file", str(self._secret_file)] if dialect == "baton" else []
         itl = str(self._plan.itl_ms)
         flags += ["--itl-ms", itl, "--tick-ms", itl, "--chunk-bytes", str(self._plan.chunk_bytes)]
@@ -153,6 +152,5 @@ async def expect(mocks: Pair, before: tuple[Counts, Counts], requests: int, name
 
 
 def _growth(old: Counts, new: Counts) -> tuple[int, int, int, int]:
-    """Return how many more requests came, were hand-overs, were completed, and went wrong."""
     wrong = sum(getattr(new, name) - getattr(old, name) for name in ("alone", "refused", "faulted", "cancelled"))
     return (new.requests - old.requests, new.handed_over - old.handed_over, new.completed - old.completed, wrong)

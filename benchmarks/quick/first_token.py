@@ -30,7 +30,6 @@ _SERVER: Final = ("--model", str(WEIGHTS), "--host", "127.0.0.1", "--kv-cache-me
 
 
 def measure(forkserver: ForkServer, folder: Path, rounds: int = ROUNDS) -> Iterator[Sample]:
-    """Yield the ratios of both lengths, round by round."""
     yield from asyncio.run(_measure(forkserver, folder, rounds))
 
 

@@ -60,7 +60,6 @@ class ProbeClient:
         return _decode(answer, kind)
 
     async def info(self, url: str) -> NodeInfo:
-        """Return a node's description. Raises `AskError`: there is none."""
         answer = await self._send("GET", url + NODE_PATH, TIMEOUT_S)
         if answer.status_code in (401, 403):
             raise AskError(f"it refuses the token of this cluster secret ({answer.status_code})", Unlike.SECRET)
@@ -78,7 +77,6 @@ class ProbeClient:
             return None
 
     async def engines(self, url: str) -> list[str]:
-        """Return the sessions of a decode node's receiving engines."""
         try:
             engines = (await self.get(url + TRANSFERS_PATH, _Transfers)).worker.engines
         except AskError:

@@ -40,7 +40,6 @@ class Known:
 
     @property
     def usable(self) -> bool:
-        """Whether transfers to or from it can be tried."""
         return self.info is not None and self.info.role == self.role and self.machine is not None
 
 
@@ -50,7 +49,6 @@ def control_addresses(info: NodeInfo) -> list[str]:
 
 
 def kv_bytes(info: NodeInfo) -> int:
-    """Return the size of one rank's KV cache."""
     return sum(region.stride_bytes * region.num_blocks for region in info.regions)
 
 
@@ -83,7 +81,6 @@ def _diagnose_rdma(machine: Machine, where: str, kv_bytes: int | None) -> Iterat
 
 
 def diagnose_node(node: Known) -> Iterator[Finding]:
-    """Yield what is wrong with one node that described itself."""
     if node.info is None:
         return
     if reason := unusable_because(node.role, node.info):
@@ -97,7 +94,6 @@ def diagnose_node(node: Known) -> Iterator[Finding]:
 
 
 def diagnose_versions(nodes: Sequence[Known]) -> Iterator[Finding]:
-    """Yield the components of which the nodes run different versions."""
     for component in COMPARED:
         found: dict[str, list[str]] = {}
         for node in nodes:
@@ -111,7 +107,6 @@ def diagnose_versions(nodes: Sequence[Known]) -> Iterator[Finding]:
 
 
 def diagnose_pair(prefill: Known, decode: Known) -> Iterator[Finding]:
-    """Yield why no KV may, or could, go from one node to the other."""
     if prefill.info is None or decode.info is None:
         return
     where = name_of_pair(prefill, decode)

@@ -35,13 +35,7 @@ Wanted = Literal["prefill", "decode", "proxy"]
 
 
 def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | None) -> Examination:
-    """Look at this machine.
-
-    Args:
-        config_file: `baton.yaml`; None for that of the current folder, if there is one.
-        secret_file: Of the cluster; None for what the configuration says.
-        role: What is to run here, which is then checked as before its start; None: whatever there is.
-    """
+    """Look at this machine; what is to run here (`role`) is checked as before its start, without it whatever there is."""
     findings: list[Finding] = []
     try:
         overrides = {"cluster.secret_file": secret_file} if secret_file else {}
@@ -100,7 +94,6 @@ async def _push_to_itself(place: Place) -> str:
 
 
 def _node(role: Role, config: BatonConfig) -> Iterator[Finding]:
-    """What the node itself would refuse to start for."""
     node, where = node_config(role, config), f"the {role} node here"
     if node.model:  # else it may come with the command line
         yield from _refusal("model", where, lambda: checks.check_model(node.model))

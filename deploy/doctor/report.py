@@ -25,7 +25,6 @@ class Examination:
     tried: list[Tried] = field(default_factory=list)
 
     def count(self, severity: str) -> int:
-        """How many findings there are of a severity."""
         return sum(finding.kind.severity == severity for finding in self.findings)
 
 
@@ -45,7 +44,6 @@ def status(examination: Examination, *, strict: bool) -> int:
 
 
 def text(examination: Examination) -> str:
-    """Return what people read: what was seen, then each finding with its fix below it."""
     lines = [*_seen(examination)]
     for finding in sorted(examination.findings, key=lambda each: each.kind.severity == "warning"):
         lines += _told(finding)
@@ -55,7 +53,6 @@ def text(examination: Examination) -> str:
 
 
 def as_json(examination: Examination) -> str:
-    """Return the same for programs."""
     return json.dumps(
         {
             "wrong": examination.count("wrong"),

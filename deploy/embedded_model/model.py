@@ -24,7 +24,6 @@ class Shape:
 
 
 def new_decoder(shape: Shape, tokenizer: Tokenizer, *, seed: int) -> Qwen2ForCausalLM:
-    """Return a float32 decoder with random weights drawn from `seed`."""
     torch.manual_seed(seed)
     begin, end, padding = (tokenizer.token_to_id(token) for token in (BEGIN, END, tokens.PADDING))
     config = Qwen2Config(

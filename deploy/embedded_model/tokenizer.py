@@ -71,10 +71,8 @@ def write(tokenizer: Tokenizer, directory: Path, context_tokens: int = CONTEXT_T
 
 @cache
 def load(directory: Path = WEIGHTS) -> Tokenizer:
-    """Read a tokenizer written by `write`."""
     return Tokenizer.from_file(str(directory / "tokenizer.json"))
 
 
 def encode_corpus(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return the token ids of every document, in the order of `documents()`."""
     return [encoding.ids for encoding in tokenizer.encode_batch(documents())]

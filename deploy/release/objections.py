@@ -11,19 +11,11 @@ UNRELEASED: Final = "unreleased"
 
 
 def version_of(pyproject: str) -> str:
-    """Return the version: `pyproject.toml` is the one place that has it."""
     return str(tomllib.loads(pyproject)["project"]["version"])
 
 
 def objections(*, version: str, changelog: str, tags: Sequence[str], changed: Sequence[str]) -> list[str]:
-    """Return sentences; nothing if the commit can be built.
-
-    Args:
-        version: of the commit.
-        changelog: its text.
-        tags: that name the commit.
-        changed: files that differ from the commit.
-    """
+    """Return sentences; nothing if the commit can be built. `changed`: files that differ from it."""
     releases = [tag for tag in tags if tag.startswith("v")]
     changes = [f"these are not in the commit: {', '.join(changed)}"] if changed else []
     wrong = [f"the commit is tagged {tag}, and its version is {version}" for tag in releases if tag != f"v{version}"]

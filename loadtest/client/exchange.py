@@ -57,7 +57,6 @@ class Exchange:
     form: Form
 
     def body(self, ask: Ask) -> bytes:
-        """Return the bytes of a request, so that they are ready before its time has come."""
         return self.form.body(ask)
 
     async def send(self, index: int, ask: Ask, body: bytes, timing: Timing) -> Answered:

@@ -30,13 +30,7 @@ class Client:
         self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("latin-1")
 
     async def ask(self, method: str, path: str, body: bytes, sink: Sink) -> None:
-        """Send a request and hand its answer to the sink, within the time limit.
-
-        Raises:
-            TimeoutError: it took too long.
-            OSError: there is no connection to be had.
-            WireError: the answer is incomplete, or none.
-        """
+        """Send a request and hand its answer to the sink. Raises `TimeoutError`, `OSError` (no connection), or `WireError`."""
         line = f"{method} {self._address.prefix}{path} HTTP/1.1\r\n".encode("latin-1")
         more = b"Content-Type: application/json\r\nContent-Length: %d\r\n" % len(body) if method == "POST" else b""
         async with asyncio.timeout(self._timeout_s):

@@ -28,9 +28,7 @@ class Sink(Protocol):
         """Take status and headers, the names in lower case."""
         ...
 
-    def on_body(self, data: bytes, now_s: float) -> None:
-        """Take a piece of the body, and when it came."""
-        ...
+    def on_body(self, data: bytes, now_s: float) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -64,7 +62,6 @@ class Connection(asyncio.Protocol):
             self.idle_since_s = time.perf_counter()
 
     def close(self) -> None:
-        """End the connection at once."""
         self.reusable = False
         if self._transport is not None:
             self._transport.abort()

@@ -38,7 +38,6 @@ class Difference(NamedTuple):
 
 
 def counts_of(rng: random.Random, size: int) -> list[int]:
-    """Pick as many units as there are, each time any of them."""
     counts = [0] * size
     for at in rng.choices(range(size), k=size):
         counts[at] += 1
@@ -97,7 +96,6 @@ class Weighted:
         self._sums = [(unit, total, n) for unit, (total, n) in sums.items()]
 
     def mean(self, counts: Sequence[int]) -> float | None:
-        """Return the mean, each unit's values taken so often."""
         n = self._taken(counts)
         return sum(counts[unit] * total for unit, total, _ in self._sums) / n if n else None
 

@@ -54,7 +54,6 @@ def parser() -> words.Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parser().parse_args(argv)
     a, b = read_result(given.a), read_result(given.b)
     reasons = obstacles(a, b)
@@ -73,7 +72,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def compare(a: Result, b: Result, *, resamples: int, seed: int, confidence: float) -> list[Finding]:
-    """Compare stage by stage, in the order of `METRICS`."""
     slos = a.slos_ms if a.slos_ms == b.slos_ms else {}
     findings = []
     for one, other in zip(a.stages, b.stages, strict=True):
@@ -93,7 +91,6 @@ def _values(requests: Requests, stage: StageResult, metric: Metric) -> int:
 
 
 def judge(difference: Interval, metric: Metric) -> str:
-    """Return the verdict on B."""
     if difference.low <= 0 <= difference.high:
         return SAME
     return BETTER if (difference.high < 0) == metric.lower_is_better else WORSE

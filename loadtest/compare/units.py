@@ -61,7 +61,6 @@ class Requests:
         self.values["TPOT"] = sum(record.tpot_s is not None for _, record in done)
 
     def estimates(self, counts: Sequence[int]) -> dict[str, float | None]:
-        """Return the figures of `METRICS` that belong to requests."""
         found = {"failed": self._failed.mean(counts), "within SLOs": self._good.mean(counts)}
         for metric in METRICS:
             which, _, name = metric.name.partition(" ")
@@ -90,7 +89,6 @@ class Slices:
                 self._tokens[self._slice(at)] += record.output_tokens / arrivals
 
     def estimates(self, counts: Sequence[int]) -> dict[str, float | None]:
-        """Return both throughputs."""
         seconds = sum(counts) * self._seconds
 
         def rate(done: Sequence[float]) -> float | None:

@@ -45,7 +45,6 @@ def parser() -> words.Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parser().parse_args(argv)
     given.api_key = key(given.api_key, os.environ)
     shots, questions = chosen(given)

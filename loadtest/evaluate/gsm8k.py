@@ -40,11 +40,7 @@ class Score(NamedTuple):
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Read a file.
-
-    Raises:
-        UsageError: it cannot be read, or a line (named by its number) is no question with a number for an answer.
-    """
+    """Read a file. Raises `UsageError`: it cannot be read, or a line is no question with a number for an answer."""
     found = []
     for number, line in numbered_lines(path):
         try:
@@ -58,7 +54,6 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def truth(question: Question) -> Decimal | None:
-    """Return the number behind the mark."""
     _, mark, behind = question.answer.rpartition(_MARK)
     return last_number(behind) if mark else None
 

@@ -34,7 +34,6 @@ class Serving:
 
     @property
     def goodput_per_s(self) -> float | None:
-        """Requests within all SLOs per second."""
         return None if self.good is None else self._per_s(self.good)
 
     @property
@@ -43,7 +42,6 @@ class Serving:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens in and out per second."""
         return self._per_s(self.input_tokens + self.output_tokens)
 
     def _per_s(self, count: int) -> float:

@@ -31,7 +31,6 @@ def parse_slos(words: Sequence[str]) -> dict[str, float]:
 
 
 def good_requests(done: Sequence[Record], slos_ms: Mapping[str, float]) -> int:
-    """Count the completed requests that kept all of them."""
     return sum(is_good(record, slos_ms) for record in done)
 
 

@@ -39,7 +39,6 @@ class Stable(NamedTuple):
 
 
 def find_stage(records: Sequence[Record]) -> Stage | None:
-    """Return the stable stage; None if there was no request."""
     if not records:
         return None
     changes = sorted([(r.started_s, 1) for r in records] + [(r.ended_s, -1) for r in records])
@@ -61,7 +60,6 @@ def find_stage(records: Sequence[Record]) -> Stage | None:
 
 
 def stable(records: Sequence[Record]) -> Stable | None:
-    """Compute the table; None if there was no request."""
     stage = find_stage(records)
     if stage is None:
         return None

@@ -50,7 +50,6 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def end(self) -> None:
-        """Take the next request."""
         self._busy, self.answer = False, None
         if not self._keeps:
             self.close()
@@ -62,7 +61,6 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def drop(self) -> None:
-        """Close at once."""
         self._busy, self.answer = False, None
         assert self._transport is not None
         self._transport.abort()

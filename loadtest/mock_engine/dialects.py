@@ -31,7 +31,6 @@ _FINGERPRINT = Fingerprint(
 
 
 def describe(role: Role, port: int) -> NodeInfo:
-    """Describe a node that is ready and holds no KV cache."""
     return NodeInfo(
         role=role,
         state="ready",

@@ -46,7 +46,6 @@ class MockEngine:
         line.end()
 
     def lost(self, answer: object) -> None:
-        """Forget an answer that nobody waits for."""
         self.counts.cancelled += 1
         self._forget(answer)
 
@@ -133,7 +132,6 @@ class MockEngine:
         return fault
 
     def _small(self, request: Request) -> bytes:
-        """Answer what is no generation."""
         match request.method, request.path:
             case b"GET", "/health":
                 return whole(200, b"")

@@ -16,7 +16,6 @@ class Wheel:
 
     @property
     def next_tick(self) -> int | None:
-        """The first tick at which something is due."""
         return min(self._slots, default=None)
 
     def add(self, due: Due, at_s: float) -> None:

@@ -71,7 +71,6 @@ def parser() -> words.Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parser().parse_args(argv)
     given.api_key = key(given.api_key, os.environ)
     if given.link_gbit and not given.prefill_metrics:
@@ -154,7 +153,6 @@ class Calibrating:
             self._rate_per_s = 0.0
 
     async def found(self) -> Calibration:
-        """Fit all rounds. Raises `RunError`: what was measured does not suffice."""
         prefill = [cell for one in self._rounds for cell in one.prefill]
         decode = [records for one in self._rounds for records in one.decode]
         steps = rows.calibrate(prefill, decode, await self._known())

@@ -45,7 +45,6 @@ def parser() -> words.Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parser().parse_args(argv)
     slos_ms = parse_slos(given.goodput)
     for wrong in [*conflicts(given), *_conflicts(given)]:

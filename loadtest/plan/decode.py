@@ -20,7 +20,6 @@ EARLY_SHARE: Final = 0.25  # of the pool; below it, only prompts that P has begu
 
 
 def step_s(speed: Decode, sequences: int, context: float) -> float:
-    """Return how long a step with so many sequences takes, which have `context` tokens together."""
     several_s = speed.several_s if sequences > 1 else 0.0
     return speed.step_s + several_s + speed.sequence_s * sequences + speed.context_token_s * context
 
@@ -48,7 +47,6 @@ class DecodeNode:
 
     @property
     def idle(self) -> bool:
-        """Whether no sequence is in the batch."""
         return not self._stops_after
 
     def arrive(self, job: Job, now_s: float) -> float | None:
@@ -77,11 +75,7 @@ class DecodeNode:
         return max(now_s, self._free_at) if self.idle else self._cut(now_s)
 
     def turn(self, now_s: float) -> tuple[list[Job], list[Job], float | None]:
-        """End a stretch and begin the next one.
-
-        Returns:
-            Jobs that have ended, jobs that got room by that, and when the next stretch ends (None: idle).
-        """
+        """End a stretch and begin the next one; return who ended, who got room by that, when the next ends (None: idle)."""
         ended = self._end_stretch(now_s)
         given_room = self._reserve() if ended else []
         joined = []
@@ -143,7 +137,6 @@ class DecodeNode:
         return True
 
     def _after(self, steps: int) -> float:
-        """Return when so many steps of the stretch are done."""
         speed, sequences = self._speed, len(self._batch)
         first_s = step_s(speed, sequences, self._context)
         growth_s = speed.context_token_s * sequences

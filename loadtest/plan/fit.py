@@ -63,7 +63,6 @@ def _sum(values: Sequence[float], coefficients: Mapping[int, float]) -> float:
 
 
 def quality(rows: Sequence[Row], coefficients: Sequence[float]) -> Fit:
-    """Say how well coefficients explain rows."""
     fitted = [sum(a * b for a, b in zip(coefficients, row.values, strict=True)) for row in rows]
     measured = [row.measured for row in rows]
     mean = fmean(measured)

@@ -45,12 +45,10 @@ class Effort:
 
     @property
     def turns(self) -> int:
-        """Requests of each user whose prompts share steps."""
         return max(3, self.samples - 2)
 
     @property
     def mixed(self) -> int:
-        """Requests of the open loop."""
         return 8 * self.samples
 
     @property
@@ -103,7 +101,6 @@ class Pair:
         ]
 
     async def mixed(self, rate_per_s: float) -> list[Record]:
-        """Send an open loop of prompts of all lengths. Raises `RunError`: an answer failed."""
         requests, lengths = self._effort.mixed, self._effort.mixed_lengths
         about = f"about {lengths.input_tokens} + {lengths.output_tokens} tokens"
         self._say(f"{requests} requests of {about}, {rate_per_s:.2f} per second")
@@ -138,7 +135,6 @@ async def node_state(url: str) -> NodeState:
 
 
 def parse_state(text: str) -> NodeState:
-    """Read Prometheus' format. Raises `ValueError`: it is none."""
     kv_tokens, sums = 0, {"baton_pushed_bytes_total": 0.0, "vllm:prompt_tokens_total": 0.0}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

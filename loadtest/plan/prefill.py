@@ -43,12 +43,10 @@ class PrefillNode:
         self.busy_s = 0.0
 
     def take(self, job: Job) -> None:
-        """Stand it in line."""
         job.behind = len(self._waiting) + len(self._running)
         self._waiting.append(job)
 
     def begin(self, now_s: float) -> Step | None:
-        """Begin a step if there is something to do and none is under way."""
         if self.step is not None:
             return None
         chunks = self._schedule()

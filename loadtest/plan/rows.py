@@ -46,7 +46,6 @@ class Known(NamedTuple):
 
 
 def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]], known: Known) -> Calibration:
-    """Fit everything. Raises `RunError`: what was measured does not suffice."""
     by_decode = fit(decode_rows(decode), DECODE, "decode")
     each_step_s, sequence_s, several_s, context_token_s, arrival_s = by_decode.coefficients
     times = {"step_s": each_step_s, "sequence_s": sequence_s, "several_s": several_s}
@@ -111,10 +110,7 @@ def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> l
     """Return the equations for P's steps and the overhead.
 
     Users in line come in two groups: while one is computed, in one step if it fits, the other one's prompts arrive. So of
-    `users` prompts there are two steps, unless a step cannot hold so much.
-
-    Raises:
-        RunError: at no length did users in line keep the prefill node busy.
+    `users` prompts there are two steps, unless a step cannot hold so much. Raises `RunError`: they never kept it busy.
     """
     rows, busy, batched = [], 0, known.prefill.max_num_batched_tokens
     for tokens, alone, in_line in cells:

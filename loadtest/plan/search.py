@@ -27,7 +27,6 @@ class Prices(NamedTuple):
     decode: float = 1.0
 
     def of(self, shape: Shape) -> float:
-        """Return what all nodes cost."""
         return self.prefill * shape.prefill + self.decode * shape.decode
 
 

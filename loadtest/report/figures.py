@@ -60,5 +60,4 @@ def as_plain(found: Figures) -> dict[str, Any]:
 
 
 def spreads(served: Serving) -> dict[str, Spread]:
-    """Return the latencies by vLLM's short names; s."""
     return {"ttft": served.ttft, "tpot": served.tpot, "itl": served.itl, "e2el": served.e2el}

@@ -40,7 +40,6 @@ def html_report(result: Result) -> str:
 
 
 def headline(served: Serving) -> str:
-    """Return what a stage comes to, in one line."""
     ttft = served.ttft
     first = (
         f"first token after {ttft.median * 1000:.0f} ms (median), {ttft.p99 * 1000:.0f} ms (P99); " if ttft.n else ""
@@ -62,7 +61,6 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def table_html(table: Table) -> str:
-    """Return a table whose first column names its rows."""
     rows = "".join(f'<tr><th scope="row">{escape(row[0])}</th>{_cells(row[1:])}</tr>' for row in table.rows)
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in table.headings) if any(table.headings) else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
@@ -76,19 +74,16 @@ def _cells(texts: Sequence[str]) -> str:
 
 
 def figure(picture: Picture) -> str:
-    """Return a picture in its frame, with its title and its keys above."""
     keys = f'<div class="keys">{"".join(picture.keys)}</div>' if picture.keys else ""
     note = f'<p class="note">{escape(picture.note)}</p>' if picture.note else ""
     return f"<figure><figcaption>{escape(picture.title)}{keys}</figcaption>{picture.drawing}{note}</figure>"
 
 
 def plots(cells: Iterable[str]) -> str:
-    """Return figures beside each other, where there is room."""
     return f'<div class="plots">{"".join(f"<div>{cell}</div>" for cell in cells)}</div>'
 
 
 def _latencies(result: Result) -> list[str]:
-    """Return each distribution with the table of the same figures."""
     served = [(stage.label, figures(stage, result.slos_ms).serving) for stage in result.stages]
     parts = []
     for name, picture in zip(TITLES, distributions([(stage.label, stage) for stage in result.stages]), strict=True):

@@ -63,7 +63,6 @@ def legs_picture(stage: StageResult, name: str) -> Picture:
 
 
 def chosen(ordered: list[Record], most: int) -> list[Record]:
-    """Return the first one, the last one, and others evenly between them."""
     if len(ordered) <= most:
         return ordered
     return [ordered[round(at * (len(ordered) - 1) / (most - 1))] for at in range(most)]

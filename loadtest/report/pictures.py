@@ -19,7 +19,6 @@ LEAST: Final = 60.0  # height of one
 
 
 def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
-    """Return a plot for each latency, a line for each named stage."""
     plots = []
     for name, (short, title) in TITLES.items():
         series = [Series(label, cdf(_values(stage, name))) for label, stage in stages]
@@ -35,7 +34,6 @@ def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
 
 
 def cdf(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Return points of a sample's distribution: ms, share."""
     ordered = sorted(values)
     if not ordered:
         return []
@@ -54,7 +52,6 @@ def _values(stage: StageResult, name: str) -> list[float]:
 
 
 def over_time(stage: StageResult, name: str) -> Picture:
-    """Return the tokens of each second of a stage."""
     tokens, _ = by_second([record for record in stage.records if record.ok])
     labels = Labels(
         name=name,

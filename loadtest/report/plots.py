@@ -31,11 +31,9 @@ class Axes(NamedTuple):
     up: Scale
 
     def x(self, value: float) -> float:
-        """Return where a value lies."""
         return LEFT + self.across.share(value) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """Likewise, downwards."""
         return HEIGHT - BOTTOM - self.up.share(value) * (HEIGHT - TOP - BOTTOM)
 
 
@@ -79,7 +77,6 @@ def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False, 
 
 
 def svg(labels: Labels, parts: Sequence[str], height: float) -> str:
-    """Return a whole drawing, named for those who cannot see it."""
     ids = f"{labels.name}-title", f"{labels.name}-desc"
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-labelledby="{ids[0]} {ids[1]}">'
@@ -89,7 +86,6 @@ def svg(labels: Labels, parts: Sequence[str], height: float) -> str:
 
 
 def frame(axes: Axes, labels: Labels, height: float = HEIGHT, *, y_ticks: bool = True) -> str:
-    """Return grid, numbers and the names of the axes."""
     floor, end = height - BOTTOM, WIDTH - RIGHT
     parts = []
     for value in axes.across.ticks():
@@ -106,12 +102,10 @@ def frame(axes: Axes, labels: Labels, height: float = HEIGHT, *, y_ticks: bool =
 
 
 def nothing() -> str:
-    """Return what stands in a drawing that has no values."""
     return f'<text class="name" x="{WIDTH / 2:.0f}" y="{HEIGHT / 2 - 14:.0f}" text-anchor="middle">no values</text>'
 
 
 def box_key(css: str, name: str) -> str:
-    """Return the key of a kind of bar."""
     return f'<span class="key"><i class="{css}"></i>{escape(name)}</span>'
 
 

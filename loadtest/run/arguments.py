@@ -109,7 +109,6 @@ def key(given: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def conflicts(given: argparse.Namespace) -> list[str]:
-    """Return what cannot be meant of a load, in the order of importance."""
     paced = given.rate is not None or given.rates is not None
     traced = [
         name for name in ("time_scale", "length_scale", "max_input", "max_output") if getattr(given, name) is not None

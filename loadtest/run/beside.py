@@ -22,7 +22,6 @@ SAMPLE_S: Final = 0.05
 
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run something for the length of a block."""
     task = asyncio.create_task(work)
     try:
         yield

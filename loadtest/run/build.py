@@ -33,7 +33,6 @@ class Stage:
 
 
 def source(given: argparse.Namespace) -> Source:
-    """Return the dataset. Raises `UsageError`: its file is wrong."""
     lengths = Lengths(
         input_tokens=given.input_tokens or INPUT_TOKENS,
         output_tokens=given.max_tokens or OUTPUT_TOKENS,

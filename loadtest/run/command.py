@@ -37,7 +37,6 @@ _GREETING_S: Final = 10.0  # for the first word with the server
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parse(argv, os.environ)
     dataset = build.source(given)
     if given.out:
@@ -165,7 +164,6 @@ def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 
 
 def _refuse_nothing(records: Sequence[Record], when: str = "") -> None:
-    """Raise an error if not one request was completed."""
     if any(record.ok for record in records):
         return
     if not records:

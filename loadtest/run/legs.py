@@ -106,7 +106,6 @@ def take(spans: Spans, events: Iterable[Event]) -> None:
 
 
 def relative(spans: Mapping[str, Mapping[str, Any]], wanted: Iterable[str], began_wall_s: float) -> list[Legs]:
-    """Return the spans of some transfers, in s since an instant of wall clock."""
     return [
         Legs(
             transfer_id=name,
@@ -118,5 +117,4 @@ def relative(spans: Mapping[str, Mapping[str, Any]], wanted: Iterable[str], bega
 
 
 def wall_clock_of(perf_s: float) -> float:
-    """Return the wall clock of an instant of `perf_counter`."""
     return time.time() - time.perf_counter() + perf_s

@@ -52,7 +52,6 @@ class Taken:
 
     @property
     def in_flight(self) -> int:
-        """Requests that were sent and have not ended."""
         return self.begun - len(self.records)
 
 

@@ -61,7 +61,6 @@ class NodeMetrics:
         self._timeout_s = timeout_s
 
     async def look(self) -> Mapping[str, Scrape | str]:
-        """Return a scrape of each node, or why there is none."""
         found = await asyncio.gather(*map(self._look_at, self._addresses))
         return dict(zip(self._addresses, found, strict=True))
 
@@ -74,7 +73,6 @@ class NodeMetrics:
 
 
 def differences(before: Mapping[str, Scrape | str], after: Mapping[str, Scrape | str]) -> list[NodeFigures]:
-    """Compare two looks at the same nodes."""
     figures = []
     for url, first in before.items():
         second = after[url]

@@ -20,7 +20,6 @@ class Making:
     vocabulary: Vocabulary
 
     def user_message(self, text: str | tuple[int, ...]) -> Prompt:
-        """Return a prompt as the endpoint takes it."""
         return [{"role": "user", "content": text}] if isinstance(text, str) else text
 
 
@@ -85,7 +84,6 @@ class Conversation:
         return self._ask()
 
     def following(self, answer: str) -> Ask | None:
-        """Return the next turn, with the answer in it."""
         self._turn += 1
         if self._turn == self._turns:
             return None

@@ -73,7 +73,6 @@ def pieces(request: TracedRequest, number: int, scale: Scale) -> list[Piece]:
 
 
 def output_tokens(request: TracedRequest, scale: Scale) -> int:
-    """Return how long an answer is asked for; at least 1."""
     return max(1, min(round(request.output_length * scale.length), scale.max_output_tokens))
 
 
@@ -87,7 +86,6 @@ class TraceReplay:
     turns: int = 1
 
     def due_s(self) -> list[float]:
-        """Return when each request is due; the first one at 0."""
         began = self.requests[0].timestamp
         return [(request.timestamp - began) / 1000 * self.scale.time for request in self.requests]
 
