@@ -1,6 +1,8 @@
 """What the benchmarks share: a place to work, the bench model, ratios round by round, and tables in Markdown."""
 
 import argparse
+import ctypes
+import mmap
 import os
 import signal
 import sys
@@ -80,3 +82,13 @@ def run(name: str, measure: Callable[[], int]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+class HostMemory:
+    """So many bytes, at an address."""
+
+    def __init__(self, size: int) -> None:
+        self._memory = mmap.mmap(-1, size)
+        self._memory[:] = os.urandom(1 << 16) * (size >> 16)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.size = size

@@ -22,8 +22,7 @@ from benchmarks.harness import QUIET, Spread, markdown_table, spread
 from benchmarks.overlap.network import PREFILL_HTTP, Network
 from benchmarks.overlap.processes import VLLM, Place, Processes, processes
 from benchmarks.overlap.session import prompts, rotated, wait_until_quiet
-from benchmarks.overlap.streaming import Answer
-from benchmarks.overlap.subjects import Plain
+from benchmarks.overlap.subjects import Answer, Plain
 from benchmarks.usage import OtherCpu
 
 WAY: Final = "async"

@@ -20,12 +20,12 @@ import aiohttp
 
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import ForkServer
-from baton.loadtest.compare.bootstrap import Interval, counts_of
+from baton.loadtest.compare.resample import Interval, counts_of
 from baton.loadtest.measures.percentile import percentile
 from benchmarks import harness
 from benchmarks.overlap.processes import VLLM, Place, Processes, free_port, processes
 from benchmarks.overlap.session import prompts, rotated
-from benchmarks.overlap.streaming import read_stream, request_body
+from benchmarks.overlap.subjects import read_stream, request_body
 from benchmarks.pipeline import Draw, Load, Round, round_of
 
 ENGINE: Final = "engine"

@@ -1,6 +1,6 @@
 """Runs a stack on this machine: start, wait until ready, announce, watch, stop.
 
-A node that ends after the stack was announced is started again, within `restarts.RestartBudget`; the proxy serves on with
+A node that ends after the stack was announced is started again, within its `RestartBudget`; the proxy serves on with
 the other nodes. Before the announcement, and for the proxy, one end stops everything.
 
 On a CPU the nodes are forked from a zygote that has imported vLLM once; on accelerators, where a forked child could
@@ -14,18 +14,45 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer, ForkServerError
 from baton.deploy.logs import LogFollower, cause, last_lines
 from baton.deploy.memory import oom_kills
 from baton.deploy.own_url import ask_own
-from baton.deploy.restarts import MAX_RESTARTS, WINDOW_S, RestartBudget
 from baton.deploy.stack import Member, Stack
+
+MAX_RESTARTS: Final = 5  # of one node within the window; one more exit ends the stack
+WINDOW_S: Final = 300.0
+FIRST_DELAY_S: Final = 0.5  # doubled with each restart within the window
+
+
+@dataclass(slots=True)
+class RestartBudget:
+    """The restarts of one node."""
+
+    _times_s: deque[float] = field(default_factory=deque)  # of the restarts within the window
+
+    @property
+    def used(self) -> int:
+        """Number of restarts within the window, as of the last call of `next_delay_s`."""
+        return len(self._times_s)
+
+    def next_delay_s(self, now_s: float) -> float | None:
+        """Count one more exit; return the seconds to wait before the restart, None if the budget is spent."""
+        while self._times_s and now_s - self._times_s[0] > WINDOW_S:
+            self._times_s.popleft()
+        if len(self._times_s) >= MAX_RESTARTS:
+            return None
+        delay_s: float = FIRST_DELAY_S * 2 ** len(self._times_s)
+        self._times_s.append(now_s)
+        return delay_s
+
 
 TICK_S = 0.1
 PROBE_TIMEOUT_S = 1.0

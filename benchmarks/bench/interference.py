@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final, Protocol, runtime_checkable
 
 from benchmarks.overlap.session import MeasureError
-from benchmarks.overlap.streaming import Answer
+from benchmarks.overlap.subjects import Answer
 
 START_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.02

@@ -19,7 +19,7 @@ from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.worker_side import sender
 from baton.kv_connector.worker_side.sync import POLICIES
-from benchmarks.memory import HostMemory
+from benchmarks.harness import HostMemory
 from benchmarks.microbench.figures import Figure, Spread, spread
 from benchmarks.microbench.figures import Target as Goal
 from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, Target

@@ -10,8 +10,7 @@ from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.engine.mooncake_sender import MooncakeSender
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.layout.copy_plan import CopyPlan, plan_layers
-from benchmarks.harness import ratio
-from benchmarks.memory import HostMemory
+from benchmarks.harness import HostMemory, ratio
 from benchmarks.microbench.figures import Figure, spread
 from benchmarks.microbench.figures import Target as Goal
 from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, RankError, Target

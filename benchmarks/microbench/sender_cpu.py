@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.memory import HostMemory
+from benchmarks.harness import HostMemory
 from benchmarks.microbench.figures import Figure, spread
 from benchmarks.microbench.figures import Target as Goal
 from benchmarks.microbench.pushes import CACHE_BYTES, MIB, Pusher

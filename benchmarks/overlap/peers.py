@@ -13,10 +13,8 @@ from typing import Any, Final
 from benchmarks.harness import BenchError
 from benchmarks.overlap.figures import NIXL, UPSTREAM, Sample
 from benchmarks.overlap.network import DATA_DEVICE, PREFILL_DATA, PREFILL_HTTP
-from benchmarks.overlap.processes import Place
-from benchmarks.overlap.servers import EAGER, Servers
-from benchmarks.overlap.streaming import Answer
-from benchmarks.overlap.subjects import Mooncake, Nixl, WireBytes
+from benchmarks.overlap.processes import EAGER, Place, Servers
+from benchmarks.overlap.subjects import Answer, Mooncake, Nixl, WireBytes
 
 _TARGETS: Final = {
     UPSTREAM: "benchmarks.overlap.targets:vllm_with_mooncake",

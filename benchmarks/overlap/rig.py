@@ -23,8 +23,7 @@ from benchmarks import harness
 from benchmarks.overlap import peers
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, expected_kv_bytes
 from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, sent_bytes
-from benchmarks.overlap.processes import VLLM, Processes, processes
-from benchmarks.overlap.servers import DECODE_CORE, EAGER, Servers
+from benchmarks.overlap.processes import DECODE_CORE, EAGER, VLLM, Processes, Servers, processes
 from benchmarks.overlap.session import MeasureError, Subject
 from benchmarks.overlap.subjects import Baton, Plain, Raw
 

@@ -10,8 +10,8 @@ from baton.loadtest.measures.record import Record
 from baton.loadtest.plan.calibration import Calibration
 from baton.loadtest.plan.simulate import Outcome, Shape
 from baton.loadtest.plan.tables import calibration_table
-from baton.loadtest.report.markdown import table_markdown
 from baton.loadtest.report.tables import Table
+from baton.loadtest.report.text import table_markdown
 
 ALLOWED = 0.15  # deviation from the median of the runs
 

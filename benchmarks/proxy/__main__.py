@@ -13,7 +13,7 @@ from typing import Any
 
 import uvloop
 
-from baton.loadtest.client.wire import WireError
+from baton.loadtest.client.http import WireError
 from baton.loadtest.errors import LoadtestError, UsageError
 from baton.loadtest.run.environment import environment, now
 from benchmarks.proxy import report, session

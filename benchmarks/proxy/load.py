@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.fetch import fetch
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import RunError
 from baton.loadtest.mock_engine.answers import DONE
 from baton.loadtest.mock_engine.engine import COUNTS_PATH

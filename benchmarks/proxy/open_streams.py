@@ -21,13 +21,12 @@ from typing import Final
 import uvloop
 
 from baton.loadtest import words
-from baton.loadtest.client.wire import WireError
+from baton.loadtest.client.http import WireError
 from baton.loadtest.errors import LoadtestError, RunError, UsageError
 from baton.loadtest.run.environment import environment, now
 from benchmarks import usage
 from benchmarks.proxy.load import SHORT, Load, Taken
-from benchmarks.proxy.processes import Cores, collector
-from benchmarks.proxy.stage import Plan, Running, Stage, expect
+from benchmarks.proxy.stage import Cores, Plan, Running, Stage, collector, expect
 from benchmarks.proxy.subjects import OURS
 
 _OF_A_STREAM: Final = 2  # descriptors, of the proxy

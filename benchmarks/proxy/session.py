@@ -12,8 +12,7 @@ from baton.loadtest.errors import RunError
 from benchmarks import usage
 from benchmarks.proxy.figures import Sample
 from benchmarks.proxy.load import SHORT, Load
-from benchmarks.proxy.processes import Cores, collector
-from benchmarks.proxy.stage import Plan, Running, Stage, expect
+from benchmarks.proxy.stage import Cores, Plan, Running, Stage, collector, expect
 from benchmarks.proxy.subjects import TRACED, Subject
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton.deploy.forkserver import ForkServerError
-from baton.loadtest.client.wire import WireError
+from baton.loadtest.client.http import WireError
 from baton.loadtest.errors import LoadtestError
 from baton.loadtest.run.environment import environment, now
 from benchmarks.harness import BenchError, Spread, workplace

@@ -15,8 +15,7 @@ from baton.deploy.forkserver import ForkServer
 from benchmarks.harness import QUIET
 from benchmarks.overlap.processes import VLLM, Place, Processes, free_port, processes
 from benchmarks.overlap.session import prompts
-from benchmarks.overlap.streaming import read_stream, request_body
-from benchmarks.overlap.subjects import refuse_local
+from benchmarks.overlap.subjects import read_stream, refuse_local, request_body
 from benchmarks.quick.ratios import Sample
 
 TOKENS: Final = (600, 3000)

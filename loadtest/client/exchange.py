@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from baton.contracts.http import PATH_HEADER, TRANSFER_HEADER
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, LostError, WireError
 from baton.loadtest.client.stream import AnswerStream, error_words
-from baton.loadtest.client.wire import LostError, WireError
 from baton.loadtest.measures.record import CONNECT, CUT, MALFORMED, STATUS, TIMEOUT, Record
 from baton.loadtest.traffic.script import Ask, Form
 

@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from baton.loadtest import files, words
-from baton.loadtest.compare.bootstrap import Difference, Interval, differences
 from baton.loadtest.compare.comparable import obstacles
-from baton.loadtest.compare.units import METRICS, Metric, Requests, Slices
+from baton.loadtest.compare.resample import METRICS, Difference, Interval, Metric, Requests, Slices, differences
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.report.html import figure, page, plots, table_html, when
-from baton.loadtest.report.markdown import about
 from baton.loadtest.report.pictures import distributions, throughput_plots
 from baton.loadtest.report.tables import Table
-from baton.loadtest.report.text import table_text
+from baton.loadtest.report.text import about, table_text
 from baton.loadtest.result import Result, StageResult, read_result
 
 SCHEMA_VERSION: Final = 1

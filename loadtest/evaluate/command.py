@@ -12,13 +12,12 @@ from typing import Any, Final
 import uvloop
 
 from baton.loadtest import files, words
-from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Answered, Exchange, Timing
 from baton.loadtest.client.fetch import first_model
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, prompt, read_questions, score
-from baton.loadtest.measures.shares import errors_by_kind
+from baton.loadtest.measures.serving import errors_by_kind
 from baton.loadtest.run.arguments import key
 from baton.loadtest.run.environment import raise_limit
 from baton.loadtest.traffic.script import Ask, Form

@@ -10,12 +10,11 @@ from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, TOKEN_ID
 from baton.contracts.kv_transfer import is_transfer_id
 from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
-from baton.loadtest.mock_engine.answers import chunks, generated, prefill_part, whole
+from baton.loadtest.mock_engine.answers import Stream, Whole, chunks, generated, prefill_part, whole
 from baton.loadtest.mock_engine.connection import Connection, Request
 from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm, describe, relays
 from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
 from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
-from baton.loadtest.mock_engine.stream import Stream, Whole
 from baton.loadtest.mock_engine.wheel import Ticker
 
 COUNTS_PATH: Final = "/mock/counts"

@@ -12,10 +12,9 @@ import msgspec
 import uvloop
 
 from baton.loadtest import words
-from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Exchange
 from baton.loadtest.client.fetch import first_model
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.plan import rows
@@ -33,8 +32,8 @@ from baton.loadtest.plan.tables import calibration_table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run.arguments import key
 from baton.loadtest.run.environment import environment, now
+from baton.loadtest.traffic.made_up import Vocabulary
 from baton.loadtest.traffic.script import Form
-from baton.loadtest.traffic.vocabulary import Vocabulary
 
 PROMPT_TOKENS: Final = (128, 512, 1024, 2048)
 USERS: Final = (1, 2, 4, 8)

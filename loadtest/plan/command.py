@@ -9,7 +9,7 @@ from typing import Final
 
 from baton.loadtest import files, words
 from baton.loadtest.errors import UsageError
-from baton.loadtest.measures.shares import good_requests, parse_slos
+from baton.loadtest.measures.serving import good_requests, parse_slos
 from baton.loadtest.plan.calibration import Calibration, read_calibration
 from baton.loadtest.plan.demand import Demand, demands
 from baton.loadtest.plan.search import Prices, cheapest, neighbours

@@ -8,16 +8,15 @@ from typing import Final, NamedTuple
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Exchange
 from baton.loadtest.client.fetch import fetch
+from baton.loadtest.client.http import parse_address
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.plan.rows import PrefillCell
 from baton.loadtest.run.loops import Closed, Limits, Load, Loop, Open
 from baton.loadtest.traffic.arrivals import arrivals
-from baton.loadtest.traffic.made_up import Making, RandomPrompts
-from baton.loadtest.traffic.vocabulary import Lengths, Vocabulary
+from baton.loadtest.traffic.made_up import Lengths, Making, RandomPrompts, Vocabulary
 
 _TIMEOUT_S: Final = 10.0
 _WARM_UP: Final = 3  # requests

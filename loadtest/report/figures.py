@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from baton.loadtest.measures.percentile import Spread, spread
-from baton.loadtest.measures.serving import Serving, serving
-from baton.loadtest.measures.shares import errors_by_kind, paths
+from baton.loadtest.measures.serving import Serving, errors_by_kind, paths, serving
 from baton.loadtest.measures.stable import Stable, stable
 from baton.loadtest.result import StageResult
 

@@ -5,12 +5,11 @@ from html import escape
 
 from baton.loadtest.measures.serving import Serving
 from baton.loadtest.report.figures import figures
-from baton.loadtest.report.legs import legs_picture
-from baton.loadtest.report.markdown import about
-from baton.loadtest.report.pictures import distributions, over_time, throughput_plots, timeline
+from baton.loadtest.report.pictures import distributions, legs_picture, over_time, throughput_plots, timeline
 from baton.loadtest.report.plots import Picture
 from baton.loadtest.report.style import STYLE
 from baton.loadtest.report.tables import TITLES, Table, milliseconds, other_tables, serving_tables, sweep_table
+from baton.loadtest.report.text import about
 from baton.loadtest.result import Result
 
 

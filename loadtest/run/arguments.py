@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from baton.loadtest import words
 from baton.loadtest.errors import UsageError
-from baton.loadtest.measures.shares import parse_slos
+from baton.loadtest.measures.serving import parse_slos
 
 DATASETS: Final = ("random", "shared-prefix", "multi-turn")
 REQUESTS: Final = 100  # unless the command line, or a file's length, says otherwise

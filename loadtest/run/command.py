@@ -14,10 +14,9 @@ from typing import Final
 
 import uvloop
 
-from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Exchange
 from baton.loadtest.client.fetch import fetch, first_model, server_version
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.report.text import text_report
@@ -27,9 +26,8 @@ from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.beside import CostMeter, progress
 from baton.loadtest.run.environment import environment, now, raise_limit, shown
-from baton.loadtest.run.legs import LegWatch, token, wall_clock_of
 from baton.loadtest.run.loops import Closed, Loop, warm_up
-from baton.loadtest.run.node_metrics import NodeMetrics, differences
+from baton.loadtest.run.nodes import LegWatch, NodeMetrics, differences, token, wall_clock_of
 from baton.loadtest.traffic.script import Form, Source
 
 EXIT_INTERRUPTED: Final = 130

@@ -9,8 +9,8 @@ import pytest
 from baton.contracts.http import TRACE_PATH
 from baton.contracts.secret import generate_secret
 from baton.loadtest.errors import RunError
-from baton.loadtest.run import legs
-from baton.loadtest.run.legs import LegWatch, token
+from baton.loadtest.run import nodes
+from baton.loadtest.run.nodes import LegWatch, token
 from tests.support.cluster import until_true
 from tests.support.fake_asgi import answer_json, follow_lifespan
 from tests.support.serve import serve
@@ -58,7 +58,7 @@ def bearer(tmp_path: Path) -> str:
 
 async def test_what_a_node_forgets_has_been_seen_before(bearer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks while the stage runs, and one at its end; transfers that nobody asks for are left out."""
-    monkeypatch.setattr(legs, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(nodes, "LOOK_EVERY_S", 0.01)
     node = FakeNode(bearer)
     node.tell("others", "prefill", 1.0, 2.0)
     async with serve(node) as url, LegWatch([f"{url}/metrics"], bearer).watching() as watch:

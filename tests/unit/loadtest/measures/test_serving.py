@@ -2,8 +2,7 @@ import pytest
 
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.record import CUT, STATUS, TIMEOUT
-from baton.loadtest.measures.serving import by_second, serving
-from baton.loadtest.measures.shares import errors_by_kind, parse_slos, paths
+from baton.loadtest.measures.serving import by_second, errors_by_kind, parse_slos, paths, serving
 from tests.unit.loadtest.records import failed, record
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from baton.loadtest.report.scales import Scale, nice
+from baton.loadtest.report.plots import Scale, nice
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,7 @@ from typing import Any
 
 import pytest
 
-from baton.loadtest.traffic.made_up import MultiTurn, RandomPrompts, SharedPrefix
-from baton.loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.traffic.made_up import MultiTurn, RandomPrompts, SharedPrefix, Vocabulary
 from tests.unit.loadtest.making import making
 
 
