@@ -20,8 +20,7 @@ import aiohttp
 
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import ForkServer
-from baton.loadtest.compare.resample import Interval, counts_of
-from baton.loadtest.measures.percentile import percentile
+from baton.loadtest.compare.resample import Interval, interval
 from benchmarks import harness
 from benchmarks.overlap.processes import VLLM, Place, Processes, free_port, processes
 from benchmarks.overlap.session import prompts, rotated
@@ -71,14 +70,9 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Return the geometric mean of the pairs' ratios, with a bootstrap interval over the pairs."""
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
     rng = random.Random(1)  # repeatable, not secret
-    drawn = sorted(
-        sum(log * count for log, count in zip(logs, counts_of(rng, len(logs)), strict=True)) / len(logs)
-        for _ in range(RESAMPLES)
-    )
-    tail = 50 * (1 - CONFIDENCE)
-    return Ratio(
-        math.exp(fmean(logs)), Interval(math.exp(percentile(drawn, tail)), math.exp(percentile(drawn, 100 - tail)))
-    )
+    drawn = [fmean(rng.choices(logs, k=len(logs))) for _ in range(RESAMPLES)]
+    low, high = interval(drawn, CONFIDENCE)
+    return Ratio(math.exp(fmean(logs)), Interval(math.exp(low), math.exp(high)))
 
 
 def table(cells: Sequence[Cell], reference: str) -> str:

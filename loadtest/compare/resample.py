@@ -2,10 +2,11 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from baton.loadtest.measures.percentile import percentile
+from baton.loadtest.measures.record import LATENCIES
 from baton.loadtest.measures.serving import is_good
 from baton.loadtest.result import StageResult
 
@@ -51,15 +52,13 @@ def differences(a: Units, b: Units, *, resamples: int, seed: int, confidence: fl
         value_b = exact_b.get(name)
         if value_a is None or value_b is None:
             continue
-        both = [
-            (one, other)
-            for one, other in zip((d[name] for d in drawn_a), (d[name] for d in drawn_b), strict=True)
-            if one is not None and other is not None
-        ]
+        pairs = ((one[name], other[name]) for one, other in zip(drawn_a, drawn_b, strict=True))
+        both = [(one, other) for one, other in pairs if one is not None and other is not None]
         if both:
-            found[name] = Difference(
-                value_a, value_b, _interval(both, lambda one, other: other - one, confidence), _ratio(both, confidence)
-            )
+            apart = interval([other - one for one, other in both], confidence)
+            may_divide = all(one > 0 for one, _ in both)
+            ratio = interval([other / one for one, other in both], confidence) if may_divide else None
+            found[name] = Difference(value_a, value_b, apart, ratio)
     return found
 
 
@@ -68,17 +67,8 @@ def _draw(units: Units, resamples: int, seed: str) -> list[Mapping[str, float | 
     return [units.estimates(counts_of(rng, units.size)) for _ in range(resamples)]
 
 
-def _ratio(both: Sequence[tuple[float, float]], confidence: float) -> Interval | None:
-    if any(one <= 0 for one, _ in both):
-        return None
-    return _interval(both, lambda one, other: other / one, confidence)
-
-
-def _interval(
-    both: Sequence[tuple[float, float]], value: Callable[[float, float], float], confidence: float
-) -> Interval:
-    ordered = sorted(value(one, other) for one, other in both)
-    tail = 50 * (1 - confidence)
+def interval(values: Sequence[float], confidence: float) -> Interval:
+    ordered, tail = sorted(values), 50 * (1 - confidence)
     return Interval(percentile(ordered, tail), percentile(ordered, 100 - tail))
 
 
@@ -163,17 +153,15 @@ class Requests:
         records = stage.records
         self.size = len(records)
         done = [(at, record) for at, record in enumerate(records) if record.ok]
-        self._series = {
-            "TTFT": Weighted([(r.ttft_s * 1000, at) for at, r in done if r.ttft_s is not None]),
-            "TPOT": Weighted([(tpot * 1000, at) for at, r in done if (tpot := r.tpot_s) is not None]),
-            "ITL": Weighted([(gap * 1000, at) for at, r in done for gap in r.itls_s]),
-            "E2EL": Weighted([(r.latency_s * 1000, at) for at, r in done if r.latency_s is not None]),
+        series = {
+            name.upper(): [(taken_s * 1000, at) for at, record in done for taken_s in record.latencies_s(name)]
+            for name in LATENCIES
         }
+        self._series = {name: Weighted(values) for name, values in series.items()}
         self._failed = Weighted([(float(not record.ok), at) for at, record in enumerate(records)])
         good = [(float(r.ok and is_good(r, slos_ms)), at) for at, r in enumerate(records)] if slos_ms else []
         self._good = Weighted(good)
-        self.values = {"TTFT": len(done), "E2EL": len(done), "ITL": sum(len(r.itls_s) for _, r in done)}
-        self.values["TPOT"] = sum(record.tpot_s is not None for _, record in done)
+        self.values = {name: len(values) for name, values in series.items()}
 
     def estimates(self, counts: Sequence[int]) -> dict[str, float | None]:
         found = {"failed": self._failed.mean(counts), "within SLOs": self._good.mean(counts)}

@@ -9,7 +9,7 @@ from typing import Final
 from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.percentile import Spread, spread
-from baton.loadtest.measures.record import KINDS, STATUS, Record
+from baton.loadtest.measures.record import KINDS, LATENCIES, STATUS, Record
 
 NAMES: Final = ("ttft", "tpot", "e2el")
 _PATHS: Final = (DISAGGREGATED, LOCAL, RECOMPUTED)
@@ -36,8 +36,7 @@ def good_requests(done: Sequence[Record], slos_ms: Mapping[str, float]) -> int:
 
 def is_good(record: Record, slos_ms: Mapping[str, float]) -> bool:
     """Tell whether a completed request kept all of them; one token or none has a TPOT of 0, as in vLLM's benchmark."""
-    taken_s = {"ttft": record.ttft_s, "tpot": record.tpot_s, "e2el": record.latency_s}
-    return all((taken_s[name] or 0.0) <= limit_ms / 1000 for name, limit_ms in slos_ms.items())
+    return all(taken_s <= limit_ms / 1000 for name, limit_ms in slos_ms.items() for taken_s in record.latencies_s(name))
 
 
 def errors_by_kind(records: Sequence[Record]) -> dict[str, int]:
@@ -107,12 +106,9 @@ def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, 
         peak_output_tokens_per_s=float(max(tokens, default=0)),
         peak_concurrent_requests=max(requests, default=0),
         good=good_requests(done, slos_ms) if slos_ms else None,
-        ttft=spread(record.ttft_s for record in done if record.ttft_s is not None),
-        tpot=spread(tpot for record in done if (tpot := record.tpot_s) is not None),
-        itl=spread(gap for record in done for gap in record.itls_s),
         second=spread(record.itls_s[0] for record in done if record.itls_s),
-        e2el=spread(record.latency_s for record in done if record.latency_s is not None),
         queue=spread(record.queued_s for record in done),
+        **{name: spread(each for record in done for each in record.latencies_s(name)) for name in LATENCIES},
     )
 
 

@@ -1,15 +1,14 @@
-"""Answers: their bytes, made once for each shape of a stream, and what is written at each token. No sockets, no clock."""
+"""The bytes of answers. Those of streams are made once for each shape: no JSON is written while a stream runs."""
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from baton.contracts.http import TOKENS_COMMENT
 from baton.loadtest.errors import UsageError
 from baton.loadtest.mock_engine.rules import Asked
-from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting
+from baton.loadtest.mock_engine.settings import MODEL
 
 TEXT: Final = " token"
 TOKEN_ID: Final = 7
@@ -131,77 +130,3 @@ def _usage(prompt_tokens: int, tokens: int) -> dict[str, int]:
 
 def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
-
-
-class Line(Protocol):
-    """Where an answer goes."""
-
-    def write(self, data: bytes) -> None: ...
-
-    def end(self) -> None: ...
-
-    def close(self) -> None:
-        """Close the connection behind what was sent."""
-        ...
-
-
-class Stream:
-    """Writes one stream, token by token."""
-
-    __slots__ = ("_counts", "_fault", "_itl_s", "_line", "_on_first", "_pieces", "_sent", "_tokens", "gone")
-
-    def __init__(
-        self, line: Line, pieces: Chunks, *, tokens: int, itl_s: float, fault: FaultSetting, counts: Counts
-    ) -> None:
-        self._line = line
-        self._pieces = pieces
-        self._tokens = tokens
-        self._itl_s = itl_s
-        self._fault = fault if fault.fault in (Fault.CUT, Fault.STALL) else None
-        self._counts = counts
-        self._sent = 0
-        self.gone = False  # the client, or the answer
-
-    def __call__(self) -> float | None:
-        """Write the next token; return when the one after it is due, None for never."""
-        if self.gone:
-            return None
-        if self._fault is not None and self._sent >= min(self._fault.after_tokens, self._tokens - 1):
-            self._break(self._fault.fault)
-            return None
-        self._sent += 1
-        self._counts.chunks += 1
-        pieces = self._pieces
-        if self._sent == self._tokens:
-            self._line.write(STREAM_HEAD + pieces.only if self._tokens == 1 else pieces.last)
-            self.gone = True
-            self._line.end()
-            return None
-        self._line.write(STREAM_HEAD + pieces.first if self._sent == 1 else pieces.middle)
-        return self._itl_s
-
-    def _break(self, fault: Fault) -> None:
-        if fault is Fault.CUT:
-            self.gone = True
-            self._line.close()
-
-
-@dataclass(slots=True)
-class Whole:
-    """Writes one answer that is no stream."""
-
-    _line: Line
-    _response: bytes
-    _fault: Fault
-    gone: bool = False
-
-    def __call__(self) -> None:
-        if self.gone or self._fault is Fault.STALL:
-            return
-        self.gone = True
-        if self._fault is Fault.CUT:
-            self._line.write(self._response[: len(self._response) // 2])
-            self._line.close()
-            return
-        self._line.write(whole(200, b"") if self._fault is Fault.EMPTY else self._response)
-        self._line.end()

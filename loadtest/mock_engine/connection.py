@@ -24,6 +24,8 @@ class Engine(Protocol):
         """Begin to answer; what is under way is `line.answer`."""
         ...
 
+    def ended(self, answer: object, *, complete: bool) -> None: ...
+
     def lost(self, answer: object) -> None:
         """Note that nobody waits for an answer any more."""
         ...
@@ -50,13 +52,13 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def end(self) -> None:
-        self._busy, self.answer = False, None
+        self._leave(complete=True)
         if not self._keeps:
             self.close()
 
     def close(self) -> None:
         """Close behind what was sent."""
-        self._busy, self.answer = False, None
+        self._leave(complete=False)
         assert self._transport is not None
         self._transport.close()
 
@@ -64,6 +66,11 @@ class Connection(asyncio.Protocol):
         self._busy, self.answer = False, None
         assert self._transport is not None
         self._transport.abort()
+
+    def _leave(self, *, complete: bool) -> None:
+        answer, self.answer, self._busy = self.answer, None, False
+        if answer is not None:
+            self._engine.ended(answer, complete=complete)
 
     # asyncio.Protocol
 

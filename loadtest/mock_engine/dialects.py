@@ -5,7 +5,7 @@ take that for disaggregated serving.
 """
 
 import secrets
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from baton.contracts.http import TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import FIELD, KEY, TransferParamsError, verify
@@ -49,18 +49,6 @@ def describe(role: Role, port: int) -> NodeInfo:
         versions={"baton": "mock"},
         first_tokens=f"{RELAYS_AND_STARTS}mock",
     )
-
-
-class Dialect(Protocol):
-    """What a node makes of a request's `kv_transfer_params`."""
-
-    def judge(self, asked: Asked, header_names: list[str]) -> bool:
-        """Return whether KV is handed over; raise `RefusedError` for what must not be asked."""
-        ...
-
-    def told(self, asked: Asked, request_id: str) -> dict[str, Any] | None:
-        """Return the `kv_transfer_params` of a prefill answer."""
-        ...
 
 
 class Baton:

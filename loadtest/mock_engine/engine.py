@@ -1,7 +1,7 @@
 """The mock itself: which request gets which answer, and when."""
 
 import secrets
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -10,9 +10,9 @@ from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, TOKEN_ID
 from baton.contracts.kv_transfer import is_transfer_id
 from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
-from baton.loadtest.mock_engine.answers import Stream, Whole, chunks, generated, prefill_part, whole
+from baton.loadtest.mock_engine.answers import STREAM_HEAD, Chunks, chunks, generated, prefill_part, whole
 from baton.loadtest.mock_engine.connection import Connection, Request
-from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm, describe, relays
+from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Vllm, describe, relays
 from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
 from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
 from baton.loadtest.mock_engine.wheel import Ticker
@@ -23,6 +23,65 @@ _NOT_FOUND: Final = whole(404, {"detail": "Not Found"})
 _MODEL: Final = {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 1 << 17}
 
 
+class Stream:
+    """Writes one stream, token by token."""
+
+    __slots__ = ("_counts", "_fault", "_itl_s", "_line", "_pieces", "_sent", "_tokens", "gone")
+
+    def __init__(
+        self, line: Connection, pieces: Chunks, *, tokens: int, itl_s: float, fault: FaultSetting, counts: Counts
+    ) -> None:
+        self._line = line
+        self._pieces = pieces
+        self._tokens = tokens
+        self._itl_s = itl_s
+        self._fault = fault if fault.fault in (Fault.CUT, Fault.STALL) else None
+        self._counts = counts
+        self._sent = 0
+        self.gone = False  # the client, or the answer
+
+    def __call__(self) -> float | None:
+        """Write the next token; return when the one after it is due, None for never."""
+        if self.gone:
+            return None
+        if self._fault is not None and self._sent >= min(self._fault.after_tokens, self._tokens - 1):
+            if self._fault.fault is Fault.CUT:
+                self.gone = True
+                self._line.close()
+            return None
+        self._sent += 1
+        self._counts.chunks += 1
+        pieces = self._pieces
+        if self._sent == self._tokens:
+            self._line.write(STREAM_HEAD + pieces.only if self._tokens == 1 else pieces.last)
+            self.gone = True
+            self._line.end()
+            return None
+        self._line.write(STREAM_HEAD + pieces.first if self._sent == 1 else pieces.middle)
+        return self._itl_s
+
+
+@dataclass(slots=True)
+class Whole:
+    """Writes one answer that is no stream."""
+
+    _line: Connection
+    _response: bytes
+    _fault: Fault
+    gone: bool = False
+
+    def __call__(self) -> None:
+        if self.gone or self._fault is Fault.STALL:
+            return
+        self.gone = True
+        if self._fault is Fault.CUT:
+            self._line.write(self._response[: len(self._response) // 2])
+            self._line.close()
+            return
+        self._line.write(whole(200, b"") if self._fault is Fault.EMPTY else self._response)
+        self._line.end()
+
+
 class MockEngine:
     """One node."""
 
@@ -30,7 +89,7 @@ class MockEngine:
         self._settings = settings
         self._ticker = ticker
         self._secret = secret
-        self._dialect: Dialect = Vllm(settings.role) if secret is None else Baton(settings.role, secret)
+        self._dialect: Vllm | Baton = Vllm(settings.role) if secret is None else Baton(settings.role, secret)
         self._info: NodeInfo | None = None if secret is None else describe(settings.role, port)
         self._fault = settings.fault
         self._faults_left = settings.fault.times
@@ -78,7 +137,6 @@ class MockEngine:
         settings = self._settings
         delay_s = settings.ttft_s
         answer: Stream | Whole
-        tracked = _Tracked(line, self)
         if asked.stream and fault.fault is not Fault.EMPTY:
             usage = (asked.prompt_tokens, asked.tokens) if asked.usage else None
             prompt_ids = asked.prompt_tokens if asked.token_ids else None
@@ -93,10 +151,10 @@ class MockEngine:
             if relays(asked) and tokens > 1:
                 pieces = prefill_part(chat=asked.chat, prompt_ids=prompt_ids, event_bytes=settings.chunk_bytes)
                 tokens = 2  # the second is the end of its part
-            answer = Stream(tracked, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
+            answer = Stream(line, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
         else:
             told = self._dialect.told(asked, f"cmpl-{secrets.token_hex(16)}")
-            answer = Whole(tracked, generated(asked, told), fault.fault)
+            answer = Whole(line, generated(asked, told), fault.fault)
             delay_s += (asked.tokens - 1) * settings.itl_s
         line.answer = answer
         self._running[id(answer)] = body_bytes
@@ -174,22 +232,3 @@ class MockEngine:
             return whole(400, {"error": "not a list of transfer ids"})
         self.counts.cancels += len(ids)
         return whole(200, {})
-
-
-class _Tracked:
-    """A line whose answer's end the engine hears of."""
-
-    __slots__ = ("_engine", "_line", "write")
-
-    def __init__(self, line: Connection, engine: MockEngine) -> None:
-        self._line = line
-        self._engine = engine
-        self.write = line.write
-
-    def end(self) -> None:
-        self._engine.ended(self._line.answer, complete=True)
-        self._line.end()
-
-    def close(self) -> None:
-        self._engine.ended(self._line.answer, complete=False)
-        self._line.close()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from baton.loadtest.measures.percentile import Spread, spread
+from baton.loadtest.measures.record import LATENCIES
 from baton.loadtest.measures.serving import Serving, errors_by_kind, paths, serving
 from baton.loadtest.measures.stable import Stable, stable
 from baton.loadtest.result import StageResult
@@ -59,4 +60,4 @@ def as_plain(found: Figures) -> dict[str, Any]:
 
 
 def spreads(served: Serving) -> dict[str, Spread]:
-    return {"ttft": served.ttft, "tpot": served.tpot, "itl": served.itl, "e2el": served.e2el}
+    return {name: getattr(served, name) for name in LATENCIES}

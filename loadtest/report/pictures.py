@@ -39,7 +39,10 @@ LEAST: Final = 60.0  # height of one
 def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
     plots = []
     for name, (short, title) in TITLES.items():
-        series = [Series(label, cdf(_values(stage, name))) for label, stage in stages]
+        series = [
+            Series(label, cdf([each for record in stage.records if record.ok for each in record.latencies_s(name)]))
+            for label, stage in stages
+        ]
         labels = Labels(
             name=f"cdf-{name}",
             title=f"{title}: distribution",
@@ -59,14 +62,6 @@ def cdf(values: Sequence[float]) -> list[tuple[float, float]]:
     return [(ordered[0] * 1000, 0.0)] + [
         (percentile(ordered, 100 * at / steps) * 1000, at / steps) for at in range(1, steps + 1)
     ]
-
-
-def _values(stage: StageResult, name: str) -> list[float]:
-    done = [record for record in stage.records if record.ok]
-    if name == "itl":
-        return [gap for record in done for gap in record.itls_s]
-    field = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "latency_s"}[name]
-    return [value for record in done if (value := getattr(record, field)) is not None]
 
 
 def over_time(stage: StageResult, name: str) -> Picture:
