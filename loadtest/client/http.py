@@ -1,7 +1,6 @@
 """HTTP/1.1 to one server: its address, connections whose bytes are stamped as they arrive, and those that are kept."""
 
 import asyncio
-import contextlib
 import socket
 import ssl
 import time
@@ -48,26 +47,6 @@ def parse_address(url: str) -> Address:
     tls = parts.scheme == "https"
     prefix = parts.path.rstrip("/").removesuffix("/v1")
     return Address(host=parts.hostname, port=port or (443 if tls else 80), tls=tls, prefix=prefix)
-
-
-class Names:
-    """The addresses of one host, asked for once a minute: a look-up for each of thousands of connections would be in their TTFT."""
-
-    def __init__(self, address: Address) -> None:
-        self._address = address
-        self._found: list[str] = []
-        self._until_s = 0.0
-        self._lock = asyncio.Lock()
-
-    async def addresses(self) -> list[str]:
-        """Return them in the resolver's order, at least one. Raises `OSError`: there is no such host."""
-        async with self._lock:
-            if time.monotonic() >= self._until_s:
-                loop = asyncio.get_running_loop()
-                infos = await loop.getaddrinfo(self._address.host, self._address.port, type=socket.SOCK_STREAM)
-                self._found = list(dict.fromkeys(str(info[4][0]) for info in infos))
-                self._until_s = time.monotonic() + FRESH_S
-        return self._found
 
 
 _NO_STATUS: Final = 0
@@ -198,7 +177,9 @@ class Client:
         self._address = address
         self._timeout_s = timeout_s
         self._idle: list[Connection] = []  # the latest one last
-        self._names = Names(address)
+        self._hosts: list[str] = []  # what the host's name stands for
+        self._looked_up_s = -FRESH_S
+        self._looking_up = asyncio.Lock()
         self._tls = ssl.create_default_context() if address.tls else None
         lines = {"Host": address.authority, "Accept": "*/*", "User-Agent": "baton-loadtest", **headers}
         self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items()).encode("latin-1")
@@ -226,14 +207,22 @@ class Client:
         return None
 
     async def _connect(self) -> Connection:
-        loop, name = asyncio.get_running_loop(), self._address.host if self._tls else None
-        *others, last = await self._names.addresses()
+        loop, name, port = asyncio.get_running_loop(), self._address.host if self._tls else None, self._address.port
+        hosts = await self._look_up()
+        for host in hosts:
+            try:
+                return (await loop.create_connection(Connection, host, port, ssl=self._tls, server_hostname=name))[1]
+            except OSError:
+                if host == hosts[-1]:
+                    raise
+        raise AssertionError("a name that stands for nothing is an error of its look-up")
 
-        async def connect(host: str) -> Connection:
-            port = self._address.port
-            return (await loop.create_connection(Connection, host, port, ssl=self._tls, server_hostname=name))[1]
-
-        for host in others:
-            with contextlib.suppress(OSError):
-                return await connect(host)
-        return await connect(last)
+    async def _look_up(self) -> list[str]:
+        """Ask once a minute what the name stands for: for each of thousands of connections it would be in their TTFT."""
+        async with self._looking_up:
+            if time.monotonic() - self._looked_up_s >= FRESH_S:
+                loop, address = asyncio.get_running_loop(), self._address
+                infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+                self._hosts = list(dict.fromkeys(str(info[4][0]) for info in infos))
+                self._looked_up_s = time.monotonic()
+        return self._hosts

@@ -30,10 +30,6 @@ def parse_slos(words: Sequence[str]) -> dict[str, float]:
     return slos
 
 
-def good_requests(done: Sequence[Record], slos_ms: Mapping[str, float]) -> int:
-    return sum(is_good(record, slos_ms) for record in done)
-
-
 def is_good(record: Record, slos_ms: Mapping[str, float]) -> bool:
     """Tell whether a completed request kept all of them; one token or none has a TPOT of 0, as in vLLM's benchmark."""
     return all(taken_s <= limit_ms / 1000 for name, limit_ms in slos_ms.items() for taken_s in record.latencies_s(name))
@@ -105,7 +101,7 @@ def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, 
         output_tokens=sum(record.output_tokens for record in done),
         peak_output_tokens_per_s=float(max(tokens, default=0)),
         peak_concurrent_requests=max(requests, default=0),
-        good=good_requests(done, slos_ms) if slos_ms else None,
+        good=sum(is_good(record, slos_ms) for record in done) if slos_ms else None,
         second=spread(record.itls_s[0] for record in done if record.itls_s),
         queue=spread(record.queued_s for record in done),
         **{name: spread(each for record in done for each in record.latencies_s(name)) for name in LATENCIES},

@@ -6,7 +6,7 @@ that between two looks some are missed. The events stand on wall clock, and are 
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from baton.contracts.http import TRACE_PATH
 from baton.contracts.secret import SecretError, read_secret
 from baton.loadtest.client.fetch import fetch
-from baton.loadtest.client.http import parse_address
+from baton.loadtest.client.http import Address
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.result import HISTOGRAMS, HistogramMean, Legs, NodeFigures
 from baton.loadtest.run.beside import beside
@@ -64,23 +64,16 @@ def difference(url: str, before: Scrape, after: Scrape) -> NodeFigures:
     return NodeFigures(url=url, histograms=means, transfers={name: n for name, n in moved.items() if n})
 
 
-class NodeMetrics:
-    """The nodes whose metrics are looked at."""
+async def scrapes(nodes: Mapping[str, Address]) -> dict[str, Scrape | str]:
+    """Look at some nodes; return a scrape of each, or why there is none."""
+    return dict(zip(nodes, await asyncio.gather(*map(_scrape, nodes.values())), strict=True))
 
-    def __init__(self, urls: Sequence[str], timeout_s: float) -> None:
-        self._addresses = {url: parse_address(url.removesuffix("/metrics")) for url in urls}
-        self._timeout_s = timeout_s
 
-    async def look(self) -> Mapping[str, Scrape | str]:
-        found = await asyncio.gather(*map(self._look_at, self._addresses))
-        return dict(zip(self._addresses, found, strict=True))
-
-    async def _look_at(self, url: str) -> Scrape | str:
-        try:
-            text = await fetch(self._addresses[url], "/metrics", {}, self._timeout_s)
-            return parse_scrape(text.decode())
-        except (RunError, ValueError) as exc:
-            return str(exc)
+async def _scrape(address: Address) -> Scrape | str:
+    try:
+        return parse_scrape((await fetch(address, "/metrics", {}, _TIMEOUT_S)).decode())
+    except (RunError, ValueError) as exc:
+        return str(exc)
 
 
 def differences(before: Mapping[str, Scrape | str], after: Mapping[str, Scrape | str]) -> list[NodeFigures]:
@@ -129,9 +122,9 @@ def token(secret_file: Path | None) -> str:
 class LegWatch:
     """Looks at some nodes, within `watching`."""
 
-    def __init__(self, urls: Sequence[str], bearer: str) -> None:
+    def __init__(self, addresses: Iterable[Address], bearer: str) -> None:
         """Without a token nothing is looked at."""
-        self._addresses = [parse_address(url.removesuffix("/metrics")) for url in urls] if bearer else []
+        self._addresses = list(addresses) if bearer else []
         self._headers = {"Authorization": f"Bearer {bearer}"}
         self._spans: Spans = {}
         self._failures: list[str] = []
