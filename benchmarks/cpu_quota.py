@@ -34,11 +34,10 @@ def find_root(v1: Path = V1, v2: Path = V2) -> Path:
 class CpuQuota:
     """A group whose processes together get `cores` of the machine."""
 
-    def __init__(self, name: str, cores: float, *, period_us: int = PERIOD_US, root: Path | None = None) -> None:
+    def __init__(self, name: str, cores: float, *, root: Path | None = None) -> None:
         self._root = root or find_root()
         self._folder = self._root / name
-        self._quota_us = round(cores * period_us)
-        self._period_us = period_us
+        self._quota_us = round(cores * PERIOD_US)
 
     def __enter__(self) -> Self:
         """Make the group. Raises `QuotaError`: the system does not let us."""
@@ -47,10 +46,10 @@ class CpuQuota:
                 (self._root / "cgroup.subtree_control").write_text("+cpu")
             self._folder.mkdir(exist_ok=True)
             if self._is_v1:
-                (self._folder / "cpu.cfs_period_us").write_text(str(self._period_us))
+                (self._folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
                 (self._folder / "cpu.cfs_quota_us").write_text(str(self._quota_us))
             else:
-                (self._folder / "cpu.max").write_text(f"{self._quota_us} {self._period_us}")
+                (self._folder / "cpu.max").write_text(f"{self._quota_us} {PERIOD_US}")
         except OSError as exc:
             raise QuotaError(f"cannot make a CPU quota at {self._folder}: {exc.strerror}") from exc
         return self

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import ForkServer
@@ -49,6 +49,7 @@ class Load(NamedTuple):
     requests: int
     prompt_tokens: int
     answer_tokens: int
+    more: tuple[tuple[str, Any], ...] = ()  # fields of each request
 
 
 class Round(NamedTuple):
@@ -122,11 +123,12 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-async def ask(server: Plain, load: Load, draw: Draw) -> Round:
-    """Put a load on a server, once those of the last one rest; every prompt is new."""
-    await asyncio.sleep(SPIN_S)
+async def ask(server: Plain, load: Load, draw: Draw, rest_s: float = SPIN_S) -> Round:
+    """Put a load on a server, once the processes of the last one rest; every prompt is new."""
+    await asyncio.sleep(rest_s)
     drawn = [draw(load.prompt_tokens) for _ in range(load.requests)]
-    return round_of(load, await asyncio.gather(*(server.ask(prompt, load.answer_tokens) for prompt in drawn)))
+    asked = (server.ask(prompt, load.answer_tokens, **dict(load.more)) for prompt in drawn)
+    return round_of(load, await asyncio.gather(*asked))
 
 
 async def take(

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import mean, median
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import msgspec
+
+from baton.loadtest.measures import percentile
+from baton.loadtest.measures.percentile import Spread
 
 _SIGNS: Final = {"at most": "≤", "at least": "≥"}
 
@@ -55,17 +57,5 @@ def from_plain(plain: dict[str, Any]) -> Figure:
     return msgspec.convert(plain, Figure)
 
 
-class Spread(NamedTuple):
-    """What is said of a set of samples."""
-
-    mean: float
-    median: float
-    p99: float
-    maximum: float
-
-
 def spread(samples: Sequence[float], scale: float = 1.0) -> Spread:
-    """Return mean, median, 99th percentile (nearest rank) and maximum, each times `scale`."""
-    ordered = sorted(samples)
-    p99 = ordered[-(-99 * len(ordered) // 100) - 1]
-    return Spread(mean(ordered) * scale, median(ordered) * scale, p99 * scale, ordered[-1] * scale)
+    return percentile.spread(sample * scale for sample in samples)

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, get_args, get_type_hints
@@ -41,8 +40,6 @@ def parser() -> argparse.ArgumentParser:
     add("--max-other-cpu", type=float, default=0.15, metavar="CORES", help="a round with more is taken again")
     add("--extra-rounds", type=int, default=6, help="per cell, to replace such rounds")
     add("--patience-s", type=float, default=15.0, help="before each round, for the machine to become quiet")
-    add("--budget-s", type=float, default=1800.0, help="no cell is begun later than this")
-    add("--model-dir", type=Path, default=harness.MODEL, help="where the bench model is, or is to be written")
     add("--json", type=Path, metavar="FILE", help="write figures and all samples there")
     harness.add_common(add)
     return made
@@ -50,14 +47,8 @@ def parser() -> argparse.ArgumentParser:
 
 async def measure(arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> None:
     done: list[Figures] = []
-    up = put_up(
-        network,
-        forkserver,
-        folder,
-        model=arguments.model_dir,
-        pinned=arguments.cores == "pinned",
-        request_timeout_s=REQUEST_TIMEOUT_S,
-    )
+    pinned = arguments.cores == "pinned"
+    up = put_up(network, forkserver, folder, pinned=pinned, request_timeout_s=REQUEST_TIMEOUT_S)
     try:
         async with up as rig:
             await _cells(arguments, network, rig, await rig.start(arguments.variants), done)
@@ -75,7 +66,7 @@ async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, kv: 
         max_other_cores=arguments.max_other_cpu,
         patience_s=arguments.patience_s,
     )
-    meter, began = OtherCpu(os.getpid()), time.monotonic()
+    meter = OtherCpu(os.getpid())
     for chunk in arguments.chunks:
         network.throttle(0)
         subjects = await rig.subjects(chunk, arguments.variants, kv)
@@ -85,9 +76,6 @@ async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, kv: 
         for link in arguments.links:
             network.throttle(link)
             for tokens in arguments.tokens:
-                if time.monotonic() - began > arguments.budget_s:
-                    print("The time budget is spent; the remaining cells are left out.")
-                    return
                 cell, expected = Cell(link, tokens, chunk), kv.bytes_of(tokens)
                 measured = await measure_cell(
                     cell, subjects, draw, meter, effort, layers=kv.layers, expected_bytes=expected
@@ -102,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def take() -> int:
         harness.refuse_one_core()
         with Network() as network, harness.workplace("overlap", logs=arguments.logs) as (forkserver, folder):
-            bench_model.ensure(arguments.model_dir, mlp=arguments.mlp)
+            bench_model.ensure(harness.MODEL, mlp=arguments.mlp)
             asyncio.run(measure(arguments, network, forkserver, folder))
         return 0
 

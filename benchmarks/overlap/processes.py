@@ -17,7 +17,7 @@ from baton.contracts.secret import generate_secret, read_secret
 from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
 from benchmarks import usage
-from benchmarks.harness import QUIET, RARE_PROBES, BenchError
+from benchmarks.harness import MODEL, QUIET, RARE_PROBES, BenchError
 from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
 
 START_TIMEOUT_S: Final = 90.0
@@ -179,14 +179,14 @@ _COMMON: Final = ("--host", "0.0.0.0", "--kv-cache-memory-bytes", str(KV_CACHE_B
 class Servers:
     """Starts vLLM servers, Baton's nodes and its proxies."""
 
-    def __init__(self, network: Network, processes: Processes, folder: Path, model: Path, *, pinned: bool) -> None:
+    def __init__(self, network: Network, processes: Processes, folder: Path, *, pinned: bool) -> None:
         """Make it; `pinned`: a server and all its threads have one core, else its model thread has one and the rest any."""
         self._processes = processes
         self.http = processes.http
         self._port = FIRST_PORT
         self._secret_file = folder / "secret"
         self._secret_file.write_text(generate_secret())
-        self.model = str(model)
+        self.model = str(MODEL)
         self.token = read_secret(self._secret_file).node_token()
         self.prefill = Place(netns=network.prefill, core=PREFILL_CORE, pinned=pinned, data_host=PREFILL_DATA)
         self.decode = Place(netns=network.decode, core=DECODE_CORE, pinned=pinned, data_host=DECODE_DATA)

@@ -19,7 +19,6 @@ import msgspec
 from baton.contracts.http import NODE_PATH
 from baton.contracts.node_info import NodeInfo
 from baton.deploy.forkserver import ForkServer
-from benchmarks import harness
 from benchmarks.overlap import peers
 from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, expected_kv_bytes
 from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, sent_bytes
@@ -174,10 +173,9 @@ async def put_up(
     forkserver: ForkServer,
     folder: Path,
     *,
-    model: Path = harness.MODEL,
     pinned: bool = True,
     request_timeout_s: float,
 ) -> AsyncIterator[Rig]:
     """Yield a rig in which nothing is started yet; stop what is, in the end."""
     async with processes(forkserver, folder, timeout_s=request_timeout_s) as made:
-        yield Rig(Servers(network, made, folder, model, pinned=pinned), made, folder)
+        yield Rig(Servers(network, made, folder, pinned=pinned), made, folder)

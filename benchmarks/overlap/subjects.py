@@ -74,8 +74,10 @@ class Plain:
     model: str
     url: str
 
-    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-        return await read_stream(self.http, self.url, request_body(self.model, prompt, max_tokens), times)
+    async def ask(
+        self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None, **more: Any
+    ) -> Answer:
+        return await read_stream(self.http, self.url, request_body(self.model, prompt, max_tokens, **more), times)
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
         before = await prefill_seconds(self.http, self.url)

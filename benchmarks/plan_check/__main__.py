@@ -21,7 +21,7 @@ from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.plan import calibrate_command
 from baton.loadtest.plan.calibrate_command import Calibrating, calibrating
-from baton.loadtest.plan.calibration import Calibration, write_calibration
+from baton.loadtest.plan.calibration import Calibration
 from baton.loadtest.plan.demand import Demand, demands
 from baton.loadtest.plan.simulate import Shape, simulate
 from baton.loadtest.report.text import table_text
@@ -56,9 +56,6 @@ def parser() -> argparse.ArgumentParser:
     add("--cores", type=float, default=0.4, help="of each node")
     add("--max-stolen-cores", type=float, default=0.1, help="that the host takes; more disturbs a run or a round")
     add("--tries", type=int, default=4, help="of each run and round, before a disturbed one counts")
-    add("--period-us", type=int, default=PERIOD_US, help="of the quotas")
-    add("--keep-calibration", type=Path, metavar="FILE", help="write the last shape's calibration there")
-    add("--model-dir", type=Path, default=harness.MODEL, help="where the bench model is, or is to be written")
     add("--json", type=Path, metavar="FILE")
     add("--markdown", type=Path, metavar="FILE")
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
@@ -71,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def take() -> int:
         with harness.workplace("plan", logs=given.logs) as (forkserver, folder):
-            bench_model.ensure(given.model_dir)
+            bench_model.ensure(harness.MODEL)
             found, calibrations, about = asyncio.run(check(given, forkserver, folder))
         text = markdown(found, calibrations, about)
         print(text)
@@ -87,7 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def check(
     given: argparse.Namespace, forkserver: ForkServer, folder: Path
 ) -> tuple[list[Comparison], list[Calibration], dict[str, Any]]:
-    limits = {"cores": given.cores, "period_us": given.period_us}
     found: list[Comparison] = []
     calibrations: list[Calibration] = []
     rate = 0.0
@@ -95,8 +91,8 @@ async def check(
         processes(forkserver, folder, timeout_s=TIMEOUT_S) as calibrating_processes,
         processes(forkserver, folder, timeout_s=TIMEOUT_S) as shape_processes,
     ):
-        pair = Rig(calibrating_processes, folder, given.model_dir, prefix="calibrated-", **limits)
-        rig = Rig(shape_processes, folder, given.model_dir, **limits)
+        pair = Rig(calibrating_processes, folder, cores=given.cores, prefix="calibrated-")
+        rig = Rig(shape_processes, folder, cores=given.cores)
         try:
             calibrated = await pair.start(Shape(1, 1))
             for shape in given.shapes:
@@ -115,15 +111,13 @@ async def check(
         finally:
             rig.stop()
             pair.stop()
-    if given.keep_calibration:
-        write_calibration(calibrations[-1], given.keep_calibration)
     sent = f"{rate:.2f} requests/s for {given.seconds:g} s, {given.input_tokens} + {given.max_tokens} tokens"
     about = {
         "when": now(),
         **environment(),
         "load": f"{sent} × (1 ± {given.length_spread:g}), Poisson, seed {given.seed}, {given.runs} runs",
         "cores of each node": given.cores,
-        "period of the quotas (µs)": given.period_us,
+        "period of the quotas (µs)": PERIOD_US,
     }
     return found, calibrations, about
 

@@ -9,7 +9,7 @@ from typing import Final
 from baton.contracts.secret import generate_secret
 from baton.loadtest.plan.simulate import Shape
 from benchmarks.cpu_quota import CpuQuota
-from benchmarks.harness import QUIET
+from benchmarks.harness import MODEL, QUIET
 from benchmarks.overlap.processes import Place, Processes, free_port
 
 KV_CACHE_BYTES: Final = 256 << 20
@@ -29,16 +29,12 @@ class Running:
 class Rig:
     """Starts a shape in place of the one before."""
 
-    def __init__(
-        self, processes: Processes, folder: Path, model: Path, *, cores: float, period_us: int, prefix: str = ""
-    ) -> None:
+    def __init__(self, processes: Processes, folder: Path, *, cores: float, prefix: str = "") -> None:
         """`processes`: its own. `cores`: of each node. `prefix`: of the processes' names, which the folder has once."""
         self._prefix = prefix
         self._processes = processes
         self._folder = folder
-        self._model = str(model)
         self._cores = cores
-        self._period_us = period_us
         self._secret = ("--secret-file", str(folder / "secret"))
         (folder / "secret").write_text(generate_secret())
         self._quotas = ExitStack()
@@ -65,14 +61,14 @@ class Rig:
 
     async def _node(self, role: str, core: int) -> str:
         name, port = self._name(role), free_port()
-        argv = ["--model", self._model, "--host", "127.0.0.1", "--port", str(port), *self._secret, *QUIET]
+        argv = ["--model", str(MODEL), "--host", "127.0.0.1", "--port", str(port), *self._secret, *QUIET]
         argv += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-num-batched-tokens", str(BATCHED_TOKENS)]
         argv += ["--no-enable-prefix-caching"]  # the same prompts come in every run
         if role == "prefill":
             argv += ["--control-port", str(free_port())]
         target, place = f"baton.{role}_node.__main__:main", Place(core=core)
         url = await self._processes.serve(name, target, argv, place, f"http://127.0.0.1:{port}")
-        group = CpuQuota(f"baton-{name}", self._cores, period_us=self._period_us)
+        group = CpuQuota(f"baton-{name}", self._cores)
         self._quotas.enter_context(group).add(self._processes.pid(name))
         self._groups.append(group)
         return url

@@ -31,11 +31,11 @@ def test_version_1_takes_quota_and_period(v1: Path) -> None:
 def test_version_2_takes_both_in_one_file(tmp_path: Path) -> None:
     """And the controller has to be handed down first."""
     (tmp_path / "cgroup.controllers").write_text("cpuset cpu io\n")
-    group = CpuQuota("g", 1.5, period_us=10_000, root=tmp_path)
+    group = CpuQuota("g", 1.5, root=tmp_path)
     group.__enter__()
 
     assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
-    assert (tmp_path / "g" / "cpu.max").read_text() == "15000 10000"
+    assert (tmp_path / "g" / "cpu.max").read_text() == "7500 5000"
 
 
 def test_processes_that_are_left_go_back(v1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
