@@ -68,7 +68,7 @@ def _traced(dataset: TraceReplay, index: int, due_s: float) -> Demand:
 
 
 def _made_up(dataset: Source, index: int, due_s: float) -> Demand:
-    ask = dataset.script(index).first()
+    ask = next(dataset.script(index))
     if not ask.input_tokens:
         raise UsageError("a plan needs prompts of known length: use random prompts or a trace")
     if isinstance(dataset, SharedPrefix):

@@ -117,7 +117,7 @@ class Loop:
     def _prepare(self) -> tuple[Script, Ask, bytes]:
         script = self._source.script(self._first_script + self.taken.scripts)
         self.taken.scripts += 1
-        ask = script.first()
+        ask = next(script)
         return script, ask, self._exchange.body(ask)
 
     async def _play(self, script: Script, ask: Ask, body: bytes, timing: Timing) -> None:
@@ -127,10 +127,13 @@ class Loop:
             self.taken.begun += 1
             answered = await self._exchange.send(index, ask, body, timing)
             self.taken.records.append(answered.record)
-            following = script.following(answered.text) if answered.record.ok else None
-            if following is None:
+            if not answered.record.ok:
                 return
-            ask, body, timing = following, self._exchange.body(following), Timing(self.began_s)
+            try:
+                ask = script.send(answered.text)
+            except StopIteration:
+                return
+            body, timing = self._exchange.body(ask), Timing(self.began_s)
 
     def _may_begin(self) -> bool:
         in_time = time.perf_counter() - self.began_s <= self._limits.seconds
@@ -144,7 +147,7 @@ async def warm_up(exchange: Exchange, source: Source, requests: int, at_once: in
 
     async def user() -> None:
         for number in numbers:
-            ask = source.script(-number).first()
+            ask = next(source.script(-number))
             timing = Timing(time.perf_counter())
             records.append((await exchange.send(-number, ask, exchange.body(ask), timing)).record)
 

@@ -8,11 +8,12 @@ token for each with the space before it. How many they really are, only the serv
 """
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from baton.loadtest.traffic.script import Ask, Prompt, Script, Single
+from baton.loadtest.traffic.script import Ask, Prompt, Script
 
 _TEXT: Final = (
     "time year people way day man thing woman life child world school state family student group country problem hand part "
@@ -95,7 +96,7 @@ class RandomPrompts:
         key = f"{self.making.seed}/random/{index}"
         tokens, output = self.making.lengths.draw(key)
         prompt = self.making.vocabulary.prompt(key, tokens, as_text=self.making.chat)
-        return Single(Ask(prompt=self.making.user_message(prompt), input_tokens=tokens, output_tokens=output))
+        yield Ask(prompt=self.making.user_message(prompt), input_tokens=tokens, output_tokens=output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class SharedPrefix:
         suffix = making.vocabulary.prompt(key, tokens, as_text=making.chat)
         joined = f"{prefix} {suffix}" if making.chat else (*prefix, *suffix)
         total = self.prefix_tokens + tokens
-        return Single(Ask(prompt=making.user_message(joined), input_tokens=total, output_tokens=output))
+        yield Ask(prompt=making.user_message(joined), input_tokens=total, output_tokens=output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,37 +128,15 @@ class MultiTurn:
     turns: int
 
     def script(self, index: int) -> Script:
-        return Conversation(self.making, index, self.turns)
+        said: list[tuple[str, str]] = []  # role and text
+        for turn in range(self.turns):
+            key = f"{self.making.seed}/conversation/{index}/{turn}"
+            tokens, output = self.making.lengths.draw(key)
+            said.append(("user", self.making.vocabulary.text(key, tokens)))
+            answer = yield Ask(prompt=self._prompt(said), output_tokens=output, conversation=index, turn=turn)
+            said.append(("assistant", answer))
 
-
-class Conversation:
-    """One conversation on its way."""
-
-    def __init__(self, making: Making, index: int, turns: int) -> None:
-        self._making = making
-        self._index = index
-        self._turns = turns
-        self._turn = 0
-        self._said: list[tuple[str, str]] = []  # role and text
-
-    def first(self) -> Ask:
-        self._turn, self._said = 0, []
-        return self._ask()
-
-    def following(self, answer: str) -> Ask | None:
-        self._turn += 1
-        if self._turn == self._turns:
-            return None
-        self._said.append(("assistant", answer))
-        return self._ask()
-
-    def _ask(self) -> Ask:
-        key = f"{self._making.seed}/conversation/{self._index}/{self._turn}"
-        tokens, output = self._making.lengths.draw(key)
-        self._said.append(("user", self._making.vocabulary.text(key, tokens)))
-        return Ask(prompt=self._prompt(), output_tokens=output, conversation=self._index, turn=self._turn)
-
-    def _prompt(self) -> Prompt:
-        if self._making.chat:
-            return [{"role": role, "content": text} for role, text in self._said]
-        return "".join(f"User: {text}\nAssistant:" if role == "user" else f"{text}\n" for role, text in self._said)
+    def _prompt(self, said: Sequence[tuple[str, str]]) -> Prompt:
+        if self.making.chat:
+            return [{"role": role, "content": text} for role, text in said]
+        return "".join(f"User: {text}\nAssistant:" if role == "user" else f"{text}\n" for role, text in said)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from baton.loadtest.traffic.made_up import Making
-from baton.loadtest.traffic.script import Ask, Script, Single
+from baton.loadtest.traffic.script import Ask, Script
 
 BLOCK_TOKENS: Final = 512  # tokens per hash id
 CONVERSATION: Final = Path(__file__).parents[1] / "traces" / "mooncake_conversation_2000.jsonl.gz"
@@ -95,12 +95,10 @@ class TraceReplay:
         parts = pieces(request, index, self.scale)
         if index < 0:
             parts = [Piece(f"warm/{index}/{at}", part.tokens) for at, part in enumerate(parts)]
-        return Single(
-            Ask(
-                prompt=self.making.user_message(self._join(parts)),
-                input_tokens=sum(part.tokens for part in parts),
-                output_tokens=output_tokens(request, self.scale),
-            )
+        yield Ask(
+            prompt=self.making.user_message(self._join(parts)),
+            input_tokens=sum(part.tokens for part in parts),
+            output_tokens=output_tokens(request, self.scale),
         )
 
     def _join(self, parts: Sequence[Piece]) -> tuple[int, ...] | str:
