@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, cast
 import httptools
 
 from baton.loadtest.mock_engine.answers import whole
+from baton.loadtest.mock_engine.wheel import Due
 
 
 class Request(NamedTuple):
@@ -24,9 +25,9 @@ class Engine(Protocol):
         """Begin to answer; what is under way is `line.answer`."""
         ...
 
-    def ended(self, answer: object, *, complete: bool) -> None: ...
+    def ended(self, answer: Due, *, complete: bool) -> None: ...
 
-    def lost(self, answer: object) -> None:
+    def lost(self, answer: Due) -> None:
         """Note that nobody waits for an answer any more."""
         ...
 
@@ -43,7 +44,7 @@ class Connection(asyncio.Protocol):
         self._body = b""
         self._busy = False
         self._keeps = True
-        self.answer: object = None  # the engine's, under way
+        self.answer: Due | None = None  # the engine's, under way
 
     # for the engine
 

@@ -1,7 +1,7 @@
 """The mock itself: which request gets which answer, and when."""
 
 import secrets
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from baton.loadtest.mock_engine.connection import Connection, Request
 from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Vllm, describe, relays
 from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
 from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
-from baton.loadtest.mock_engine.wheel import Ticker
+from baton.loadtest.mock_engine.wheel import Due, Ticker
 
 COUNTS_PATH: Final = "/mock/counts"
 FAULT_PATH: Final = "/mock/fault"
@@ -23,63 +23,30 @@ _NOT_FOUND: Final = whole(404, {"detail": "Not Found"})
 _MODEL: Final = {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 1 << 17}
 
 
-class Stream:
-    """Writes one stream, token by token."""
-
-    __slots__ = ("_counts", "_fault", "_itl_s", "_line", "_pieces", "_sent", "_tokens", "gone")
-
-    def __init__(
-        self, line: Connection, pieces: Chunks, *, tokens: int, itl_s: float, fault: FaultSetting, counts: Counts
-    ) -> None:
-        self._line = line
-        self._pieces = pieces
-        self._tokens = tokens
-        self._itl_s = itl_s
-        self._fault = fault if fault.fault in (Fault.CUT, Fault.STALL) else None
-        self._counts = counts
-        self._sent = 0
-        self.gone = False  # the client, or the answer
-
-    def __call__(self) -> float | None:
-        """Write the next token; return when the one after it is due, None for never."""
-        if self.gone:
-            return None
-        if self._fault is not None and self._sent >= min(self._fault.after_tokens, self._tokens - 1):
-            if self._fault.fault is Fault.CUT:
-                self.gone = True
-                self._line.close()
-            return None
-        self._sent += 1
-        self._counts.chunks += 1
-        pieces = self._pieces
-        if self._sent == self._tokens:
-            self._line.write(STREAM_HEAD + pieces.only if self._tokens == 1 else pieces.last)
-            self.gone = True
-            self._line.end()
-            return None
-        self._line.write(STREAM_HEAD + pieces.first if self._sent == 1 else pieces.middle)
-        return self._itl_s
-
-
-@dataclass(slots=True)
-class Whole:
-    """Writes one answer that is no stream."""
-
-    _line: Connection
-    _response: bytes
-    _fault: Fault
-    gone: bool = False
-
-    def __call__(self) -> None:
-        if self.gone or self._fault is Fault.STALL:
+def stream(line: Connection, pieces: Chunks, *, tokens: int, itl_s: float, fault: FaultSetting, counts: Counts) -> Due:
+    """Write one stream, token by token; yield in how many seconds the next one is due."""
+    broken_at = min(fault.after_tokens, tokens - 1) if fault.fault in (Fault.CUT, Fault.STALL) else tokens
+    for sent in range(broken_at):
+        counts.chunks += 1
+        if sent == tokens - 1:
+            line.write(STREAM_HEAD + pieces.only if tokens == 1 else pieces.last)
+            line.end()
             return
-        self.gone = True
-        if self._fault is Fault.CUT:
-            self._line.write(self._response[: len(self._response) // 2])
-            self._line.close()
-            return
-        self._line.write(whole(200, b"") if self._fault is Fault.EMPTY else self._response)
-        self._line.end()
+        line.write(pieces.middle if sent else STREAM_HEAD + pieces.first)
+        yield itl_s
+    if fault.fault is Fault.CUT:
+        line.close()
+
+
+def whole_answer(line: Connection, response: bytes, fault: Fault) -> Due:
+    """Write one answer that is no stream, at once."""
+    yield from ()
+    if fault is Fault.CUT:
+        line.write(response[: len(response) // 2])
+        line.close()
+    elif fault is not Fault.STALL:
+        line.write(whole(200, b"") if fault is Fault.EMPTY else response)
+        line.end()
 
 
 class MockEngine:
@@ -103,9 +70,10 @@ class MockEngine:
         line.write(self._small(request))
         line.end()
 
-    def lost(self, answer: object) -> None:
+    def lost(self, answer: Due) -> None:
         self.counts.cancelled += 1
-        self._forget(answer)
+        self._running.pop(id(answer), None)
+        answer.close()
 
     def _generate(self, request: Request, line: Connection) -> None:
         counts = self.counts
@@ -136,7 +104,6 @@ class MockEngine:
     def _begin(self, asked: Asked, fault: FaultSetting, line: Connection, body_bytes: int, *, names: bool) -> None:
         settings = self._settings
         delay_s = settings.ttft_s
-        answer: Stream | Whole
         if asked.stream and fault.fault is not Fault.EMPTY:
             usage = (asked.prompt_tokens, asked.tokens) if asked.usage else None
             prompt_ids = asked.prompt_tokens if asked.token_ids else None
@@ -151,10 +118,10 @@ class MockEngine:
             if relays(asked) and tokens > 1:
                 pieces = prefill_part(chat=asked.chat, prompt_ids=prompt_ids, event_bytes=settings.chunk_bytes)
                 tokens = 2  # the second is the end of its part
-            answer = Stream(line, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
+            answer = stream(line, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
         else:
             told = self._dialect.told(asked, f"cmpl-{secrets.token_hex(16)}")
-            answer = Whole(line, generated(asked, told), fault.fault)
+            answer = whole_answer(line, generated(asked, told), fault.fault)
             delay_s += (asked.tokens - 1) * settings.itl_s
         line.answer = answer
         self._running[id(answer)] = body_bytes
@@ -168,13 +135,8 @@ class MockEngine:
         line.write(whole(fault.status, error))
         line.end()
 
-    def ended(self, answer: object, *, complete: bool) -> None:
+    def ended(self, answer: Due, *, complete: bool) -> None:
         self.counts.completed += complete
-        self._forget(answer)
-
-    def _forget(self, answer: object) -> None:
-        if isinstance(answer, Stream | Whole):
-            answer.gone = True
         self._running.pop(id(answer), None)
 
     def _next_fault(self) -> FaultSetting:
