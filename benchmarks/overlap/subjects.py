@@ -131,7 +131,7 @@ class Baton:
             wire_bytes=wire,
             kv_bytes=_committed(pushed) - _committed(pushed_before),
             prefill_s=await prefill_seconds(self.http, self.prefill) - prefill_before,
-            **_commit(pushed, answer),
+            after_commit_s=_after_commit_s(pushed, answer),
         )
 
     async def _transfers(self) -> dict[str, Any]:
@@ -232,15 +232,9 @@ def _committed(worker: dict[str, Any]) -> int:
     return int(worker["totals"]["bytes_committed"])
 
 
-def _commit(worker: dict[str, Any], answer: Answer) -> dict[str, float]:
-    """When P sent COMMIT: exactly, if it says so on the machine's monotonic clock, else at the earliest."""
-    identity = answer.headers.get(TRANSFER_HEADER)
-    recent: list[dict[str, Any]] = worker.get("recent", [])
-    entry: dict[str, Any] = next((entry for entry in recent if entry["transfer_id"] == identity), {})
-    timings: dict[str, float] = entry.get("timings_s", {})
-    found: dict[str, float] = {}
-    if "scheduled_at_s" in entry and "commit" in timings:
-        found["after_commit_s"] = answer.times[0] - entry["scheduled_at_s"] - timings["commit"]
-    if "commit" in timings:
-        found["commit_bound_s"] = answer.ttft_s - timings["commit"]
-    return found
+def _after_commit_s(worker: dict[str, Any], answer: Answer) -> float | None:
+    """Return the time from COMMIT, which P names on the machine's monotonic clock, to the first token."""
+    for entry in worker["recent"]:
+        if entry["transfer_id"] == answer.headers.get(TRANSFER_HEADER) and "commit" in entry["timings_s"]:
+            return float(answer.times[0] - entry["scheduled_at_s"] - entry["timings_s"]["commit"])
+    return None
