@@ -64,7 +64,6 @@ def refuse_one_core() -> None:
 
 @contextmanager
 def workplace(name: str, *, logs: Path | None = None, prepare: str = VLLM_PRELOAD) -> Iterator[tuple[ForkServer, Path]]:
-    """Run a fork server; yield it with a folder for logs and sockets, which is removed unless it is `logs`."""
     with ExitStack() as stack:
         folder = logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"baton-{name}-")))
         folder.mkdir(parents=True, exist_ok=True)

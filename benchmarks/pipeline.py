@@ -95,7 +95,6 @@ def ratios(cell: Cell, way: str, other: str) -> dict[str, Spread]:
 
 
 def table(cells: Sequence[Cell], way: str, others: Sequence[str]) -> str:
-    """Return a Markdown table: absolute medians of a way, and its ratios to the others as min / median / max."""
     heads = ["link", "load", "figure", f"{way}, median", *(f"÷ {other}" for other in others)]
     rows = []
     for cell in cells:
@@ -149,7 +148,6 @@ async def take(
 
 
 async def start(started: Processes, network: Network, chunk_tokens: int) -> dict[str, Plain]:
-    """Start one server of two stages per way; return each, ready to be asked. All share the machine."""
     place = Place(netns=network.prefill, core=0, pinned=False)  # each stage takes the core that is free
     found = {}
     for port, way in enumerate(WAYS, FIRST_PORT):

@@ -34,7 +34,6 @@ class OtherCpu:
         self._stolen_s = psutil.cpu_times().steal
 
     def other_cores(self) -> float:
-        """Return the CPU that other processes have used since `restart`, in cores."""
         return max(0.0, self._cores(self._others() - self._others_s))
 
     def stolen_cores(self) -> float:

@@ -25,7 +25,6 @@ class AdminError(Exception):
 
 
 def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> int:
-    """Run `baton admin …`; return 0, 1 if the proxy refused or did not answer, 2 if it cannot be asked."""
     options = command_line().parse_args(argv)
     try:
         proxy = load({}, os.environ, choose_file(options.config)).config.proxy

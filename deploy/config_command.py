@@ -14,7 +14,6 @@ EXIT_WRONG = 2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `baton config …`; return 0, or 2 if the configuration has mistakes."""
     parser = argparse.ArgumentParser(prog="baton config", description="Look at the configuration; nothing is started.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="check|reference")
     checking = commands.add_parser("check", help="print every setting's value and where it comes from")

@@ -59,7 +59,6 @@ def page() -> str:
 
 
 def commands_of_flags() -> dict[str, list[str]]:
-    """Return `"section.field"` → the commands of `baton` that have its flag."""
     has = {
         "serve": list(serve.keys()),
         "proxy": [action.dest for action in proxy.command_line()._actions],

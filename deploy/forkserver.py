@@ -108,7 +108,6 @@ class ForkServer:
         self.stop()
 
     def start(self) -> None:
-        """Start the zygote; return at once, while it imports."""
         self._ready = self._closed = False
         self._control, theirs = socket.socketpair()
         command = [sys.executable, "-m", "baton.deploy.zygote", str(theirs.fileno()), self._prepare]
@@ -168,7 +167,6 @@ class ForkServer:
         return self._children[reply["pid"]]
 
     def stop(self) -> None:
-        """Kill every process of this server and the zygote itself."""
         if self._control is not None:
             with suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)

@@ -16,7 +16,6 @@ PARTS = ("proxy", "prefill", "decode")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `baton health …`; return 0 if one of the named parts answers, else 1 and say why."""
     parser = argparse.ArgumentParser(prog="baton health", description="Ask the process in this container.")
     parser.add_argument(
         "parts", nargs="+", choices=PARTS, metavar="proxy|prefill|decode", help="one of them must answer"

@@ -130,7 +130,6 @@ class Launcher:
         self.stop()
 
     def start(self) -> None:
-        """Start the proxy at once, and the nodes as soon as the zygote has imported."""
         self._began_s = time.monotonic()
         self._oom_kills = oom_kills()
         self._logs.start()
@@ -162,7 +161,6 @@ class Launcher:
             self._check_restarted()
 
     def stop(self) -> None:
-        """Stop the proxy, then the nodes, within the time to stop; kill what is left then."""
         self._stop_asked.clear()  # from now on it means: hurry
         deadline_s = time.monotonic() + self._settings.stop_timeout_s
         proxy = [child for name, child in self._children.items() if name == self._stack.proxy.name]

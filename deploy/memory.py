@@ -39,7 +39,6 @@ def oom_kills(root: Path = Path("/")) -> int:
 
 
 def weights_bytes(model: str) -> int:
-    """Return the size of a model's weight files; 0 for one that is not a folder of this machine."""
     folder = Path(model)
     return sum(path.stat().st_size for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern))
 

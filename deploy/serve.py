@@ -93,7 +93,6 @@ def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:
 
 
 def ensure_admin_token(given: Path | None, runtime_dir: Path) -> Path:
-    """Return the file with the admin token: the one given, or a new one for this run."""
     return _ensure(given, runtime_dir / "admin.token")
 
 
@@ -202,7 +201,6 @@ def _settings(
 
 
 def ranks_of_nodes(config: BatonConfig, options: argparse.Namespace, stack: Stack) -> dict[str, int]:
-    """Return how many devices each node uses: the two roles may have sizes of their own."""
     sizes = {
         f"baton.{role}_node": prod(ranks_of((*node.vllm_args, *options.node_flags)))
         for role, node in (("prefill", config.prefill_node), ("decode", config.decode_node))

@@ -43,7 +43,6 @@ class Member:
 
     @property
     def url(self) -> str:
-        """Base URL at which processes of this machine reach it."""
         return own_url(self.listeners[0].host, self.listeners[0].port, is_encrypted=self.is_encrypted)
 
 
@@ -191,7 +190,6 @@ def served_model(config: BatonConfig, node_flags: Sequence[str]) -> str:
 
 
 def _served_name(model: str, theirs: Sequence[str]) -> tuple[str, ...]:
-    """Call the embedded model by a name; any other is called as it was asked for."""
     if model == str(WEIGHTS) and not given(theirs, SERVED_NAME_FLAG):
         return (SERVED_NAME_FLAG, EMBEDDED_NAME)
     return ()

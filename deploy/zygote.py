@@ -38,7 +38,6 @@ class Zygote:
         self._wake, self._wake_by_signal = socket.socketpair()
 
     def run(self) -> None:
-        """Serve requests until the controlling process closes its end; leave no child behind."""
         self._wake_by_signal.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_by_signal.fileno(), warn_on_full_buffer=False)
@@ -161,7 +160,6 @@ def main(control_fd: int, prepare: str) -> None:
 
 
 def _set_up(request: Mapping[str, Any]) -> None:
-    """Give the child its own session, output, environment, cores and network."""
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _redirect(request["log"])

@@ -16,7 +16,6 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(command: str, description: str) -> Parser:
-    """Return the parser of a command of `loadtest`; its options cannot be shortened."""
     return Parser(prog=f"loadtest {command}", description=description, allow_abbrev=False)
 
 
@@ -67,7 +66,6 @@ def numbers(text: str) -> list[float]:
 
 
 def token_range(text: str) -> tuple[int, int]:
-    """Read LOW:HIGH, the first token id and the one behind the last."""
     low, _, high = text.partition(":")
     found = _whole(low, 0), _whole(high, 1)
     if found[0] >= found[1]:
@@ -83,7 +81,6 @@ def header(text: str) -> tuple[str, str]:
 
 
 def sendable(text: str) -> bool:
-    """Tell whether a header may hold a text."""
     return text.isascii() and text.isprintable()
 
 

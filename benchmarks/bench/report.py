@@ -132,7 +132,6 @@ def streams_table(lines: Sequence[Streams]) -> str:
 
 
 def picture(cells: Sequence[FirstTokens], link_mbit_s: int) -> str:
-    """Return TTFT against prompt length on one link, as an SVG file."""
     chosen = [cell for cell in cells if cell.link_mbit_s == link_mbit_s]
     series = [
         Series(TITLES[name], [(cell.tokens, cell.ttft_s[name] * 1000) for cell in chosen if name in cell.ttft_s])

@@ -98,7 +98,6 @@ class Processes:
         return url
 
     async def proxy(self, name: str, flags: Sequence[str], place: Place, env: Mapping[str, str] = RARE_PROBES) -> str:
-        """Start a proxy on this machine; return its URL once it is ready. Raises `RigError`: as above."""
         port = free_port()
         argv, url = ["--port", str(port), *flags], f"http://127.0.0.1:{port}"
         return await self.serve(name, PROXY, argv, place, url, path="/ready", env=env)
@@ -202,7 +201,6 @@ class Servers:
     async def vllm(
         self, name: str, target: str, place: Place, flags: Sequence[str], *, env: Mapping[str, str] | None = None
     ) -> str:
-        """Start a server that takes vLLM's flags; return its URL once it is healthy, as the client reaches it."""
         port, host = self.next_port(), PREFILL_HTTP if place is self.prefill else DECODE_HTTP
         argv = ["--model", self.model, "--port", str(port), *_COMMON, *QUIET, *flags]
         url = await self._processes.serve(name, target, argv, place, f"http://{host}:{port}", env=env)
@@ -210,5 +208,4 @@ class Servers:
         return url
 
     async def proxy(self, name: str, flags: Sequence[str]) -> str:
-        """Start a proxy beside the client, which both stand for other machines; return its URL once it is ready."""
         return await self._processes.proxy(name, (*self.secret, *flags), Place(core=DECODE_CORE))

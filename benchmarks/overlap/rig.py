@@ -176,6 +176,5 @@ async def put_up(
     pinned: bool = True,
     request_timeout_s: float,
 ) -> AsyncIterator[Rig]:
-    """Yield a rig in which nothing is started yet; stop what is, in the end."""
     async with processes(forkserver, folder, timeout_s=request_timeout_s) as made:
         yield Rig(Servers(network, made, folder, pinned=pinned), made, folder)

@@ -51,7 +51,6 @@ class Comparison(NamedTuple):
 
     @property
     def measured(self) -> Means:
-        """The median over the runs of each mean."""
         return Means(median(run.ttft_s for run in self.runs), median(run.tpot_s for run in self.runs))
 
     @property

@@ -41,7 +41,6 @@ class Taken:
         self.pieces.append(data)
 
     def check(self, tokens: int) -> None:
-        """Raise `RunError` unless all tokens are there."""
         body = b"".join(self.pieces)
         events = body.count(_EVENT)
         if self.status != 200 or not body.endswith(DONE) or events != tokens + 1:

@@ -132,7 +132,6 @@ class Pair:
         return await read_counts(self.prefill_url), await read_counts(self.decode_url)
 
     async def settled(self) -> tuple[Counts, Counts]:
-        """Return the same when no leg of an earlier load is under way any more."""
         async with asyncio.timeout(SETTLE_S):
             while True:
                 counts = await self.counts()
@@ -180,7 +179,6 @@ class Stage:
 
     @asynccontextmanager
     async def start(self, subject: Subject, pairs: Mapping[Dialect, Pair], traces: Collector) -> AsyncIterator[Running]:
-        """Start a subject and wait until it hands over; then open its connections once."""
         mocks = pairs[subject.dialect]
         place = Place(
             port=free_port(),

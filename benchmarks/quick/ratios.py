@@ -33,7 +33,6 @@ class Line(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """What a person should look at: all rounds now lie outside of all rounds then."""
         if self.now is None:
             return NOT_MEASURED
         if self.baseline is None:

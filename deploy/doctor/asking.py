@@ -53,7 +53,6 @@ class ProbeClient:
         self._secret = secret
 
     async def get(self, url: str, kind: type[_T], statuses: tuple[int, ...] = (200,), *, is_open: bool = False) -> _T:
-        """Return what a URL answers; one that is open is not shown our token. Raises `AskError`: something else."""
         answer = await self._send("GET", url, TIMEOUT_S, is_open=is_open)
         if answer.status_code not in statuses:
             raise AskError(f"it answered {answer.status_code}")
@@ -84,7 +83,6 @@ class ProbeClient:
         return engines.current if engines else []
 
     async def ask(self, url: str, question: Question) -> Any:
-        """Have a node try something; return the answer that belongs to the question. Raises `AskError`: it did not."""
         timeout_s = PUSH_TIMEOUT_S + question.idle_s if isinstance(question, Push) else PROBE_TIMEOUT_S
         answer = await self._send("POST", url + PROBE_PATH, timeout_s, msgspec.json.encode(question))
         if answer.status_code != 200:

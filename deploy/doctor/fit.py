@@ -53,14 +53,12 @@ def kv_bytes(info: NodeInfo) -> int:
 
 
 def token_bytes(info: NodeInfo) -> float | None:
-    """Return how many bytes of KV one token makes on one rank; None if that is not known."""
     if info.fingerprint is None or not info.regions or info.fingerprint.block_size_tokens <= 0:
         return None
     return sum(region.block_bytes for region in info.regions) / info.fingerprint.block_size_tokens
 
 
 def diagnose_machine(machine: Machine, where: str, kv_bytes: int | None = None) -> Iterator[Finding]:
-    """Yield what is wrong with a machine; `kv_bytes`: size of the node's KV cache, None if it is not known yet."""
     if machine.open_files != UNLIMITED and machine.open_files < MIN_OPEN_FILES:
         what = f"a process may open {machine.open_files} files; {MIN_OPEN_FILES} is the least that nodes and proxy want"
         yield Finding(code="open-files", where=where, what=what)

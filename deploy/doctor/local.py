@@ -66,7 +66,6 @@ def _secret(config: BatonConfig, *, needed: bool) -> Iterator[Finding]:
 
 
 def _engine(place: Place) -> Iterator[Finding]:
-    """Is Mooncake there, may it start, and does it move bytes?"""
     library = list(_refusal("library", HERE, checks.check_transfer_engine))
     yield from library
     try:
@@ -81,7 +80,6 @@ def _engine(place: Place) -> Iterator[Finding]:
 
 
 async def _push_to_itself(place: Place) -> str:
-    """Push from one engine here into another; return why that failed, "" if it did not."""
     engines = ProbeEngines(place)
     try:
         target = await engines.receive(Receive(seconds=SELF_TEST_S))

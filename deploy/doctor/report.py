@@ -39,7 +39,6 @@ def described(machine: Machine) -> dict[str, Any]:
 
 
 def status(examination: Examination, *, strict: bool) -> int:
-    """Return the exit status: 1 if something is wrong, or with `strict` if there is any finding."""
     return FOUND if examination.count("wrong") or (strict and examination.findings) else OK
 
 

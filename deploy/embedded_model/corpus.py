@@ -25,7 +25,6 @@ def documents() -> list[str]:
 
 
 def chat(*turns: Turn, system: str = "") -> str:
-    """Write question and answer turns as `tokenizer.CHAT_TEMPLATE` would."""
     head = f"{SYSTEM}{system}{END}" if system else ""
     return BEGIN + head + "".join(f"{USER}{question}{END}{ASSISTANT}{answer}{END}" for question, answer in turns)
 

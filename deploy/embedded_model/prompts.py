@@ -13,13 +13,11 @@ from baton.deploy.embedded_model import tokenizer
 
 
 def prompts() -> list[list[int]]:
-    """Return the token ids of the prompts, shortest first."""
     spans = json.loads((Path(__file__).parent / "prompts.json").read_text())
     return [list(_documents()[document][start : start + tokens]) for document, start, tokens in spans]
 
 
 def texts() -> list[str]:
-    """Return the prompts as text, special tokens included, in the order of `prompts()`."""
     decoded: list[str] = tokenizer.load().decode_batch(prompts(), skip_special_tokens=False)
     return decoded
 

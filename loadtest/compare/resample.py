@@ -16,9 +16,7 @@ class Units(Protocol):
 
     size: int
 
-    def estimates(self, counts: Sequence[int]) -> Mapping[str, float | None]:
-        """Return the figures by name, each unit taken so often; None where there is nothing to compute one from."""
-        ...
+    def estimates(self, counts: Sequence[int]) -> Mapping[str, float | None]: ...
 
 
 class Interval(NamedTuple):
@@ -89,7 +87,6 @@ class Weighted:
         return sum(counts[unit] * total for unit, total, _ in self._sums) / n if n else None
 
     def percentile(self, counts: Sequence[int], percent: float) -> float | None:
-        """Return a percentile, likewise; walked to from the nearer end."""
         n = self._taken(counts)
         if not n:
             return None

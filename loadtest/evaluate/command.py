@@ -78,7 +78,6 @@ def chosen(given: argparse.Namespace) -> tuple[list[Question], list[Question]]:
 async def ask_all(
     given: argparse.Namespace, shots: Sequence[Question], questions: Sequence[Question]
 ) -> list[Answered]:
-    """Ask every question once, greedily; the answers are in the questions' order."""
     address = parse_address(given.url)
     raise_limit(given.concurrency)
     headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}

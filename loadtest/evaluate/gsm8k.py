@@ -68,12 +68,10 @@ def last_number(text: str) -> Decimal | None:
 
 
 def is_right(question: Question, answer: str) -> bool:
-    """Tell whether an answer's last number is the right one; 18 and 18.0 are the same."""
     return last_number(answer.partition(STOP[0])[0]) == truth(question)
 
 
 def prompt(shots: Sequence[Question], question: Question, *, chat: bool) -> Prompt:
-    """Return the few-shot prompt: worked examples, then the question."""
     if chat:
         examples = [
             message

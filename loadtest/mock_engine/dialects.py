@@ -60,7 +60,6 @@ class Baton:
         self._used: set[str] = set()
 
     def judge(self, asked: Asked, header_names: list[str]) -> bool:
-        """Check headers, signature, role and, on a prefill node, the shape of the leg."""
         for name in header_names:
             if name.startswith(_NEVER_TO_A_NODE) and name != TOKEN_IDS_HEADER:
                 raise RefusedError(400, f"header {name} must not reach a node")
@@ -86,7 +85,6 @@ class Baton:
 
 
 def relays(asked: Asked) -> bool:
-    """Whether a prefill leg's stream is the beginning of the client's."""
     params = asked.body.get(FIELD)
     return isinstance(params, dict) and params.get(KEY, {}).get("relay") is True and asked.stream
 
@@ -102,7 +100,6 @@ class Vllm:
         self._engine_id = secrets.token_hex(16)
 
     def judge(self, asked: Asked, header_names: list[str]) -> bool:  # noqa: ARG002
-        """Check that a hand-over is for this role and complete."""
         params = asked.body.get(FIELD)
         if params is None:
             return asked.body.get(SGLANG_ROOM) is not None

@@ -86,7 +86,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def calibrate(given: argparse.Namespace) -> Calibration:
-    """Measure and fit. Raises `RunError`: an answer failed, or what was measured does not suffice."""
     async with calibrating(given) as pair:
         for _ in range(given.rounds):
             await pair.measure()

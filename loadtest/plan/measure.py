@@ -50,7 +50,6 @@ class Pair:
         return Lengths(input_tokens=(short + long) // 2, output_tokens=answer, spread=(long - short) / (long + short))
 
     async def prefill(self) -> list[PrefillCell]:
-        """Ask for one token each, alone and in line; at the shorter lengths also with prompts that share steps."""
         lengths, samples = sorted(self._given.prompt_tokens), self._given.samples
         await self._run(max(lengths), 4, users=1, requests=_WARM_UP)
         cells = []
@@ -63,7 +62,6 @@ class Pair:
         return cells
 
     async def decode(self) -> list[list[Record]]:
-        """Ask for long answers, with short and long prompts; and for short ones, so that more requests arrive."""
         given = self._given
         short, long = min(given.prompt_tokens), max(given.prompt_tokens)
         whole, part = given.answer_tokens, max(given.answer_tokens // 4, 3)

@@ -254,7 +254,6 @@ def between_first_tokens_s(records: Sequence[Record], users: int) -> float:
 
 
 def decode_rows(runs: Sequence[Sequence[Record]]) -> list[Row]:
-    """Return an equation for each request with three tokens or more; those of one run were on the node together."""
     rows = []
     for records in runs:
         spans = [_Span.of(record) for record in records if record.ok and record.tpot_s]

@@ -70,7 +70,6 @@ def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def neighbours(shape: Shape, most: int) -> list[Shape]:
-    """Return the shapes around one, itself included, so that one sees where the cliff is."""
     by_prefill, by_decode = max(1, shape.prefill // 10), max(1, shape.decode // 10)
     around = [
         Shape(prefill, decode)

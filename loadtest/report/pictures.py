@@ -77,7 +77,6 @@ def over_time(stage: StageResult, name: str) -> Picture:
 
 
 def timeline(stage: StageResult, name: str) -> Picture:
-    """Return the first requests of a stage as bars: waiting, until the first token, tokens."""
     shown = sorted(stage.records, key=lambda record: record.started_s)[:ROWS]
     tall = max(2.0, min(14.0, 420 / max(len(shown), 1)))
     height = TOP + BOTTOM + max(tall * len(shown), LEAST)
@@ -178,7 +177,6 @@ class Stretch(NamedTuple):
 
 
 def legs_picture(stage: StageResult, name: str) -> Picture:
-    """Return the legs of some requests, from the one with the fastest first token to that with the slowest."""
     told = {each.transfer_id: each.spans for each in stage.legs}
     known = [record for record in stage.records if record.ttft_s is not None and record.transfer_id in told]
     shown = chosen(sorted(known, key=_ttft_s), LEG_ROWS)
@@ -206,7 +204,6 @@ def chosen(ordered: list[Record], most: int) -> list[Record]:
 
 
 def stretches(record: Record, spans: Mapping[str, tuple[float, float]]) -> list[Stretch]:
-    """Return what is known of a request; an instant that nobody told is in none of them."""
     sent_s, first_s, last_s = record.started_s, _ttft_s(record), record.latency_s or 0.0
 
     def since(name: str) -> tuple[float, float] | None:

@@ -27,7 +27,6 @@ class Scale(NamedTuple):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Self:
-        """Return the scale for some values; what lies below its beginning is shown there."""
         above_0 = sorted(value for value in values if value > 0)
         if not above_0:
             return cls(1.0)
@@ -42,13 +41,11 @@ class Scale(NamedTuple):
         return self.least > 0
 
     def share(self, value: float) -> float:
-        """Return where a value lies: 0 at the beginning, 1 at the end."""
         if not self.logarithmic:
             return value / self.most
         return math.log(max(value, self.least) / self.least) / math.log(self.most / self.least)
 
     def ticks(self) -> list[float]:
-        """Return round numbers from the beginning to the end."""
         if not self.logarithmic:
             step = _step(self.most)
             return [round(step * at, 10) for at in range(round(self.most / step) + 1)]
@@ -120,7 +117,7 @@ class Picture(NamedTuple):
 
 
 def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False, kin: int = 1) -> Picture:
-    """Return lines, with a key if there are several; `marks`: show the points; so many in succession have one colour."""
+    """Return lines, with a key if there are several; `marks`: show the points; `kin`: so many in succession have one colour."""
     points = [point for line in series for point in line.points]
     axes = Axes(Scale.of([x for x, _ in points]), Scale.of([y for _, y in points]))
     parts = [frame(axes, labels), *([] if points else [nothing()])]
@@ -173,7 +170,6 @@ def box_key(css: str, name: str) -> str:
 
 
 def swatch(at: int, kin: int = 1) -> str:
-    """Return a piece of a line, 28 wide and 10 high, for keys."""
     return f'<line class="line s{_colour(at, kin)}"{_dash(at, kin)} x1="0" y1="5" x2="28" y2="5"/>'
 
 
@@ -201,7 +197,6 @@ def _name(text: str, scale: Scale) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a value in as few letters as it can be told in."""
     if value >= 1e6:
         return f"{value / 1e6:g}M"
     if value >= 1e4:

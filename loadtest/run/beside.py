@@ -42,7 +42,6 @@ def line(label: str, taken: Taken, limits: Limits, elapsed_s: float) -> str:
 
 @asynccontextmanager
 async def progress(label: str, loop: Loop, limits: Limits) -> AsyncIterator[None]:
-    """Show the line on a terminal while a stage runs."""
     if not sys.stderr.isatty():
         yield
         return

@@ -65,7 +65,6 @@ def difference(url: str, before: Scrape, after: Scrape) -> NodeFigures:
 
 
 async def scrapes(nodes: Mapping[str, Address]) -> dict[str, Scrape | str]:
-    """Look at some nodes; return a scrape of each, or why there is none."""
     return dict(zip(nodes, await asyncio.gather(*map(_scrape, nodes.values())), strict=True))
 
 

@@ -39,7 +39,6 @@ class Vocabulary:
         return _ids(key, tokens, self.low, self.high)
 
     def text(self, key: str, tokens: int) -> str:
-        """Return words that are about so many tokens; at least one."""
         words = max(1, round(tokens / self.tokens_per_word))
         return " ".join(random.Random(key).choices(WORDS, k=words))
 
@@ -63,7 +62,6 @@ class Lengths:
     spread: float = 0.0
 
     def draw(self, key: str) -> tuple[int, int]:
-        """Return the lengths, in and out, that belong to a key; at least 1 each."""
         rng = random.Random(f"{key}/lengths")
         return _draw(rng, self.input_tokens, self.spread), _draw(rng, self.output_tokens, self.spread)
 

@@ -43,7 +43,6 @@ def read_prompts(path: Path, *, chat: bool, output_tokens: int) -> PromptFile:
 
 
 def to_ask(value: Any, *, chat: bool, output_tokens: int) -> Ask:
-    """Turn one line into a request. Raises `UsageError`: it is none."""
     if isinstance(value, dict) and isinstance(value.get("body"), dict):
         value = value["body"]
     fields: Mapping[str, Any] = value if isinstance(value, dict) else {"prompt": value}

@@ -31,7 +31,6 @@ class TracedRequest(msgspec.Struct, frozen=True):
 
 
 def read_trace(path: Path) -> list[TracedRequest]:
-    """Read a trace, gzipped if its name ends in `.gz`. Raises `OSError` or `msgspec.DecodeError`."""
     data = path.read_bytes()
     text = gzip.decompress(data) if path.suffix == ".gz" else data
     return msgspec.json.Decoder(TracedRequest).decode_lines(text)

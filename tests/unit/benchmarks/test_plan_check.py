@@ -63,7 +63,7 @@ def test_the_simulation_sees_what_is_sent() -> None:
     simulated = load(given, 3.0)
 
     assert [one.due_s for one in simulated] == stage.load.due_s
-    assert simulated[5].input_tokens == next(len(dataset.script(5)).prompt)
+    assert simulated[5].input_tokens == len(next(dataset.script(5)).prompt)
     assert len({one.input_tokens for one in simulated}) > 20
 
 
