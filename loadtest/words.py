@@ -33,32 +33,25 @@ def count_or_none(text: str) -> int:
     return _whole(text, 0)
 
 
-def above_0(text: str) -> float:
-    value = _number(text)
-    if not value > 0 or math.isinf(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return value
+def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return what reads a number of which something holds."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError as exc:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number") from exc
+        if not holds(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+        return value
+
+    return read
 
 
-def above_0_or_inf(text: str) -> float:
-    value = _number(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return value
-
-
-def not_negative(text: str) -> float:
-    value = _number(text)
-    if not value >= 0 or math.isinf(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
-    return value
-
-
-def share(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not at least 0 and below 1")
-    return value
+above_0 = _number("above 0", lambda value: 0 < value < math.inf)
+above_0_or_inf = _number("above 0", lambda value: value > 0)
+not_negative = _number("0 or more", lambda value: 0 <= value < math.inf)
+share = _number("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
 def numbers(text: str) -> list[float]:
@@ -92,10 +85,3 @@ def _whole(text: str, least: int) -> int:
     if value < least:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
     return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from exc

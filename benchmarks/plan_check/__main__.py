@@ -22,6 +22,7 @@ from baton.loadtest.measures.record import Record
 from baton.loadtest.plan import calibrate_command
 from baton.loadtest.plan.calibrate_command import Calibrating, calibrating
 from baton.loadtest.plan.calibration import Calibration
+from baton.loadtest.plan.command import shape_of
 from baton.loadtest.plan.demand import Demand, demands
 from baton.loadtest.plan.simulate import Shape, simulate
 from baton.loadtest.report.text import table_text
@@ -45,7 +46,7 @@ _RATE: Final = 1.0  # stands in where only lengths matter
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m benchmarks.plan_check", description=__doc__)
     add = made.add_argument
-    add("--shapes", nargs="+", type=_shape, default=list(SHAPES), metavar="P:D")
+    add("--shapes", nargs="+", type=shape_of, default=list(SHAPES), metavar="P:D")
     add("--runs", type=int, default=5, help="of each shape")
     add("--seconds", type=float, default=20.0, help="of each run")
     add("--utilisation", type=float, default=0.65, help="of the prefill node at 1:1, which sets the rate")
@@ -186,11 +187,6 @@ def rate_per_s(given: argparse.Namespace, calibration: Calibration) -> float:
     lengths = [one.input_tokens for one in load(given, _RATE)]
     steps_s = fmean(speed.step_s + n * speed.token_s + speed.token_context_s * n * n / 2 for n in lengths)
     return float(given.utilisation / steps_s)
-
-
-def _shape(text: str) -> Shape:
-    prefill, _, decode = text.partition(":")
-    return Shape(int(prefill), int(decode))
 
 
 if __name__ == "__main__":

@@ -117,12 +117,13 @@ def _target(text: str) -> float:
     return value
 
 
+def shape_of(text: str) -> Shape:
+    prefill, _, decode = text.partition(":")
+    try:
+        return Shape(words.count(prefill), words.count(decode))
+    except argparse.ArgumentTypeError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form P:D") from exc
+
+
 def _shapes(text: str) -> list[Shape]:
-    found = []
-    for part in text.split(","):
-        prefill, _, decode = part.partition(":")
-        try:
-            found.append(Shape(words.count(prefill), words.count(decode)))
-        except argparse.ArgumentTypeError as exc:
-            raise argparse.ArgumentTypeError(f"{part!r} is not of the form P:D") from exc
-    return found
+    return [shape_of(part) for part in text.split(",")]
