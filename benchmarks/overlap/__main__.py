@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import sys
@@ -14,10 +13,10 @@ from baton.contracts.configuration.schema import TransferConfig
 from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import ForkServer
 from benchmarks import harness
-from benchmarks.overlap.figures import UPSTREAM, Cell, Figures, figures, table, to_plain
+from benchmarks.overlap.figures import UPSTREAM, Figures, figures, table, to_plain
 from benchmarks.overlap.network import Network
-from benchmarks.overlap.rig import Kv, Rig, put_up
-from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts
+from benchmarks.overlap.rig import Rig, put_up
+from benchmarks.overlap.session import Effort, prompts
 from benchmarks.usage import OtherCpu
 
 REQUEST_TIMEOUT_S: Final = 60.0
@@ -51,14 +50,15 @@ async def measure(arguments: argparse.Namespace, network: Network, forkserver: F
     up = put_up(network, forkserver, folder, pinned=pinned, request_timeout_s=REQUEST_TIMEOUT_S)
     try:
         async with up as rig:
-            await _cells(arguments, network, rig, await rig.start(arguments.variants), done)
+            await rig.start(arguments.variants)
+            await _cells(arguments, network, rig, done)
     finally:
         if arguments.json:
             arguments.json.write_text(json.dumps(to_plain(done), indent=1) + "\n")
     print(f"\n{table(done)}")
 
 
-async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, kv: Kv, done: list[Figures]) -> None:
+async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, done: list[Figures]) -> None:
     draw = prompts(arguments.seed)
     effort = Effort(
         samples=arguments.samples,
@@ -69,19 +69,12 @@ async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, kv: 
     meter = OtherCpu(os.getpid())
     for chunk in arguments.chunks:
         network.throttle(0)
-        subjects = await rig.subjects(chunk, arguments.variants, kv)
-        for subject in [*subjects.values()] * 2:
-            with contextlib.suppress(MeasureError):  # first passes are slow, and nodes meet for the first time
-                await subject.measure(draw(max(arguments.tokens)))
-        for link in arguments.links:
-            network.throttle(link)
-            for tokens in arguments.tokens:
-                cell, expected = Cell(link, tokens, chunk), kv.bytes_of(tokens)
-                measured = await measure_cell(
-                    cell, subjects, draw, meter, effort, layers=kv.layers, expected_bytes=expected
-                )
-                done.append(figures(measured))
-                print(table(done[-1:]), flush=True)
+        subjects = await rig.subjects(chunk, arguments.variants)
+        links, lengths = arguments.links, arguments.tokens
+        cells = rig.cells(subjects, chunk, draw, links=links, lengths=lengths, meter=meter, effort=effort)
+        async for measured in cells:
+            done.append(figures(measured))
+            print(table(done[-1:]), flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

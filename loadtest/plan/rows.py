@@ -20,8 +20,8 @@ import msgspec
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
-from baton.loadtest.plan.decode import step_s
 from baton.loadtest.plan.demand import Demand
+from baton.loadtest.plan.nodes import step_s
 from baton.loadtest.plan.simulate import Shape, simulate
 
 _SINGULAR: Final = 1e-9  # of a column, that is not explained by the columns before it

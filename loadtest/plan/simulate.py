@@ -20,9 +20,8 @@ from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import TIMEOUT, Record
 from baton.loadtest.plan.calibration import Calibration, Link
 from baton.loadtest.plan.choice import DecodeChoice, PrefillChoice
-from baton.loadtest.plan.decode import DecodeNode
 from baton.loadtest.plan.demand import Demand, Job, largest
-from baton.loadtest.plan.prefill import PrefillNode
+from baton.loadtest.plan.nodes import DecodeNode, PrefillNode
 
 
 class Links:

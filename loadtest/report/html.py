@@ -4,11 +4,10 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from baton.loadtest.measures.serving import Serving
-from baton.loadtest.report.figures import figures
 from baton.loadtest.report.pictures import distributions, legs_picture, over_time, throughput_plots, timeline
 from baton.loadtest.report.plots import Picture
 from baton.loadtest.report.style import STYLE
-from baton.loadtest.report.tables import TITLES, Table, milliseconds, other_tables, serving_tables, sweep_table
+from baton.loadtest.report.tables import TITLES, Table, figures, milliseconds, other_tables, serving_tables, sweep_table
 from baton.loadtest.report.text import about
 from baton.loadtest.result import Result
 

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from baton.loadtest.measures.percentile import percentile
 from baton.loadtest.measures.record import Record
 from baton.loadtest.measures.serving import by_second
-from baton.loadtest.report.figures import figures
 from baton.loadtest.report.plots import (
     BOTTOM,
     LEFT,
@@ -28,7 +27,7 @@ from baton.loadtest.report.plots import (
     nice,
     svg,
 )
-from baton.loadtest.report.tables import TITLES
+from baton.loadtest.report.tables import TITLES, figures
 from baton.loadtest.result import Result, StageResult
 
 POINTS: Final = 200  # of a distribution

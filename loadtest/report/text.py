@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from baton.loadtest.report.figures import figures
-from baton.loadtest.report.tables import Table, other_tables, serving_tables, sweep_table
+from baton.loadtest.report.tables import Table, figures, other_tables, serving_tables, sweep_table
 from baton.loadtest.result import Result
 
 _WIDTH: Final = 50  # as are vLLM's tables

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from baton.loadtest.compare.command import BETTER, SAME, TOO_FEW, WORSE, compare, judge, main
-from baton.loadtest.compare.comparable import obstacles
+from baton.loadtest.compare.command import BETTER, SAME, TOO_FEW, WORSE, compare, judge, main, obstacles
 from baton.loadtest.compare.resample import METRICS, Interval, Slices, Weighted, counts_of, differences
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.measures.percentile import percentile
