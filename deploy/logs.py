@@ -27,13 +27,7 @@ CAUSE = re.compile(r"\b(?:kv_connector|model_runner|contracts)(?:\.\w+)*\.\w+Err
 
 
 class LogFollower:
-    """Prints what is added to log files, each line with a prefix.
-
-    Args:
-        files: process name → its log file, which need not exist yet.
-        say: prints one line.
-        everything: also print what `NOISE` matches.
-    """
+    """Prints what is added to log files (by process name), each line with a prefix; `everything`: what `NOISE` matches too."""
 
     def __init__(self, files: Mapping[str, Path], say: Callable[[str], None], *, everything: bool) -> None:
         width = max(map(len, files), default=0)
