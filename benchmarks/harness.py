@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from baton.deploy.environment import zygote_environment
 from baton.deploy.forkserver import VLLM_PRELOAD, ForkServer, ForkServerError
-from baton.loadtest.errors import LoadtestError
+from baton.loadtest.client.http import WireError
+from baton.loadtest.errors import LoadtestError, UsageError
 
 MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
 QUIET: Final = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")  # of vLLM's servers
@@ -71,14 +72,18 @@ def workplace(name: str, *, logs: Path | None = None, prepare: str = VLLM_PRELOA
         yield stack.enter_context(ForkServer(prepare=prepare, log=folder / "zygote.log", environ=zygote)), folder
 
 
-def run(name: str, measure: Callable[[], int]) -> int:
-    """Return the exit status of a benchmark: its own, 1 after a sentence where it cannot go on, 130 after Ctrl-C or SIGTERM."""
+def run(name: str, measure: Callable[[], int], *also: type[Exception]) -> int:
+    """Return the exit status of a benchmark: its own, 130 after Ctrl-C or SIGTERM, 1 after a sentence where it cannot go on.
+
+    2 where it was asked for what cannot be; `also`: further errors that are told in a sentence.
+    """
+    told: tuple[type[Exception], ...] = (BenchError, ForkServerError, LoadtestError, WireError, *also)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return measure()
-    except (BenchError, ForkServerError, LoadtestError) as exc:
+    except told as exc:
         print(f"{name}: {exc}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(exc, UsageError) else 1
     except KeyboardInterrupt:
         return 130
 

@@ -32,10 +32,9 @@ from baton.loadtest.run import build
 from baton.loadtest.run import command as run_command
 from baton.loadtest.run.environment import environment, now
 from benchmarks import harness
-from benchmarks.cpu_quota import PERIOD_US
 from benchmarks.overlap.processes import processes
 from benchmarks.plan_check.comparison import Comparison, Means, Noise, as_plain, compare, comparison_table, markdown
-from benchmarks.plan_check.rig import BATCHED_TOKENS, Rig, Running
+from benchmarks.plan_check.rig import BATCHED_TOKENS, PERIOD_US, Rig, Running
 from benchmarks.usage import OtherCpu, Quiet
 
 SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(1, 2))

@@ -21,10 +21,9 @@ from typing import Final
 import uvloop
 
 from baton.loadtest import words
-from baton.loadtest.client.http import WireError
-from baton.loadtest.errors import LoadtestError, RunError, UsageError
+from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.run.environment import environment, now
-from benchmarks import usage
+from benchmarks import harness, usage
 from benchmarks.proxy.load import SHORT, Load, Taken
 from benchmarks.proxy.stage import Cores, Plan, Running, Stage, collector, expect
 from benchmarks.proxy.subjects import OURS
@@ -53,16 +52,16 @@ class Found:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    try:
+
+    def take() -> int:
         _allow_descriptors(arguments.streams, arguments.workers)
         about = {"when": now(), **environment()}
         with tempfile.TemporaryDirectory(prefix="open-streams-") as folder:
             found = uvloop.run(run(arguments, Path(folder)))
-    except (LoadtestError, WireError, OSError) as exc:
-        print(f"open_streams: {exc}", file=sys.stderr)
-        return 2 if isinstance(exc, UsageError) else 1
-    print(json.dumps({**about, **asdict(found), "stream_bytes": round(found.stream_bytes)}))
-    return 0
+        print(json.dumps({**about, **asdict(found), "stream_bytes": round(found.stream_bytes)}))
+        return 0
+
+    return harness.run("open_streams", take, OSError)
 
 
 async def run(given: argparse.Namespace, folder: Path) -> Found:

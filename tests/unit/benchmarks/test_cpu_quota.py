@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cpu_quota import CpuQuota, QuotaError, find_root
+from benchmarks.plan_check.rig import CpuQuota, QuotaError, find_root
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_version_2_takes_both_in_one_file(tmp_path: Path) -> None:
 
 def test_processes_that_are_left_go_back(v1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the group could not be removed."""
-    monkeypatch.setattr("benchmarks.cpu_quota.EMPTY_S", 0.0)  # what stands in for a group is no empty folder
+    monkeypatch.setattr("benchmarks.plan_check.rig.EMPTY_S", 0.0)  # what stands in for a group is no empty folder
     with CpuQuota("g", 0.4, root=v1):
         (v1 / "g" / "cgroup.procs").write_text("77\n")
 
