@@ -276,9 +276,10 @@ class Launcher:
 
 
 def is_ready(member: Member) -> bool:
-    at = member.listeners[0]
+    at, path = member.listeners[0], member.ready_path
+    is_encrypted = member.is_encrypted and bool(path)  # where we may not ask, an open port will do
     try:
-        status, body = ask_own(at.host, at.port, member.ready_path, PROBE_TIMEOUT_S, is_encrypted=member.is_encrypted)
+        status, body = ask_own(at.host, at.port, path, PROBE_TIMEOUT_S, is_encrypted=is_encrypted)
     except (OSError, http.client.HTTPException):  # refused, timed out, or not HTTP yet
         return False
     return status == http.client.OK and uses_all(body)
