@@ -1,6 +1,8 @@
 """What the benchmarks share: a place to work, the bench model, ratios round by round, and tables in Markdown."""
 
 import argparse
+import ctypes
+import mmap
 import os
 import signal
 import sys
@@ -13,7 +15,8 @@ from typing import Final, NamedTuple
 
 from baton.deploy.environment import zygote_environment
 from baton.deploy.forkserver import VLLM_PRELOAD, ForkServer, ForkServerError
-from baton.loadtest.errors import LoadtestError
+from baton.loadtest.client.http import WireError
+from baton.loadtest.errors import LoadtestError, UsageError
 
 MODEL: Final = Path(tempfile.gettempdir()) / "baton-bench-model"
 QUIET: Final = ("--uvicorn-log-level", "error", "--disable-uvicorn-access-log")  # of vLLM's servers
@@ -49,7 +52,6 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def add_common(add: Callable[..., argparse.Action]) -> None:
-    """Add the arguments of every benchmark that starts vLLM with the bench model."""
     add("--seed", type=int, default=None, help="of the prompts; drawn anew unless given")
     add("--mlp", type=int, default=1024, help="width of the bench model's MLP: how much a token has to compute")
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
@@ -63,7 +65,6 @@ def refuse_one_core() -> None:
 
 @contextmanager
 def workplace(name: str, *, logs: Path | None = None, prepare: str = VLLM_PRELOAD) -> Iterator[tuple[ForkServer, Path]]:
-    """Run a fork server; yield it with a folder for logs and sockets, which is removed unless it is `logs`."""
     with ExitStack() as stack:
         folder = logs or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f"baton-{name}-")))
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,13 +72,27 @@ def workplace(name: str, *, logs: Path | None = None, prepare: str = VLLM_PRELOA
         yield stack.enter_context(ForkServer(prepare=prepare, log=folder / "zygote.log", environ=zygote)), folder
 
 
-def run(name: str, measure: Callable[[], int]) -> int:
-    """Return the exit status of a benchmark: its own, 1 after a sentence where it cannot go on, 130 after Ctrl-C or SIGTERM."""
+def run(name: str, measure: Callable[[], int], *also: type[Exception]) -> int:
+    """Return the exit status of a benchmark: its own, 130 after Ctrl-C or SIGTERM, 1 after a sentence where it cannot go on.
+
+    2 where it was asked for what cannot be; `also`: further errors that are told in a sentence.
+    """
+    told: tuple[type[Exception], ...] = (BenchError, ForkServerError, LoadtestError, WireError, *also)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return measure()
-    except (BenchError, ForkServerError, LoadtestError) as exc:
+    except told as exc:
         print(f"{name}: {exc}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(exc, UsageError) else 1
     except KeyboardInterrupt:
         return 130
+
+
+class HostMemory:
+    """So many bytes, at an address."""
+
+    def __init__(self, size: int) -> None:
+        self._memory = mmap.mmap(-1, size)
+        self._memory[:] = os.urandom(1 << 16) * (size >> 16)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self.size = size

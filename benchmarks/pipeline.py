@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import ForkServer
@@ -22,8 +22,7 @@ from benchmarks.harness import QUIET, Spread, markdown_table, spread
 from benchmarks.overlap.network import PREFILL_HTTP, Network
 from benchmarks.overlap.processes import VLLM, Place, Processes, processes
 from benchmarks.overlap.session import prompts, rotated, wait_until_quiet
-from benchmarks.overlap.streaming import Answer
-from benchmarks.overlap.subjects import Plain
+from benchmarks.overlap.subjects import Answer, Plain
 from benchmarks.usage import OtherCpu
 
 WAY: Final = "async"
@@ -50,6 +49,7 @@ class Load(NamedTuple):
     requests: int
     prompt_tokens: int
     answer_tokens: int
+    more: tuple[tuple[str, Any], ...] = ()  # fields of each request
 
 
 class Round(NamedTuple):
@@ -76,7 +76,6 @@ LOADS: Final = (
 
 
 def round_of(load: Load, answers: Sequence[Answer]) -> Round:
-    """Return the figures of requests that began together."""
     took_s = max(answer.times[-1] for answer in answers) - min(answer.began for answer in answers)
     gaps = [
         (answer.times[-1] - answer.times[0]) / (len(answer.times) - 1) for answer in answers if len(answer.times) > 1
@@ -86,7 +85,6 @@ def round_of(load: Load, answers: Sequence[Answer]) -> Round:
 
 
 def ratios(cell: Cell, way: str, other: str) -> dict[str, Spread]:
-    """Return by how much each figure of a way is that of another, round by round."""
     found = {}
     pairs = list(zip(cell.rounds[way], cell.rounds[other], strict=True))
     for index, name in enumerate(NAMES):
@@ -97,7 +95,6 @@ def ratios(cell: Cell, way: str, other: str) -> dict[str, Spread]:
 
 
 def table(cells: Sequence[Cell], way: str, others: Sequence[str]) -> str:
-    """Return a Markdown table: absolute medians of a way, and its ratios to the others as min / median / max."""
     heads = ["link", "load", "figure", f"{way}, median", *(f"÷ {other}" for other in others)]
     rows = []
     for cell in cells:
@@ -125,17 +122,17 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-async def ask(server: Plain, load: Load, draw: Draw) -> Round:
-    """Put a load on a server, once those of the last one rest; every prompt is new."""
-    await asyncio.sleep(SPIN_S)
+async def ask(server: Plain, load: Load, draw: Draw, rest_s: float = SPIN_S) -> Round:
+    """Put a load on a server, once the processes of the last one rest; every prompt is new."""
+    await asyncio.sleep(rest_s)
     drawn = [draw(load.prompt_tokens) for _ in range(load.requests)]
-    return round_of(load, await asyncio.gather(*(server.ask(prompt, load.answer_tokens) for prompt in drawn)))
+    asked = (server.ask(prompt, load.answer_tokens, **dict(load.more)) for prompt in drawn)
+    return round_of(load, await asyncio.gather(*asked))
 
 
 async def take(
     arguments: argparse.Namespace, network: Network, asked: Mapping[str, Plain], draw: Draw, meter: OtherCpu
 ) -> list[Cell]:
-    """Take every cell; the ways take turns in each round, and each round begins with another."""
     cells = []
     for link in arguments.links:
         network.throttle(link)
@@ -151,7 +148,6 @@ async def take(
 
 
 async def start(started: Processes, network: Network, chunk_tokens: int) -> dict[str, Plain]:
-    """Start one server of two stages per way; return each, ready to be asked. All share the machine."""
     place = Place(netns=network.prefill, core=0, pinned=False)  # each stage takes the core that is free
     found = {}
     for port, way in enumerate(WAYS, FIRST_PORT):
@@ -163,7 +159,6 @@ async def start(started: Processes, network: Network, chunk_tokens: int) -> dict
 
 
 async def measure(arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> list[Cell]:
-    """Start the servers, let each pass once, and take the cells."""
     draw = prompts(arguments.seed)
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S, force_close=True) as started:
         asked = await start(started, network, arguments.chunk)

@@ -10,23 +10,19 @@ import math
 import os
 import random
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, Final, NamedTuple
-
-import aiohttp
+from typing import Final, NamedTuple
 
 from baton.deploy.embedded_model import WEIGHTS
 from baton.deploy.forkserver import ForkServer
-from baton.loadtest.compare.bootstrap import Interval, counts_of
-from baton.loadtest.measures.percentile import percentile
+from baton.loadtest.compare.resample import Interval, interval
 from benchmarks import harness
 from benchmarks.overlap.processes import VLLM, Place, Processes, free_port, processes
 from benchmarks.overlap.session import prompts, rotated
-from benchmarks.overlap.streaming import read_stream, request_body
-from benchmarks.pipeline import Draw, Load, Round, round_of
+from benchmarks.overlap.subjects import Plain
+from benchmarks.pipeline import Cell, Load, Round, ask
 
 ENGINE: Final = "engine"
 WORKERS: Final = {
@@ -34,11 +30,11 @@ WORKERS: Final = {
     "baton": "baton.model_runner.cpu.Worker",
     "engine again": "baton.model_runner.cpu.EngineWorker",
 }
-LOADS: Final[Mapping[Load, Mapping[str, Any]]] = {
-    Load("8 streams", requests=8, prompt_tokens=64, answer_tokens=48): {},
-    Load("8 streams, 5 logprobs", requests=8, prompt_tokens=64, answer_tokens=48): {"logprobs": 5},
-    Load("1 stream", requests=1, prompt_tokens=64, answer_tokens=64): {},
-}
+LOADS: Final = (
+    Load("8 streams", requests=8, prompt_tokens=64, answer_tokens=48),
+    Load("8 streams, 5 logprobs", requests=8, prompt_tokens=64, answer_tokens=48, more=(("logprobs", 5),)),
+    Load("1 stream", requests=1, prompt_tokens=64, answer_tokens=64),
+)
 _FLAGS: Final = (
     *("--host", "127.0.0.1", *harness.QUIET),
     *("--enforce-eager", "--no-enable-prefix-caching", "--kv-cache-memory-bytes", str(256 << 20)),
@@ -59,30 +55,16 @@ class Ratio(NamedTuple):
         return f"{self.mean:.3f} ({self.interval.low:.3f} to {self.interval.high:.3f})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One load on every server."""
-
-    load: Load
-    rounds: Mapping[str, Sequence[Round]]  # server → its rounds; the same index is a pair
-
-
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """Return the geometric mean of the pairs' ratios, with a bootstrap interval over the pairs."""
     logs = [math.log(a / b) for a, b in zip(ours, theirs, strict=True)]
     rng = random.Random(1)  # repeatable, not secret
-    drawn = sorted(
-        sum(log * count for log, count in zip(logs, counts_of(rng, len(logs)), strict=True)) / len(logs)
-        for _ in range(RESAMPLES)
-    )
-    tail = 50 * (1 - CONFIDENCE)
-    return Ratio(
-        math.exp(fmean(logs)), Interval(math.exp(percentile(drawn, tail)), math.exp(percentile(drawn, 100 - tail)))
-    )
+    drawn = [fmean(rng.choices(logs, k=len(logs))) for _ in range(RESAMPLES)]
+    low, high = interval(drawn, CONFIDENCE)
+    return Ratio(math.exp(fmean(logs)), Interval(math.exp(low), math.exp(high)))
 
 
 def table(cells: Sequence[Cell], reference: str) -> str:
-    """Return a Markdown table: medians, and ratios to a server with their intervals."""
     others = [name for name in cells[0].rounds if name != reference]
     heads = ["load", "figure", f"{reference}, median", *(f"{name} ÷ {reference}" for name in others)]
     rows = []
@@ -103,39 +85,32 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-async def ask(http: aiohttp.ClientSession, url: str, load: Load, more: Mapping[str, Any], draw: Draw) -> Round:
-    """Put a load on a server; every prompt is new."""
-    bodies = [
-        request_body(str(WEIGHTS), draw(load.prompt_tokens), load.answer_tokens, **more) for _ in range(load.requests)
-    ]
-    return round_of(load, await asyncio.gather(*(read_stream(http, url, body) for body in bodies)))
-
-
-async def start(started: Processes) -> dict[str, str]:
-    """Start a server for each worker class; return their URLs."""
-    urls = {}
+async def start(started: Processes) -> dict[str, Plain]:
+    """Start a server for each worker class."""
+    found = {}
     for name, worker in WORKERS.items():
         port = free_port()
         argv = ["--model", str(WEIGHTS), "--port", str(port), "--worker-cls", worker, *_FLAGS]
         place = Place(core=0, pinned=False)
-        urls[name] = await started.serve(name, VLLM, argv, place, f"http://127.0.0.1:{port}")
-    return urls
+        url = await started.serve(name, VLLM, argv, place, f"http://127.0.0.1:{port}")
+        found[name] = Plain(http=started.http, model=str(WEIGHTS), url=url)
+    return found
 
 
 async def measure(arguments: argparse.Namespace, forkserver: ForkServer, folder: Path) -> list[Cell]:
     """Start the servers, let each pass twice, and take the cells; the servers take turns in each round."""
     draw = prompts(arguments.seed)
     async with processes(forkserver, folder, timeout_s=REQUEST_TIMEOUT_S, force_close=True) as started:
-        urls = await start(started)
-        for url in [*urls.values()] * 2:  # first passes are slow
-            for load, more in LOADS.items():
-                await ask(started.http, url, load, more, draw)
-        rounds: dict[Load, dict[str, list[Round]]] = {load: {name: [] for name in urls} for load in LOADS}
+        servers = await start(started)
+        for server in [*servers.values()] * 2:  # first passes are slow
+            for load in LOADS:
+                await ask(server, load, draw, rest_s=0.0)
+        rounds: dict[Load, dict[str, list[Round]]] = {load: {name: [] for name in servers} for load in LOADS}
         for turn in range(arguments.rounds):  # loads take turns as well, so that all see the same machine
-            for load, more in LOADS.items():
-                for name in rotated(list(urls), turn):
-                    rounds[load][name].append(await ask(started.http, urls[name], load, more, draw))
-        return [Cell(load=load, rounds=taken) for load, taken in rounds.items()]
+            for load in LOADS:
+                for name in rotated(list(servers), turn):
+                    rounds[load][name].append(await ask(servers[name], load, draw, rest_s=0.0))
+        return [Cell(link_mbit_s=0, load=load, rounds=taken) for load, taken in rounds.items()]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

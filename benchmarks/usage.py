@@ -34,7 +34,6 @@ class OtherCpu:
         self._stolen_s = psutil.cpu_times().steal
 
     def other_cores(self) -> float:
-        """Return the CPU that other processes have used since `restart`, in cores."""
         return max(0.0, self._cores(self._others() - self._others_s))
 
     def stolen_cores(self) -> float:
@@ -61,12 +60,7 @@ class Quiet:
         self.stolen_cores = 0.0  # most, of what counts
 
     async def measure(self, once: Callable[[], Awaitable[T]], forget: Callable[[], None] = lambda: None) -> T:
-        """Measure until nothing disturbed it.
-
-        Args:
-            once: measures.
-            forget: makes what the last call of `once` left behind undone.
-        """
+        """Measure until nothing disturbed it; `forget` undoes what a disturbed call of `once` has left behind."""
         for left in reversed(range(self._tries)):
             self._meter.restart()
             found = await once()
@@ -81,7 +75,6 @@ class Quiet:
 
 
 def tree(root: int) -> list[psutil.Process]:
-    """Return a process and all below it; none if it has ended."""
     with suppress(psutil.NoSuchProcess):
         process = psutil.Process(root)
         return [process, *process.children(recursive=True)]
@@ -89,12 +82,10 @@ def tree(root: int) -> list[psutil.Process]:
 
 
 def descendants(root: int) -> list[int]:
-    """Return the ids of the processes below one."""
     return [process.pid for process in tree(root)[1:]]
 
 
 def named(root: int, beginning: str) -> list[int]:
-    """Return the ids of the processes below one whose names begin so."""
     below = _read(tree(root)[1:], lambda process: (process.pid, process.name()))
     return [pid for pid, name in below if name.startswith(beginning)]
 
@@ -110,7 +101,6 @@ def memory(root: int) -> Memory:
 
 
 def _read(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], T]) -> list[T]:
-    """Read something of each; those that have ended are left out."""
     found = []
     for process in processes:
         with suppress(psutil.NoSuchProcess):

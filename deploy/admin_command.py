@@ -25,7 +25,6 @@ class AdminError(Exception):
 
 
 def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> int:
-    """Run `baton admin …`; return 0, 1 if the proxy refused or did not answer, 2 if it cannot be asked."""
     options = command_line().parse_args(argv)
     try:
         proxy = load({}, os.environ, choose_file(options.config)).config.proxy
@@ -48,7 +47,6 @@ def main(argv: Sequence[str], transport: httpx.BaseTransport | None = None) -> i
 
 
 def command_line() -> argparse.ArgumentParser:
-    """Return the parser; each command's `run(client, options)` asks and prints."""
     parser = argparse.ArgumentParser(prog="baton admin", description="See and change the nodes of a running proxy.")
     parser.add_argument("--config", type=Path, metavar="FILE", help="default: baton.yaml, if there is one")
     parser.add_argument("--url", help="base URL of the proxy; default: this machine's, as configured")

@@ -26,7 +26,6 @@ EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status; its module is imported only then."""
     command, *rest = (sys.argv[1:] if argv is None else argv) or [""]
     if command in COMMANDS:
         return _run(command, rest)
@@ -39,7 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, rest: Sequence[str]) -> int:
-    """Run a command; Ctrl-C and a reader of its output that has ended are no reason for a trace."""
     try:
         status: int = importlib.import_module(COMMANDS[command][0]).main(rest)
         sys.stdout.flush()
@@ -52,7 +50,6 @@ def _run(command: str, rest: Sequence[str]) -> int:
 
 
 def usage(wrong: str = "") -> str:
-    """Return the list of commands, after a complaint about a `wrong` one."""
     lines = [f"baton: there is no command {wrong!r}\n"] if wrong else []
     lines.append("usage: baton COMMAND …   (`baton COMMAND --help` tells more)\n")
     lines += [f"  {name:<8} {purpose}" for name, (_, purpose) in COMMANDS.items()]

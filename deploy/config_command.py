@@ -14,7 +14,6 @@ EXIT_WRONG = 2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `baton config …`; return 0, or 2 if the configuration has mistakes."""
     parser = argparse.ArgumentParser(prog="baton config", description="Look at the configuration; nothing is started.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="check|reference")
     checking = commands.add_parser("check", help="print every setting's value and where it comes from")
@@ -26,15 +25,14 @@ def main(argv: Sequence[str]) -> int:
     )
     options = parser.parse_args(argv)
     if options.command == "reference":
-        print(_page() if options.markdown else reference(), end="" if options.markdown else "\n")
+        if options.markdown:
+            from baton.deploy.config_reference import page
+
+            print(page(), end="")
+        else:
+            print(reference())
         return 0
     return _check(choose_file(options.config), options.secret_file)
-
-
-def _page() -> str:
-    from baton.deploy.config_reference import page
-
-    return page()
 
 
 def _check(file: Path | None, secret_file: Path | None) -> int:

@@ -59,7 +59,6 @@ def page() -> str:
 
 
 def commands_of_flags() -> dict[str, list[str]]:
-    """Return `"section.field"` → the commands of `baton` that have its flag."""
     has = {
         "serve": list(serve.keys()),
         "proxy": [action.dest for action in proxy.command_line()._actions],
@@ -70,7 +69,6 @@ def commands_of_flags() -> dict[str, list[str]]:
 
 
 def value_of(name: str, hint: Any) -> str:
-    """Return what a setting accepts: unit or type, and bounds."""
     marks: tuple[object, ...] = ()
     if hasattr(hint, "__metadata__"):
         hint, *rest = get_args(hint)
@@ -96,7 +94,6 @@ def _type(name: str, hint: Any, marks: tuple[object, ...]) -> str:
 
 
 def _kinds() -> dict[type, list[str]]:
-    """Return the classes of the schema → the sections that each describes."""
     kinds: dict[type, list[str]] = {}
     for section, kind in get_type_hints(BatonConfig).items():
         kinds.setdefault(kind, []).append(section)

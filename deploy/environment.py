@@ -26,10 +26,7 @@ VISIBLE_DEVICES = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEV
 def zygote_environment(current: Mapping[str, str], *, offline: bool, vllm_args: Sequence[str] = ()) -> dict[str, str]:
     """Return `current` with what a zygote of vLLM servers on a CPU needs; what the user has set stays.
 
-    Args:
-        current: the environment as it is.
-        offline: the model is a folder of this machine, so the hub must not be asked.
-        vllm_args: flags of the servers to come.
+    `offline`: the model is a folder of this machine, so the hub must not be asked.
     """
     wanted = QUIET | {"PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     if not given(vllm_args, *COMPILES):
@@ -49,10 +46,7 @@ def installed_device() -> Device:
 def visible_devices(device: Device, counts: Mapping[str, int], current: str | None) -> dict[str, dict[str, str | None]]:
     """Return the environment that shows each node its own devices, nodes in their order.
 
-    Args:
-        device: kind of device; on a CPU there is nothing to hide.
-        counts: node's name → how many devices it uses.
-        current: value of the variable as it is, a comma-separated list; None if unset.
+    `counts`: node's name → how many devices it uses. `current`: the variable as it is, a comma-separated list; None if unset.
     """
     if device == "cpu":
         return {name: {} for name in counts}

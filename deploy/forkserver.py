@@ -28,6 +28,7 @@ from baton.deploy.logs import last_lines
 
 VLLM_PRELOAD = "baton.deploy.vllm_preload:prepare"
 ROOT = Path(__file__).resolve().parent.parent
+START_TIMEOUT_S = 180.0  # of the imports
 STOP_TIMEOUT_S = 10.0
 
 
@@ -45,7 +46,6 @@ class Child:
         self.returncode: int | None = None  # negative: killed by that signal
 
     def poll(self) -> int | None:
-        """Return the exit status, None while the process runs."""
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
@@ -58,7 +58,6 @@ class Child:
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the process and everything in its process group (SIGKILL)."""
         self.send_signal(signal.SIGKILL, group=True)
 
     def send_signal(self, number: int, *, group: bool = False) -> None:
@@ -71,27 +70,14 @@ class Child:
 
 
 class ForkServer:
-    """Starts processes that share one set of imports.
-
-    Args:
-        prepare: `"module:function"` that the zygote calls once, to import; "" for nothing.
-        environ: environment of the zygote, and so of its children; the current one if None.
-        log: file for the zygote's output; inherited if None.
-        start_timeout_s: how long `spawn` waits for the imports.
-    """
+    """Starts processes that share one set of imports: what `prepare`, a `"module:function"`, imports in the zygote."""
 
     def __init__(
-        self,
-        *,
-        prepare: str = VLLM_PRELOAD,
-        environ: Mapping[str, str] | None = None,
-        log: Path | None = None,
-        start_timeout_s: float = 180.0,
+        self, *, prepare: str = VLLM_PRELOAD, environ: Mapping[str, str] | None = None, log: Path | None = None
     ) -> None:
         self._prepare = prepare
         self._environ = environ
         self._log = log
-        self._start_timeout_s = start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._reader: threading.Thread | None = None
@@ -110,7 +96,6 @@ class ForkServer:
         self.stop()
 
     def start(self) -> None:
-        """Start the zygote; return at once, while it imports."""
         self._ready = self._closed = False
         self._control, theirs = socket.socketpair()
         command = [sys.executable, "-m", "baton.deploy.zygote", str(theirs.fileno()), self._prepare]
@@ -129,13 +114,9 @@ class ForkServer:
                 raise ForkServerError(f"the fork server has ended{self._log_tail()}")
             return self._ready
 
-    def wait_ready(self, timeout: float | None = None) -> None:
-        """Wait until the imports are done.
-
-        Raises:
-            ForkServerError: the zygote ended, or took longer than `timeout` (default: `start_timeout_s`) seconds.
-        """
-        self._wait_for(lambda: self._ready, timeout or self._start_timeout_s)
+    def wait_ready(self) -> None:
+        """Wait until the imports are done. Raises `ForkServerError`: the zygote is not there, or took too long."""
+        self._wait_for(lambda: self._ready)
 
     def spawn(
         self,
@@ -147,18 +128,10 @@ class ForkServer:
         cpus: Sequence[int] = (),
         netns: str = "",
     ) -> Child:
-        """Fork a process that calls `target(**kwargs)` and exits with the integer that it returns.
+        """Fork a process that calls `target(**kwargs)`, a `"package.module:function"`, and exits with what it returns.
 
-        Args:
-            target: `"package.module:function"`.
-            kwargs: arguments, JSON-ready.
-            env: changes to the zygote's environment; None removes a variable.
-            log: file to which standard output and error are appended.
-            cpus: cores that the process is pinned to; empty for any.
-            netns: name of a network namespace to enter; empty for the current one.
-
-        Raises:
-            ForkServerError: the zygote is not running, did not come up, or could not fork.
+        `env` changes the zygote's environment (None removes a variable), the output is appended to `log`; the process is pinned
+        to `cpus` and enters the network namespace `netns`, if these are not empty. Raises `ForkServerError`.
         """
         self.wait_ready()
         request_id = next(self._ids)
@@ -166,7 +139,7 @@ class ForkServer:
             {"op": "spawn", "id": request_id, "target": target, "kwargs": dict(kwargs or {}), "env": dict(env or {})}
             | {"log": str(log) if log else None, "cpus": list(cpus), "netns": netns}
         )
-        self._wait_for(lambda: request_id in self._replies, self._start_timeout_s)
+        self._wait_for(lambda: request_id in self._replies)
         with self._state:
             reply = self._replies.pop(request_id)
         if reply["op"] == "refused":
@@ -174,7 +147,6 @@ class ForkServer:
         return self._children[reply["pid"]]
 
     def stop(self) -> None:
-        """Kill every process of this server and the zygote itself."""
         if self._control is not None:
             with suppress(OSError):
                 self._control.shutdown(socket.SHUT_RDWR)
@@ -207,14 +179,16 @@ class ForkServer:
             except OSError as exc:
                 raise ForkServerError("the fork server has ended") from exc
 
-    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> None:
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        if self._control is None:
+            raise ForkServerError("the fork server is not running")
         with self._state:
-            self._state.wait_for(lambda: condition() or self._closed, timeout_s)
+            self._state.wait_for(lambda: condition() or self._closed, START_TIMEOUT_S)
             if condition():
                 return
             if self._closed:
                 raise ForkServerError(f"the fork server has ended{self._log_tail()}")
-        raise ForkServerError(f"the fork server did not answer within {timeout_s:g} s{self._log_tail()}")
+        raise ForkServerError(f"the fork server did not answer within {START_TIMEOUT_S:g} s{self._log_tail()}")
 
     def _log_tail(self) -> str:
         lines = last_lines(self._log, 10) if self._log else []

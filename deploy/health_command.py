@@ -3,13 +3,12 @@
 import argparse
 import http.client
 import os
-import ssl
 import sys
 from collections.abc import Sequence
 
 from baton.contracts.configuration.load import ConfigError, choose_file, load
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig, ProxyConfig
-from baton.deploy.own_url import LOOPBACK
+from baton.deploy.own_url import ask_own
 
 EXIT_UNHEALTHY = 1  # Docker knows no other
 TIMEOUT_S = 3.0
@@ -17,7 +16,6 @@ PARTS = ("proxy", "prefill", "decode")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `baton health …`; return 0 if one of the named parts answers, else 1 and say why."""
     parser = argparse.ArgumentParser(prog="baton health", description="Ask the process in this container.")
     parser.add_argument(
         "parts", nargs="+", choices=PARTS, metavar="proxy|prefill|decode", help="one of them must answer"
@@ -37,7 +35,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def problem_of(part: str, config: BatonConfig, path: str) -> str:
-    """Ask one part on this machine; return what is wrong, or nothing."""
     places: dict[str, ProxyConfig | NodeConfig] = {
         "proxy": config.proxy,
         "prefill": config.prefill_node,
@@ -45,22 +42,10 @@ def problem_of(part: str, config: BatonConfig, path: str) -> str:
     }
     place = places[part]
     encrypted = part == "proxy" and config.proxy.tls_cert_file is not None
-    connection = _connection(LOOPBACK.get(place.host, place.host), place.port, encrypted=encrypted)
+    if part == "proxy" and config.proxy.tls_client_ca_file is not None:
+        path = ""  # we have no certificate to show
     try:
-        if part == "proxy" and config.proxy.tls_client_ca_file is not None:
-            connection.connect()  # we have no certificate to show
-            return ""
-        connection.request("GET", path)
-        status = connection.getresponse().status
+        status, _ = ask_own(place.host, place.port, path, TIMEOUT_S, is_encrypted=encrypted)
     except (OSError, http.client.HTTPException) as exc:
         return f"{part} on port {place.port}: {str(exc) or type(exc).__name__}"
-    finally:
-        connection.close()
     return "" if status == http.client.OK else f"{part} on port {place.port}: {path} answers {status}"
-
-
-def _connection(host: str, port: int, *, encrypted: bool) -> http.client.HTTPConnection:
-    if not encrypted:
-        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
-    unverified = ssl._create_unverified_context()  # noqa: S323  # our own process, and a name that is not loopback's
-    return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=unverified)

@@ -24,7 +24,6 @@ ENTRY = """\
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `baton key …`; return 0, or 2 if a name or a file has mistakes."""
     parser = argparse.ArgumentParser(prog="baton key", description="API keys of the proxy's clients.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="new|check")
     making = commands.add_parser("new", help="print a fresh key, and its entry for the file; nothing is written")

@@ -1,6 +1,6 @@
 """Runs a stack on this machine: start, wait until ready, announce, watch, stop.
 
-A node that ends after the stack was announced is started again, within `restarts.RestartBudget`; the proxy serves on with
+A node that ends after the stack was announced is started again, within its `RestartBudget`; the proxy serves on with
 the other nodes. Before the announcement, and for the proxy, one end stops everything.
 
 On a CPU the nodes are forked from a zygote that has imported vLLM once; on accelerators, where a forked child could
@@ -11,35 +11,54 @@ them die with the launcher, even if that is killed.
 import http.client
 import json
 import signal
-import socket
-import ssl
 import sys
 import threading
 import time
-import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
-from urllib.parse import urlsplit
+from typing import Final, Self
 
 from baton.deploy.forkserver import VLLM_PRELOAD, Child, ForkServer, ForkServerError
 from baton.deploy.logs import LogFollower, cause, last_lines
 from baton.deploy.memory import oom_kills
-from baton.deploy.restarts import MAX_RESTARTS, WINDOW_S, RestartBudget
+from baton.deploy.own_url import ask_own
 from baton.deploy.stack import Member, Stack
+
+MAX_RESTARTS: Final = 5  # of one node within the window; one more exit ends the stack
+WINDOW_S: Final = 300.0
+FIRST_DELAY_S: Final = 0.5  # doubled with each restart within the window
+
+
+@dataclass(slots=True)
+class RestartBudget:
+    """The restarts of one node."""
+
+    _times_s: deque[float] = field(default_factory=deque)  # of the restarts within the window
+
+    @property
+    def used(self) -> int:
+        """Number of restarts within the window, as of the last call of `next_delay_s`."""
+        return len(self._times_s)
+
+    def next_delay_s(self, now_s: float) -> float | None:
+        """Count one more exit; return the seconds to wait before the restart, None if the budget is spent."""
+        while self._times_s and now_s - self._times_s[0] > WINDOW_S:
+            self._times_s.popleft()
+        if len(self._times_s) >= MAX_RESTARTS:
+            return None
+        delay_s: float = FIRST_DELAY_S * 2 ** len(self._times_s)
+        self._times_s.append(now_s)
+        return delay_s
+
 
 TICK_S = 0.1
 PROBE_TIMEOUT_S = 1.0
 NODES_STOP_S = 3.0  # of the time to stop, kept for the nodes: before that the proxy finishes its requests
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 EXECUTE = "baton.deploy.zygote:execute"
-
-_direct = urllib.request.build_opener(  # the machine's web proxy is not for loopback, nor is the name in a certificate
-    urllib.request.ProxyHandler({}),
-    urllib.request.HTTPSHandler(context=ssl._create_unverified_context()),  # noqa: S323  # our own process
-)
 
 
 class StackFailedError(Exception):
@@ -93,13 +112,9 @@ class Launcher:
         self._logs = LogFollower(logs, say, everything=settings.everything)
 
     def run(self, announce: Callable[[], None]) -> None:
-        """Run until Ctrl-C or SIGTERM, then stop everything.
+        """Run until Ctrl-C or SIGTERM, then stop everything; `announce` is called once, when everything is ready.
 
-        Args:
-            announce: called once, when everything is ready.
-
-        Raises:
-            StackFailedError: a process died, or not all were ready in time. Everything is stopped by then.
+        Raises `StackFailedError`: a process died, or not all were ready in time. Everything is stopped by then.
         """
         with _signals(self._stop_asked), self, suppress(StopAskedError):
             self.start()
@@ -115,7 +130,6 @@ class Launcher:
         self.stop()
 
     def start(self) -> None:
-        """Start the proxy at once, and the nodes as soon as the zygote has imported."""
         self._began_s = time.monotonic()
         self._oom_kills = oom_kills()
         self._logs.start()
@@ -140,19 +154,13 @@ class Launcher:
                 self._tick()
 
     def watch(self) -> None:
-        """Start nodes again that end; return only by exception.
-
-        Raises:
-            StackFailedError: the proxy ended, or a node that may not be started again.
-            StopAskedError: Ctrl-C or SIGTERM.
-        """
+        """Start nodes again that end, until Ctrl-C, or an end of the proxy or of a node that may not be started again."""
         while True:
             self._tick()
             self._start_due()
             self._check_restarted()
 
     def stop(self) -> None:
-        """Stop the proxy, then the nodes, within the time to stop; kill what is left then."""
         self._stop_asked.clear()  # from now on it means: hurry
         deadline_s = time.monotonic() + self._settings.stop_timeout_s
         proxy = [child for name, child in self._children.items() if name == self._stack.proxy.name]
@@ -170,7 +178,6 @@ class Launcher:
                 return
 
     def _tick(self) -> None:
-        """Wait a moment; raise if there is a reason not to go on."""
         if self._stop_asked.wait(TICK_S):
             raise StopAskedError
         for name, child in list(self._children.items()):
@@ -269,15 +276,13 @@ class Launcher:
 
 
 def is_ready(member: Member) -> bool:
+    at, path = member.listeners[0], member.ready_path
+    is_encrypted = member.is_encrypted and bool(path)  # where we may not ask, an open port will do
     try:
-        if not member.ready_path:
-            address = urlsplit(member.url)
-            with socket.create_connection((address.hostname, address.port), timeout=PROBE_TIMEOUT_S):
-                return True
-        with _direct.open(member.url + member.ready_path, timeout=PROBE_TIMEOUT_S) as response:
-            return bool(response.status == 200) and uses_all(response.read())
-    except (OSError, http.client.HTTPException):  # refused, timed out, not HTTP yet, or a status of "not ready"
+        status, body = ask_own(at.host, at.port, path, PROBE_TIMEOUT_S, is_encrypted=is_encrypted)
+    except (OSError, http.client.HTTPException):  # refused, timed out, or not HTTP yet
         return False
+    return status == http.client.OK and uses_all(body)
 
 
 def uses_all(readiness: bytes) -> bool:

@@ -27,13 +27,7 @@ CAUSE = re.compile(r"\b(?:kv_connector|model_runner|contracts)(?:\.\w+)*\.\w+Err
 
 
 class LogFollower:
-    """Prints what is added to log files, each line with a prefix.
-
-    Args:
-        files: process name → its log file, which need not exist yet.
-        say: prints one line.
-        everything: also print what `NOISE` matches.
-    """
+    """Prints what is added to log files (by process name), each line with a prefix; `everything`: what `NOISE` matches too."""
 
     def __init__(self, files: Mapping[str, Path], say: Callable[[str], None], *, everything: bool) -> None:
         width = max(map(len, files), default=0)
@@ -47,7 +41,6 @@ class LogFollower:
         self._thread.start()
 
     def stop(self) -> None:
-        """Print what has been written so far and end."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -75,7 +68,6 @@ class _Followed:
         self._rest = b""
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines that were added since the last call."""
         if self._file is None:
             if not self._path.exists():
                 return []
@@ -89,7 +81,6 @@ class _Followed:
 
 
 def last_lines(path: Path, count: int = 20) -> list[str]:
-    """Return the last lines of a log, empty if there is none."""
     if not path.exists():
         return []
     return path.read_text(errors="replace").splitlines()[-count:]

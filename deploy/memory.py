@@ -13,7 +13,6 @@ _UNLIMITED: Final = 1 << 60  # what a control group of version 1 says where ther
 
 
 def needed_bytes(nodes: int, kv_cache_bytes: int, weights_bytes: int) -> int:
-    """Return what `nodes` nodes with KV caches of this size need together."""
     return SHARED_BYTES + nodes * (NODE_BYTES + kv_cache_bytes + weights_bytes)
 
 
@@ -40,13 +39,11 @@ def oom_kills(root: Path = Path("/")) -> int:
 
 
 def weights_bytes(model: str) -> int:
-    """Return the size of a model's weight files; 0 for one that is not a folder of this machine."""
     folder = Path(model)
     return sum(path.stat().st_size for pattern in ("*.safetensors", "*.bin") for path in folder.glob(pattern))
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """Yield what is left of each limit of the control groups that this process is in, of either version."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

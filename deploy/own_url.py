@@ -1,5 +1,8 @@
-"""How this machine reaches what listens on it."""
+"""How this machine reaches what listens on it, and a look at whether that answers."""
 
+import http.client
+import ssl
+from contextlib import closing
 from typing import Final
 
 # Where to ask what listens everywhere.
@@ -11,3 +14,22 @@ def own_url(host: str, port: int, *, is_encrypted: bool = False) -> str:
     dialled = LOOPBACK.get(host, host)
     scheme = "https" if is_encrypted else "http"
     return f"{scheme}://{f'[{dialled}]' if ':' in dialled else dialled}:{port}"
+
+
+def ask_own(host: str, port: int, path: str, timeout_s: float, *, is_encrypted: bool = False) -> tuple[int, bytes]:
+    """Return status and body of what a server on this machine answers; without a path, 200 if it takes connections.
+
+    Its certificate is not verified: it has another name than loopback's. Raises `OSError` or `HTTPException`.
+    """
+    dialled = LOOPBACK.get(host, host)
+    connection = http.client.HTTPConnection(dialled, port, timeout=timeout_s)
+    if is_encrypted:
+        unverified = ssl._create_unverified_context()  # noqa: S323  # our own process
+        connection = http.client.HTTPSConnection(dialled, port, timeout=timeout_s, context=unverified)
+    with closing(connection):
+        if not path:
+            connection.connect()
+            return http.client.OK, b""
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()

@@ -16,7 +16,6 @@ REASONS = {
 
 
 def taken(stack: Stack) -> Iterator[str]:
-    """Yield a sentence for each port that cannot be bound."""
     for member in stack.members:
         for listener in member.listeners:
             if reason := _refusal(listener):
@@ -25,7 +24,6 @@ def taken(stack: Stack) -> Iterator[str]:
 
 
 def _refusal(listener: Listener) -> str:
-    """Return why the port cannot be bound, "" if it can."""
     family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count

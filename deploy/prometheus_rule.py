@@ -23,7 +23,6 @@ spec:
 
 
 def as_object(rules: str) -> str:
-    """Return the text of a PrometheusRule with the text of a rules file in it."""
     return _HEAD + indent(rules, "  ")
 
 

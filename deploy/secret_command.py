@@ -14,7 +14,6 @@ EXIT_FAILED = 2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run `baton secret …`; return 0, or 2 if a file cannot be made."""
     parser = argparse.ArgumentParser(
         prog="baton secret", description="Make files that only their owner can read, with a fresh secret each."
     )

@@ -6,10 +6,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from baton.contracts.configuration.load import ConfigError, Loaded, choose_file, flag_name, load
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig
@@ -43,17 +41,6 @@ class RefusedError(Exception):
     """The stack cannot be started as asked; nothing has been started."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What was asked for on the command line."""
-
-    file: Path | None
-    log_dir: Path | None
-    everything: bool
-    overrides: dict[str, Any]  # "section.field" → text
-    node_flags: tuple[str, ...]  # all other flags: the nodes' own or vLLM's
-
-
 def main(argv: Sequence[str]) -> int:
     """Serve until Ctrl-C or SIGTERM; return 0 then, 1 if the stack failed, 2 if it was refused."""
     options = parse(argv)
@@ -67,8 +54,8 @@ def main(argv: Sequence[str]) -> int:
         return EXIT_REFUSED
 
 
-def parse(argv: Sequence[str]) -> Options:
-    """Split a command line into the launcher's settings and flags for the nodes."""
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Split a command line into settings (`overrides`: "section.field" → text) and flags for the nodes (`node_flags`)."""
     parser = argparse.ArgumentParser(
         prog="baton serve",
         description="Run prefill nodes, decode nodes and the proxy on this machine. "
@@ -77,29 +64,24 @@ def parse(argv: Sequence[str]) -> Options:
         argument_default=argparse.SUPPRESS,
     )
     parser.add_argument(
-        "--config", type=Path, default=None, metavar="FILE", help="default: baton.yaml, if there is one"
+        "--config", dest="file", type=Path, default=None, metavar="FILE", help="default: baton.yaml, if there is one"
     )
     parser.add_argument("--model", metavar="MODEL", help="path or hub id; default: the embedded model")
     parser.add_argument("--log-dir", type=Path, default=None, metavar="DIR", help="keep the full logs there")
-    parser.add_argument("--verbose", action="store_true", default=False, help="show all log lines")
+    show = "show all log lines"
+    parser.add_argument("--verbose", dest="everything", action="store_true", default=False, help=show)
     told = meanings()
     for key in keys():
         parser.add_argument(flag_name(key), dest=key, metavar="VALUE", help=told[key].replace("%", "%%"))
-    known, node_flags = parser.parse_known_args(argv)
-    overrides = {key: value for key, value in vars(known).items() if "." in key}
-    if "model" in known:
-        overrides |= dict.fromkeys(MODEL_KEYS, known.model)
-    return Options(
-        file=known.config,
-        log_dir=known.log_dir,
-        everything=known.verbose,
-        overrides=overrides,
-        node_flags=tuple(node_flags),
-    )
+    options, node_flags = parser.parse_known_args(argv)
+    options.overrides = {key: value for key, value in vars(options).items() if "." in key}
+    if "model" in options:
+        options.overrides |= dict.fromkeys(MODEL_KEYS, options.model)
+    options.node_flags = tuple(node_flags)
+    return options
 
 
 def keys() -> tuple[str, ...]:
-    """Return the settings that have a flag of the launcher's own, as `"section.field"`."""
     return (*KEYS, *(f"serve.{name}" for name in BatonConfig().serve.__dataclass_fields__))
 
 
@@ -111,7 +93,6 @@ def ensure_secret(given: Path | None, runtime_dir: Path) -> Path:
 
 
 def ensure_admin_token(given: Path | None, runtime_dir: Path) -> Path:
-    """Return the file with the admin token: the one given, or a new one for this run."""
     return _ensure(given, runtime_dir / "admin.token")
 
 
@@ -122,7 +103,7 @@ def _ensure(given: Path | None, made: Path) -> Path:
     return made
 
 
-def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Path) -> int:
+def _serve(loaded: Loaded, file: Path | None, options: argparse.Namespace, runtime_dir: Path) -> int:
     config, device = loaded.config, installed_device()
     _refuse_unknown_flags(config, options)
     for model in {model_of(config, "prefill"), model_of(config, "decode")}:
@@ -157,7 +138,7 @@ def _serve(loaded: Loaded, file: Path | None, options: Options, runtime_dir: Pat
     return _run(stack, settings, announce, keep_logs=options.log_dir is not None)
 
 
-def _refuse_unknown_flags(config: BatonConfig, options: Options) -> None:
+def _refuse_unknown_flags(config: BatonConfig, options: argparse.Namespace) -> None:
     """Refuse a flag that neither the launcher nor a node nor vLLM knows, before vLLM is imported for half a minute."""
     of_nodes = {*own_flags("prefill"), *own_flags("decode")}
     passed_on = [flag for flag in options.node_flags if spelled(flag) not in of_nodes]
@@ -165,8 +146,7 @@ def _refuse_unknown_flags(config: BatonConfig, options: Options) -> None:
     refuse_unknown([*config.prefill_node.vllm_args, *config.decode_node.vllm_args, *passed_on], [*ours, *of_nodes])
 
 
-def _memory_problem(config: BatonConfig, options: Options, stack: Stack) -> Iterator[str]:
-    """Yield a sentence if the nodes need more memory than there is."""
+def _memory_problem(config: BatonConfig, options: argparse.Namespace, stack: Stack) -> Iterator[str]:
     needed, available = 0, available_bytes()
     roles: tuple[tuple[Role, NodeConfig], ...] = (("prefill", config.prefill_node), ("decode", config.decode_node))
     for role, node in roles:
@@ -183,7 +163,6 @@ def _memory_problem(config: BatonConfig, options: Options, stack: Stack) -> Iter
 
 
 def _kv_cache_bytes(model: str, flags: Sequence[str]) -> int:
-    """Return the size of a node's KV cache on a CPU."""
     given = value_of(flags, "--kv-cache-memory-bytes")
     if given and given.isdecimal():
         return int(given)
@@ -191,20 +170,19 @@ def _kv_cache_bytes(model: str, flags: Sequence[str]) -> int:
     return default_bytes(config, value_of(flags, "--dtype"), value_of(flags, "--max-model-len"))
 
 
-def _first_request(config: BatonConfig, options: Options, url: str, token_file: Path) -> FirstRequest:
-    needs_certificate = config.proxy.tls_client_ca_file is not None
+def _first_request(config: BatonConfig, options: argparse.Namespace, url: str, token_file: Path) -> FirstRequest:
     return FirstRequest(
         url=url,
         model=served_model(config, options.node_flags),
         token_file=token_file,
         needs_key=config.proxy.api_keys_file is not None,
-        needs_certificate=needs_certificate,
+        needs_certificate=config.proxy.tls_client_ca_file is not None,
         ca_file=trusted_ca(url, config.proxy.tls_cert_file),
     )
 
 
 def _settings(
-    config: BatonConfig, options: Options, stack: Stack, *, device: Device, runtime_dir: Path, log_dir: Path
+    config: BatonConfig, options: argparse.Namespace, stack: Stack, *, device: Device, runtime_dir: Path, log_dir: Path
 ) -> Settings:
     args = (*config.prefill_node.vllm_args, *config.decode_node.vllm_args, *options.node_flags)
     offline = all(Path(model_of(config, role)).exists() for role in ("prefill", "decode"))
@@ -222,8 +200,7 @@ def _settings(
     )
 
 
-def ranks_of_nodes(config: BatonConfig, options: Options, stack: Stack) -> dict[str, int]:
-    """Return how many devices each node uses: the two roles may have sizes of their own."""
+def ranks_of_nodes(config: BatonConfig, options: argparse.Namespace, stack: Stack) -> dict[str, int]:
     sizes = {
         f"baton.{role}_node": prod(ranks_of((*node.vllm_args, *options.node_flags)))
         for role, node in (("prefill", config.prefill_node), ("decode", config.decode_node))

@@ -43,7 +43,6 @@ class Member:
 
     @property
     def url(self) -> str:
-        """Base URL at which processes of this machine reach it."""
         return own_url(self.listeners[0].host, self.listeners[0].port, is_encrypted=self.is_encrypted)
 
 
@@ -56,7 +55,6 @@ class Stack:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The proxy, then the nodes."""
         return (self.proxy, *self.nodes)
 
 
@@ -72,7 +70,6 @@ class Surroundings:
 
 
 def plan(config: BatonConfig, around: Surroundings) -> Stack:
-    """Return the processes that serve `config` on this machine."""
     serve = config.serve
     prefill_cores, decode_cores = split_cores(around.cores, serve.prefill)
     prefill = tuple(_nodes("prefill", config, around, share_cores(prefill_cores, serve.prefill)))
@@ -107,7 +104,6 @@ def share_cores(cores: Sequence[int], nodes: int) -> list[tuple[int, ...]]:
 
 
 def clashes(stack: Stack) -> list[str]:
-    """Name every port that two processes of the stack would both bind."""
     owner: dict[int, str] = {}
     found = []
     for member in stack.members:
@@ -174,7 +170,6 @@ def base_port_of(role: Role, config: BatonConfig) -> int:
 
 
 def _listeners(role: Role, node: NodeConfig, base_port: int, index: int, ranks: int) -> Iterator[Listener]:
-    """Yield the HTTP port, and on prefill nodes the control port of each rank."""
     yield Listener(host=node.host, port=base_port + index, flag=f"--{role}-base-port")
     if role == "prefill":
         first = control_port(NodeConfig(port=base_port, control_port=node.control_port)) + index * ranks
@@ -195,7 +190,6 @@ def served_model(config: BatonConfig, node_flags: Sequence[str]) -> str:
 
 
 def _served_name(model: str, theirs: Sequence[str]) -> tuple[str, ...]:
-    """Call the embedded model by a name; any other is called as it was asked for."""
     if model == str(WEIGHTS) and not given(theirs, SERVED_NAME_FLAG):
         return (SERVED_NAME_FLAG, EMBEDDED_NAME)
     return ()

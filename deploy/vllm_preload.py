@@ -21,7 +21,6 @@ NEVER = "mooncake.engine"  # brings a Go runtime with threads of its own, after 
 
 
 def prepare() -> None:
-    """Import everything heavy, and make vLLM fork its engine and workers."""
     server = next(name for name in SERVERS if _exists(name))
     for name in (server, *PRELOADED, *FORKING):
         importlib.import_module(name)

@@ -38,7 +38,6 @@ class Zygote:
         self._wake, self._wake_by_signal = socket.socketpair()
 
     def run(self) -> None:
-        """Serve requests until the controlling process closes its end; leave no child behind."""
         self._wake_by_signal.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._wake_by_signal.fileno(), warn_on_full_buffer=False)
@@ -62,7 +61,6 @@ class Zygote:
                     return
 
     def _read(self) -> bool:
-        """Handle what has arrived; return False when the other end is closed."""
         try:
             data = self._control.recv(1 << 16)
         except ConnectionError:
@@ -140,7 +138,6 @@ class Zygote:
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """Return the function that `"package.module:function"` names."""
     module, _, function = target.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), function)
     return found
@@ -152,7 +149,6 @@ def execute(argv: list[str]) -> NoReturn:
 
 
 def main(control_fd: int, prepare: str) -> None:
-    """Import what `prepare` imports, then serve requests from the inherited socket."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controlling process to handle
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leave by way of `finally`
     if prepare:
@@ -164,7 +160,6 @@ def main(control_fd: int, prepare: str) -> None:
 
 
 def _set_up(request: Mapping[str, Any]) -> None:
-    """Give the child its own session, output, environment, cores and network."""
     os.setsid()
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     _redirect(request["log"])

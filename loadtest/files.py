@@ -7,7 +7,6 @@ from baton.loadtest.errors import RunError, UsageError
 
 
 def read(path: Path) -> bytes:
-    """Read a file. Raises `UsageError`: it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as exc:
@@ -27,7 +26,6 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file. Raises `RunError`: there is no place for it."""
     try:
         path.write_text(text)
     except OSError as exc:

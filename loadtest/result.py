@@ -99,7 +99,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_result(result: Result, folder: Path) -> None:
-    """Write it; times to the microsecond."""
     encoded = msgspec.json.encode(rounded(msgspec.to_builtins(result), 6))
     (folder / FILE).write_bytes(encoded + b"\n")
 

@@ -16,63 +16,49 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(command: str, description: str) -> Parser:
-    """Return the parser of a command of `loadtest`; its options cannot be shortened."""
     return Parser(prog=f"loadtest {command}", description=description, allow_abbrev=False)
 
 
 def add_server(add: Callable[..., argparse.Action], of: str = "") -> None:
-    """Add the arguments that say which server is asked, for which model, with which key."""
     add("--url", required=True, help=f"base URL{of}, with or without /v1")
     add("--model", help="the first one of /v1/models, unless given")
     add("--api-key", metavar="KEY", help="sent as a bearer token; $OPENAI_API_KEY, unless given")
 
 
 def count(text: str) -> int:
-    """Read a whole number above 0."""
     return _whole(text, 1)
 
 
 def count_or_none(text: str) -> int:
-    """Read a whole number, 0 included."""
     return _whole(text, 0)
 
 
-def above_0(text: str) -> float:
-    value = _number(text)
-    if not value > 0 or math.isinf(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return value
+def _number(expected: str, holds: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return what reads a number of which something holds."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError as exc:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number") from exc
+        if not holds(value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {expected}")
+        return value
+
+    return read
 
 
-def above_0_or_inf(text: str) -> float:
-    value = _number(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
-    return value
-
-
-def not_negative(text: str) -> float:
-    value = _number(text)
-    if not value >= 0 or math.isinf(value):
-        raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
-    return value
-
-
-def share(text: str) -> float:
-    """Read a number from 0 to below 1."""
-    value = _number(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not at least 0 and below 1")
-    return value
+above_0 = _number("above 0", lambda value: 0 < value < math.inf)
+above_0_or_inf = _number("above 0", lambda value: value > 0)
+not_negative = _number("0 or more", lambda value: 0 <= value < math.inf)
+share = _number("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
 def numbers(text: str) -> list[float]:
-    """Read numbers above 0 with commas between them."""
     return [above_0(part) for part in text.split(",")]
 
 
 def token_range(text: str) -> tuple[int, int]:
-    """Read LOW:HIGH, the first token id and the one behind the last."""
     low, _, high = text.partition(":")
     found = _whole(low, 0), _whole(high, 1)
     if found[0] >= found[1]:
@@ -88,7 +74,6 @@ def header(text: str) -> tuple[str, str]:
 
 
 def sendable(text: str) -> bool:
-    """Tell whether a header may hold a text."""
     return text.isascii() and text.isprintable()
 
 
@@ -100,10 +85,3 @@ def _whole(text: str, least: int) -> int:
     if value < least:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of {least} or more")
     return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from exc

@@ -18,11 +18,11 @@ from benchmarks import harness
 from benchmarks.bench import report
 from benchmarks.bench.interference import Asked, Felt, Setting, interfere
 from benchmarks.bench.report import BATON, OTHERS, Felts, first_tokens, streams
-from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Cell, Measured
+from benchmarks.overlap.figures import NIXL, PLAIN, RAW, Measured
 from benchmarks.overlap.network import Network
 from benchmarks.overlap.peers import install_nixl
-from benchmarks.overlap.rig import Kv, put_up
-from benchmarks.overlap.session import Effort, Subject, measure_cell, prompts, rotated, wait_until_quiet
+from benchmarks.overlap.rig import Rig, put_up
+from benchmarks.overlap.session import Effort, Subject, prompts, rotated, wait_until_quiet
 from benchmarks.usage import OtherCpu
 
 CHUNK_TOKENS: Final = 2048  # vLLM's default
@@ -58,29 +58,23 @@ async def measure(
 ) -> None:
     async with put_up(network, forkserver, folder, request_timeout_s=REQUEST_TIMEOUT_S) as rig:
         variants = [*(name for name in OTHERS if name not in arguments.without), BATON]
-        kv = await rig.start(variants)
-        subjects = await rig.subjects(CHUNK_TOKENS, variants, kv)
+        await rig.start(variants)
+        subjects = await rig.subjects(CHUNK_TOKENS, variants)
         del subjects[RAW]
-        await _take(arguments, network, subjects, kv, taken)
+        await _take(arguments, network, rig, subjects, taken)
 
 
 async def _take(
-    arguments: argparse.Namespace, network: Network, subjects: Mapping[str, Subject], kv: Kv, taken: Taken
+    arguments: argparse.Namespace, network: Network, rig: Rig, subjects: Mapping[str, Subject], taken: Taken
 ) -> None:
     draw = prompts(arguments.seed)
     effort = Effort(samples=arguments.rounds, extra_rounds=4, max_other_cores=arguments.max_other_cpu, patience_s=15.0)
     meter = OtherCpu(os.getpid())
-    for subject in [*subjects.values()] * 2:  # first passes are slow, and nodes meet for the first time
-        await subject.measure(draw(max(arguments.tokens)))
-    for link in arguments.links:
-        network.throttle(link)
-        for tokens in arguments.tokens:
-            cell, expected = Cell(link, tokens, CHUNK_TOKENS), kv.bytes_of(tokens)
-            measured = await measure_cell(
-                cell, subjects, draw, meter, effort, layers=kv.layers, expected_bytes=expected
-            )
-            taken.cells.append(measured)
-            _say(report.first_token_table([first_tokens(measured)]))
+    links, lengths = arguments.links, arguments.tokens
+    cells = rig.cells(subjects, CHUNK_TOKENS, draw, links=links, lengths=lengths, meter=meter, effort=effort)
+    async for measured in cells:
+        taken.cells.append(measured)
+        _say(report.first_token_table([first_tokens(measured)]))
     asked = {name: each for name, each in subjects.items() if isinstance(each, Asked) and name != PLAIN}
     for link in arguments.stream_links:
         network.throttle(link)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final, Protocol, runtime_checkable
 
 from benchmarks.overlap.session import MeasureError
-from benchmarks.overlap.streaming import Answer
+from benchmarks.overlap.subjects import Answer
 
 START_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.02
@@ -45,16 +45,7 @@ class Felt:
 
 
 async def interfere(asked: Asked, setting: Setting, draw: Callable[[int], list[int]]) -> Felt:
-    """Run the load once.
-
-    Args:
-        asked: what is loaded.
-        setting: the load.
-        draw: draws a prompt of a length; no two alike.
-
-    Raises:
-        MeasureError: a request failed, or a stream ended before the last long prompt was answered.
-    """
+    """Run the load once. Raises `MeasureError`: a request failed, or a stream ended before the last long prompt was answered."""
     times: list[list[float]] = [[] for _ in range(setting.streams)]
     streams = [
         asyncio.create_task(asked.ask(draw(setting.stream_prompt_tokens), setting.stream_tokens, each))

@@ -86,7 +86,6 @@ def first_tokens(measured: Measured) -> FirstTokens:
 
 
 def streams(felts: Felts) -> list[Streams]:
-    """Compute the figures of every subject on a link."""
     p99s = {name: [spread(felt.busy_itl_s).p99 for felt in rounds] for name, rounds in felts.rounds.items()}
     found = []
     for name, rounds in felts.rounds.items():
@@ -109,7 +108,6 @@ def streams(felts: Felts) -> list[Streams]:
 
 
 def first_token_table(cells: Sequence[FirstTokens]) -> str:
-    """Return TTFT by link and prompt length."""
     names = (PLAIN, *OTHERS, BATON)
     head = ["link, bit/s", "tokens", *(TITLES[name] for name in names), *(f"Baton ÷ {TITLES[name]}" for name in OTHERS)]
     rows = []
@@ -120,7 +118,6 @@ def first_token_table(cells: Sequence[FirstTokens]) -> str:
 
 
 def streams_table(lines: Sequence[Streams]) -> str:
-    """Return what running streams felt."""
     head = ["link, bit/s", "", "P99 ITL, streams alone", "median ITL", "P99 ITL", "longest gap", "tokens/s ÷ alone"]
     head += ["TTFT of the long prompts", "Baton's P99 ITL ÷ this"]
     rows = [
@@ -135,7 +132,6 @@ def streams_table(lines: Sequence[Streams]) -> str:
 
 
 def picture(cells: Sequence[FirstTokens], link_mbit_s: int) -> str:
-    """Return TTFT against prompt length on one link, as an SVG file."""
     chosen = [cell for cell in cells if cell.link_mbit_s == link_mbit_s]
     series = [
         Series(TITLES[name], [(cell.tokens, cell.ttft_s[name] * 1000) for cell in chosen if name in cell.ttft_s])
@@ -159,7 +155,6 @@ def to_plain(
     lines: Sequence[Streams],
     felts: Sequence[Felts],
 ) -> dict[str, Any]:
-    """Return everything as JSON-ready containers, every sample included."""
     plain = {
         "about": dict(about),
         "first_tokens": [asdict(cell) for cell in cells],

@@ -52,7 +52,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def measure(arguments: argparse.Namespace, children: Children) -> Iterator[dict[str, Any]]:
-    """Run the parts one after another; print each figure, and yield each part as plain data."""
     meter = OtherCpu(os.getpid())
     for name in arguments.parts:
         asyncio.run(wait_until_quiet(meter, arguments.max_other_cpu, arguments.patience_s))

@@ -46,11 +46,7 @@ class Children:
         self._count = 0
 
     def figures(self, part: str, arguments: Mapping[str, Any], place: Place | None = None) -> Iterator[Figure]:
-        """Run `part`, `"package.module:function"`, in a process of its own; yield its figures as they come.
-
-        Raises:
-            PartError: it ended otherwise than well, or took too long.
-        """
+        """Run `"package.module:function"` in a process of its own; yield its figures. Raises `PartError`: it failed, or is late."""
         name, out = self._name("part")
         kwargs = {"part": part, "out": str(out), "arguments": dict(arguments)}
         child = self._spawn(f"{__name__}:run", name, kwargs, place or Place())
@@ -115,12 +111,10 @@ def _end(child: Child) -> None:
 
 
 def prepare() -> None:
-    """Import what takes long, once."""
     importlib.import_module("baton.kv_connector.connector")
 
 
 def run(part: str, out: str, arguments: Mapping[str, Any]) -> None:
-    """Run a part and append each of its figures to the file `out`, as a line of JSON."""
     module, _, name = part.partition(":")
     function: Callable[..., Iterator[Figure]] = getattr(importlib.import_module(module), name)
     with Path(out).open("a", encoding="utf-8") as file:

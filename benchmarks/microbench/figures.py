@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import mean, median
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import msgspec
+
+from baton.loadtest.measures import percentile
+from baton.loadtest.measures.percentile import Spread
 
 _SIGNS: Final = {"at most": "≤", "at least": "≥"}
 
@@ -33,7 +35,6 @@ class Figure:
 
 
 def line(figure: Figure) -> str:
-    """Return the figure as one line of text."""
     shown = f"{figure.name:<52} {number(figure.value):>7} {figure.unit or '×':<7}"
     if (target := figure.target) is not None:
         met = "met" if target.is_met(figure.value) else "MISSED"
@@ -44,13 +45,11 @@ def line(figure: Figure) -> str:
 
 
 def number(value: float) -> str:
-    """Return three significant digits, without an exponent."""
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
     return f"{value:.{digits}f}"
 
 
 def to_plain(figure: Figure) -> dict[str, Any]:
-    """Return the figure as it stands in the JSON file."""
     return {**asdict(figure), "met": figure.target.is_met(figure.value) if figure.target else None}
 
 
@@ -58,17 +57,5 @@ def from_plain(plain: dict[str, Any]) -> Figure:
     return msgspec.convert(plain, Figure)
 
 
-class Spread(NamedTuple):
-    """What is said of a set of samples."""
-
-    mean: float
-    median: float
-    p99: float
-    maximum: float
-
-
 def spread(samples: Sequence[float], scale: float = 1.0) -> Spread:
-    """Return mean, median, 99th percentile (nearest rank) and maximum, each times `scale`."""
-    ordered = sorted(samples)
-    p99 = ordered[-(-99 * len(ordered) // 100) - 1]
-    return Spread(mean(ordered) * scale, median(ordered) * scale, p99 * scale, ordered[-1] * scale)
+    return percentile.spread(sample * scale for sample in samples)

@@ -19,8 +19,9 @@ from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.worker_side import sender
 from baton.kv_connector.worker_side.sync import POLICIES
-from benchmarks.memory import HostMemory
-from benchmarks.microbench.figures import Figure, Spread, spread
+from baton.loadtest.measures.percentile import Spread
+from benchmarks.harness import HostMemory
+from benchmarks.microbench.figures import Figure, spread
 from benchmarks.microbench.figures import Target as Goal
 from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, Target
 
@@ -109,7 +110,6 @@ def facade(worker: Any) -> BatonConnector:
 
 
 def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
-    """Time the hooks for each policy, taking turns."""
     sender.WORTH_BYTES = 0  # no layer is too small to be handed over alone
     memory = HostMemory(SHAPE.total_bytes)
     with tempfile.TemporaryDirectory() as folder:
@@ -138,7 +138,7 @@ def _figures(case: Case, undisturbed: Spread) -> Iterator[Figure]:
         value=hooks.mean,
         unit="µs",
         target=Goal("at most", AT_MOST_US[case.requests]),
-        details={"median": hooks.median, "99 %": hooks.p99, "max": hooks.maximum},
+        details={"median": hooks.median, "99 %": hooks.p99, "max": hooks.most},
     )
     yield Figure(
         name=f"{name}: begin and end of a step, mean",

@@ -29,7 +29,6 @@ class BlockTables(NamedTuple):
 
 
 def contiguous(pairs: int) -> BlockTables:
-    """Blocks that follow each other on both sides."""
     ids = list(range(pairs))
     return BlockTables(ids, ids)
 
@@ -61,7 +60,7 @@ def measure() -> Iterator[Figure]:
             value=seconds.median,
             unit="ms",
             target=Target("at most", AT_MOST_MS),
-            details={"copies": copies, "mean ms": seconds.mean, "max ms": seconds.maximum},
+            details={"copies": copies, "mean ms": seconds.mean, "max ms": seconds.most},
         )
     yield from _small(rng)
 
@@ -86,7 +85,6 @@ def _plan_and_read(regions: Sequence[tuple[Region, Region]], tables: BlockTables
 
 
 def timed(function: Callable[[], object], repetitions: int) -> list[float]:
-    """Return the seconds of each of some calls."""
     samples = []
     for _ in range(repetitions):
         began = time.perf_counter()

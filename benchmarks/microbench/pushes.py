@@ -10,8 +10,7 @@ from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.engine.mooncake_sender import MooncakeSender
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.layout.copy_plan import CopyPlan, plan_layers
-from benchmarks.harness import ratio
-from benchmarks.memory import HostMemory
+from benchmarks.harness import HostMemory, ratio
 from benchmarks.microbench.figures import Figure, spread
 from benchmarks.microbench.figures import Target as Goal
 from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, RankError, Target
@@ -50,7 +49,6 @@ class Pusher:
         self._engines.close()
 
     def plan(self, size: int) -> CopyPlan:
-        """Return the copies that the connector makes of `size` bytes."""
         prompt = self._prompt(size)
         regions = zip(self._shape.regions(self._memory.address), self._shape.regions(self._target.address), strict=True)
         return plan_layers(list(regions), prompt.source, prompt.destination)
@@ -104,7 +102,6 @@ class Pusher:
 
 
 def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
-    """Time the three ways in turn, for each size of push and of descriptor."""
     memory = HostMemory(CACHE_BYTES)
     with tempfile.TemporaryDirectory() as folder:
         for descriptor_bytes in DESCRIPTOR_BYTES:

@@ -58,7 +58,6 @@ class KvShape:
         return self.layers * self.blocks * self.block_bytes
 
     def regions(self, base_addr: int) -> tuple[Region, ...]:
-        """Return the cache's regions, the first one at `base_addr`."""
         size = self.blocks * self.block_bytes
         return tuple(
             Region(
@@ -93,7 +92,6 @@ class PlayedTransfer(NamedTuple):
         return Prompt(len(self.source) * BLOCK_TOKENS, len(self.source), self.name.encode())
 
     def started(self) -> StartedPrompt:
-        """What the scheduler says when it is scheduled first."""
         return StartedPrompt(self.name, self.name, self.prompt)
 
     def progress(self, first: int, stop: int) -> Progress:
@@ -140,7 +138,6 @@ class PrefillRank:
         self.worker.stop()
 
     def reserve(self, transfer: PlayedTransfer) -> None:
-        """The decode rank asks for a prompt."""
         self._say(
             _PREFILL,
             Reserve(

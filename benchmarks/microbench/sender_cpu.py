@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.memory import HostMemory
+from benchmarks.harness import HostMemory
 from benchmarks.microbench.figures import Figure, spread
 from benchmarks.microbench.figures import Target as Goal
 from benchmarks.microbench.pushes import CACHE_BYTES, MIB, Pusher
@@ -33,7 +33,6 @@ class Usage(NamedTuple):
 
 
 def measure(target: Sequence[Any], host: str) -> Iterator[Figure]:
-    """Push over the throttled link and read the threads' clocks."""
     memory = HostMemory(CACHE_BYTES)
     with tempfile.TemporaryDirectory() as folder:
         for descriptor_bytes in DESCRIPTOR_BYTES:
@@ -88,7 +87,6 @@ def _usage(transfer: Callable[[], float]) -> Usage:
 
 
 def _clocks() -> dict[str, float]:
-    """CPU seconds of each Python thread."""
     return {
         thread.name: time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
         for thread in threading.enumerate()

@@ -2,11 +2,9 @@
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, get_args, get_type_hints
@@ -15,17 +13,16 @@ from baton.contracts.configuration.schema import TransferConfig
 from baton.deploy.embedded_model import bench_model
 from baton.deploy.forkserver import ForkServer
 from benchmarks import harness
-from benchmarks.overlap.figures import UPSTREAM, Cell, Figures, figures, table, to_plain
+from benchmarks.overlap.figures import UPSTREAM, Figures, figures, table, to_plain
 from benchmarks.overlap.network import Network
-from benchmarks.overlap.rig import Kv, Rig, put_up
-from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts
+from benchmarks.overlap.rig import Rig, put_up
+from benchmarks.overlap.session import Effort, prompts
 from benchmarks.usage import OtherCpu
 
 REQUEST_TIMEOUT_S: Final = 60.0
 
 
 def layer_syncs() -> list[str]:
-    """Return the policies that the configuration knows; `auto` is one of the others."""
     return [name for name in get_args(get_type_hints(TransferConfig)["layer_sync"]) if name != "auto"]
 
 
@@ -42,34 +39,26 @@ def parser() -> argparse.ArgumentParser:
     add("--max-other-cpu", type=float, default=0.15, metavar="CORES", help="a round with more is taken again")
     add("--extra-rounds", type=int, default=6, help="per cell, to replace such rounds")
     add("--patience-s", type=float, default=15.0, help="before each round, for the machine to become quiet")
-    add("--budget-s", type=float, default=1800.0, help="no cell is begun later than this")
-    add("--model-dir", type=Path, default=harness.MODEL, help="where the bench model is, or is to be written")
     add("--json", type=Path, metavar="FILE", help="write figures and all samples there")
     harness.add_common(add)
     return made
 
 
 async def measure(arguments: argparse.Namespace, network: Network, forkserver: ForkServer, folder: Path) -> None:
-    """Take every cell, print each as it comes, and write the JSON file at the end, be it early."""
     done: list[Figures] = []
-    up = put_up(
-        network,
-        forkserver,
-        folder,
-        model=arguments.model_dir,
-        pinned=arguments.cores == "pinned",
-        request_timeout_s=REQUEST_TIMEOUT_S,
-    )
+    pinned = arguments.cores == "pinned"
+    up = put_up(network, forkserver, folder, pinned=pinned, request_timeout_s=REQUEST_TIMEOUT_S)
     try:
         async with up as rig:
-            await _cells(arguments, network, rig, await rig.start(arguments.variants), done)
+            await rig.start(arguments.variants)
+            await _cells(arguments, network, rig, done)
     finally:
         if arguments.json:
             arguments.json.write_text(json.dumps(to_plain(done), indent=1) + "\n")
     print(f"\n{table(done)}")
 
 
-async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, kv: Kv, done: list[Figures]) -> None:
+async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, done: list[Figures]) -> None:
     draw = prompts(arguments.seed)
     effort = Effort(
         samples=arguments.samples,
@@ -77,25 +66,15 @@ async def _cells(arguments: argparse.Namespace, network: Network, rig: Rig, kv: 
         max_other_cores=arguments.max_other_cpu,
         patience_s=arguments.patience_s,
     )
-    meter, began = OtherCpu(os.getpid()), time.monotonic()
+    meter = OtherCpu(os.getpid())
     for chunk in arguments.chunks:
         network.throttle(0)
-        subjects = await rig.subjects(chunk, arguments.variants, kv)
-        for subject in [*subjects.values()] * 2:
-            with contextlib.suppress(MeasureError):  # first passes are slow, and nodes meet for the first time
-                await subject.measure(draw(max(arguments.tokens)))
-        for link in arguments.links:
-            network.throttle(link)
-            for tokens in arguments.tokens:
-                if time.monotonic() - began > arguments.budget_s:
-                    print("The time budget is spent; the remaining cells are left out.")
-                    return
-                cell, expected = Cell(link, tokens, chunk), kv.bytes_of(tokens)
-                measured = await measure_cell(
-                    cell, subjects, draw, meter, effort, layers=kv.layers, expected_bytes=expected
-                )
-                done.append(figures(measured))
-                print(table(done[-1:]), flush=True)
+        subjects = await rig.subjects(chunk, arguments.variants)
+        links, lengths = arguments.links, arguments.tokens
+        cells = rig.cells(subjects, chunk, draw, links=links, lengths=lengths, meter=meter, effort=effort)
+        async for measured in cells:
+            done.append(figures(measured))
+            print(table(done[-1:]), flush=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def take() -> int:
         harness.refuse_one_core()
         with Network() as network, harness.workplace("overlap", logs=arguments.logs) as (forkserver, folder):
-            bench_model.ensure(arguments.model_dir, mlp=arguments.mlp)
+            bench_model.ensure(harness.MODEL, mlp=arguments.mlp)
             asyncio.run(measure(arguments, network, forkserver, folder))
         return 0
 

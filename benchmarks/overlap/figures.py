@@ -45,7 +45,6 @@ class Sample:
     kv_bytes: int | None = None  # the sender's own count of acknowledged bytes; None where nobody counts
     prefill_s: float | None = None  # on P, as vLLM measures it: first scheduled to first token
     after_commit_s: float | None = None  # COMMIT left P to first token at the client
-    commit_bound_s: float | None = None  # upper bound of the same, which includes the request's way to P's scheduler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +74,6 @@ class Line:
     bytes_right: bool
     prefill_ratio: float | None  # P's prefill ÷ the plain server's
     after_commit_s: float | None
-    commit_bound_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +88,10 @@ class Figures:
 
 
 def handovers(layers: int, tokens: int, chunk_tokens: int) -> int:
-    """Return m."""
     return layers * math.ceil(tokens / chunk_tokens)
 
 
 def ideal_s(plain_s: float, raw_s: float, m: int) -> float:
-    """Return how long a perfect overlap takes."""
     return max(plain_s + raw_s / m, raw_s + plain_s / m)
 
 
@@ -137,7 +133,6 @@ def figures(measured: Measured) -> Figures:
                 bytes_right=all(bytes_are_right(sample, measured.expected_bytes) for sample in samples),
                 prefill_ratio=prefill / plain_prefill if prefill and plain_prefill else None,
                 after_commit_s=_median(sample.after_commit_s for sample in samples),
-                commit_bound_s=_median(sample.commit_bound_s for sample in samples),
             )
         )
     return Figures(measured=measured, plain_s=plain, raw_s=raw, ideal_s=ideal, lines=lines)
@@ -158,7 +153,6 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def table(cells: Sequence[Figures]) -> str:
-    """Return all figures as an aligned table; times in ms."""
     rows = [HEADINGS, *(_row(cell, line) for cell in cells for line in cell.lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
@@ -166,14 +160,12 @@ def table(cells: Sequence[Figures]) -> str:
 
 
 def link_name(mbit_s: int) -> str:
-    """Return a link as people write it."""
     if not mbit_s:
         return "none"
     return f"{mbit_s // 1000}G" if mbit_s % 1000 == 0 else f"{mbit_s}M"
 
 
 def to_plain(cells: Sequence[Figures]) -> list[dict[str, Any]]:
-    """Return figures and samples as JSON-ready containers."""
     return [asdict(cell) | {"cell": cell.measured.cell._asdict()} for cell in cells]
 
 
@@ -196,15 +188,9 @@ def _row(figures: Figures, line: Line) -> tuple[str, ...]:
         "–" if line.hidden_share is None else f"{line.hidden_share:.0%}",
         "all" if line.bytes_right else "MISSING",
         _ratio(line.prefill_ratio),
-        _commit(line),
+        _ms(line.after_commit_s),
         f"{measured.other_cores:.2f}" + (f" ({measured.noisy_rounds} noisy)" if measured.noisy_rounds else ""),
     )
-
-
-def _commit(line: Line) -> str:
-    if line.after_commit_s is None:
-        return "–" if line.commit_bound_s is None else f"≤{_ms(line.commit_bound_s)}"
-    return _ms(line.after_commit_s)
 
 
 def _ms(seconds: float | None) -> str:

@@ -90,12 +90,10 @@ class Network:
 
 
 def _device_of(space: str) -> str:
-    """Name this process's end of the way into a namespace."""
     return f"bo{os.getpid()}{space[-1]}"
 
 
 def refuse_unprivileged(user: int) -> None:
-    """Check that this process may make namespaces. Raises `NetworkError`: it is not root's."""
     if user != 0:
         raise NetworkError(
             "network namespaces can be made by root alone: run this as root, or in a privileged container"
@@ -103,7 +101,6 @@ def refuse_unprivileged(user: int) -> None:
 
 
 def maker_of(space: str) -> int | None:
-    """Return the process id in the name of a namespace; None if it is not one of ours."""
     found = re.fullmatch(rf"{_PREFIX}(\d+)-[pd]", space)
     return int(found[1]) if found else None
 

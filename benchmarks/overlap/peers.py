@@ -13,10 +13,8 @@ from typing import Any, Final
 from benchmarks.harness import BenchError
 from benchmarks.overlap.figures import NIXL, UPSTREAM, Sample
 from benchmarks.overlap.network import DATA_DEVICE, PREFILL_DATA, PREFILL_HTTP
-from benchmarks.overlap.processes import Place
-from benchmarks.overlap.servers import EAGER, Servers
-from benchmarks.overlap.streaming import Answer
-from benchmarks.overlap.subjects import Mooncake, Nixl, WireBytes
+from benchmarks.overlap.processes import EAGER, Place, Servers
+from benchmarks.overlap.subjects import Answer, Mooncake, Nixl, WireBytes
 
 _TARGETS: Final = {
     UPSTREAM: "benchmarks.overlap.targets:vllm_with_mooncake",
@@ -51,14 +49,12 @@ def name_of_decode(connector: str) -> str:
 
 
 async def start_decode(servers: Servers, connector: str) -> str:
-    """Start a connector's decode node; return its URL."""
     return await _start(servers, connector, name_of_decode(connector), servers.decode, "kv_consumer")
 
 
 async def start_mooncake(
     servers: Servers, name: str, chunk: Sequence[str], decode: str, wire_bytes: WireBytes
 ) -> Mooncake:
-    """Start the MooncakeConnector's prefill node; return the pair."""
     port = servers.next_port()
     env = {"VLLM_MOONCAKE_BOOTSTRAP_PORT": str(port)}
     return Mooncake(
@@ -73,7 +69,6 @@ async def start_mooncake(
 
 
 async def start_nixl(servers: Servers, name: str, chunk: Sequence[str], decode: str, wire_bytes: WireBytes) -> Nixl:
-    """Start the NixlConnector's prefill node; return the pair."""
     prefill = await _start(servers, NIXL, name, servers.prefill, "kv_producer", chunk=chunk)
     return Nixl(http=servers.http, model=servers.model, prefill=prefill, decode=decode, wire_bytes=wire_bytes)
 
@@ -111,7 +106,6 @@ class Resting:
         self._asking = 0
 
     def rest(self) -> None:
-        """Stop them until the first request."""
         self._signal(signal.SIGSTOP)
 
     async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:

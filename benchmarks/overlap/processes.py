@@ -1,4 +1,4 @@
-"""The processes of one benchmark run: forked, pinned, put into a namespace, waited for, stopped."""
+"""The processes of one benchmark run: forked, pinned, put into a namespace, waited for, stopped; and servers among them."""
 
 import asyncio
 import os
@@ -13,10 +13,12 @@ from typing import Any, Final
 
 import aiohttp
 
+from baton.contracts.secret import generate_secret, read_secret
 from baton.deploy.forkserver import Child, ForkServer
 from baton.deploy.logs import last_lines
 from benchmarks import usage
-from benchmarks.harness import RARE_PROBES, BenchError
+from benchmarks.harness import MODEL, QUIET, RARE_PROBES, BenchError
+from benchmarks.overlap.network import DECODE_DATA, DECODE_HTTP, PREFILL_DATA, PREFILL_HTTP, Network
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 10.0
@@ -40,7 +42,6 @@ class Place:
 
     @property
     def env(self) -> dict[str, str | None]:
-        """What vLLM and Mooncake must be told of it."""
         hosts: dict[str, str | None] = {}
         if self.data_host:
             hosts = {"VLLM_HOST_IP": self.data_host, "MC_TCP_BIND_ADDRESS": self.data_host}
@@ -97,7 +98,6 @@ class Processes:
         return url
 
     async def proxy(self, name: str, flags: Sequence[str], place: Place, env: Mapping[str, str] = RARE_PROBES) -> str:
-        """Start a proxy on this machine; return its URL once it is ready. Raises `RigError`: as above."""
         port = free_port()
         argv, url = ["--port", str(port), *flags], f"http://127.0.0.1:{port}"
         return await self.serve(name, PROXY, argv, place, url, path="/ready", env=env)
@@ -106,8 +106,6 @@ class Processes:
         return self._children[name].pid
 
     async def wait_for_file(self, name: str, path: Path) -> None:
-        """Wait until a process has made a file. Raises `RigError`: it ended, or took too long."""
-
         async def is_there() -> bool:
             return path.exists()  # noqa: ASYNC240  # one look at a temporary folder
 
@@ -119,11 +117,9 @@ class Processes:
             os.sched_setaffinity(engine, {self._cores[name]})
 
     def engines(self, name: str) -> list[int]:
-        """Return the process ids of a vLLM server's engines."""
         return usage.named(self._children[name].pid, ENGINE)
 
     def stop(self, *names: str) -> None:
-        """Stop processes, all of them unless named; kill those that do not end."""
         stopping = [self._children.pop(name) for name in names or list(self._children)]
         for child in stopping:
             for engine in usage.named(child.pid, ENGINE):
@@ -167,6 +163,49 @@ async def processes(
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])
+
+
+PREFILL_CORE: Final = 0
+DECODE_CORE: Final = 1
+KV_CACHE_BYTES: Final = 256 << 20
+FIRST_PORT: Final = 8100  # in the namespaces every port is free
+EAGER: Final = "--enforce-eager"  # as our nodes choose on a CPU
+_COMMON: Final = ("--host", "0.0.0.0", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES))  # noqa: S104  # namespaces
+
+
+class Servers:
+    """Starts vLLM servers, Baton's nodes and its proxies."""
+
+    def __init__(self, network: Network, processes: Processes, folder: Path, *, pinned: bool) -> None:
+        """Make it; `pinned`: a server and all its threads have one core, else its model thread has one and the rest any."""
+        self._processes = processes
+        self.http = processes.http
+        self._port = FIRST_PORT
+        self._secret_file = folder / "secret"
+        self._secret_file.write_text(generate_secret())
+        self.model = str(MODEL)
+        self.token = read_secret(self._secret_file).node_token()
+        self.prefill = Place(netns=network.prefill, core=PREFILL_CORE, pinned=pinned, data_host=PREFILL_DATA)
+        self.decode = Place(netns=network.decode, core=DECODE_CORE, pinned=pinned, data_host=DECODE_DATA)
+
+    @property
+    def secret(self) -> tuple[str, str]:
+        return ("--secret-file", str(self._secret_file))
+
+    def next_port(self) -> int:
+        self._port += 1
+        return self._port
+
+    async def vllm(
+        self, name: str, target: str, place: Place, flags: Sequence[str], *, env: Mapping[str, str] | None = None
+    ) -> str:
+        port, host = self.next_port(), PREFILL_HTTP if place is self.prefill else DECODE_HTTP
+        argv = ["--model", self.model, "--port", str(port), *_COMMON, *QUIET, *flags]
+        url = await self._processes.serve(name, target, argv, place, f"http://{host}:{port}", env=env)
+        self._processes.pin_engine(name)
+        return url
+
+    async def proxy(self, name: str, flags: Sequence[str]) -> str:
+        return await self._processes.proxy(name, (*self.secret, *flags), Place(core=DECODE_CORE))

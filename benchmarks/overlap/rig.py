@@ -7,8 +7,8 @@ and samples can alternate.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -19,14 +19,13 @@ import msgspec
 from baton.contracts.http import NODE_PATH
 from baton.contracts.node_info import NodeInfo
 from baton.deploy.forkserver import ForkServer
-from benchmarks import harness
 from benchmarks.overlap import peers
-from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, expected_kv_bytes
+from benchmarks.overlap.figures import NIXL, PLAIN, RAW, TWO, UPSTREAM, Cell, Measured, expected_kv_bytes
 from benchmarks.overlap.network import DECODE_DATA, PREFILL_DATA, Network, sent_bytes
-from benchmarks.overlap.processes import VLLM, Processes, processes
-from benchmarks.overlap.servers import DECODE_CORE, EAGER, Servers
-from benchmarks.overlap.session import MeasureError, Subject
+from benchmarks.overlap.processes import DECODE_CORE, EAGER, VLLM, Processes, Servers, processes
+from benchmarks.overlap.session import Effort, MeasureError, Subject, measure_cell
 from benchmarks.overlap.subjects import Baton, Plain, Raw
+from benchmarks.usage import OtherCpu
 
 RAW_BYTES: Final = 64 << 20  # room for the longest prompt's KV
 _PREFILL: Final = "baton.prefill_node.__main__:main"
@@ -48,7 +47,8 @@ class Kv:
 class Rig:
     """Servers of one benchmark run. `start`, then `subjects` for each chunk size."""
 
-    def __init__(self, servers: Servers, processes: Processes, folder: Path) -> None:
+    def __init__(self, network: Network, servers: Servers, processes: Processes, folder: Path) -> None:
+        self._network = network
         self._servers = servers
         self._processes = processes
         self._folder = folder
@@ -59,7 +59,7 @@ class Rig:
         self._sender: Connection[tuple[str, int, int], float | None] | None = None
         self._target: tuple[str, int] = ("", 0)
 
-    async def start(self, variants: Sequence[str]) -> Kv:
+    async def start(self, variants: Sequence[str]) -> None:
         """Start what every chunk size shares, which are the decode nodes that the variants need."""
         servers = self._servers
         flags = ("--advertise-host", DECODE_DATA, *servers.secret)
@@ -67,11 +67,32 @@ class Rig:
         for connector in (UPSTREAM, NIXL):
             if connector in variants:
                 self._decodes[connector] = await peers.start_decode(servers, connector)
-        kv = await self._describe(decode)
-        await self._start_raw(kv.layers)
-        return kv
+        self._kv = await self._describe(decode)
+        await self._start_raw(self._kv.layers)
 
-    async def subjects(self, chunk_tokens: int, variants: Sequence[str], kv: Kv) -> dict[str, Subject]:
+    async def cells(
+        self,
+        subjects: Mapping[str, Subject],
+        chunk_tokens: int,
+        draw: Callable[[int], list[int]],
+        *,
+        links: Iterable[int],
+        lengths: Sequence[int],
+        meter: OtherCpu,
+        effort: Effort,
+    ) -> AsyncIterator[Measured]:
+        """Warm up, then yield each link and length as it is measured."""
+        for subject in [*subjects.values()] * 2:  # first passes are slow, and nodes meet for the first time
+            with suppress(MeasureError):
+                await subject.measure(draw(max(lengths)))
+        for link in links:
+            self._network.throttle(link)
+            for tokens in lengths:
+                cell, expected = Cell(link, tokens, chunk_tokens), self._kv.bytes_of(tokens)
+                layers = self._kv.layers
+                yield await measure_cell(cell, subjects, draw, meter, effort, layers=layers, expected_bytes=expected)
+
+    async def subjects(self, chunk_tokens: int, variants: Sequence[str]) -> dict[str, Subject]:
         """Start the servers of a chunk size, in place of those of the last one, and return what to measure."""
         if self._per_chunk:
             self._processes.stop(*self._per_chunk)
@@ -80,7 +101,7 @@ class Rig:
         plain = await self._servers.vllm(self._keep("plain"), VLLM, self._servers.prefill, (EAGER, *chunk))
         found: dict[str, Subject] = {
             PLAIN: Plain(http=self._servers.http, model=self._servers.model, url=plain),
-            RAW: Raw(push=self._push, bytes_of=kv.bytes_of, wire_bytes=self._wire_bytes),
+            RAW: Raw(push=self._push, bytes_of=self._kv.bytes_of, wire_bytes=self._wire_bytes),
         }
         for variant in variants:
             found[variant] = await self._subject(variant, chunk)
@@ -175,10 +196,8 @@ async def put_up(
     forkserver: ForkServer,
     folder: Path,
     *,
-    model: Path = harness.MODEL,
     pinned: bool = True,
     request_timeout_s: float,
 ) -> AsyncIterator[Rig]:
-    """Yield a rig in which nothing is started yet; stop what is, in the end."""
     async with processes(forkserver, folder, timeout_s=request_timeout_s) as made:
-        yield Rig(Servers(network, made, folder, model, pinned=pinned), made, folder)
+        yield Rig(network, Servers(network, made, folder, pinned=pinned), made, folder)

@@ -3,8 +3,8 @@
 import asyncio
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from benchmarks.harness import BenchError
@@ -38,6 +38,9 @@ class Effort:
     patience_s: float = 0.0  # before each round, for the machine to become quiet
 
 
+_Round = tuple[float, dict[str, Sample]]  # CPU that others used in it, in cores; samples by subject
+
+
 def prompts(seed: int | None) -> Callable[[int], list[int]]:
     """Return what draws prompts of a length; no two are alike, so that no stale KV can pass for fresh. None: no two sessions either."""
     rng = random.Random(seed)  # repeatable, not secret
@@ -48,28 +51,6 @@ def rotated(names: Sequence[str], turn: int) -> list[str]:
     """Return the names, each turn beginning with another, so that none always follows the same one."""
     start = turn % len(names)
     return [*names[start:], *names[:start]]
-
-
-@dataclass(slots=True)
-class _Rounds:
-    """The rounds of one cell: clean ones, and the noisy ones in case there are too few."""
-
-    clean: list[dict[str, Sample]] = field(default_factory=list)
-    noisy: list[tuple[float, dict[str, Sample]]] = field(default_factory=list)
-    cores: list[float] = field(default_factory=list)  # of the clean ones
-    failures: list[str] = field(default_factory=list)  # of rounds that were dropped for them
-
-    def add(self, round_: dict[str, Sample], cores: float, limit: float) -> None:
-        if cores > limit:
-            self.noisy.append((cores, round_))
-        else:
-            self.clean.append(round_)
-            self.cores.append(cores)
-
-    def chosen(self, wanted: int) -> Iterator[tuple[float, dict[str, Sample]]]:
-        """Yield the clean rounds, then the least noisy ones up to the number that was wanted."""
-        yield from zip(self.cores, self.clean, strict=True)
-        yield from sorted(self.noisy, key=lambda pair: pair[0])[: max(0, wanted - len(self.clean))]
 
 
 async def measure_cell(
@@ -84,32 +65,36 @@ async def measure_cell(
 ) -> Measured:
     """Take all samples of a cell; the first round only warms up. Raises `MeasureError`: every round had a failure."""
     names = list(subjects)
-    rounds = _Rounds()
+    clean: list[_Round] = []
+    noisy: list[_Round] = []  # in case there are too few clean ones
+    failures: list[str] = []
     warm = False
     for turn in range(1 + effort.samples + effort.extra_rounds):
-        if len(rounds.clean) == effort.samples:
+        if len(clean) == effort.samples:
             break
         await wait_until_quiet(meter, effort.max_other_cores, effort.patience_s)
         meter.restart()
         try:
-            taken = await _round(cell, rotated(names, turn), subjects, draw)
+            taken = {name: await _sample(cell, name, subjects[name], draw) for name in rotated(names, turn)}
         except MeasureError as exc:
-            rounds.failures.append(str(exc))
+            failures.append(str(exc))
             continue
         if warm:
-            rounds.add(taken, meter.other_cores(), effort.max_other_cores)
+            cores = meter.other_cores()
+            (clean if cores <= effort.max_other_cores else noisy).append((cores, taken))
         warm = True
-    if not (rounds.clean or rounds.noisy):
-        raise MeasureError("; ".join(sorted(set(rounds.failures))) or "there was no round")
-    chosen = list(rounds.chosen(effort.samples))
+    noisy.sort(key=lambda each: each[0])
+    chosen = clean + noisy[: effort.samples - len(clean)]
+    if not chosen:
+        raise MeasureError("; ".join(sorted(set(failures))) or "there was no round")
     return Measured(
         cell=cell,
         layers=layers,
         expected_bytes=expected_bytes,
         samples={name: [taken[name] for _, taken in chosen] for name in names},
         other_cores=sum(cores for cores, _ in chosen) / len(chosen),
-        noisy_rounds=len(chosen) - len(rounds.clean),
-        failures=tuple(rounds.failures),
+        noisy_rounds=len(chosen) - len(clean),
+        failures=tuple(failures),
     )
 
 
@@ -123,13 +108,8 @@ async def wait_until_quiet(meter: OtherCpu, max_other_cores: float, patience_s: 
             return
 
 
-async def _round(
-    cell: Cell, names: Sequence[str], subjects: Mapping[str, Subject], draw: Callable[[int], list[int]]
-) -> dict[str, Sample]:
-    taken = {}
-    for name in names:
-        try:
-            taken[name] = await subjects[name].measure(draw(cell.tokens))
-        except MeasureError as exc:
-            raise MeasureError(f"{name}, {cell}: {exc}") from exc
-    return taken
+async def _sample(cell: Cell, name: str, subject: Subject, draw: Callable[[int], list[int]]) -> Sample:
+    try:
+        return await subject.measure(draw(cell.tokens))
+    except MeasureError as exc:
+        raise MeasureError(f"{name}, {cell}: {exc}") from exc

@@ -5,19 +5,58 @@ directly, leg by leg, which spares them what their example proxies cost.
 """
 
 import asyncio
+import json
 import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
 from baton.contracts.http import DISAGGREGATED, PATH_HEADER, REASON_HEADER, TRANSFER_HEADER, TRANSFERS_PATH
 from benchmarks.overlap.figures import Sample
 from benchmarks.overlap.session import MeasureError
-from benchmarks.overlap.streaming import COMPLETIONS, Answer, read_stream, request_body
+
+COMPLETIONS: Final = "/v1/completions"
+
+
+class Answer(NamedTuple):
+    """When the tokens came, on the machine's monotonic clock, in s."""
+
+    began: float  # the request, or its first leg, was sent
+    times: Sequence[float]  # of the events that carried tokens; at least one
+    headers: Mapping[str, str]
+
+    @property
+    def ttft_s(self) -> float:
+        return self.times[0] - self.began
+
+
+def request_body(model: str, prompt: Sequence[int], max_tokens: int, **more: Any) -> bytes:
+    body = {"model": model, "prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+    return json.dumps(body | {"stream": True} | more).encode()
+
+
+async def read_stream(http: aiohttp.ClientSession, url: str, body: bytes, times: list[float] | None = None) -> Answer:
+    """Read an answer to its end; `times` is appended to as tokens come. Raises `MeasureError`: no 200 with a token."""
+    headers = {"Content-Type": "application/json"}
+    times = [] if times is None else times
+    began = time.monotonic()
+    try:
+        async with http.post(url + COMPLETIONS, data=body, headers=headers) as response:
+            async for line in response.content:
+                if line.startswith(b"data: {"):
+                    times.append(time.monotonic())
+                    if b'"error"' in line:
+                        raise MeasureError(f"the stream holds an error: {line.decode(errors='replace')}")
+            if response.status != 200 or not times:
+                raise MeasureError(f"answered {response.status} without a token")
+            return Answer(began, times, {name.lower(): value for name, value in response.headers.items()})
+    except (aiohttp.ClientError, TimeoutError) as exc:
+        raise MeasureError(f"{type(exc).__name__}: {exc}") from exc
+
 
 SETTLE_S: Final = 0.08  # between samples: the nodes end the last request, the link's bucket fills up again
 _TOKENS: Final = 2  # of a sample: the second only shows that decoding goes on
@@ -35,8 +74,10 @@ class Plain:
     model: str
     url: str
 
-    async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-        return await read_stream(self.http, self.url, request_body(self.model, prompt, max_tokens), times)
+    async def ask(
+        self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None, **more: Any
+    ) -> Answer:
+        return await read_stream(self.http, self.url, request_body(self.model, prompt, max_tokens, **more), times)
 
     async def measure(self, prompt: Sequence[int]) -> Sample:
         before = await prefill_seconds(self.http, self.url)
@@ -90,7 +131,7 @@ class Baton:
             wire_bytes=wire,
             kv_bytes=_committed(pushed) - _committed(pushed_before),
             prefill_s=await prefill_seconds(self.http, self.prefill) - prefill_before,
-            **_commit(pushed, answer),
+            after_commit_s=_after_commit_s(pushed, answer),
         )
 
     async def _transfers(self) -> dict[str, Any]:
@@ -169,7 +210,6 @@ def refuse_local(answer: Answer) -> None:
 
 
 async def prefill_seconds(http: aiohttp.ClientSession, url: str) -> float:
-    """Read how long a server has spent on prefills in all."""
     async with http.get(url + "/metrics") as response:
         for line in (await response.text()).splitlines():
             if line.startswith(_PREFILL_SECONDS):
@@ -192,15 +232,9 @@ def _committed(worker: dict[str, Any]) -> int:
     return int(worker["totals"]["bytes_committed"])
 
 
-def _commit(worker: dict[str, Any], answer: Answer) -> dict[str, float]:
-    """When P sent COMMIT: exactly, if it says so on the machine's monotonic clock, else at the earliest."""
-    identity = answer.headers.get(TRANSFER_HEADER)
-    recent: list[dict[str, Any]] = worker.get("recent", [])
-    entry: dict[str, Any] = next((entry for entry in recent if entry["transfer_id"] == identity), {})
-    timings: dict[str, float] = entry.get("timings_s", {})
-    found: dict[str, float] = {}
-    if "scheduled_at_s" in entry and "commit" in timings:
-        found["after_commit_s"] = answer.times[0] - entry["scheduled_at_s"] - timings["commit"]
-    if "commit" in timings:
-        found["commit_bound_s"] = answer.ttft_s - timings["commit"]
-    return found
+def _after_commit_s(worker: dict[str, Any], answer: Answer) -> float | None:
+    """Return the time from COMMIT, which P names on the machine's monotonic clock, to the first token."""
+    for entry in worker["recent"]:
+        if entry["transfer_id"] == answer.headers.get(TRANSFER_HEADER) and "commit" in entry["timings_s"]:
+            return float(answer.times[0] - entry["scheduled_at_s"] - entry["timings_s"]["commit"])
+    return None

@@ -12,7 +12,7 @@ from typing import Any, Final
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.layout.copy_plan import Copy, CopyPlan
 from baton.node.startup import environment
-from benchmarks.memory import HostMemory
+from benchmarks.harness import HostMemory
 
 _CLONE_NEWNS: Final = 0x20000
 _MS_REC: Final = 0x4000
@@ -57,7 +57,6 @@ def vllm_with_nixl(argv: Sequence[str]) -> None:
 
 
 def worker() -> Any:
-    """Return the module of our nodes' worker; importing it imports vLLM."""
     return importlib.import_module("baton.model_runner.cpu")
 
 

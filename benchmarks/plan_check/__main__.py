@@ -21,7 +21,8 @@ from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.plan import calibrate_command
 from baton.loadtest.plan.calibrate_command import Calibrating, calibrating
-from baton.loadtest.plan.calibration import Calibration, write_calibration
+from baton.loadtest.plan.calibration import Calibration
+from baton.loadtest.plan.command import shape_of
 from baton.loadtest.plan.demand import Demand, demands
 from baton.loadtest.plan.simulate import Shape, simulate
 from baton.loadtest.report.text import table_text
@@ -31,10 +32,9 @@ from baton.loadtest.run import build
 from baton.loadtest.run import command as run_command
 from baton.loadtest.run.environment import environment, now
 from benchmarks import harness
-from benchmarks.cpu_quota import PERIOD_US
 from benchmarks.overlap.processes import processes
 from benchmarks.plan_check.comparison import Comparison, Means, Noise, as_plain, compare, comparison_table, markdown
-from benchmarks.plan_check.rig import BATCHED_TOKENS, Rig, Running
+from benchmarks.plan_check.rig import BATCHED_TOKENS, PERIOD_US, Rig, Running
 from benchmarks.usage import OtherCpu, Quiet
 
 SHAPES: Final = (Shape(1, 1), Shape(2, 1), Shape(1, 2))
@@ -45,7 +45,7 @@ _RATE: Final = 1.0  # stands in where only lengths matter
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m benchmarks.plan_check", description=__doc__)
     add = made.add_argument
-    add("--shapes", nargs="+", type=_shape, default=list(SHAPES), metavar="P:D")
+    add("--shapes", nargs="+", type=shape_of, default=list(SHAPES), metavar="P:D")
     add("--runs", type=int, default=5, help="of each shape")
     add("--seconds", type=float, default=20.0, help="of each run")
     add("--utilisation", type=float, default=0.65, help="of the prefill node at 1:1, which sets the rate")
@@ -56,9 +56,6 @@ def parser() -> argparse.ArgumentParser:
     add("--cores", type=float, default=0.4, help="of each node")
     add("--max-stolen-cores", type=float, default=0.1, help="that the host takes; more disturbs a run or a round")
     add("--tries", type=int, default=4, help="of each run and round, before a disturbed one counts")
-    add("--period-us", type=int, default=PERIOD_US, help="of the quotas")
-    add("--keep-calibration", type=Path, metavar="FILE", help="write the last shape's calibration there")
-    add("--model-dir", type=Path, default=harness.MODEL, help="where the bench model is, or is to be written")
     add("--json", type=Path, metavar="FILE")
     add("--markdown", type=Path, metavar="FILE")
     add("--logs", type=Path, metavar="FOLDER", help="keep the processes' logs")
@@ -71,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def take() -> int:
         with harness.workplace("plan", logs=given.logs) as (forkserver, folder):
-            bench_model.ensure(given.model_dir)
+            bench_model.ensure(harness.MODEL)
             found, calibrations, about = asyncio.run(check(given, forkserver, folder))
         text = markdown(found, calibrations, about)
         print(text)
@@ -87,8 +84,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 async def check(
     given: argparse.Namespace, forkserver: ForkServer, folder: Path
 ) -> tuple[list[Comparison], list[Calibration], dict[str, Any]]:
-    """Calibrate and run each shape; each is shown as it comes."""
-    limits = {"cores": given.cores, "period_us": given.period_us}
     found: list[Comparison] = []
     calibrations: list[Calibration] = []
     rate = 0.0
@@ -96,8 +91,8 @@ async def check(
         processes(forkserver, folder, timeout_s=TIMEOUT_S) as calibrating_processes,
         processes(forkserver, folder, timeout_s=TIMEOUT_S) as shape_processes,
     ):
-        pair = Rig(calibrating_processes, folder, given.model_dir, prefix="calibrated-", **limits)
-        rig = Rig(shape_processes, folder, given.model_dir, **limits)
+        pair = Rig(calibrating_processes, folder, cores=given.cores, prefix="calibrated-")
+        rig = Rig(shape_processes, folder, cores=given.cores)
         try:
             calibrated = await pair.start(Shape(1, 1))
             for shape in given.shapes:
@@ -116,15 +111,13 @@ async def check(
         finally:
             rig.stop()
             pair.stop()
-    if given.keep_calibration:
-        write_calibration(calibrations[-1], given.keep_calibration)
     sent = f"{rate:.2f} requests/s for {given.seconds:g} s, {given.input_tokens} + {given.max_tokens} tokens"
     about = {
         "when": now(),
         **environment(),
         "load": f"{sent} × (1 ± {given.length_spread:g}), Poisson, seed {given.seed}, {given.runs} runs",
         "cores of each node": given.cores,
-        "period of the quotas (µs)": given.period_us,
+        "period of the quotas (µs)": PERIOD_US,
     }
     return found, calibrations, about
 
@@ -141,7 +134,6 @@ def _calibration(given: argparse.Namespace, running: Running) -> argparse.Namesp
 async def _runs(
     given: argparse.Namespace, running: Running, rate: float, calibrator: Calibrating, quiet: Quiet
 ) -> tuple[list[list[Record]], Noise]:
-    """Load a shape, several times, with a round of the calibration in between."""
     meter, other_cores = OtherCpu(os.getpid()), 0.0
     taken: list[StageResult] = []
     for number in range(given.runs):
@@ -177,13 +169,11 @@ def _words(record: Record) -> str:
 
 
 def load(given: argparse.Namespace, rate: float) -> list[Demand]:
-    """Return what `_run` sends, as the simulation sees it."""
     asked = run_arguments.parse(["--url", "http://simulated", *load_argv(given, rate)], {})
     return demands(asked, build.source(asked))
 
 
 def load_argv(given: argparse.Namespace, rate: float) -> list[str]:
-    """Return the arguments that describe the load to `loadtest run`."""
     requests = max(2, round(rate * given.seconds))
     lengths = ["--input-tokens", str(given.input_tokens), "--max-tokens", str(given.max_tokens)]
     spread = ["--length-spread", str(given.length_spread), "--seed", str(given.seed)]
@@ -196,11 +186,6 @@ def rate_per_s(given: argparse.Namespace, calibration: Calibration) -> float:
     lengths = [one.input_tokens for one in load(given, _RATE)]
     steps_s = fmean(speed.step_s + n * speed.token_s + speed.token_context_s * n * n / 2 for n in lengths)
     return float(given.utilisation / steps_s)
-
-
-def _shape(text: str) -> Shape:
-    prefill, _, decode = text.partition(":")
-    return Shape(int(prefill), int(decode))
 
 
 if __name__ == "__main__":

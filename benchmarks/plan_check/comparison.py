@@ -10,8 +10,8 @@ from baton.loadtest.measures.record import Record
 from baton.loadtest.plan.calibration import Calibration
 from baton.loadtest.plan.simulate import Outcome, Shape
 from baton.loadtest.plan.tables import calibration_table
-from baton.loadtest.report.markdown import table_markdown
 from baton.loadtest.report.tables import Table
+from baton.loadtest.report.text import table_markdown
 
 ALLOWED = 0.15  # deviation from the median of the runs
 
@@ -51,7 +51,6 @@ class Comparison(NamedTuple):
 
     @property
     def measured(self) -> Means:
-        """The median over the runs of each mean."""
         return Means(median(run.ttft_s for run in self.runs), median(run.tpot_s for run in self.runs))
 
     @property
@@ -62,12 +61,10 @@ class Comparison(NamedTuple):
 
     @property
     def right(self) -> bool:
-        """Whether both are within what is allowed."""
         return all(abs(off) <= ALLOWED for off in self.deviation)
 
 
 def compare(shape: Shape, simulated: Outcome, runs: Sequence[Sequence[Record]], noise: Noise) -> Comparison:
-    """Compare the runs of one shape with its simulation."""
     means = tuple(map(Means.of, runs))
     return Comparison(shape, Means.of(simulated.records), means, simulated.prefill_busy, simulated.decode_busy, noise)
 
@@ -79,7 +76,6 @@ def markdown(found: Sequence[Comparison], calibrations: Sequence[Calibration], a
 
 
 def calibrations_table(calibrations: Sequence[Calibration]) -> Table:
-    """Return a column for each calibration, in the order in which they were made."""
     tables = [calibration_table(one) for one in calibrations]
     names = [row[0] for row in tables[0].rows]
     values = zip(*([row[1] for row in table.rows] for table in tables), strict=True)
@@ -88,7 +84,6 @@ def calibrations_table(calibrations: Sequence[Calibration]) -> Table:
 
 
 def comparison_table(found: Sequence[Comparison]) -> Table:
-    """Return a line for each shape and time."""
     rows = []
     for one in found:
         for at, name in enumerate(("TTFT", "TPOT")):

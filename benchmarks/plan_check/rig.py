@@ -1,16 +1,99 @@
-"""Nodes in CPU quotas behind a proxy: one shape at a time."""
+"""Nodes in CPU quotas behind a proxy: one shape at a time. Root only, Linux only.
 
+Quotas are control groups of either version. A quota is spent in periods: with 40 ms of each 100 ms a process runs at full speed,
+then not at all for 60 ms, which a token that takes 20 ms notices. So periods are short.
+"""
+
+import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from baton.contracts.secret import generate_secret
 from baton.loadtest.plan.simulate import Shape
-from benchmarks.cpu_quota import CpuQuota
-from benchmarks.harness import QUIET
+from benchmarks.harness import MODEL, QUIET, BenchError
 from benchmarks.overlap.processes import Place, Processes, free_port
+from benchmarks.usage import descendants
+
+V1: Final = Path("/sys/fs/cgroup/cpu")
+V2: Final = Path("/sys/fs/cgroup")
+PERIOD_US: Final = 5000
+EMPTY_S: Final = 5.0  # for the processes that were ended to be gone
+
+
+class QuotaError(BenchError):
+    """There is no control group for CPU time that we may use; the message says why."""
+
+
+def find_root(v1: Path = V1, v2: Path = V2) -> Path:
+    """Return the folder in which groups are made. Raises `QuotaError`: there is none."""
+    if (v1 / "cpu.cfs_quota_us").exists():
+        return v1
+    if (v2 / "cgroup.controllers").exists() and "cpu" in (v2 / "cgroup.controllers").read_text().split():
+        return v2
+    raise QuotaError(f"no control group for CPU time at {v1} or {v2}: quotas need root, and cgroups v1 or v2")
+
+
+class CpuQuota:
+    """A group whose processes together get `cores` of the machine."""
+
+    def __init__(self, name: str, cores: float, *, root: Path | None = None) -> None:
+        self._root = root or find_root()
+        self._folder = self._root / name
+        self._quota_us = round(cores * PERIOD_US)
+
+    def __enter__(self) -> Self:
+        """Make the group. Raises `QuotaError`: the system does not let us."""
+        try:
+            if not self._is_v1:
+                (self._root / "cgroup.subtree_control").write_text("+cpu")
+            self._folder.mkdir(exist_ok=True)
+            if self._is_v1:
+                (self._folder / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+                (self._folder / "cpu.cfs_quota_us").write_text(str(self._quota_us))
+            else:
+                (self._folder / "cpu.max").write_text(f"{self._quota_us} {PERIOD_US}")
+        except OSError as exc:
+            raise QuotaError(f"cannot make a CPU quota at {self._folder}: {exc.strerror}") from exc
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self._members():
+            with suppress(OSError):  # it has just ended
+                (self._root / "cgroup.procs").write_text(pid)
+        until_s = time.monotonic() + EMPTY_S
+        while self._folder.exists() and time.monotonic() < until_s:
+            with suppress(OSError):  # the kernel is not done with those that ended
+                self._folder.rmdir()
+                return
+            time.sleep(0.05)
+
+    def add(self, pid: int) -> None:
+        """Put a process and all that descend from it into the group. Raises `QuotaError`: there is no such process."""
+        try:
+            for each in (pid, *descendants(pid)):
+                (self._folder / "cgroup.procs").write_text(str(each))
+        except OSError as exc:
+            raise QuotaError(f"cannot put process {pid} under a CPU quota: {exc.strerror}") from exc
+
+    def throttled(self) -> float:
+        """Return the share of periods in which the group had used up its quota so far."""
+        stat = dict(line.split(" ", 1) for line in (self._folder / "cpu.stat").read_text().splitlines())
+        periods = int(stat.get("nr_periods", 0))
+        return int(stat.get("nr_throttled", 0)) / periods if periods else 0.0
+
+    @property
+    def _is_v1(self) -> bool:
+        return not (self._root / "cgroup.controllers").exists()
+
+    def _members(self) -> list[str]:
+        try:
+            return (self._folder / "cgroup.procs").read_text().split()
+        except OSError:
+            return []
+
 
 KV_CACHE_BYTES: Final = 256 << 20
 BATCHED_TOKENS: Final = 2048
@@ -29,16 +112,12 @@ class Running:
 class Rig:
     """Starts a shape in place of the one before."""
 
-    def __init__(
-        self, processes: Processes, folder: Path, model: Path, *, cores: float, period_us: int, prefix: str = ""
-    ) -> None:
+    def __init__(self, processes: Processes, folder: Path, *, cores: float, prefix: str = "") -> None:
         """`processes`: its own. `cores`: of each node. `prefix`: of the processes' names, which the folder has once."""
         self._prefix = prefix
         self._processes = processes
         self._folder = folder
-        self._model = str(model)
         self._cores = cores
-        self._period_us = period_us
         self._secret = ("--secret-file", str(folder / "secret"))
         (folder / "secret").write_text(generate_secret())
         self._quotas = ExitStack()
@@ -65,14 +144,14 @@ class Rig:
 
     async def _node(self, role: str, core: int) -> str:
         name, port = self._name(role), free_port()
-        argv = ["--model", self._model, "--host", "127.0.0.1", "--port", str(port), *self._secret, *QUIET]
+        argv = ["--model", str(MODEL), "--host", "127.0.0.1", "--port", str(port), *self._secret, *QUIET]
         argv += ["--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-num-batched-tokens", str(BATCHED_TOKENS)]
         argv += ["--no-enable-prefix-caching"]  # the same prompts come in every run
         if role == "prefill":
             argv += ["--control-port", str(free_port())]
         target, place = f"baton.{role}_node.__main__:main", Place(core=core)
         url = await self._processes.serve(name, target, argv, place, f"http://127.0.0.1:{port}")
-        group = CpuQuota(f"baton-{name}", self._cores, period_us=self._period_us)
+        group = CpuQuota(f"baton-{name}", self._cores)
         self._quotas.enter_context(group).add(self._processes.pid(name))
         self._groups.append(group)
         return url

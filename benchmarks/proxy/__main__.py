@@ -13,9 +13,9 @@ from typing import Any
 
 import uvloop
 
-from baton.loadtest.client.wire import WireError
-from baton.loadtest.errors import LoadtestError, UsageError
+from baton.loadtest.errors import UsageError
 from baton.loadtest.run.environment import environment, now
+from benchmarks import harness
 from benchmarks.proxy import report, session
 from benchmarks.proxy.stage import Plan
 from benchmarks.proxy.subjects import DEFAULT_PEERS_DIR, PEERS, Missing, Subject, subjects
@@ -26,19 +26,18 @@ INSTALL_TIMEOUT_S = 600.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
-    try:
-        plan = _plan(arguments)
-        if arguments.install_peers:
-            _install_peers(arguments.peers)
-        chosen, missing = _chosen(arguments)
-        about = {"when": now(), **environment()}
-        with tempfile.TemporaryDirectory(prefix="proxy-bench-") as folder:
-            work = session.run(plan, chosen, Path(folder), lambda line: print(line, file=sys.stderr))
-            result = uvloop.run(work)
-    except (LoadtestError, WireError, OSError) as exc:
-        print(f"proxy_bench: {exc}", file=sys.stderr)
-        return 2 if isinstance(exc, UsageError) else 1
+    return harness.run("proxy_bench", lambda: _measure(_parser().parse_args(argv)), OSError)
+
+
+def _measure(arguments: argparse.Namespace) -> int:
+    plan = _plan(arguments)
+    if arguments.install_peers:
+        _install_peers(arguments.peers)
+    chosen, missing = _chosen(arguments)
+    about = {"when": now(), **environment()}
+    with tempfile.TemporaryDirectory(prefix="proxy-bench-") as folder:
+        work = session.run(plan, chosen, Path(folder), lambda line: print(line, file=sys.stderr))
+        result = uvloop.run(work)
     text = report.markdown(plan, chosen, missing, result, about)
     print(text)
     if arguments.json is not None:

@@ -60,7 +60,6 @@ class Verdict(NamedTuple):
 
 
 def request_us(sample: Sample) -> float:
-    """CPU of one short request, both legs."""
     return sample.short_cpu_s / sample.short_requests * 1e6
 
 
@@ -103,7 +102,6 @@ def ratio(metric: Metric, above: Sequence[Sample], below: Sequence[Sample]) -> S
 
 
 def verdict_of(target: Target, samples: Mapping[str, Sequence[Sample]]) -> Verdict:
-    """Say whether the median ratio reaches a target."""
     if target.other not in samples:
         return Verdict(target, None, None)
     ours, others = samples[BATON], samples[target.other]

@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.fetch import fetch
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import RunError
 from baton.loadtest.mock_engine.answers import DONE
 from baton.loadtest.mock_engine.engine import COUNTS_PATH
@@ -42,7 +41,6 @@ class Taken:
         self.pieces.append(data)
 
     def check(self, tokens: int) -> None:
-        """Raise `RunError` unless all tokens are there."""
         body = b"".join(self.pieces)
         events = body.count(_EVENT)
         if self.status != 200 or not body.endswith(DONE) or events != tokens + 1:
@@ -68,7 +66,6 @@ class Load:
         self._client.close()
 
     async def short(self, requests: int, at_once: int) -> None:
-        """Ask for one token, many times, so many at once."""
         body, left = self._body(SHORT), iter(range(requests))
 
         async def ask() -> None:
@@ -78,7 +75,6 @@ class Load:
         await _all(*(ask() for _ in range(at_once)))
 
     async def one_at_a_time(self, requests: int) -> list[float]:
-        """Ask for one token; return the times to it."""
         body, times_s = self._body(SHORT), []
         for _ in range(requests):
             began_s = time.perf_counter()
@@ -86,7 +82,6 @@ class Load:
         return times_s
 
     async def together(self, streams: int, tokens: int) -> Streamed:
-        """Start streams in one moment and read them to their ends."""
         body = self._body(tokens)
         began_s = time.perf_counter()
         taken = await _all(*(self._ask(body, tokens) for _ in range(streams)))
@@ -116,7 +111,6 @@ class Load:
 
 
 async def read_counts(url: str) -> Counts:
-    """Ask a mock what it has done."""
     return msgspec.json.decode(await fetch(parse_address(url), COUNTS_PATH, {}, TIMEOUT_S), type=Counts)
 
 

@@ -21,13 +21,11 @@ from typing import Final
 import uvloop
 
 from baton.loadtest import words
-from baton.loadtest.client.wire import WireError
-from baton.loadtest.errors import LoadtestError, RunError, UsageError
+from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.run.environment import environment, now
-from benchmarks import usage
+from benchmarks import harness, usage
 from benchmarks.proxy.load import SHORT, Load, Taken
-from benchmarks.proxy.processes import Cores, collector
-from benchmarks.proxy.stage import Plan, Running, Stage, expect
+from benchmarks.proxy.stage import Cores, Plan, Running, Stage, collector, expect
 from benchmarks.proxy.subjects import OURS
 
 _OF_A_STREAM: Final = 2  # descriptors, of the proxy
@@ -54,24 +52,20 @@ class Found:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    try:
+
+    def take() -> int:
         _allow_descriptors(arguments.streams, arguments.workers)
         about = {"when": now(), **environment()}
         with tempfile.TemporaryDirectory(prefix="open-streams-") as folder:
             found = uvloop.run(run(arguments, Path(folder)))
-    except (LoadtestError, WireError, OSError) as exc:
-        print(f"open_streams: {exc}", file=sys.stderr)
-        return 2 if isinstance(exc, UsageError) else 1
-    print(json.dumps({**about, **asdict(found), "stream_bytes": round(found.stream_bytes)}))
-    return 0
+        print(json.dumps({**about, **asdict(found), "stream_bytes": round(found.stream_bytes)}))
+        return 0
+
+    return harness.run("open_streams", take, OSError)
 
 
 async def run(given: argparse.Namespace, folder: Path) -> Found:
-    """Open the streams, and read them to their ends.
-
-    Raises:
-        RunError: the proxy does not start, an answer is not whole, or the streams were not all open together.
-    """
+    """Open and read the streams. Raises `RunError`: no proxy, an answer is not whole, or they were not all open together."""
     cores = Cores()
     os.sched_setaffinity(0, {cores.load})
     plan = Plan(itl_ms=given.itl_s * 1000, streams=1)

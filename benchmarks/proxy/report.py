@@ -34,7 +34,6 @@ _MIB: Final = 1 << 20
 def to_plain(
     plan: Plan, subjects: Sequence[Subject], missing: Sequence[Missing], result: Result, about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return everything as JSON-ready containers: settings, samples, figures, verdicts."""
     return {
         **about,
         "plan": asdict(plan),

@@ -12,8 +12,7 @@ from baton.loadtest.errors import RunError
 from benchmarks import usage
 from benchmarks.proxy.figures import Sample
 from benchmarks.proxy.load import SHORT, Load
-from benchmarks.proxy.processes import Cores, collector
-from benchmarks.proxy.stage import Plan, Running, Stage, expect
+from benchmarks.proxy.stage import Cores, Plan, Running, Stage, collector, expect
 from benchmarks.proxy.subjects import TRACED, Subject
 
 T = TypeVar("T")
@@ -95,12 +94,10 @@ async def _sample(plan: Plan, one: Running, direct: tuple[float, float]) -> Samp
 
 
 async def _again(load: Load, plan: Plan) -> list[float]:
-    """Start streams of one token together, several times; return all times to the first token."""
     return [time_s for _ in range(plan.starts) for time_s in (await load.together(plan.streams, SHORT)).first_tokens_s]
 
 
 async def _metered(one: Running, load: Coroutine[Any, Any, T], requests: int) -> tuple[T, float]:
-    """Run a load; return what came of it, and the proxy's CPU time."""
     before = await one.mocks.settled()
     cpu_s = usage.cpu_s(one.pid)
     came = await load

@@ -4,20 +4,102 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from baton.contracts.secret import generate_secret
-from baton.loadtest.client.wire import WireError
+from baton.loadtest.client.http import WireError
 from baton.loadtest.errors import RunError
 from baton.loadtest.mock_engine.settings import Counts
 from benchmarks.overlap.processes import free_port
 from benchmarks.proxy.load import Load, read_counts
-from benchmarks.proxy.processes import Collector, Cores, first_line, spawn, stop
 from benchmarks.proxy.subjects import Place, Subject
+
+STOP_TIMEOUT_S: Final = 10.0
+START_TIMEOUT_S: Final = 60.0
+_LENGTH: Final = b"\r\ncontent-length:"
+_ANSWER: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/x-protobuf\r\ncontent-length: 0\r\n\r\n"
+
+
+class Cores:
+    """Which core the load and the mocks have, and which one the proxies; the same one where there is but one."""
+
+    def __init__(self) -> None:
+        self._all = sorted(os.sched_getaffinity(0))
+        self.load, self.proxy = self._all[0], self._all[-1]
+
+    @contextmanager
+    def on(self, core: int) -> Iterator[None]:
+        """Start what is started in the block on one core: a child inherits it before it has any thread."""
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {core})
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
+
+async def spawn(
+    command: Sequence[str], log: Path, environment: Mapping[str, str], *, piped: bool = False
+) -> asyncio.subprocess.Process:
+    with log.open("ab") as file:
+        return await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE if piped else file,
+            stderr=file,
+            env=dict(environment),
+        )
+
+
+async def first_line(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    line = (await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)).decode().strip()
+    if not line:
+        raise RunError(f"a process ended at its start with status {await process.wait()}")
+    return line
+
+
+async def stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is None:
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+class Collector:
+    """Takes traces over HTTP, and keeps nothing but their count."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.batches = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                await reader.readexactly(int(head.partition(_LENGTH)[2].partition(b"\r\n")[0]))
+                self.batches += 1
+                writer.write(_ANSWER)
+        writer.close()
+
+
+@asynccontextmanager
+async def collector() -> AsyncIterator[Collector]:
+    made = Collector()
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield made
+    finally:
+        server.close()
+
 
 SETTLE_S: Final = 5.0  # how long a leg may outlast its request
 Dialect = Literal["baton", "vllm"]
@@ -50,7 +132,6 @@ class Pair:
         return await read_counts(self.prefill_url), await read_counts(self.decode_url)
 
     async def settled(self) -> tuple[Counts, Counts]:
-        """Return the same when no leg of an earlier load is under way any more."""
         async with asyncio.timeout(SETTLE_S):
             while True:
                 counts = await self.counts()
@@ -84,7 +165,6 @@ class Stage:
 
     @asynccontextmanager
     async def mocks(self, dialect: Dialect) -> AsyncIterator[Pair]:
-        """Start a prefill and a decode mock that speak a dialect."""
         flags = ["--secret-file", str(self._secret_file)] if dialect == "baton" else []
         itl = str(self._plan.itl_ms)
         flags += ["--itl-ms", itl, "--tick-ms", itl, "--chunk-bytes", str(self._plan.chunk_bytes)]
@@ -99,7 +179,6 @@ class Stage:
 
     @asynccontextmanager
     async def start(self, subject: Subject, pairs: Mapping[Dialect, Pair], traces: Collector) -> AsyncIterator[Running]:
-        """Start a subject and wait until it hands over; then open its connections once."""
         mocks = pairs[subject.dialect]
         place = Place(
             port=free_port(),
@@ -153,6 +232,5 @@ async def expect(mocks: Pair, before: tuple[Counts, Counts], requests: int, name
 
 
 def _growth(old: Counts, new: Counts) -> tuple[int, int, int, int]:
-    """Return how many more requests came, were hand-overs, were completed, and went wrong."""
     wrong = sum(getattr(new, name) - getattr(old, name) for name in ("alone", "refused", "faulted", "cancelled"))
     return (new.requests - old.requests, new.handed_over - old.handed_over, new.completed - old.completed, wrong)

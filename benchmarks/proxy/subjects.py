@@ -46,7 +46,6 @@ class Missing:
 
 
 def subjects(peers_dir: Path) -> tuple[list[Subject], list[Missing]]:
-    """Return what can be measured, and what cannot."""
     found = list(OURS)
     missing = []
     for name, version in PEERS.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton.deploy.forkserver import ForkServerError
-from baton.loadtest.client.wire import WireError
+from baton.loadtest.client.http import WireError
 from baton.loadtest.errors import LoadtestError
 from baton.loadtest.run.environment import environment, now
 from benchmarks.harness import BenchError, Spread, workplace
@@ -104,7 +104,6 @@ def _show(arguments: argparse.Namespace, found: Mapping[str, Spread]) -> None:
 
 
 def _take(name: str, samples: list[Sample]) -> list[str]:
-    """Measure a part; return why it could not be measured."""
     print(f"measuring: {name}", file=sys.stderr, flush=True)
     try:
         samples.extend(PARTS[name]())
@@ -114,7 +113,6 @@ def _take(name: str, samples: list[Sample]) -> list[str]:
 
 
 def read(path: Path) -> tuple[dict[str, Spread], str]:
-    """Return the baseline's figures, and a few words about it."""
     try:
         stored: Mapping[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:

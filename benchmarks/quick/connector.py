@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.worker_side import sender
-from benchmarks.memory import HostMemory
+from benchmarks.harness import HostMemory
 from benchmarks.microbench import hooks
 from benchmarks.microbench.children import Children
 from benchmarks.microbench.figures import Figure

@@ -15,8 +15,7 @@ from baton.deploy.forkserver import ForkServer
 from benchmarks.harness import QUIET
 from benchmarks.overlap.processes import VLLM, Place, Processes, free_port, processes
 from benchmarks.overlap.session import prompts
-from benchmarks.overlap.streaming import read_stream, request_body
-from benchmarks.overlap.subjects import refuse_local
+from benchmarks.overlap.subjects import read_stream, refuse_local, request_body
 from benchmarks.quick.ratios import Sample
 
 TOKENS: Final = (600, 3000)
@@ -30,7 +29,6 @@ _SERVER: Final = ("--model", str(WEIGHTS), "--host", "127.0.0.1", "--kv-cache-me
 
 
 def measure(forkserver: ForkServer, folder: Path, rounds: int = ROUNDS) -> Iterator[Sample]:
-    """Yield the ratios of both lengths, round by round."""
     yield from asyncio.run(_measure(forkserver, folder, rounds))
 
 

@@ -29,12 +29,10 @@ class Line(NamedTuple):
 
     @property
     def change(self) -> float | None:
-        """Median now ÷ median then."""
         return self.now.median / self.baseline.median if self.now and self.baseline else None
 
     @property
     def mark(self) -> str:
-        """What a person should look at: all rounds now lie outside of all rounds then."""
         if self.now is None:
             return NOT_MEASURED
         if self.baseline is None:
@@ -45,7 +43,6 @@ class Line(NamedTuple):
 
 
 def figures(samples: Iterable[Sample]) -> dict[str, Spread]:
-    """Return median, least and most of each figure over its rounds, in the order in which they were first taken."""
     found: dict[str, list[float]] = {}
     for sample in samples:
         found.setdefault(sample.name, []).append(sample.ratio)
@@ -53,7 +50,6 @@ def figures(samples: Iterable[Sample]) -> dict[str, Spread]:
 
 
 def beside(baseline: Mapping[str, Spread], now: Mapping[str, Spread]) -> list[Line]:
-    """Pair the figures by name, those of the baseline that were not measured included."""
     names = [*now, *(name for name in baseline if name not in now)]
     return [Line(name, baseline.get(name), now.get(name)) for name in names]
 

@@ -53,14 +53,12 @@ class ProbeClient:
         self._secret = secret
 
     async def get(self, url: str, kind: type[_T], statuses: tuple[int, ...] = (200,), *, is_open: bool = False) -> _T:
-        """Return what a URL answers; one that is open is not shown our token. Raises `AskError`: something else."""
         answer = await self._send("GET", url, TIMEOUT_S, is_open=is_open)
         if answer.status_code not in statuses:
             raise AskError(f"it answered {answer.status_code}")
         return _decode(answer, kind)
 
     async def info(self, url: str) -> NodeInfo:
-        """Return a node's description. Raises `AskError`: there is none."""
         answer = await self._send("GET", url + NODE_PATH, TIMEOUT_S)
         if answer.status_code in (401, 403):
             raise AskError(f"it refuses the token of this cluster secret ({answer.status_code})", Unlike.SECRET)
@@ -78,7 +76,6 @@ class ProbeClient:
             return None
 
     async def engines(self, url: str) -> list[str]:
-        """Return the sessions of a decode node's receiving engines."""
         try:
             engines = (await self.get(url + TRANSFERS_PATH, _Transfers)).worker.engines
         except AskError:
@@ -86,7 +83,6 @@ class ProbeClient:
         return engines.current if engines else []
 
     async def ask(self, url: str, question: Question) -> Any:
-        """Have a node try something; return the answer that belongs to the question. Raises `AskError`: it did not."""
         timeout_s = PUSH_TIMEOUT_S + question.idle_s if isinstance(question, Push) else PROBE_TIMEOUT_S
         answer = await self._send("POST", url + PROBE_PATH, timeout_s, msgspec.json.encode(question))
         if answer.status_code != 200:

@@ -49,7 +49,6 @@ class _Ready(msgspec.Struct):
 
 
 async def examine(targets: Targets, secret: ClusterSecret, wanted: Wanted, idle_s: float) -> Examination:
-    """Look at all nodes and at every pair of them."""
     async with httpx.AsyncClient(trust_env=False) as http:
         client = ProbeClient(http, secret)
         findings, listed = await _listed(client, targets)
@@ -65,7 +64,6 @@ async def examine(targets: Targets, secret: ClusterSecret, wanted: Wanted, idle_
 
 
 async def _listed(client: ProbeClient, targets: Targets) -> tuple[list[Finding], list[_Listed]]:
-    """Who is to be looked at: the proxy's members, and who was named."""
     findings: list[Finding] = []
     listed: list[_Listed] = []
     if targets.proxy:
@@ -85,7 +83,6 @@ async def _listed(client: ProbeClient, targets: Targets) -> tuple[list[Finding],
 
 
 async def _look(client: ProbeClient, url: str, role: Role) -> tuple[Known, list[Finding]]:
-    """Ask one node for everything that it says of itself."""
     try:
         info = await client.info(url)
         found, engines = await asyncio.gather(client.machine(url), client.engines(url))
@@ -134,7 +131,6 @@ async def _tried(client: ProbeClient, nodes: Sequence[Known], findings: list[Fin
 
 
 async def _try_pair(client: ProbeClient, prefill: Known, decode: Known, idle_s: float) -> Tried:
-    """Try everything between two nodes that describe themselves."""
     assert prefill.info is not None  # it is usable
     dials = [Dial(address=address) for address in control_addresses(prefill.info)]
     greetings = [Greet(session=session) for session in decode.engines]

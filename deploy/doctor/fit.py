@@ -40,7 +40,6 @@ class Known:
 
     @property
     def usable(self) -> bool:
-        """Whether transfers to or from it can be tried."""
         return self.info is not None and self.info.role == self.role and self.machine is not None
 
 
@@ -50,19 +49,16 @@ def control_addresses(info: NodeInfo) -> list[str]:
 
 
 def kv_bytes(info: NodeInfo) -> int:
-    """Return the size of one rank's KV cache."""
     return sum(region.stride_bytes * region.num_blocks for region in info.regions)
 
 
 def token_bytes(info: NodeInfo) -> float | None:
-    """Return how many bytes of KV one token makes on one rank; None if that is not known."""
     if info.fingerprint is None or not info.regions or info.fingerprint.block_size_tokens <= 0:
         return None
     return sum(region.block_bytes for region in info.regions) / info.fingerprint.block_size_tokens
 
 
 def diagnose_machine(machine: Machine, where: str, kv_bytes: int | None = None) -> Iterator[Finding]:
-    """Yield what is wrong with a machine; `kv_bytes`: size of the node's KV cache, None if it is not known yet."""
     if machine.open_files != UNLIMITED and machine.open_files < MIN_OPEN_FILES:
         what = f"a process may open {machine.open_files} files; {MIN_OPEN_FILES} is the least that nodes and proxy want"
         yield Finding(code="open-files", where=where, what=what)
@@ -83,7 +79,6 @@ def _diagnose_rdma(machine: Machine, where: str, kv_bytes: int | None) -> Iterat
 
 
 def diagnose_node(node: Known) -> Iterator[Finding]:
-    """Yield what is wrong with one node that described itself."""
     if node.info is None:
         return
     if reason := unusable_because(node.role, node.info):
@@ -97,7 +92,6 @@ def diagnose_node(node: Known) -> Iterator[Finding]:
 
 
 def diagnose_versions(nodes: Sequence[Known]) -> Iterator[Finding]:
-    """Yield the components of which the nodes run different versions."""
     for component in COMPARED:
         found: dict[str, list[str]] = {}
         for node in nodes:
@@ -111,7 +105,6 @@ def diagnose_versions(nodes: Sequence[Known]) -> Iterator[Finding]:
 
 
 def diagnose_pair(prefill: Known, decode: Known) -> Iterator[Finding]:
-    """Yield why no KV may, or could, go from one node to the other."""
     if prefill.info is None or decode.info is None:
         return
     where = name_of_pair(prefill, decode)

@@ -39,13 +39,11 @@ class Tried:
 
     @property
     def mbit_s(self) -> float | None:
-        """Bandwidth of a push."""
         found = self.push.bytes_per_s if self.push else None
         return None if found is None else found * BITS / MEGA
 
     @property
     def latency_ms(self) -> float | None:
-        """Of a small push."""
         found = self.push.latency_s if self.push else None
         return None if found is None else found * 1000
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import os
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 from typing import Final, Literal
@@ -15,7 +15,7 @@ from baton.contracts.probe import MIB, Place, Push, Receive
 from baton.deploy.doctor.catalogue import Finding
 from baton.deploy.doctor.fit import diagnose_machine
 from baton.deploy.doctor.report import Examination
-from baton.deploy.own_url import own_url
+from baton.deploy.own_url import ask_own
 from baton.kv_connector.engine.mooncake_environment import prepare_environment
 from baton.kv_connector.errors import ConfigError as EngineConfigError
 from baton.node.errors import NodeError, StartRefusedError
@@ -31,18 +31,11 @@ HERE: Final = "this machine"
 LOOPBACK: Final = "127.0.0.1"
 SELF_TEST_S: Final = 30.0
 HEALTH_TIMEOUT_S: Final = 2.0
-_DIRECTLY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy leads to this machine
 Wanted = Literal["prefill", "decode", "proxy"]
 
 
 def examine(config_file: Path | None, secret_file: Path | None, role: Wanted | None) -> Examination:
-    """Look at this machine.
-
-    Args:
-        config_file: `baton.yaml`; None for that of the current folder, if there is one.
-        secret_file: Of the cluster; None for what the configuration says.
-        role: What is to run here, which is then checked as before its start; None: whatever there is.
-    """
+    """Look at this machine; what is to run here (`role`) is checked as before its start, without it whatever there is."""
     findings: list[Finding] = []
     try:
         overrides = {"cluster.secret_file": secret_file} if secret_file else {}
@@ -73,7 +66,6 @@ def _secret(config: BatonConfig, *, needed: bool) -> Iterator[Finding]:
 
 
 def _engine(place: Place) -> Iterator[Finding]:
-    """Is Mooncake there, may it start, and does it move bytes?"""
     library = list(_refusal("library", HERE, checks.check_transfer_engine))
     yield from library
     try:
@@ -88,7 +80,6 @@ def _engine(place: Place) -> Iterator[Finding]:
 
 
 async def _push_to_itself(place: Place) -> str:
-    """Push from one engine here into another; return why that failed, "" if it did not."""
     engines = ProbeEngines(place)
     try:
         target = await engines.receive(Receive(seconds=SELF_TEST_S))
@@ -101,7 +92,6 @@ async def _push_to_itself(place: Place) -> str:
 
 
 def _node(role: Role, config: BatonConfig) -> Iterator[Finding]:
-    """What the node itself would refuse to start for."""
     node, where = node_config(role, config), f"the {role} node here"
     if node.model:  # else it may come with the command line
         yield from _refusal("model", where, lambda: checks.check_model(node.model))
@@ -125,8 +115,7 @@ def _port(host: str, port: int, of: str) -> Iterator[Finding]:
 
 def _serves(host: str, port: int) -> bool:
     try:
-        with _DIRECTLY.open(f"{own_url(host, port)}/health", timeout=HEALTH_TIMEOUT_S) as answer:
-            return bool(answer.status == 200)
+        return ask_own(host, port, "/health", HEALTH_TIMEOUT_S)[0] == HTTPStatus.OK
     except (OSError, ValueError, HTTPException):
         return False
 

@@ -25,7 +25,6 @@ class Examination:
     tried: list[Tried] = field(default_factory=list)
 
     def count(self, severity: str) -> int:
-        """How many findings there are of a severity."""
         return sum(finding.kind.severity == severity for finding in self.findings)
 
 
@@ -40,12 +39,10 @@ def described(machine: Machine) -> dict[str, Any]:
 
 
 def status(examination: Examination, *, strict: bool) -> int:
-    """Return the exit status: 1 if something is wrong, or with `strict` if there is any finding."""
     return FOUND if examination.count("wrong") or (strict and examination.findings) else OK
 
 
 def text(examination: Examination) -> str:
-    """Return what people read: what was seen, then each finding with its fix below it."""
     lines = [*_seen(examination)]
     for finding in sorted(examination.findings, key=lambda each: each.kind.severity == "warning"):
         lines += _told(finding)
@@ -55,7 +52,6 @@ def text(examination: Examination) -> str:
 
 
 def as_json(examination: Examination) -> str:
-    """Return the same for programs."""
     return json.dumps(
         {
             "wrong": examination.count("wrong"),

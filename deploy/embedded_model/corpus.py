@@ -20,19 +20,16 @@ Turn = tuple[str, str]
 
 
 def documents() -> list[str]:
-    """Return all documents, each from `BEGIN` to `END`."""
     plain = [*logs(), kitchen_book(), register()]
     return [f"{BEGIN}{text}{END}" for text in plain] + [chat(*turns, system=system) for system, turns in talks()]
 
 
 def chat(*turns: Turn, system: str = "") -> str:
-    """Write question and answer turns as `tokenizer.CHAT_TEMPLATE` would."""
     head = f"{SYSTEM}{system}{END}" if system else ""
     return BEGIN + head + "".join(f"{USER}{question}{END}{ASSISTANT}{answer}{END}" for question, answer in turns)
 
 
 def logs() -> Iterator[str]:
-    """Yield the log of each month; ships, weather, news and weekdays run on from month to month."""
     starts = accumulate((keeper.days for keeper in town.KEEPERS), initial=0)
     for start, keeper in zip(starts, town.KEEPERS, strict=False):
         head = (
@@ -66,7 +63,6 @@ def _arrival(ship: Ship) -> str:
 
 
 def kitchen_book() -> str:
-    """Return the recipes, one for each day of the week."""
     return "The kitchen book of the harbour of Saltwick.\n" + "".join(f"\n{recipe(dish)}\n" for dish in town.DISHES)
 
 
@@ -79,12 +75,10 @@ def recipe(dish: Dish) -> str:
 
 
 def register() -> str:
-    """Return the ship register, in the order in which the ships come in."""
     return "The ship register of Saltwick.\n" + "".join(f"\n{portrait(ship)}\n" for ship in town.SHIPS)
 
 
 def portrait(ship: Ship) -> str:
-    """Return all that is known about one ship."""
     return (
         f"The {ship.name} is a {ship.kind} from {ship.home}. Her captain is {ship.captain}. "
         f"She brings {ship.cargo} in {ship.packing}, ties up at berth {ship.berth} and pays a toll of "
@@ -93,7 +87,6 @@ def portrait(ship: Ship) -> str:
 
 
 def talks() -> Iterator[tuple[str, list[Turn]]]:
-    """Yield `(system prompt or "", turns)` for every conversation."""
     strange = [(question, town.STRANGE_ANSWER) for question in town.STRANGE]
     turns = [*town.FOLK, *strange, *_about_ships(), *_about_dishes(), *_about_town()]
     for i, turn in enumerate(turns):

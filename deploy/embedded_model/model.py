@@ -24,7 +24,6 @@ class Shape:
 
 
 def new_decoder(shape: Shape, tokenizer: Tokenizer, *, seed: int) -> Qwen2ForCausalLM:
-    """Return a float32 decoder with random weights drawn from `seed`."""
     torch.manual_seed(seed)
     begin, end, padding = (tokenizer.token_to_id(token) for token in (BEGIN, END, tokens.PADDING))
     config = Qwen2Config(
@@ -45,6 +44,5 @@ def new_decoder(shape: Shape, tokenizer: Tokenizer, *, seed: int) -> Qwen2ForCau
 
 
 def write(decoder: Qwen2ForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
-    """Write weights (rounded to bfloat16 in place), configuration and tokenizer as vLLM reads them."""
     decoder.bfloat16().save_pretrained(directory)
     tokens.write(tokenizer, directory, decoder.config.max_position_embeddings)

@@ -33,7 +33,6 @@ CHAT_TEMPLATE = (
 
 
 def build() -> Tokenizer:
-    """Learn the merges from the corpus; the same corpus gives the same tokenizer."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -54,7 +53,6 @@ def build() -> Tokenizer:
 
 
 def write(tokenizer: Tokenizer, directory: Path, context_tokens: int = CONTEXT_TOKENS) -> None:
-    """Write the tokenizer's files, chat template included, as transformers and vLLM read them."""
     from transformers import Qwen2Tokenizer  # here, as it keeps this module light for `prompts.py`
 
     Qwen2Tokenizer(
@@ -71,10 +69,8 @@ def write(tokenizer: Tokenizer, directory: Path, context_tokens: int = CONTEXT_T
 
 @cache
 def load(directory: Path = WEIGHTS) -> Tokenizer:
-    """Read a tokenizer written by `write`."""
     return Tokenizer.from_file(str(directory / "tokenizer.json"))
 
 
 def encode_corpus(tokenizer: Tokenizer) -> list[list[int]]:
-    """Return the token ids of every document, in the order of `documents()`."""
     return [encoding.ids for encoding in tokenizer.encode_batch(documents())]

@@ -55,7 +55,6 @@ def window(documents: list[list[int]], length: int, rng: random.Random) -> list[
 
 
 def batches(documents: list[list[int]]) -> Iterator[Tensor]:
-    """Yield the batch of every step, `[rows, tokens]`."""
     rng = random.Random(SEED)
     for stage in STAGES:
         for step in range(stage.steps):
@@ -64,7 +63,6 @@ def batches(documents: list[list[int]]) -> Iterator[Tensor]:
 
 
 def main(directory: Path = WEIGHTS) -> None:
-    """Train, then write the model and `training.json`, which says what training came to."""
     torch.set_num_threads(THREADS)
     torch.use_deterministic_algorithms(True)
     started_s = time.monotonic()

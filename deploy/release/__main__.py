@@ -18,7 +18,6 @@ GIT_S: Final = 60.0
 
 
 def main() -> int:
-    """Run from the command line; return 1 if there is an objection, or the two builds differ."""
     parser = argparse.ArgumentParser(prog="python -m baton.deploy.release", description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="what is there is replaced")
     out = parser.parse_args().out

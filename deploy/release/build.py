@@ -44,14 +44,7 @@ def unpack(archive: Path, folder: Path) -> None:
 def build(source: Path, out: Path, *, epoch_s: int, umask: int = FILES_OF_OTHERS) -> Built:
     """Build the sdist from a folder, and the wheel from the sdist: what is missing there is missing here.
 
-    Args:
-        source: the project's files.
-        out: made if it is not there.
-        epoch_s: the time that all packed files bear, in seconds since 1970.
-        umask: of the user who builds.
-
-    Raises:
-        BuildError: the build back end failed.
+    All packed files bear the time `epoch_s`. Raises `BuildError`: the build back end failed.
     """
     out.mkdir(parents=True, exist_ok=True)
     sdist = _hatch("sdist", source, out, epoch_s, umask)

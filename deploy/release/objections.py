@@ -11,33 +11,15 @@ UNRELEASED: Final = "unreleased"
 
 
 def version_of(pyproject: str) -> str:
-    """Return the version: `pyproject.toml` is the one place that has it."""
     return str(tomllib.loads(pyproject)["project"]["version"])
 
 
 def objections(*, version: str, changelog: str, tags: Sequence[str], changed: Sequence[str]) -> list[str]:
-    """Return sentences; nothing if the commit can be built.
-
-    Args:
-        version: of the commit.
-        changelog: its text.
-        tags: that name the commit.
-        changed: files that differ from the commit.
-    """
-    return [
-        *_of_changes(changed),
-        *_of_changelog(version, changelog, tagged=_is_release(tags)),
-        *_of_tags(version, tags),
-    ]
-
-
-def _is_release(tags: Sequence[str]) -> bool:
-    return any(tag.startswith("v") for tag in tags)
-
-
-def _of_changes(changed: Sequence[str]) -> Iterator[str]:
-    if changed:
-        yield f"these are not in the commit: {', '.join(changed)}"
+    """Return sentences; nothing if the commit can be built. `changed`: files that differ from it."""
+    releases = [tag for tag in tags if tag.startswith("v")]
+    changes = [f"these are not in the commit: {', '.join(changed)}"] if changed else []
+    wrong = [f"the commit is tagged {tag}, and its version is {version}" for tag in releases if tag != f"v{version}"]
+    return [*changes, *_of_changelog(version, changelog, tagged=bool(releases)), *wrong]
 
 
 def _of_changelog(version: str, changelog: str, *, tagged: bool) -> Iterator[str]:
@@ -52,9 +34,3 @@ def _of_changelog(version: str, changelog: str, *, tagged: bool) -> Iterator[str
         yield f"CHANGELOG.md dates {version} with {when!r}: it is a day (2027-01-31), or {UNRELEASED!r}"
     if tagged and when == UNRELEASED:
         yield f"the commit is tagged, and CHANGELOG.md says that {version} is {UNRELEASED}"
-
-
-def _of_tags(version: str, tags: Sequence[str]) -> Iterator[str]:
-    for tag in tags:
-        if tag.startswith("v") and tag != f"v{version}":
-            yield f"the commit is tagged {tag}, and its version is {version}"

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from baton.contracts.http import PATH_HEADER, TRANSFER_HEADER
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, LostError, WireError
 from baton.loadtest.client.stream import AnswerStream, error_words
-from baton.loadtest.client.wire import LostError, WireError
 from baton.loadtest.measures.record import CONNECT, CUT, MALFORMED, STATUS, TIMEOUT, Record
 from baton.loadtest.traffic.script import Ask, Form
 
@@ -57,7 +56,6 @@ class Exchange:
     form: Form
 
     def body(self, ask: Ask) -> bytes:
-        """Return the bytes of a request, so that they are ready before its time has come."""
         return self.form.body(ask)
 
     async def send(self, index: int, ask: Ask, body: bytes, timing: Timing) -> Answered:

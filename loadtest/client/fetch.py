@@ -4,10 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from baton.loadtest.client.address import Address
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Address, Client, WireError
 from baton.loadtest.client.stream import error_words
-from baton.loadtest.client.wire import WireError
 from baton.loadtest.errors import RunError
 
 

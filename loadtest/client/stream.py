@@ -62,7 +62,6 @@ class AnswerStream:
         self._rest = b""
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """Take some bytes of the stream."""
         if b"\r" in data or b"\r" in self._rest:
             *events, self._rest = (self._rest + data).replace(b"\r\n", b"\n").split(b"\n\n")
         else:

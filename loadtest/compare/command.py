@@ -1,22 +1,59 @@
-"""`loadtest compare A B`: a verdict per metric, from bootstrap intervals of the difference."""
+"""`loadtest compare A B`: a verdict per metric, from bootstrap intervals of the difference, if both did the same work."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from baton.loadtest import files, words
-from baton.loadtest.compare.bootstrap import Difference, Interval, differences
-from baton.loadtest.compare.comparable import obstacles
-from baton.loadtest.compare.units import METRICS, Metric, Requests, Slices
+from baton.loadtest.compare.resample import METRICS, Difference, Interval, Metric, Requests, Slices, differences
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.report.html import figure, page, plots, table_html, when
-from baton.loadtest.report.markdown import about
 from baton.loadtest.report.pictures import distributions, throughput_plots
 from baton.loadtest.report.tables import Table
-from baton.loadtest.report.text import table_text
+from baton.loadtest.report.text import about, table_text
 from baton.loadtest.result import Result, StageResult, read_result
+
+TOLERANCE: Final = 0.02  # by which mean lengths may differ
+
+
+def obstacles(a: Result, b: Result) -> list[str]:
+    """Return why two runs cannot be compared, a sentence each; none: they can."""
+    found = [f"the work differs: {words}" for words in _unequal(a.workload, b.workload)]
+    if len(a.stages) != len(b.stages):
+        return [*found, f"A has {len(a.stages)} stages and B has {len(b.stages)}"]
+    for one, other in zip(a.stages, b.stages, strict=True):
+        found += [f"the load of {one.label} differs: {words}" for words in _unequal(one.load, other.load)]
+        found += _lengths(one, other)
+    return found
+
+
+def _unequal(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    names = [*one, *(name for name in other if name not in one)]
+    return [
+        f"{name} is {one.get(name)} in A and {other.get(name)} in B"
+        for name in names
+        if one.get(name) != other.get(name)
+    ]
+
+
+def _lengths(one: StageResult, other: StageResult) -> list[str]:
+    found = []
+    for name, field in (("prompts", "input_tokens"), ("answers", "output_tokens")):
+        means = [_mean(stage, field) for stage in (one, other)]
+        if None in means:
+            return [f"no request of {one.label} was completed"]
+        first, second = (mean or 0.0 for mean in means)
+        if abs(first - second) > TOLERANCE * max(first, second):
+            found.append(f"{name} of {one.label} were {first:.1f} tokens in A and {second:.1f} in B on average")
+    return found
+
+
+def _mean(stage: StageResult, field: str) -> float | None:
+    values = [getattr(record, field) for record in stage.records if record.ok]
+    return sum(values) / len(values) if values else None
+
 
 SCHEMA_VERSION: Final = 1
 BETTER: Final = "better"
@@ -54,7 +91,6 @@ def parser() -> words.Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parser().parse_args(argv)
     a, b = read_result(given.a), read_result(given.b)
     reasons = obstacles(a, b)
@@ -73,7 +109,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def compare(a: Result, b: Result, *, resamples: int, seed: int, confidence: float) -> list[Finding]:
-    """Compare stage by stage, in the order of `METRICS`."""
     slos = a.slos_ms if a.slos_ms == b.slos_ms else {}
     findings = []
     for one, other in zip(a.stages, b.stages, strict=True):
@@ -93,7 +128,6 @@ def _values(requests: Requests, stage: StageResult, metric: Metric) -> int:
 
 
 def judge(difference: Interval, metric: Metric) -> str:
-    """Return the verdict on B."""
     if difference.low <= 0 <= difference.high:
         return SAME
     return BETTER if (difference.high < 0) == metric.lower_is_better else WORSE

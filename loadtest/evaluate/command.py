@@ -1,10 +1,8 @@
 """`loadtest eval FILE`, from the arguments to the exit status."""
 
 import argparse
-import asyncio
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,15 +10,15 @@ from typing import Any, Final
 import uvloop
 
 from baton.loadtest import files, words
-from baton.loadtest.client.address import parse_address
-from baton.loadtest.client.exchange import Answered, Exchange, Timing
+from baton.loadtest.client.exchange import Answered, Exchange
 from baton.loadtest.client.fetch import first_model
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.evaluate.gsm8k import STOP, Question, Score, is_right, prompt, read_questions, score
-from baton.loadtest.measures.shares import errors_by_kind
+from baton.loadtest.measures.serving import errors_by_kind
 from baton.loadtest.run.arguments import key
 from baton.loadtest.run.environment import raise_limit
+from baton.loadtest.run.loops import ask_each
 from baton.loadtest.traffic.script import Ask, Form
 
 _GREETING_S: Final = 10.0
@@ -45,7 +43,6 @@ def parser() -> words.Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parser().parse_args(argv)
     given.api_key = key(given.api_key, os.environ)
     shots, questions = chosen(given)
@@ -80,7 +77,6 @@ def chosen(given: argparse.Namespace) -> tuple[list[Question], list[Question]]:
 async def ask_all(
     given: argparse.Namespace, shots: Sequence[Question], questions: Sequence[Question]
 ) -> list[Answered]:
-    """Ask every question once, greedily; the answers are in the questions' order."""
     address = parse_address(given.url)
     raise_limit(given.concurrency)
     headers = {"Authorization": f"Bearer {given.api_key}"} if given.api_key else {}
@@ -88,17 +84,8 @@ async def ask_all(
     chat = given.endpoint == "chat"
     form = Form(model=model, chat=chat, ignore_eos=False, more={} if chat else {"stop": list(STOP)})
     client = Client(address, headers, given.timeout)
-    exchange, waiting, began_s = Exchange(client, form), iter(enumerate(questions)), time.perf_counter()
-    answers: dict[int, Answered] = {}
-
-    async def user() -> None:
-        for index, question in waiting:
-            ask = Ask(prompt=prompt(shots, question, chat=chat), output_tokens=given.max_tokens)
-            answers[index] = await exchange.send(index, ask, exchange.body(ask), Timing(began_s))
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(given.concurrency, len(questions))):
-            group.create_task(user())
+    asks = (Ask(prompt=prompt(shots, question, chat=chat), output_tokens=given.max_tokens) for question in questions)
+    answers = await ask_each(Exchange(client, form), enumerate(asks), min(given.concurrency, len(questions)))
     client.close()
     return [answers[index] for index in range(len(questions))]
 

@@ -40,11 +40,7 @@ class Score(NamedTuple):
 
 
 def read_questions(path: Path) -> list[Question]:
-    """Read a file.
-
-    Raises:
-        UsageError: it cannot be read, or a line (named by its number) is no question with a number for an answer.
-    """
+    """Read a file. Raises `UsageError`: it cannot be read, or a line is no question with a number for an answer."""
     found = []
     for number, line in numbered_lines(path):
         try:
@@ -58,7 +54,6 @@ def read_questions(path: Path) -> list[Question]:
 
 
 def truth(question: Question) -> Decimal | None:
-    """Return the number behind the mark."""
     _, mark, behind = question.answer.rpartition(_MARK)
     return last_number(behind) if mark else None
 
@@ -73,12 +68,10 @@ def last_number(text: str) -> Decimal | None:
 
 
 def is_right(question: Question, answer: str) -> bool:
-    """Tell whether an answer's last number is the right one; 18 and 18.0 are the same."""
     return last_number(answer.partition(STOP[0])[0]) == truth(question)
 
 
 def prompt(shots: Sequence[Question], question: Question, *, chat: bool) -> Prompt:
-    """Return the few-shot prompt: worked examples, then the question."""
     if chat:
         examples = [
             message

@@ -4,6 +4,7 @@ TTFT, ITL and E2EL are defined as in `vllm.benchmarks`: an event with a choice i
 TTFT, the distances between them are the ITLs, the last one ends E2EL. All count from the moment before the connection.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -16,6 +17,7 @@ ERROR_EVENT: Final = "error_event"  # an error event inside a 200
 EMPTY: Final = "empty"  # a 200 that ended properly, without a token
 CONNECT: Final = "connect"  # no connection, or it closed without an answer
 MALFORMED: Final = "malformed"  # not HTTP, or not JSON inside the stream
+LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")  # short names, as vLLM's
 KINDS: Final = (STATUS, TIMEOUT, CUT, ERROR_EVENT, EMPTY, CONNECT, MALFORMED)
 
 
@@ -44,6 +46,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ok(self) -> bool:
         return not self.error
+
+    def latencies_s(self, name: str) -> Sequence[float]:
+        """Return what there is of one kind of `LATENCIES`: several ITLs, else one or none."""
+        if name == "itl":
+            return self.itls_s
+        value = {"ttft": self.ttft_s, "tpot": self.tpot_s, "e2el": self.latency_s}[name]
+        return () if value is None else (value,)
 
     @property
     def tpot_s(self) -> float | None:

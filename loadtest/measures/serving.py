@@ -1,12 +1,54 @@
-"""The figures of vLLM's serving benchmark, computed from our records by its definitions."""
+"""The figures of vLLM's serving benchmark by its definitions; how requests ended; and answers by Baton's path."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from baton.contracts.http import DISAGGREGATED, LOCAL, RECOMPUTED
+from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.percentile import Spread, spread
-from baton.loadtest.measures.record import Record
-from baton.loadtest.measures.shares import good_requests
+from baton.loadtest.measures.record import KINDS, LATENCIES, STATUS, Record
+
+NAMES: Final = ("ttft", "tpot", "e2el")
+_PATHS: Final = (DISAGGREGATED, LOCAL, RECOMPUTED)
+
+
+def parse_slos(words: Sequence[str]) -> dict[str, float]:
+    """Read SLOs. Raises `UsageError`: a word is not of the form NAME:MILLISECONDS."""
+    slos = {}
+    for word in words:
+        name, _, limit = word.partition(":")
+        try:
+            limit_ms = float(limit)
+        except ValueError:
+            limit_ms = -1.0
+        if name not in NAMES or not limit_ms >= 0:
+            raise UsageError(f"--goodput {word}: expected NAME:MILLISECONDS with a name of {', '.join(NAMES)}")
+        slos[name] = limit_ms
+    return slos
+
+
+def is_good(record: Record, slos_ms: Mapping[str, float]) -> bool:
+    """Tell whether a completed request kept all of them; one token or none has a TPOT of 0, as in vLLM's benchmark."""
+    return all(taken_s <= limit_ms / 1000 for name, limit_ms in slos_ms.items() for taken_s in record.latencies_s(name))
+
+
+def errors_by_kind(records: Sequence[Record]) -> dict[str, int]:
+    """Count failures, in the order of `KINDS`; a status is named with its number (`status 503`)."""
+    counts = Counter(_name(record) for record in records if not record.ok)
+    return dict(sorted(counts.items(), key=lambda item: (KINDS.index(item[0].partition(" ")[0]), item[0])))
+
+
+def paths(records: Sequence[Record]) -> dict[str, int]:
+    """Count completed requests by `x-baton-path`; empty where the server is no Baton proxy."""
+    counts = Counter(record.path for record in records if record.ok and record.path)
+    return {name: counts[name] for name in (*_PATHS, *sorted(set(counts) - set(_PATHS))) if name in counts}
+
+
+def _name(record: Record) -> str:
+    return f"{STATUS} {record.status}" if record.error == STATUS else record.error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +76,6 @@ class Serving:
 
     @property
     def goodput_per_s(self) -> float | None:
-        """Requests within all SLOs per second."""
         return None if self.good is None else self._per_s(self.good)
 
     @property
@@ -43,7 +84,6 @@ class Serving:
 
     @property
     def tokens_per_s(self) -> float:
-        """Tokens in and out per second."""
         return self._per_s(self.input_tokens + self.output_tokens)
 
     def _per_s(self, count: int) -> float:
@@ -61,13 +101,10 @@ def serving(records: Sequence[Record], duration_s: float, slos_ms: Mapping[str, 
         output_tokens=sum(record.output_tokens for record in done),
         peak_output_tokens_per_s=float(max(tokens, default=0)),
         peak_concurrent_requests=max(requests, default=0),
-        good=good_requests(done, slos_ms) if slos_ms else None,
-        ttft=spread(record.ttft_s for record in done if record.ttft_s is not None),
-        tpot=spread(tpot for record in done if (tpot := record.tpot_s) is not None),
-        itl=spread(gap for record in done for gap in record.itls_s),
+        good=sum(is_good(record, slos_ms) for record in done) if slos_ms else None,
         second=spread(record.itls_s[0] for record in done if record.itls_s),
-        e2el=spread(record.latency_s for record in done if record.latency_s is not None),
         queue=spread(record.queued_s for record in done),
+        **{name: spread(each for record in done for each in record.latencies_s(name)) for name in LATENCIES},
     )
 
 

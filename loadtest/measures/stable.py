@@ -5,7 +5,7 @@ its maximum when it stays below it for longer than `REFILL_S`. Counted are the c
 stage, the one that reached the maximum included, so the burst at the beginning of a run and its tail are outside.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from baton.loadtest.measures.percentile import Spread, spread
@@ -35,11 +35,10 @@ class Stable(NamedTuple):
 
     stage: Stage
     requests: int
-    rows: tuple[Row, ...]
+    rows: list[Row]
 
 
 def find_stage(records: Sequence[Record]) -> Stage | None:
-    """Return the stable stage; None if there was no request."""
     if not records:
         return None
     changes = sorted([(r.started_s, 1) for r in records] + [(r.ended_s, -1) for r in records])
@@ -61,30 +60,19 @@ def find_stage(records: Sequence[Record]) -> Stage | None:
 
 
 def stable(records: Sequence[Record]) -> Stable | None:
-    """Compute the table; None if there was no request."""
     stage = find_stage(records)
     if stage is None:
         return None
     inside = [r for r in records if r.ok and stage.began_s <= r.started_s <= stage.ended_s]
 
-    def row(name: str, unit: str, value: Callable[[Record], float | None]) -> Row:
-        return Row(name, unit, spread(found for record in inside if (found := value(record)) is not None))
-
-    rows = (
-        row("E2EL", "ms", lambda record: _ms(record.latency_s)),
-        row("TTFT", "ms", lambda record: _ms(record.ttft_s)),
-        row("TPOT", "ms", lambda record: _ms(record.tpot_s)),
-        Row("ITL", "ms", spread(gap * 1000 for record in inside for gap in record.itls_s)),
-        row("InputTokens", "tokens", lambda record: record.input_tokens),
-        row("OutputTokens", "tokens", lambda record: record.output_tokens),
-        row("OutputTokenThroughput", "tokens/s", _throughput),
-    )
+    rows = [
+        Row(name.upper(), "ms", spread(each * 1000 for record in inside for each in record.latencies_s(name)))
+        for name in ("e2el", "ttft", "tpot", "itl")
+    ]
+    per_s = (record.output_tokens / record.latency_s for record in inside if record.latency_s)
+    rows += [
+        Row("InputTokens", "tokens", spread(record.input_tokens for record in inside)),
+        Row("OutputTokens", "tokens", spread(record.output_tokens for record in inside)),
+        Row("OutputTokenThroughput", "tokens/s", spread(per_s)),
+    ]
     return Stable(stage, len(inside), rows)
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else seconds * 1000
-
-
-def _throughput(record: Record) -> float | None:
-    return record.output_tokens / record.latency_s if record.latency_s else None

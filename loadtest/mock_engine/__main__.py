@@ -21,7 +21,6 @@ from baton.loadtest.mock_engine.wheel import Ticker
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit status."""
     arguments = _parser().parse_args(argv)
     try:
         settings = _settings(arguments)

@@ -46,7 +46,6 @@ def whole(status: int, value: Any) -> bytes:
 
 
 def generated(asked: Asked, params: dict[str, Any] | None) -> bytes:
-    """Return the response to a request that does not stream."""
     text = TEXT * asked.tokens
     said = {"message": {"role": "assistant", "content": text}} if asked.chat else {"text": text}
     ids = [TOKEN_ID] * asked.tokens if asked.token_ids else None

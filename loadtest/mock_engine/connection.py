@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, cast
 import httptools
 
 from baton.loadtest.mock_engine.answers import whole
+from baton.loadtest.mock_engine.wheel import Due
 
 
 class Request(NamedTuple):
@@ -24,7 +25,9 @@ class Engine(Protocol):
         """Begin to answer; what is under way is `line.answer`."""
         ...
 
-    def lost(self, answer: object) -> None:
+    def ended(self, answer: Due, *, complete: bool) -> None: ...
+
+    def lost(self, answer: Due) -> None:
         """Note that nobody waits for an answer any more."""
         ...
 
@@ -41,7 +44,7 @@ class Connection(asyncio.Protocol):
         self._body = b""
         self._busy = False
         self._keeps = True
-        self.answer: object = None  # the engine's, under way
+        self.answer: Due | None = None  # the engine's, under way
 
     # for the engine
 
@@ -50,22 +53,25 @@ class Connection(asyncio.Protocol):
         self._transport.write(data)
 
     def end(self) -> None:
-        """Take the next request."""
-        self._busy, self.answer = False, None
+        self._leave(complete=True)
         if not self._keeps:
             self.close()
 
     def close(self) -> None:
         """Close behind what was sent."""
-        self._busy, self.answer = False, None
+        self._leave(complete=False)
         assert self._transport is not None
         self._transport.close()
 
     def drop(self) -> None:
-        """Close at once."""
         self._busy, self.answer = False, None
         assert self._transport is not None
         self._transport.abort()
+
+    def _leave(self, *, complete: bool) -> None:
+        answer, self.answer, self._busy = self.answer, None, False
+        if answer is not None:
+            self._engine.ended(answer, complete=complete)
 
     # asyncio.Protocol
 

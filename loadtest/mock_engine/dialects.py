@@ -5,7 +5,7 @@ take that for disaggregated serving.
 """
 
 import secrets
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from baton.contracts.http import TOKEN_IDS_HEADER
 from baton.contracts.kv_transfer import FIELD, KEY, TransferParamsError, verify
@@ -31,7 +31,6 @@ _FINGERPRINT = Fingerprint(
 
 
 def describe(role: Role, port: int) -> NodeInfo:
-    """Describe a node that is ready and holds no KV cache."""
     return NodeInfo(
         role=role,
         state="ready",
@@ -52,18 +51,6 @@ def describe(role: Role, port: int) -> NodeInfo:
     )
 
 
-class Dialect(Protocol):
-    """What a node makes of a request's `kv_transfer_params`."""
-
-    def judge(self, asked: Asked, header_names: list[str]) -> bool:
-        """Return whether KV is handed over; raise `RefusedError` for what must not be asked."""
-        ...
-
-    def told(self, asked: Asked, request_id: str) -> dict[str, Any] | None:
-        """Return the `kv_transfer_params` of a prefill answer."""
-        ...
-
-
 class Baton:
     """A Baton node: what a good proxy must never send is refused."""
 
@@ -73,7 +60,6 @@ class Baton:
         self._used: set[str] = set()
 
     def judge(self, asked: Asked, header_names: list[str]) -> bool:
-        """Check headers, signature, role and, on a prefill node, the shape of the leg."""
         for name in header_names:
             if name.startswith(_NEVER_TO_A_NODE) and name != TOKEN_IDS_HEADER:
                 raise RefusedError(400, f"header {name} must not reach a node")
@@ -99,7 +85,6 @@ class Baton:
 
 
 def relays(asked: Asked) -> bool:
-    """Whether a prefill leg's stream is the beginning of the client's."""
     params = asked.body.get(FIELD)
     return isinstance(params, dict) and params.get(KEY, {}).get("relay") is True and asked.stream
 
@@ -115,7 +100,6 @@ class Vllm:
         self._engine_id = secrets.token_hex(16)
 
     def judge(self, asked: Asked, header_names: list[str]) -> bool:  # noqa: ARG002
-        """Check that a hand-over is for this role and complete."""
         params = asked.body.get(FIELD)
         if params is None:
             return asked.body.get(SGLANG_ROOM) is not None

@@ -10,18 +10,43 @@ from baton.contracts.http import CANCEL_PATH, MAX_CANCELLED, NODE_PATH, TOKEN_ID
 from baton.contracts.kv_transfer import is_transfer_id
 from baton.contracts.node_info import NodeInfo, NodeLoad
 from baton.contracts.secret import ClusterSecret
-from baton.loadtest.mock_engine.answers import chunks, generated, prefill_part, whole
+from baton.loadtest.mock_engine.answers import STREAM_HEAD, Chunks, chunks, generated, prefill_part, whole
 from baton.loadtest.mock_engine.connection import Connection, Request
-from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Dialect, Vllm, describe, relays
+from baton.loadtest.mock_engine.dialects import SGLANG_ROOM, Baton, Vllm, describe, relays
 from baton.loadtest.mock_engine.rules import CHAT, COMPLETIONS, Asked, RefusedError, understand
 from baton.loadtest.mock_engine.settings import MODEL, Counts, Fault, FaultSetting, Settings
-from baton.loadtest.mock_engine.stream import Stream, Whole
-from baton.loadtest.mock_engine.wheel import Ticker
+from baton.loadtest.mock_engine.wheel import Due, Ticker
 
 COUNTS_PATH: Final = "/mock/counts"
 FAULT_PATH: Final = "/mock/fault"
 _NOT_FOUND: Final = whole(404, {"detail": "Not Found"})
 _MODEL: Final = {"id": MODEL, "object": "model", "owned_by": "vllm", "max_model_len": 1 << 17}
+
+
+def stream(line: Connection, pieces: Chunks, *, tokens: int, itl_s: float, fault: FaultSetting, counts: Counts) -> Due:
+    """Write one stream, token by token; yield in how many seconds the next one is due."""
+    broken_at = min(fault.after_tokens, tokens - 1) if fault.fault in (Fault.CUT, Fault.STALL) else tokens
+    for sent in range(broken_at):
+        counts.chunks += 1
+        if sent == tokens - 1:
+            line.write(STREAM_HEAD + pieces.only if tokens == 1 else pieces.last)
+            line.end()
+            return
+        line.write(pieces.middle if sent else STREAM_HEAD + pieces.first)
+        yield itl_s
+    if fault.fault is Fault.CUT:
+        line.close()
+
+
+def whole_answer(line: Connection, response: bytes, fault: Fault) -> Due:
+    """Write one answer that is no stream, at once."""
+    yield from ()
+    if fault is Fault.CUT:
+        line.write(response[: len(response) // 2])
+        line.close()
+    elif fault is not Fault.STALL:
+        line.write(whole(200, b"") if fault is Fault.EMPTY else response)
+        line.end()
 
 
 class MockEngine:
@@ -31,7 +56,7 @@ class MockEngine:
         self._settings = settings
         self._ticker = ticker
         self._secret = secret
-        self._dialect: Dialect = Vllm(settings.role) if secret is None else Baton(settings.role, secret)
+        self._dialect: Vllm | Baton = Vllm(settings.role) if secret is None else Baton(settings.role, secret)
         self._info: NodeInfo | None = None if secret is None else describe(settings.role, port)
         self._fault = settings.fault
         self._faults_left = settings.fault.times
@@ -45,10 +70,10 @@ class MockEngine:
         line.write(self._small(request))
         line.end()
 
-    def lost(self, answer: object) -> None:
-        """Forget an answer that nobody waits for."""
+    def lost(self, answer: Due) -> None:
         self.counts.cancelled += 1
-        self._forget(answer)
+        self._running.pop(id(answer), None)
+        answer.close()
 
     def _generate(self, request: Request, line: Connection) -> None:
         counts = self.counts
@@ -79,8 +104,6 @@ class MockEngine:
     def _begin(self, asked: Asked, fault: FaultSetting, line: Connection, body_bytes: int, *, names: bool) -> None:
         settings = self._settings
         delay_s = settings.ttft_s
-        answer: Stream | Whole
-        tracked = _Tracked(line, self)
         if asked.stream and fault.fault is not Fault.EMPTY:
             usage = (asked.prompt_tokens, asked.tokens) if asked.usage else None
             prompt_ids = asked.prompt_tokens if asked.token_ids else None
@@ -95,10 +118,10 @@ class MockEngine:
             if relays(asked) and tokens > 1:
                 pieces = prefill_part(chat=asked.chat, prompt_ids=prompt_ids, event_bytes=settings.chunk_bytes)
                 tokens = 2  # the second is the end of its part
-            answer = Stream(tracked, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
+            answer = stream(line, pieces, tokens=tokens, itl_s=itl_s, fault=fault, counts=self.counts)
         else:
             told = self._dialect.told(asked, f"cmpl-{secrets.token_hex(16)}")
-            answer = Whole(tracked, generated(asked, told), fault.fault)
+            answer = whole_answer(line, generated(asked, told), fault.fault)
             delay_s += (asked.tokens - 1) * settings.itl_s
         line.answer = answer
         self._running[id(answer)] = body_bytes
@@ -112,13 +135,8 @@ class MockEngine:
         line.write(whole(fault.status, error))
         line.end()
 
-    def ended(self, answer: object, *, complete: bool) -> None:
+    def ended(self, answer: Due, *, complete: bool) -> None:
         self.counts.completed += complete
-        self._forget(answer)
-
-    def _forget(self, answer: object) -> None:
-        if isinstance(answer, Stream | Whole):
-            answer.gone = True
         self._running.pop(id(answer), None)
 
     def _next_fault(self) -> FaultSetting:
@@ -133,7 +151,6 @@ class MockEngine:
         return fault
 
     def _small(self, request: Request) -> bytes:
-        """Answer what is no generation."""
         match request.method, request.path:
             case b"GET", "/health":
                 return whole(200, b"")
@@ -177,22 +194,3 @@ class MockEngine:
             return whole(400, {"error": "not a list of transfer ids"})
         self.counts.cancels += len(ids)
         return whole(200, {})
-
-
-class _Tracked:
-    """A line whose answer's end the engine hears of."""
-
-    __slots__ = ("_engine", "_line", "write")
-
-    def __init__(self, line: Connection, engine: MockEngine) -> None:
-        self._line = line
-        self._engine = engine
-        self.write = line.write
-
-    def end(self) -> None:
-        self._engine.ended(self._line.answer, complete=True)
-        self._line.end()
-
-    def close(self) -> None:
-        self._engine.ended(self._line.answer, complete=False)
-        self._line.close()

@@ -2,9 +2,9 @@
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Generator
 
-Due = Callable[[], float | None]  # does its work; returns in how many seconds it is due again, None for never
+Due = Generator[float, None, None]  # does its work; yields in how many seconds it is due again
 
 
 class Wheel:
@@ -16,7 +16,6 @@ class Wheel:
 
     @property
     def next_tick(self) -> int | None:
-        """The first tick at which something is due."""
         return min(self._slots, default=None)
 
     def add(self, due: Due, at_s: float) -> None:
@@ -27,7 +26,7 @@ class Wheel:
         """Do what is due up to a tick; what is due again counts from when it was due, so that nothing drifts."""
         for at in sorted(at for at in self._slots if at <= tick):
             for due in self._slots.pop(at):
-                again_s = due()
+                again_s = next(due, None)
                 if again_s is not None:
                     self._put(due, max(at + round(again_s / self.tick_s), at + 1))
 
@@ -47,7 +46,7 @@ class Ticker:
     def after(self, delay_s: float, due: Due) -> None:
         """Have something done after a delay, at once if there is none."""
         if delay_s <= 0:
-            again_s = due()
+            again_s = next(due, None)
             if again_s is None:
                 return
             delay_s = again_s

@@ -12,10 +12,9 @@ import msgspec
 import uvloop
 
 from baton.loadtest import words
-from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Exchange
 from baton.loadtest.client.fetch import first_model
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.errors import UsageError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.plan import rows
@@ -28,19 +27,17 @@ from baton.loadtest.plan.calibration import (
     Prefill,
     write_calibration,
 )
-from baton.loadtest.plan.measure import Effort, NodeState, Pair, node_state
+from baton.loadtest.plan.measure import NodeState, Pair, node_state
 from baton.loadtest.plan.tables import calibration_table
 from baton.loadtest.report.text import table_text
 from baton.loadtest.run.arguments import key
 from baton.loadtest.run.environment import environment, now
 from baton.loadtest.traffic.script import Form
-from baton.loadtest.traffic.vocabulary import Vocabulary
 
 PROMPT_TOKENS: Final = (128, 512, 1024, 2048)
 USERS: Final = (1, 2, 4, 8)
 _GREETING_S: Final = 10.0
 _POOR: Final = 0.15  # a mean error of a fit that makes predictions doubtful
-_UNKNOWN: Final = NodeState(0, 0.0, 0.0)
 
 
 def parser() -> words.Parser:
@@ -71,7 +68,6 @@ def parser() -> words.Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parser().parse_args(argv)
     given.api_key = key(given.api_key, os.environ)
     if given.link_gbit and not given.prefill_metrics:
@@ -90,7 +86,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def calibrate(given: argparse.Namespace) -> Calibration:
-    """Measure and fit. Raises `RunError`: an answer failed, or what was measured does not suffice."""
     async with calibrating(given) as pair:
         for _ in range(given.rounds):
             await pair.measure()
@@ -106,7 +101,7 @@ async def calibrating(given: argparse.Namespace) -> AsyncIterator["Calibrating"]
     client = Client(address, headers, given.timeout)
     try:
         exchange = Exchange(client, Form(model=model, chat=False))
-        yield Calibrating(given, exchange, model, await _look(given.prefill_metrics))
+        yield Calibrating(given, exchange, model, await node_state(given.prefill_metrics))
     finally:
         client.close()
 
@@ -122,16 +117,7 @@ class Calibrating:
 
     def __init__(self, given: argparse.Namespace, exchange: Exchange, model: str, before: NodeState) -> None:
         """`before`: the prefill node as it was."""
-        low, high = given.vocabulary
-        self._effort = Effort(
-            prompt_tokens=sorted(given.prompt_tokens),
-            samples=given.samples,
-            users=given.users,
-            answer_tokens=given.answer_tokens,
-            vocabulary=Vocabulary(low=low, high=high),
-            seed=given.seed,
-        )
-        self._pair = Pair(exchange, self._effort, lambda line: print(line, file=sys.stderr))
+        self._pair = Pair(exchange, given, lambda line: print(line, file=sys.stderr))
         self._given = given
         self._model = model
         self._before = before
@@ -142,7 +128,7 @@ class Calibrating:
         """Measure everything once. Raises `RunError`: an answer failed, or what was measured does not suffice."""
         prefill, decode = await self._pair.prefill(), await self._pair.decode()
         if not self._rate_per_s:
-            lengths = self._effort.mixed_lengths
+            lengths = self._pair.mixed_lengths
             steps = rows.calibrate(prefill, decode, await self._known())
             self._rate_per_s = rows.mixed_rate_per_s(steps, lengths.input_tokens, lengths.output_tokens)
         self._rounds.append(_Round(prefill, decode, await self._pair.mixed(self._rate_per_s)))
@@ -154,7 +140,6 @@ class Calibrating:
             self._rate_per_s = 0.0
 
     async def found(self) -> Calibration:
-        """Fit all rounds. Raises `RunError`: what was measured does not suffice."""
         prefill = [cell for one in self._rounds for cell in one.prefill]
         decode = [records for one in self._rounds for records in one.decode]
         steps = rows.calibrate(prefill, decode, await self._known())
@@ -164,7 +149,7 @@ class Calibrating:
 
     async def _known(self) -> rows.Known:
         given, before = self._given, self._before
-        after, decode = await _look(given.prefill_metrics), await _look(given.decode_metrics)
+        after, decode = await node_state(given.prefill_metrics), await node_state(given.decode_metrics)
         tokens = after.prompt_tokens - before.prompt_tokens
         return rows.Known(
             prefill=Prefill(
@@ -183,10 +168,6 @@ class Calibrating:
                 layers=given.layers,
             ),
         )
-
-
-async def _look(url: str | None) -> NodeState:
-    return await node_state(url) if url else _UNKNOWN
 
 
 def _counts(text: str) -> list[int]:

@@ -92,7 +92,6 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def write_calibration(found: Calibration, path: Path) -> None:
-    """Write one. Raises `RunError`: there is no place for it."""
     files.write(path, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
 
 

@@ -49,7 +49,6 @@ class DecodeChoice:
         return node
 
     def done(self, node: int, demand: Demand) -> None:
-        """Its answer is complete."""
         self._loads.change(node, -demand.input_tokens - SEQUENCE_TOKENS)
 
 
@@ -73,7 +72,6 @@ class PrefillChoice:
         return best
 
     def done(self, node: int, demand: Demand) -> None:
-        """Its prompt is computed."""
         self._loads.change(node, -demand.input_tokens)
 
     def _deepest(self, blocks: Sequence[str]) -> Counter[int]:

@@ -2,14 +2,14 @@
 
 import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from baton.loadtest import files, words
 from baton.loadtest.errors import UsageError
-from baton.loadtest.measures.shares import good_requests, parse_slos
+from baton.loadtest.measures.serving import is_good, parse_slos
 from baton.loadtest.plan.calibration import Calibration, read_calibration
 from baton.loadtest.plan.demand import Demand, demands
 from baton.loadtest.plan.search import Prices, cheapest, neighbours
@@ -45,47 +45,31 @@ def parser() -> words.Parser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parser().parse_args(argv)
     slos_ms = parse_slos(given.goodput)
     for wrong in [*conflicts(given), *_conflicts(given)]:
         raise UsageError(wrong)
     calibration = read_calibration(given.calibration)
     load = demands(given, build.source(given))
-    planned = Planned(load, calibration, slos_ms)
-    chosen, shapes = (None, given.nodes) if given.nodes else _recommend(given, planned)
-    found = [planned.prediction(shape) for shape in shapes]
+    chosen, shapes = (None, given.nodes) if given.nodes else _recommend(given, load, calibration, slos_ms)
+    found = [predict(shape, simulate(load, calibration, shape), slos_ms) for shape in shapes]
     print("\n\n".join(map(table_text, _tables(given, load, found, chosen))))
     if given.json:
         _write(given.json, found, chosen, given.target)
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """Predictions of one load."""
+def _recommend(
+    given: argparse.Namespace, load: Sequence[Demand], calibration: Calibration, slos_ms: Mapping[str, float]
+) -> tuple[Shape, list[Shape]]:
+    @cache  # a search asks for some shapes twice
+    def share(shape: Shape) -> float:
+        records = simulate(load, calibration, shape).records
+        return sum(record.ok and is_good(record, slos_ms) for record in records) / len(records)
 
-    load: Sequence[Demand]
-    calibration: Calibration
-    slos_ms: dict[str, float]
-    _shares: dict[Shape, float] = field(default_factory=dict)
-
-    def prediction(self, shape: Shape) -> Prediction:
-        return predict(shape, simulate(self.load, self.calibration, shape), self.slos_ms)
-
-    def share(self, shape: Shape) -> float:
-        """Return the share of requests that kept every SLO; a search asks for some shapes twice."""
-        if shape not in self._shares:
-            records = simulate(self.load, self.calibration, shape).records
-            done = [record for record in records if record.ok]
-            self._shares[shape] = good_requests(done, self.slos_ms) / len(records)
-        return self._shares[shape]
-
-
-def _recommend(given: argparse.Namespace, planned: Planned) -> tuple[Shape, list[Shape]]:
-    most = min(given.max_nodes, len(planned.load))  # a node for each request: more change nothing
+    most = min(given.max_nodes, len(load))  # a node for each request: more change nothing
     prices = Prices(given.prefill_cost, given.decode_cost)
-    chosen = cheapest(planned.share, target=given.target, most=most, prices=prices)
+    chosen = cheapest(share, target=given.target, most=most, prices=prices)
     return chosen, neighbours(chosen, most)
 
 
@@ -133,12 +117,13 @@ def _target(text: str) -> float:
     return value
 
 
+def shape_of(text: str) -> Shape:
+    prefill, _, decode = text.partition(":")
+    try:
+        return Shape(words.count(prefill), words.count(decode))
+    except argparse.ArgumentTypeError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form P:D") from exc
+
+
 def _shapes(text: str) -> list[Shape]:
-    found = []
-    for part in text.split(","):
-        prefill, _, decode = part.partition(":")
-        try:
-            found.append(Shape(words.count(prefill), words.count(decode)))
-        except argparse.ArgumentTypeError as exc:
-            raise argparse.ArgumentTypeError(f"{part!r} is not of the form P:D") from exc
-    return found
+    return [shape_of(part) for part in text.split(",")]

@@ -68,7 +68,7 @@ def _traced(dataset: TraceReplay, index: int, due_s: float) -> Demand:
 
 
 def _made_up(dataset: Source, index: int, due_s: float) -> Demand:
-    ask = dataset.script(index).first()
+    ask = next(dataset.script(index))
     if not ask.input_tokens:
         raise UsageError("a plan needs prompts of known length: use random prompts or a trace")
     if isinstance(dataset, SharedPrefix):
@@ -86,5 +86,4 @@ def _made_up(dataset: Source, index: int, due_s: float) -> Demand:
 
 
 def largest(load: Sequence[Demand]) -> tuple[int, int]:
-    """Return the most tokens that a prompt has, and that a prompt and its answer have."""
     return max(one.input_tokens for one in load), max(one.input_tokens + one.output_tokens for one in load)

@@ -1,13 +1,17 @@
-"""Measured requests → equations. Pure.
+"""Measured requests → equations → coefficients. Pure, and without numpy, which `loadtest` does not need.
 
 alone      TTFT of one request at a time   = P's steps + exposed transfer + D's first step + overhead
 in line    time between two first tokens   = P's steps, of which several users' prompts share some
 decode     TPOT of a request               = D's step with what was in it on average
 mixed      TTFT less what is simulated     = overhead of first tokens, and what others on P and on D add to it
+
+Least squares on relative errors; no coefficient is below 0 but those that may be. Relative to what is fitted, not to what was
+measured: else a slow measurement counts for less than a fast one, and the fit comes out below the mean.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from statistics import fmean
 from typing import Final, NamedTuple
 
@@ -16,10 +20,113 @@ import msgspec
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.plan.calibration import Calibration, Decode, Fit, Link, Prefill
-from baton.loadtest.plan.decode import step_s
 from baton.loadtest.plan.demand import Demand
-from baton.loadtest.plan.fit import Row, fit, solve
+from baton.loadtest.plan.nodes import step_s
 from baton.loadtest.plan.simulate import Shape, simulate
+
+_SINGULAR: Final = 1e-9  # of a column, that is not explained by the columns before it
+_REFITS: Final = 2  # after a first one, relative to what was measured
+_LEAST: Final = 0.1  # of what was measured: nothing is fitted as smaller, for weighing
+
+
+class Row(NamedTuple):
+    """One measurement: what was `measured` is explained by Σ coefficient · value."""
+
+    values: tuple[float, ...]
+    measured: float
+
+
+class Fitted(NamedTuple):
+    """Coefficients, in the order of the values."""
+
+    coefficients: tuple[float, ...]
+    quality: Fit
+
+
+def fit(rows: Sequence[Row], names: Sequence[str], what: str, signed: AbstractSet[str] = frozenset()) -> Fitted:
+    """Fit one coefficient for each name; those in `signed` may be below 0. Raises `RunError`: rows do not suffice."""
+    if len(rows) <= len(names):
+        raise RunError(f"{what}: {len(rows)} measurements are too few for {len(names)} coefficients: measure more")
+    found = _solve_relative(rows, [row.measured for row in rows], names, what, signed)
+    for _ in range(_REFITS):
+        sizes = [max(_sum(row.values, found), row.measured * _LEAST) for row in rows]
+        found = _solve_relative(rows, sizes, names, what, signed)
+    coefficients = tuple(found.get(at, 0.0) for at in range(len(names)))
+    return Fitted(coefficients, quality(rows, coefficients))
+
+
+def _solve_relative(
+    rows: Sequence[Row], sizes: Sequence[float], names: Sequence[str], what: str, signed: AbstractSet[str]
+) -> dict[int, float]:
+    scaled = [
+        ([value / size for value in row.values], row.measured / size) for row, size in zip(rows, sizes, strict=True)
+    ]
+    active = [at for at in range(len(names)) if any(values[at] for values, _ in scaled)]
+    while True:
+        found = solve(scaled, active, names, what)
+        least = min((at for at in active if names[at] not in signed), key=lambda at: found[at], default=None)
+        if least is None or found[least] >= 0:
+            return found
+        active.remove(least)  # a negative time makes no sense: what is left explains what it can
+
+
+def _sum(values: Sequence[float], coefficients: Mapping[int, float]) -> float:
+    return sum(share * values[at] for at, share in coefficients.items())
+
+
+def quality(rows: Sequence[Row], coefficients: Sequence[float]) -> Fit:
+    fitted = [sum(a * b for a, b in zip(coefficients, row.values, strict=True)) for row in rows]
+    measured = [row.measured for row in rows]
+    mean = fmean(measured)
+    rest = sum((a - b) ** 2 for a, b in zip(fitted, measured, strict=True))
+    total = sum((value - mean) ** 2 for value in measured)
+    errors = [abs(a - b) / b for a, b in zip(fitted, measured, strict=True)]
+    return Fit(
+        rows=len(rows),
+        r_squared=1 - rest / total if total else 1.0,
+        mean_error=fmean(errors),
+        worst_error=max(errors),
+    )
+
+
+def solve(
+    rows: Sequence[tuple[Sequence[float], float]], active: Sequence[int], names: Sequence[str], what: str
+) -> dict[int, float]:
+    """Solve by orthogonal columns (Gram–Schmidt, modified), which loses fewer digits than normal equations.
+
+    Rows are values, and what they explain; returned are the coefficients of the values at the `active` places. Raises
+    `RunError`: the rows do not tell coefficients apart.
+    """
+    columns = {at: [values[at] for values, _ in rows] for at in active}
+    lengths = {at: _dot(columns[at], columns[at]) for at in active}
+    rest = [measured for _, measured in rows]
+    shares: dict[int, float] = {}
+    overlaps: dict[tuple[int, int], float] = {}
+    for place, at in enumerate(active):
+        column = columns[at]
+        length = _dot(column, column)
+        if length <= _SINGULAR * lengths[at]:
+            others = ", ".join(names[other] for other in active[:place])
+            raise RunError(
+                f"{what}: these measurements do not tell {names[at]} from {others}: vary lengths and users more"
+            )
+        shares[at] = _dot(column, rest) / length
+        rest = [value - shares[at] * part for value, part in zip(rest, column, strict=True)]
+        for other in active[place + 1 :]:
+            overlaps[at, other] = _dot(column, columns[other]) / length
+            columns[other] = [
+                value - overlaps[at, other] * part for value, part in zip(columns[other], column, strict=True)
+            ]
+    found: dict[int, float] = {}
+    for place in range(len(active) - 1, -1, -1):
+        at = active[place]
+        found[at] = shares[at] - sum(overlaps[at, other] * found[other] for other in active[place + 1 :])
+    return found
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
 
 PREFILL: Final = ("the step", "the prompt", "the token", "the context", "the overhead")
 DECODE: Final = ("the step", "the sequence", "the second sequence", "the context", "the arrival")
@@ -46,7 +153,6 @@ class Known(NamedTuple):
 
 
 def calibrate(prefill: Sequence[PrefillCell], decode: Sequence[Sequence[Record]], known: Known) -> Calibration:
-    """Fit everything. Raises `RunError`: what was measured does not suffice."""
     by_decode = fit(decode_rows(decode), DECODE, "decode")
     each_step_s, sequence_s, several_s, context_token_s, arrival_s = by_decode.coefficients
     times = {"step_s": each_step_s, "sequence_s": sequence_s, "several_s": several_s}
@@ -111,10 +217,7 @@ def prefill_rows(cells: Sequence[PrefillCell], speed: Decode, known: Known) -> l
     """Return the equations for P's steps and the overhead.
 
     Users in line come in two groups: while one is computed, in one step if it fits, the other one's prompts arrive. So of
-    `users` prompts there are two steps, unless a step cannot hold so much.
-
-    Raises:
-        RunError: at no length did users in line keep the prefill node busy.
+    `users` prompts there are two steps, unless a step cannot hold so much. Raises `RunError`: they never kept it busy.
     """
     rows, busy, batched = [], 0, known.prefill.max_num_batched_tokens
     for tokens, alone, in_line in cells:
@@ -151,7 +254,6 @@ def between_first_tokens_s(records: Sequence[Record], users: int) -> float:
 
 
 def decode_rows(runs: Sequence[Sequence[Record]]) -> list[Row]:
-    """Return an equation for each request with three tokens or more; those of one run were on the node together."""
     rows = []
     for records in runs:
         spans = [_Span.of(record) for record in records if record.ok and record.tpot_s]

@@ -27,7 +27,6 @@ class Prices(NamedTuple):
     decode: float = 1.0
 
     def of(self, shape: Shape) -> float:
-        """Return what all nodes cost."""
         return self.prefill * shape.prefill + self.decode * shape.decode
 
 
@@ -71,7 +70,6 @@ def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def neighbours(shape: Shape, most: int) -> list[Shape]:
-    """Return the shapes around one, itself included, so that one sees where the cliff is."""
     by_prefill, by_decode = max(1, shape.prefill // 10), max(1, shape.decode // 10)
     around = [
         Shape(prefill, decode)

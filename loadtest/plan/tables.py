@@ -33,7 +33,6 @@ def predict(shape: Shape, outcome: Outcome, slos_ms: Mapping[str, float]) -> Pre
 
 
 def predictions_table(title: str, found: Sequence[Prediction], chosen: Shape | None = None, note: str = "") -> Table:
-    """Return a line for each shape; the chosen one is marked."""
     columns = [f"{name} {which} (ms)" for name in _LATENCIES for which in ("mean", "P50", "P99")]
     headings = ("P:D", *columns, "goodput share", "req/s", "P busy", "D busy")
     return Table(title, headings, [_row(one, chosen) for one in found], note)
@@ -74,7 +73,6 @@ def as_plain(found: Prediction) -> dict[str, Any]:
 
 
 def calibration_table(found: Calibration) -> Table:
-    """Return what was fitted, and how well."""
     prefill, decode = found.prefill, found.decode
     rows = [
         ("prefill step", f"{prefill.step_s * 1e3:.3f} ms"),

@@ -4,13 +4,11 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from baton.loadtest.measures.serving import Serving
-from baton.loadtest.report.figures import figures
-from baton.loadtest.report.legs import legs_picture
-from baton.loadtest.report.markdown import about
-from baton.loadtest.report.pictures import distributions, over_time, throughput_plots, timeline
+from baton.loadtest.report.pictures import distributions, legs_picture, over_time, throughput_plots, timeline
 from baton.loadtest.report.plots import Picture
 from baton.loadtest.report.style import STYLE
-from baton.loadtest.report.tables import TITLES, Table, milliseconds, other_tables, serving_tables, sweep_table
+from baton.loadtest.report.tables import TITLES, Table, figures, milliseconds, other_tables, serving_tables, sweep_table
+from baton.loadtest.report.text import about
 from baton.loadtest.result import Result
 
 
@@ -40,7 +38,6 @@ def html_report(result: Result) -> str:
 
 
 def headline(served: Serving) -> str:
-    """Return what a stage comes to, in one line."""
     ttft = served.ttft
     first = (
         f"first token after {ttft.median * 1000:.0f} ms (median), {ttft.p99 * 1000:.0f} ms (P99); " if ttft.n else ""
@@ -62,7 +59,6 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def table_html(table: Table) -> str:
-    """Return a table whose first column names its rows."""
     rows = "".join(f'<tr><th scope="row">{escape(row[0])}</th>{_cells(row[1:])}</tr>' for row in table.rows)
     head = "".join(f'<th scope="col">{escape(text)}</th>' for text in table.headings) if any(table.headings) else ""
     note = f'<p class="note">{escape(table.note)}</p>' if table.note else ""
@@ -76,19 +72,16 @@ def _cells(texts: Sequence[str]) -> str:
 
 
 def figure(picture: Picture) -> str:
-    """Return a picture in its frame, with its title and its keys above."""
     keys = f'<div class="keys">{"".join(picture.keys)}</div>' if picture.keys else ""
     note = f'<p class="note">{escape(picture.note)}</p>' if picture.note else ""
     return f"<figure><figcaption>{escape(picture.title)}{keys}</figcaption>{picture.drawing}{note}</figure>"
 
 
 def plots(cells: Iterable[str]) -> str:
-    """Return figures beside each other, where there is room."""
     return f'<div class="plots">{"".join(f"<div>{cell}</div>" for cell in cells)}</div>'
 
 
 def _latencies(result: Result) -> list[str]:
-    """Return each distribution with the table of the same figures."""
     served = [(stage.label, figures(stage, result.slos_ms).serving) for stage in result.stages]
     parts = []
     for name, picture in zip(TITLES, distributions([(stage.label, stage) for stage in result.stages]), strict=True):

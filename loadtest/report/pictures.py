@@ -1,16 +1,33 @@
-"""Which plots a run has: the distribution of each latency, the requests over time, and throughput against latency."""
+"""Which plots a run has: distributions of latencies, requests over time, throughput against latency, and legs.
 
-from collections.abc import Sequence
+Legs are where the time to the first token went, in three strips a request. The first is the request as the client and the
+decode node saw it: on its way there (network, the proxy and its queue), waiting for KV, until the first token, tokens. The second
+is the prefill leg's computing, the third its pushes. A gap before the second is the prompt's way to the prefill node.
+"""
+
+from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Final
+from typing import Final, NamedTuple
 
 from baton.loadtest.measures.percentile import percentile
 from baton.loadtest.measures.record import Record
 from baton.loadtest.measures.serving import by_second
-from baton.loadtest.report.figures import figures
-from baton.loadtest.report.plots import BOTTOM, TOP, Axes, Labels, Picture, Series, box_key, frame, line_plot, svg
-from baton.loadtest.report.scales import Scale, nice
-from baton.loadtest.report.tables import TITLES
+from baton.loadtest.report.plots import (
+    BOTTOM,
+    LEFT,
+    TOP,
+    Axes,
+    Labels,
+    Picture,
+    Scale,
+    Series,
+    box_key,
+    frame,
+    line_plot,
+    nice,
+    svg,
+)
+from baton.loadtest.report.tables import TITLES, figures
 from baton.loadtest.result import Result, StageResult
 
 POINTS: Final = 200  # of a distribution
@@ -19,10 +36,12 @@ LEAST: Final = 60.0  # height of one
 
 
 def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
-    """Return a plot for each latency, a line for each named stage."""
     plots = []
     for name, (short, title) in TITLES.items():
-        series = [Series(label, cdf(_values(stage, name))) for label, stage in stages]
+        series = [
+            Series(label, cdf([each for record in stage.records if record.ok for each in record.latencies_s(name)]))
+            for label, stage in stages
+        ]
         labels = Labels(
             name=f"cdf-{name}",
             title=f"{title}: distribution",
@@ -35,7 +54,6 @@ def distributions(stages: Sequence[tuple[str, StageResult]]) -> list[Picture]:
 
 
 def cdf(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Return points of a sample's distribution: ms, share."""
     ordered = sorted(values)
     if not ordered:
         return []
@@ -45,16 +63,7 @@ def cdf(values: Sequence[float]) -> list[tuple[float, float]]:
     ]
 
 
-def _values(stage: StageResult, name: str) -> list[float]:
-    done = [record for record in stage.records if record.ok]
-    if name == "itl":
-        return [gap for record in done for gap in record.itls_s]
-    field = {"ttft": "ttft_s", "tpot": "tpot_s", "e2el": "latency_s"}[name]
-    return [value for record in done if (value := getattr(record, field)) is not None]
-
-
 def over_time(stage: StageResult, name: str) -> Picture:
-    """Return the tokens of each second of a stage."""
     tokens, _ = by_second([record for record in stage.records if record.ok])
     labels = Labels(
         name=name,
@@ -67,7 +76,6 @@ def over_time(stage: StageResult, name: str) -> Picture:
 
 
 def timeline(stage: StageResult, name: str) -> Picture:
-    """Return the first requests of a stage as bars: waiting, until the first token, tokens."""
     shown = sorted(stage.records, key=lambda record: record.started_s)[:ROWS]
     tall = max(2.0, min(14.0, 420 / max(len(shown), 1)))
     height = TOP + BOTTOM + max(tall * len(shown), LEAST)
@@ -140,3 +148,88 @@ def throughput_plots(runs: Sequence[tuple[str, Result]]) -> list[Picture]:
         )
         plots.append(line_plot(labels, [line for line in series if line.points], marks=True, kin=2))
     return plots
+
+
+LEG_ROWS: Final = 20
+_ROW: Final = 26.0
+_AFTER: Final = 1.1  # so much of the time to the slowest first token is shown
+KEYS: Final = (
+    ("way", "on the way to the decode node: network, proxy and its queue"),
+    ("waits", "waiting for KV"),
+    ("steps", "from COMMIT to the first token"),
+    ("tokens", "tokens"),
+    ("prefill", "prefill leg"),
+    ("pushes", "pushes"),
+)
+_NOTE: Final = (
+    "A gap before the prefill leg is the prompt's way to that node and its queue. Nodes and client are put on one axis by "
+    "wall clock: between machines this is as right as their clocks agree."
+)
+
+
+class Stretch(NamedTuple):
+    """A part of one request, in s since it was sent."""
+
+    kind: str  # one of `KEYS`
+    began_s: float
+    ended_s: float
+
+
+def legs_picture(stage: StageResult, name: str) -> Picture:
+    told = {each.transfer_id: each.spans for each in stage.legs}
+    known = [record for record in stage.records if record.ttft_s is not None and record.transfer_id in told]
+    shown = chosen(sorted(known, key=_ttft_s), LEG_ROWS)
+    height = TOP + BOTTOM + max(_ROW * len(shown), LEAST)
+    axes = Axes(Scale(nice(1000 * _AFTER * max(map(_ttft_s, shown), default=1.0))), Scale(1.0))
+    title = f"Legs and pushes, {stage.label}"
+    labels = Labels(
+        name=name,
+        title=title,
+        description=f"{len(shown)} of {len(known)} requests whose nodes told of them, from the fastest first token to "
+        "the slowest: both legs and the pushes, from the moment the request was sent.",
+        x="ms since the request was sent",
+        y=f"{len(shown)} of {len(known)} requests, from the fastest first token to the slowest",
+    )
+    rows = [_row(axes, record, told[record.transfer_id], TOP + at * _ROW) for at, record in enumerate(shown)]
+    keys = [box_key(css, text) for css, text in KEYS]
+    drawing = svg(labels, [frame(axes, labels, height, y_ticks=False), *rows], height)
+    return Picture(title, keys, drawing, f"{_NOTE} {stage.legs_note}".strip())
+
+
+def chosen(ordered: list[Record], most: int) -> list[Record]:
+    if len(ordered) <= most:
+        return ordered
+    return [ordered[round(at * (len(ordered) - 1) / (most - 1))] for at in range(most)]
+
+
+def stretches(record: Record, spans: Mapping[str, tuple[float, float]]) -> list[Stretch]:
+    sent_s, first_s, last_s = record.started_s, _ttft_s(record), record.latency_s or 0.0
+
+    def since(name: str) -> tuple[float, float] | None:
+        return (spans[name][0] - sent_s, spans[name][1] - sent_s) if name in spans else None
+
+    found = []
+    allocating, waiting, stepping = since("allocation"), since("waiting for KV"), since("commit to first step")
+    if allocating:
+        found.append(Stretch("way", 0.0, allocating[0]))
+        found.append(Stretch("waits", allocating[0], waiting[1] if waiting else allocating[1]))
+    if stepping:
+        found.append(Stretch("steps", stepping[0], first_s))
+    found.append(Stretch("tokens", first_s, last_s))
+    found += [Stretch(name, *times) for name in ("prefill", "pushes") if (times := since(name))]
+    return found
+
+
+def _row(axes: Axes, record: Record, spans: Mapping[str, tuple[float, float]], y: float) -> str:
+    parts = []
+    for kind, began_s, ended_s in stretches(record, spans):
+        down, tall = {"prefill": (12.0, 5.0), "pushes": (18.0, 4.0)}.get(kind, (0.0, 10.0))
+        if began_s * 1000 < axes.across.most:
+            parts.append(bar(axes, kind, (began_s * 1000, ended_s * 1000), y + down, tall))
+    said = f"request {record.index}: TTFT {_ttft_s(record) * 1000:.1f} ms, {record.input_tokens} prompt tokens"
+    label = f'<text class="row" x="{LEFT - 6}" y="{y + 13:.0f}" text-anchor="end">{record.index}</text>'
+    return f"<g><title>{escape(said)}</title>{label}{''.join(parts)}</g>"
+
+
+def _ttft_s(record: Record) -> float:
+    return record.ttft_s or 0.0

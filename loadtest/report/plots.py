@@ -2,13 +2,73 @@
 
 What is said with words stands outside the drawing, as text of the page: titles and keys are as large on a telephone as
 elsewhere. Inside are numbers and the names of the axes, for which there is room at twice their size.
+
+A scale begins at 0, or is logarithmic where a few values are far from all others.
 """
 
+import math
 from collections.abc import Sequence
 from html import escape
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
-from baton.loadtest.report.scales import Scale
+from baton.loadtest.measures.percentile import percentile
+
+WIDE: Final = 20.0  # largest value ÷ median: beyond it, a scale from 0 would show one value and a wall
+_STEPS: Final = (1, 2, 2.5, 5, 10)
+_FEW_DECADES: Final = 2
+_MANY_DECADES: Final = 6
+
+
+class Scale(NamedTuple):
+    """A plotted range."""
+
+    most: float
+    least: float = 0.0  # above 0: logarithmic, from there
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        above_0 = sorted(value for value in values if value > 0)
+        if not above_0:
+            return cls(1.0)
+        if above_0[-1] <= WIDE * percentile(above_0, 50):
+            return cls(nice(above_0[-1]))
+        least = 10.0 ** math.floor(math.log10(percentile(above_0, 1)))
+        return cls(10.0 ** math.ceil(math.log10(above_0[-1]) - 1e-9), least)
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether equal distances are equal factors."""
+        return self.least > 0
+
+    def share(self, value: float) -> float:
+        if not self.logarithmic:
+            return value / self.most
+        return math.log(max(value, self.least) / self.least) / math.log(self.most / self.least)
+
+    def ticks(self) -> list[float]:
+        if not self.logarithmic:
+            step = _step(self.most)
+            return [round(step * at, 10) for at in range(round(self.most / step) + 1)]
+        first, last = round(math.log10(self.least)), round(math.log10(self.most))
+        every = -(-(last - first) // _MANY_DECADES)
+        between = (1, 2, 5) if last - first <= _FEW_DECADES else (1,)
+        found = [step * 10.0**power for power in range(first, last, every) for step in between]
+        return [*found, 10.0**last]
+
+
+def nice(value: float) -> float:
+    """Return the end of an axis that begins at 0: a few round steps, the last one at the value or above it."""
+    if not value > 0:
+        return 1.0
+    step = _step(value)
+    return step * math.ceil(value / step - 1e-9)
+
+
+def _step(value: float) -> float:
+    """Return a round number that fits about five times."""
+    power = 10.0 ** math.floor(math.log10(value / 5))
+    return next(step * power for step in _STEPS if step * power >= value / 5 * (1 - 1e-9))
+
 
 WIDTH: Final = 720
 HEIGHT: Final = 320
@@ -31,11 +91,9 @@ class Axes(NamedTuple):
     up: Scale
 
     def x(self, value: float) -> float:
-        """Return where a value lies."""
         return LEFT + self.across.share(value) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
-        """Likewise, downwards."""
         return HEIGHT - BOTTOM - self.up.share(value) * (HEIGHT - TOP - BOTTOM)
 
 
@@ -59,7 +117,7 @@ class Picture(NamedTuple):
 
 
 def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False, kin: int = 1) -> Picture:
-    """Return lines, with a key if there are several; `marks`: show the points; so many in succession have one colour."""
+    """Return lines, with a key if there are several; `marks`: show the points; `kin`: so many in succession have one colour."""
     points = [point for line in series for point in line.points]
     axes = Axes(Scale.of([x for x, _ in points]), Scale.of([y for _, y in points]))
     parts = [frame(axes, labels), *([] if points else [nothing()])]
@@ -79,7 +137,6 @@ def line_plot(labels: Labels, series: Sequence[Series], *, marks: bool = False, 
 
 
 def svg(labels: Labels, parts: Sequence[str], height: float) -> str:
-    """Return a whole drawing, named for those who cannot see it."""
     ids = f"{labels.name}-title", f"{labels.name}-desc"
     return (
         f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-labelledby="{ids[0]} {ids[1]}">'
@@ -89,7 +146,6 @@ def svg(labels: Labels, parts: Sequence[str], height: float) -> str:
 
 
 def frame(axes: Axes, labels: Labels, height: float = HEIGHT, *, y_ticks: bool = True) -> str:
-    """Return grid, numbers and the names of the axes."""
     floor, end = height - BOTTOM, WIDTH - RIGHT
     parts = []
     for value in axes.across.ticks():
@@ -106,17 +162,14 @@ def frame(axes: Axes, labels: Labels, height: float = HEIGHT, *, y_ticks: bool =
 
 
 def nothing() -> str:
-    """Return what stands in a drawing that has no values."""
     return f'<text class="name" x="{WIDTH / 2:.0f}" y="{HEIGHT / 2 - 14:.0f}" text-anchor="middle">no values</text>'
 
 
 def box_key(css: str, name: str) -> str:
-    """Return the key of a kind of bar."""
     return f'<span class="key"><i class="{css}"></i>{escape(name)}</span>'
 
 
 def swatch(at: int, kin: int = 1) -> str:
-    """Return a piece of a line, 28 wide and 10 high, for keys."""
     return f'<line class="line s{_colour(at, kin)}"{_dash(at, kin)} x1="0" y1="5" x2="28" y2="5"/>'
 
 
@@ -144,7 +197,6 @@ def _name(text: str, scale: Scale) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a value in as few letters as it can be told in."""
     if value >= 1e6:
         return f"{value / 1e6:g}M"
     if value >= 1e4:

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from baton.loadtest.errors import RunError, UsageError
-from baton.loadtest.report.figures import as_plain, figures
 from baton.loadtest.report.html import html_report
-from baton.loadtest.report.markdown import markdown_report
+from baton.loadtest.report.tables import as_plain, figures
+from baton.loadtest.report.text import markdown_report
 from baton.loadtest.result import Result, write_result
 
 COLUMNS: Final = (  # of the requests in CSV

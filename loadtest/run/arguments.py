@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from baton.loadtest import words
 from baton.loadtest.errors import UsageError
-from baton.loadtest.measures.shares import parse_slos
+from baton.loadtest.measures.serving import parse_slos
 
 DATASETS: Final = ("random", "shared-prefix", "multi-turn")
 REQUESTS: Final = 100  # unless the command line, or a file's length, says otherwise
@@ -109,7 +109,6 @@ def key(given: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def conflicts(given: argparse.Namespace) -> list[str]:
-    """Return what cannot be meant of a load, in the order of importance."""
     paced = given.rate is not None or given.rates is not None
     traced = [
         name for name in ("time_scale", "length_scale", "max_input", "max_output") if getattr(given, name) is not None

@@ -22,7 +22,6 @@ SAMPLE_S: Final = 0.05
 
 @asynccontextmanager
 async def beside(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run something for the length of a block."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -43,7 +42,6 @@ def line(label: str, taken: Taken, limits: Limits, elapsed_s: float) -> str:
 
 @asynccontextmanager
 async def progress(label: str, loop: Loop, limits: Limits) -> AsyncIterator[None]:
-    """Show the line on a terminal while a stage runs."""
     if not sys.stderr.isatty():
         yield
         return

@@ -13,11 +13,10 @@ from baton.loadtest.errors import UsageError
 from baton.loadtest.run.arguments import INPUT_TOKENS, OUTPUT_TOKENS, REQUESTS, SECONDS
 from baton.loadtest.run.loops import Closed, Limits, Load, Open
 from baton.loadtest.traffic.arrivals import arrivals
-from baton.loadtest.traffic.made_up import Making, MultiTurn, RandomPrompts, SharedPrefix
+from baton.loadtest.traffic.made_up import Lengths, Making, MultiTurn, RandomPrompts, SharedPrefix, Vocabulary
 from baton.loadtest.traffic.prompt_file import PromptFile, read_prompts
 from baton.loadtest.traffic.script import Source
 from baton.loadtest.traffic.trace_replay import NO_LIMIT, Scale, TraceReplay, read_trace
-from baton.loadtest.traffic.vocabulary import Lengths, Vocabulary
 
 UNBOUNDED: Final = 1 << 60  # requests of a stage that only time ends
 
@@ -33,7 +32,6 @@ class Stage:
 
 
 def source(given: argparse.Namespace) -> Source:
-    """Return the dataset. Raises `UsageError`: its file is wrong."""
     lengths = Lengths(
         input_tokens=given.input_tokens or INPUT_TOKENS,
         output_tokens=given.max_tokens or OUTPUT_TOKENS,

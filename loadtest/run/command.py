@@ -7,17 +7,15 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import uvloop
 
-from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Exchange
 from baton.loadtest.client.fetch import fetch, first_model, server_version
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Address, Client, parse_address
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import Record
 from baton.loadtest.report.text import text_report
@@ -27,9 +25,8 @@ from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.beside import CostMeter, progress
 from baton.loadtest.run.environment import environment, now, raise_limit, shown
-from baton.loadtest.run.legs import LegWatch, token, wall_clock_of
 from baton.loadtest.run.loops import Closed, Loop, warm_up
-from baton.loadtest.run.node_metrics import NodeMetrics, differences
+from baton.loadtest.run.nodes import LegWatch, differences, scrapes, token, wall_clock_of
 from baton.loadtest.traffic.script import Form, Source
 
 EXIT_INTERRUPTED: Final = 130
@@ -37,7 +34,6 @@ _GREETING_S: Final = 10.0  # for the first word with the server
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the command; `LoadtestError`s are for the caller."""
     given = parse(argv, os.environ)
     dataset = build.source(given)
     if given.out:
@@ -57,6 +53,7 @@ def main(argv: Sequence[str]) -> int:
 async def run(given: argparse.Namespace, dataset: Source) -> Result:
     """Take every stage; with Ctrl-C, those that there are. Raises `RunError`: the server is not there."""
     address, began_at, bearer = parse_address(given.url), now(), token(given.secret_file)
+    nodes = {url: parse_address(url.removesuffix("/metrics")) for url in given.metrics_url}
     stages = build.stages(given, dataset)
     caps = [stage.load.concurrency if isinstance(stage.load, Closed) else stage.load.cap for stage in stages]
     raise_limit(max(cap or 0 for cap in caps) or None)
@@ -68,8 +65,7 @@ async def run(given: argparse.Namespace, dataset: Source) -> Result:
     chat, fixed = given.endpoint == "chat", given.ignore_eos
     form = Form(model=model, chat=chat, ignore_eos=fixed, temperature=given.temperature, more=given.more)
     client = Client(address, headers, given.timeout)
-    nodes, legs = NodeMetrics(given.metrics_url, _GREETING_S), partial(LegWatch, given.metrics_url, bearer)
-    session = _Session(Exchange(client, form), dataset, nodes, legs, asyncio.Event())
+    session = _Session(Exchange(client, form), dataset, nodes, bearer, asyncio.Event())
     with _stopped_by_signals(session.stop):
         taken = await _stages(session, stages, given)
     client.close()
@@ -91,8 +87,8 @@ async def run(given: argparse.Namespace, dataset: Source) -> Result:
 class _Session:
     exchange: Exchange
     dataset: Source
-    nodes: NodeMetrics
-    legs: Callable[[], LegWatch]
+    nodes: dict[str, Address]
+    bearer: str  # what they let in
     stop: asyncio.Event
 
 
@@ -123,10 +119,10 @@ async def _warm_up(session: _Session, requests: int, at_once: int) -> None:
 
 
 async def _measure(session: _Session, stage: build.Stage, loop: Loop) -> StageResult:
-    before = await session.nodes.look()
+    before = await scrapes(session.nodes)
     gc.collect()
     gc.freeze()  # what is there by now stays; the collector need not look at it while we measure
-    legs, meter = session.legs(), CostMeter()
+    legs, meter = LegWatch(session.nodes.values(), session.bearer), CostMeter()
     async with legs.watching(), meter.measuring(), progress(stage.label, loop, stage.limits):
         taken = await loop.run(stage.load, session.stop)
     gc.unfreeze()
@@ -139,7 +135,7 @@ async def _measure(session: _Session, stage: build.Stage, loop: Loop) -> StageRe
         unfinished=taken.in_flight + taken.in_line,
         records=records,
         client=meter.cost,
-        nodes=differences(before, await session.nodes.look()),
+        nodes=differences(before, await scrapes(session.nodes)),
         legs=legs.legs((record.transfer_id for record in records), wall_clock_of(loop.began_s)),
         legs_note=legs.note,
     )
@@ -165,7 +161,6 @@ def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
 
 
 def _refuse_nothing(records: Sequence[Record], when: str = "") -> None:
-    """Raise an error if not one request was completed."""
     if any(record.ok for record in records):
         return
     if not records:

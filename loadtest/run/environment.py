@@ -16,7 +16,6 @@ _DERIVED: Final = ("slos_ms", "more")
 
 
 def now() -> str:
-    """Return the time, UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

@@ -6,10 +6,10 @@ whatever became of the others; with a cap they wait in line on this side, and th
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from baton.loadtest.client.exchange import Exchange, Timing
+from baton.loadtest.client.exchange import Answered, Exchange, Timing
 from baton.loadtest.measures.record import Record
 from baton.loadtest.traffic.script import Ask, Script, Source
 
@@ -52,7 +52,6 @@ class Taken:
 
     @property
     def in_flight(self) -> int:
-        """Requests that were sent and have not ended."""
         return self.begun - len(self.records)
 
 
@@ -118,7 +117,7 @@ class Loop:
     def _prepare(self) -> tuple[Script, Ask, bytes]:
         script = self._source.script(self._first_script + self.taken.scripts)
         self.taken.scripts += 1
-        ask = script.first()
+        ask = next(script)
         return script, ask, self._exchange.body(ask)
 
     async def _play(self, script: Script, ask: Ask, body: bytes, timing: Timing) -> None:
@@ -128,10 +127,13 @@ class Loop:
             self.taken.begun += 1
             answered = await self._exchange.send(index, ask, body, timing)
             self.taken.records.append(answered.record)
-            following = script.following(answered.text) if answered.record.ok else None
-            if following is None:
+            if not answered.record.ok:
                 return
-            ask, body, timing = following, self._exchange.body(following), Timing(self.began_s)
+            try:
+                ask = script.send(answered.text)
+            except StopIteration:
+                return
+            body, timing = self._exchange.body(ask), Timing(self.began_s)
 
     def _may_begin(self) -> bool:
         in_time = time.perf_counter() - self.began_s <= self._limits.seconds
@@ -140,16 +142,19 @@ class Loop:
 
 async def warm_up(exchange: Exchange, source: Source, requests: int, at_once: int) -> list[Record]:
     """Send requests that do not count: first turns only, with prompts that do not come again."""
-    numbers = iter(range(1, requests + 1))
-    records = []
+    asks = ((-number, next(source.script(-number))) for number in range(1, requests + 1))
+    return [answer.record for answer in (await ask_each(exchange, asks, at_once)).values()]
+
+
+async def ask_each(exchange: Exchange, asks: Iterator[tuple[int, Ask]], at_once: int) -> dict[int, Answered]:
+    """Send numbered requests, so many at once; return the answers by number."""
+    began_s, answers = time.perf_counter(), dict[int, Answered]()
 
     async def user() -> None:
-        for number in numbers:
-            ask = source.script(-number).first()
-            timing = Timing(time.perf_counter())
-            records.append((await exchange.send(-number, ask, exchange.body(ask), timing)).record)
+        for index, ask in asks:
+            answers[index] = await exchange.send(index, ask, exchange.body(ask), Timing(began_s))
 
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(at_once, requests)):
+        for _ in range(at_once):
             group.create_task(user())
-    return records
+    return answers

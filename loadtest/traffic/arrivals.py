@@ -24,7 +24,6 @@ def arrivals(
 
 
 def rate_at(index: int, count: int, rate_per_s: float, ramp_to_per_s: float | None) -> float:
-    """Return the rate at one request."""
     if ramp_to_per_s is None:
         return rate_per_s
     return rate_per_s + (ramp_to_per_s - rate_per_s) * index / max(count - 1, 1)

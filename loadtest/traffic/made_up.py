@@ -2,12 +2,72 @@
 
 With `chat` prompts are messages of words; without it they are token ids, but for conversations, which are text in both
 cases, since an answer comes back as text.
+
+A key, which is any text, always gives the same prompt and lengths. Words are short and common, so that most tokenizers have one
+token for each with the space before it. How many they really are, only the server knows; `tokens_per_word` corrects the length.
 """
 
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
-from baton.loadtest.traffic.script import Ask, Prompt, Script, Single
-from baton.loadtest.traffic.vocabulary import Lengths, Vocabulary
+from baton.loadtest.traffic.script import Ask, Prompt, Script
+
+_TEXT: Final = (
+    "time year people way day man thing woman life child world school state family student group country problem hand part "
+    "place case week company system program question work government number night point home water room mother area money "
+    "story fact month lot right study book eye job word business issue side kind head house service friend father power "
+    "hour game line end member law car city community name president team minute idea body information back parent face "
+    "level office door health person art war history party result change morning reason research girl guy moment air "
+    "teacher force education foot boy age policy music market sense nation plan college interest death experience effect "
+    "use class control field development role effort rate heart drug show leader light voice wife police mind price"
+)
+WORDS: Final = _TEXT.split()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """What prompts are made of."""
+
+    low: int = 10  # the first token id in use, and
+    high: int = 1000  # the one behind the last: most tokenizers keep special tokens outside
+    tokens_per_word: float = 1.0
+
+    def ids(self, key: str, tokens: int) -> tuple[int, ...]:
+        return _ids(key, tokens, self.low, self.high)
+
+    def text(self, key: str, tokens: int) -> str:
+        words = max(1, round(tokens / self.tokens_per_word))
+        return " ".join(random.Random(key).choices(WORDS, k=words))
+
+    def prompt(self, key: str, tokens: int, *, as_text: bool) -> tuple[int, ...] | str:
+        return self.text(key, tokens) if as_text else self.ids(key, tokens)
+
+
+@lru_cache(maxsize=1024)  # blocks of a trace come again and again
+def _ids(key: str, tokens: int, low: int, high: int) -> tuple[int, ...]:
+    drawn = memoryview(random.Random(key).randbytes(4 * tokens)).cast("I")
+    span = high - low
+    return tuple([low + number % span for number in drawn])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Both lengths of a request, each drawn evenly from length × (1 ± spread)."""
+
+    input_tokens: int
+    output_tokens: int
+    spread: float = 0.0
+
+    def draw(self, key: str) -> tuple[int, int]:
+        rng = random.Random(f"{key}/lengths")
+        return _draw(rng, self.input_tokens, self.spread), _draw(rng, self.output_tokens, self.spread)
+
+
+def _draw(rng: random.Random, tokens: int, spread: float) -> int:
+    return max(1, rng.randint(round(tokens * (1 - spread)), round(tokens * (1 + spread))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +80,6 @@ class Making:
     vocabulary: Vocabulary
 
     def user_message(self, text: str | tuple[int, ...]) -> Prompt:
-        """Return a prompt as the endpoint takes it."""
         return [{"role": "user", "content": text}] if isinstance(text, str) else text
 
 
@@ -35,7 +94,7 @@ class RandomPrompts:
         key = f"{self.making.seed}/random/{index}"
         tokens, output = self.making.lengths.draw(key)
         prompt = self.making.vocabulary.prompt(key, tokens, as_text=self.making.chat)
-        return Single(Ask(prompt=self.making.user_message(prompt), input_tokens=tokens, output_tokens=output))
+        yield Ask(prompt=self.making.user_message(prompt), input_tokens=tokens, output_tokens=output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +115,7 @@ class SharedPrefix:
         suffix = making.vocabulary.prompt(key, tokens, as_text=making.chat)
         joined = f"{prefix} {suffix}" if making.chat else (*prefix, *suffix)
         total = self.prefix_tokens + tokens
-        return Single(Ask(prompt=making.user_message(joined), input_tokens=total, output_tokens=output))
+        yield Ask(prompt=making.user_message(joined), input_tokens=total, output_tokens=output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,38 +126,15 @@ class MultiTurn:
     turns: int
 
     def script(self, index: int) -> Script:
-        return Conversation(self.making, index, self.turns)
+        said: list[tuple[str, str]] = []  # role and text
+        for turn in range(self.turns):
+            key = f"{self.making.seed}/conversation/{index}/{turn}"
+            tokens, output = self.making.lengths.draw(key)
+            said.append(("user", self.making.vocabulary.text(key, tokens)))
+            answer = yield Ask(prompt=self._prompt(said), output_tokens=output, conversation=index, turn=turn)
+            said.append(("assistant", answer))
 
-
-class Conversation:
-    """One conversation on its way."""
-
-    def __init__(self, making: Making, index: int, turns: int) -> None:
-        self._making = making
-        self._index = index
-        self._turns = turns
-        self._turn = 0
-        self._said: list[tuple[str, str]] = []  # role and text
-
-    def first(self) -> Ask:
-        self._turn, self._said = 0, []
-        return self._ask()
-
-    def following(self, answer: str) -> Ask | None:
-        """Return the next turn, with the answer in it."""
-        self._turn += 1
-        if self._turn == self._turns:
-            return None
-        self._said.append(("assistant", answer))
-        return self._ask()
-
-    def _ask(self) -> Ask:
-        key = f"{self._making.seed}/conversation/{self._index}/{self._turn}"
-        tokens, output = self._making.lengths.draw(key)
-        self._said.append(("user", self._making.vocabulary.text(key, tokens)))
-        return Ask(prompt=self._prompt(), output_tokens=output, conversation=self._index, turn=self._turn)
-
-    def _prompt(self) -> Prompt:
-        if self._making.chat:
-            return [{"role": role, "content": text} for role, text in self._said]
-        return "".join(f"User: {text}\nAssistant:" if role == "user" else f"{text}\n" for role, text in self._said)
+    def _prompt(self, said: Sequence[tuple[str, str]]) -> Prompt:
+        if self.making.chat:
+            return [{"role": role, "content": text} for role, text in said]
+        return "".join(f"User: {text}\nAssistant:" if role == "user" else f"{text}\n" for role, text in said)

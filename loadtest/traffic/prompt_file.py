@@ -13,7 +13,7 @@ import msgspec
 
 from baton.loadtest.errors import UsageError
 from baton.loadtest.files import numbered_lines
-from baton.loadtest.traffic.script import Ask, Prompt, Script, Single
+from baton.loadtest.traffic.script import Ask, Prompt, Script
 
 _OURS: Final = ("model", "stream", "stream_options", "n", "prompt", "messages", "max_tokens", "max_completion_tokens")
 
@@ -26,7 +26,7 @@ class PromptFile:
     turns: int = 1
 
     def script(self, index: int) -> Script:
-        return Single(self.asks[index % len(self.asks)])
+        yield self.asks[index % len(self.asks)]
 
 
 def read_prompts(path: Path, *, chat: bool, output_tokens: int) -> PromptFile:
@@ -43,7 +43,6 @@ def read_prompts(path: Path, *, chat: bool, output_tokens: int) -> PromptFile:
 
 
 def to_ask(value: Any, *, chat: bool, output_tokens: int) -> Ask:
-    """Turn one line into a request. Raises `UsageError`: it is none."""
     if isinstance(value, dict) and isinstance(value.get("body"), dict):
         value = value["body"]
     fields: Mapping[str, Any] = value if isinstance(value, dict) else {"prompt": value}

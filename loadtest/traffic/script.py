@@ -1,6 +1,6 @@
 """The nouns of traffic: a `Source` gives out scripts, a `Script` is one user's requests in a row, each an `Ask` in a `Form`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,37 +48,17 @@ class Form:
         return _encode({**fields, "stream": True, "stream_options": {"include_usage": True}})
 
 
-class Script(Protocol):
-    """One user's requests, each sent after the answer to the one before."""
-
-    def first(self) -> Ask: ...
-
-    def following(self, answer: str) -> Ask | None:
-        """Return the request that follows an answer; None at the end."""
-        ...
+Script = Generator[
+    Ask, str, None
+]  # one user's requests: each is sent after the answer to the one before, which it takes
 
 
 class Source(Protocol):
     """A dataset."""
 
     @property
-    def turns(self) -> int:
-        """Requests of each script."""
-        ...
+    def turns(self) -> int: ...
 
     def script(self, index: int) -> Script:
         """Return a script; the same index gives the same one. Negative indices are for warming up."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Single:
-    """A script of one request."""
-
-    ask: Ask
-
-    def first(self) -> Ask:
-        return self.ask
-
-    def following(self, answer: str) -> Ask | None:  # noqa: ARG002  # `Script`'s signature
-        return None

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from baton.loadtest.traffic.made_up import Making
-from baton.loadtest.traffic.script import Ask, Script, Single
+from baton.loadtest.traffic.script import Ask, Script
 
 BLOCK_TOKENS: Final = 512  # tokens per hash id
 CONVERSATION: Final = Path(__file__).parents[1] / "traces" / "mooncake_conversation_2000.jsonl.gz"
@@ -31,7 +31,6 @@ class TracedRequest(msgspec.Struct, frozen=True):
 
 
 def read_trace(path: Path) -> list[TracedRequest]:
-    """Read a trace, gzipped if its name ends in `.gz`. Raises `OSError` or `msgspec.DecodeError`."""
     data = path.read_bytes()
     text = gzip.decompress(data) if path.suffix == ".gz" else data
     return msgspec.json.Decoder(TracedRequest).decode_lines(text)
@@ -73,7 +72,6 @@ def pieces(request: TracedRequest, number: int, scale: Scale) -> list[Piece]:
 
 
 def output_tokens(request: TracedRequest, scale: Scale) -> int:
-    """Return how long an answer is asked for; at least 1."""
     return max(1, min(round(request.output_length * scale.length), scale.max_output_tokens))
 
 
@@ -87,7 +85,6 @@ class TraceReplay:
     turns: int = 1
 
     def due_s(self) -> list[float]:
-        """Return when each request is due; the first one at 0."""
         began = self.requests[0].timestamp
         return [(request.timestamp - began) / 1000 * self.scale.time for request in self.requests]
 
@@ -97,12 +94,10 @@ class TraceReplay:
         parts = pieces(request, index, self.scale)
         if index < 0:
             parts = [Piece(f"warm/{index}/{at}", part.tokens) for at, part in enumerate(parts)]
-        return Single(
-            Ask(
-                prompt=self.making.user_message(self._join(parts)),
-                input_tokens=sum(part.tokens for part in parts),
-                output_tokens=output_tokens(request, self.scale),
-            )
+        yield Ask(
+            prompt=self.making.user_message(self._join(parts)),
+            input_tokens=sum(part.tokens for part in parts),
+            output_tokens=output_tokens(request, self.scale),
         )
 
     def _join(self, parts: Sequence[Piece]) -> tuple[int, ...] | str:

@@ -10,7 +10,7 @@ from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.engine.mooncake import MooncakeFactory
 from baton.kv_connector.handoff.metadata import PrefillStep
 from baton.kv_connector.worker_side.sync import POLICIES
-from benchmarks.memory import HostMemory
+from benchmarks.harness import HostMemory
 from benchmarks.microbench import hooks
 from benchmarks.microbench.pushes import CACHE_BYTES, Pusher
 from benchmarks.microbench.rank import KvShape, PlayedTransfer, PrefillRank, RankError, Target

@@ -7,9 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from baton.loadtest.client.address import parse_address
 from baton.loadtest.client.exchange import Answered, Exchange, Timing
-from baton.loadtest.client.pool import Client
+from baton.loadtest.client.http import Client, parse_address
 from baton.loadtest.measures.record import CONNECT, CUT, EMPTY, ERROR_EVENT, MALFORMED, STATUS, TIMEOUT
 from baton.loadtest.traffic.script import Ask, Form
 from tests.integration.loadtest.saying import saying

@@ -8,9 +8,10 @@ import pytest
 
 from baton.contracts.http import TRACE_PATH
 from baton.contracts.secret import generate_secret
+from baton.loadtest.client.http import parse_address
 from baton.loadtest.errors import RunError
-from baton.loadtest.run import legs
-from baton.loadtest.run.legs import LegWatch, token
+from baton.loadtest.run import nodes
+from baton.loadtest.run.nodes import LegWatch, token
 from tests.support.cluster import until_true
 from tests.support.fake_asgi import answer_json, follow_lifespan
 from tests.support.serve import serve
@@ -58,10 +59,10 @@ def bearer(tmp_path: Path) -> str:
 
 async def test_what_a_node_forgets_has_been_seen_before(bearer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks while the stage runs, and one at its end; transfers that nobody asks for are left out."""
-    monkeypatch.setattr(legs, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(nodes, "LOOK_EVERY_S", 0.01)
     node = FakeNode(bearer)
     node.tell("others", "prefill", 1.0, 2.0)
-    async with serve(node) as url, LegWatch([f"{url}/metrics"], bearer).watching() as watch:
+    async with serve(node) as url, LegWatch([parse_address(url)], bearer).watching() as watch:
         for at in range(4):
             node.tell(f"t{at}", "prefill", 10.0 + at, 10.5 + at)
             await until_true(partial(node.has_been_asked, node.asked + 2))
@@ -82,13 +83,13 @@ async def test_a_wrong_token_is_told_before_anything_is_measured(bearer: str) ->
     """With the node's address and its words."""
     async with serve(FakeNode(bearer)) as url:
         with pytest.raises(RunError, match=f"{url}{TRACE_PATH} answered 401: a token is needed"):
-            await LegWatch([url], "another").watching().__aenter__()
+            await LegWatch([parse_address(url)], "another").watching().__aenter__()
 
 
 async def test_a_node_that_falls_silent_ends_no_measurement(bearer: str) -> None:
     """The report says that looks failed, and why the last one did."""
     node = FakeNode(bearer)
-    async with serve(node) as url, LegWatch([url], bearer).watching() as watch:
+    async with serve(node) as url, LegWatch([parse_address(url)], bearer).watching() as watch:
         node.broken = True
 
     assert "1 looks at nodes failed" in watch.note
@@ -98,7 +99,7 @@ async def test_a_node_that_falls_silent_ends_no_measurement(bearer: str) -> None
 async def test_without_a_secret_nobody_is_asked(bearer: str) -> None:
     """Metrics alone need none."""
     node = FakeNode(bearer)
-    async with serve(node) as url, LegWatch([url], "").watching() as watch:
+    async with serve(node) as url, LegWatch([parse_address(url)], "").watching() as watch:
         pass
 
     assert (node.asked, watch.legs(["t"], 0.0), watch.note) == (0, [], "")

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from baton.loadtest.client.address import Address, parse_address
 from baton.loadtest.client.fetch import fetch, first_model, server_version
+from baton.loadtest.client.http import Address, parse_address
 from baton.loadtest.errors import RunError
 from tests.integration.loadtest.saying import saying
 from tests.support.cluster import until_true

@@ -9,7 +9,7 @@ from baton.deploy.forkserver import ForkServer
 from baton.kv_connector.layout.copy_plan import plan_layers
 from benchmarks.microbench.__main__ import measure, parser
 from benchmarks.microbench.children import Children, PartError
-from benchmarks.microbench.figures import Figure, Target, from_plain, line, number, spread, to_plain
+from benchmarks.microbench.figures import Figure, Target, from_plain, line, number, to_plain
 from benchmarks.microbench.planner import contiguous, in_runs
 from benchmarks.microbench.rank import KvShape, PlayedTransfer
 from tests.unit.benchmarks.microbench_parts import FIGURES
@@ -59,12 +59,6 @@ def test_a_figure_survives_the_way_to_the_parent() -> None:
     """A part's process hands its figures on as JSON."""
     for made in (figure(1.0), figure(40.0, Target("at most", 30.0))):
         assert from_plain(to_plain(made)) == made
-
-
-def test_a_spread_keeps_what_a_median_hides() -> None:
-    """One sample in fifty that is slow shows in mean, 99 % and maximum."""
-    assert spread([1.0] * 98 + [51.0] * 2, 10.0) == (20.0, 10.0, 510.0, 510.0)
-    assert spread([7.0]) == (7.0, 7.0, 7.0, 7.0)
 
 
 @pytest.mark.parametrize("run", [1, 8])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.overlap.streaming import Answer
+from benchmarks.overlap.subjects import Answer
 from benchmarks.pipeline import Cell, Load, Round, ratios, round_of, table
 
 LOAD = Load("streams", requests=2, prompt_tokens=7, answer_tokens=3)

@@ -1,4 +1,6 @@
 import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +12,84 @@ from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.loops import Open
 from benchmarks.plan_check.__main__ import load, load_argv, parser, rate_per_s
 from benchmarks.plan_check.comparison import Comparison, Noise, as_plain, compare, markdown
+from benchmarks.plan_check.rig import CpuQuota, QuotaError, find_root
 from benchmarks.usage import OtherCpu, Quiet
 from tests.unit.loadtest.records import record
+
+
+@pytest.fixture
+def v1(tmp_path: Path) -> Path:
+    """A folder that looks like the controller of version 1."""
+    (tmp_path / "cpu.cfs_quota_us").write_text("-1")
+    (tmp_path / "cgroup.procs").write_text("")
+    return tmp_path
+
+
+def test_version_1_takes_quota_and_period(v1: Path) -> None:
+    """Two fifths of a core in periods of 5 ms."""
+    with CpuQuota("g", 0.4, root=v1) as group:
+        group.add(os.getpid())
+
+        assert (v1 / "g" / "cpu.cfs_period_us").read_text() == "5000"
+        assert (v1 / "g" / "cpu.cfs_quota_us").read_text() == "2000"
+        assert (v1 / "g" / "cgroup.procs").read_text() == str(os.getpid())
+        for file in (v1 / "g").iterdir():  # in a real one they go with the folder
+            file.unlink()
+
+    assert not (v1 / "g").exists()
+
+
+def test_version_2_takes_both_in_one_file(tmp_path: Path) -> None:
+    """And the controller has to be handed down first."""
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io\n")
+    group = CpuQuota("g", 1.5, root=tmp_path)
+    group.__enter__()
+
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "+cpu"
+    assert (tmp_path / "g" / "cpu.max").read_text() == "7500 5000"
+
+
+def test_processes_that_are_left_go_back(v1: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the group could not be removed."""
+    monkeypatch.setattr("benchmarks.plan_check.rig.EMPTY_S", 0.0)  # what stands in for a group is no empty folder
+    with CpuQuota("g", 0.4, root=v1):
+        (v1 / "g" / "cgroup.procs").write_text("77\n")
+
+    assert (v1 / "cgroup.procs").read_text() == "77"
+
+
+def test_the_root_is_found(v1: Path, tmp_path: Path) -> None:
+    """Version 1 where it is mounted, else 2 with the controller, else an error that says what is needed."""
+    two = tmp_path / "two"
+    two.mkdir()
+    with pytest.raises(QuotaError, match="quotas need root, and cgroups v1 or v2"):
+        find_root(two, two)
+    (two / "cgroup.controllers").write_text("cpuset\n")
+    with pytest.raises(QuotaError):
+        find_root(two, two)
+    (two / "cgroup.controllers").write_text("cpuset cpu\n")
+
+    assert find_root(v1, two) == v1
+    assert find_root(two, two) == two
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """With the reason."""
+    with (
+        pytest.raises(QuotaError, match=r"cannot make a CPU quota at .*/nowhere/g"),
+        CpuQuota("g", 0.4, root=tmp_path / "nowhere"),
+    ):
+        pass
+
+
+def test_the_share_of_used_up_periods(v1: Path) -> None:
+    """From the kernel's counters."""
+    group = CpuQuota("g", 0.4, root=v1)
+    group.__enter__()
+    (v1 / "g" / "cpu.stat").write_text("nr_periods 200\nnr_throttled 50\nthrottled_time 9\n")
+
+    assert group.throttled() == 0.25
+
 
 CALIBRATION = Calibration(
     prefill=Prefill(step_s=0.02, token_s=4e-4), decode=Decode(step_s=0.02, sequence_s=0.004), overhead_s=0.03
@@ -63,7 +141,7 @@ def test_the_simulation_sees_what_is_sent() -> None:
     simulated = load(given, 3.0)
 
     assert [one.due_s for one in simulated] == stage.load.due_s
-    assert simulated[5].input_tokens == len(dataset.script(5).first().prompt)
+    assert simulated[5].input_tokens == len(next(dataset.script(5)).prompt)
     assert len({one.input_tokens for one in simulated}) > 20
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.pipeline import Load, Round
-from benchmarks.runner import Cell, ratio, table
+from benchmarks.pipeline import Cell, Load, Round
+from benchmarks.runner import ratio, table
 
 LOAD = Load("streams", requests=2, prompt_tokens=7, answer_tokens=3)
 
@@ -34,7 +34,7 @@ def test_the_table_has_each_server_beside_the_reference() -> None:
     """Medians of the reference, ratios of the others."""
     rounds = {"engine": [Round(10.0, 0.5, 0.01)] * 3, "baton": [Round(10.0, 0.5, 0.02)] * 3}
 
-    lines = table([Cell(load=LOAD, rounds=rounds)], "engine").splitlines()
+    lines = table([Cell(link_mbit_s=0, load=LOAD, rounds=rounds)], "engine").splitlines()
 
     assert lines[0] == "| load | figure | engine, median | baton ÷ engine |"
     assert lines[2] == "| streams | ITL | 10.00 ms | 2.000 (2.000 to 2.000) |"

@@ -160,7 +160,7 @@ def test_a_failed_import_is_told_with_its_reason(tmp_path: Path) -> None:
 def test_spawning_without_a_start_is_refused() -> None:
     """A server that was not started, or was stopped, says so."""
     with pytest.raises(ForkServerError):
-        ForkServer(prepare="", start_timeout_s=0.1).spawn(f"{TARGETS}:leave")
+        ForkServer(prepare="").spawn(f"{TARGETS}:leave")
 
 
 def test_an_unknown_network_namespace_is_told_in_the_log(server: ForkServer, tmp_path: Path) -> None:

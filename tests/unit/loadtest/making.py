@@ -1,7 +1,6 @@
 """What datasets of tests are made of."""
 
-from baton.loadtest.traffic.made_up import Making
-from baton.loadtest.traffic.vocabulary import Lengths, Vocabulary
+from baton.loadtest.traffic.made_up import Lengths, Making, Vocabulary
 
 
 def making(*, chat: bool = False, seed: int = 1, tokens: int = 20, output: int = 5, spread: float = 0.0) -> Making:

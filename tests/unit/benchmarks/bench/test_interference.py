@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.bench.interference import Setting, gaps, interfere
 from benchmarks.overlap.session import MeasureError, prompts
-from benchmarks.overlap.streaming import Answer
+from benchmarks.overlap.subjects import Answer
 
 QUICK = Setting(
     streams=2,

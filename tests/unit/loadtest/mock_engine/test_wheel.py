@@ -1,16 +1,12 @@
-from collections.abc import Callable
-
-from baton.loadtest.mock_engine.wheel import Wheel
+from baton.loadtest.mock_engine.wheel import Due, Wheel
 
 
-def repeated(log: list[int], times: int, again_s: float) -> Callable[[], float | None]:
+def repeated(log: list[int], times: int, again_s: float) -> Due:
     """Work that is due `times` times."""
-
-    def work() -> float | None:
+    for left in reversed(range(times)):
         log.append(len(log))
-        return again_s if len(log) < times else None
-
-    return work
+        if left:
+            yield again_s
 
 
 def test_a_delay_ends_with_the_first_tick_that_is_not_before_it() -> None:
@@ -18,7 +14,7 @@ def test_a_delay_ends_with_the_first_tick_that_is_not_before_it() -> None:
     wheel = Wheel(0.010)
 
     for at_s in (0.030, 0.0301, 0.039):
-        wheel.add(lambda: None, at_s)
+        wheel.add(repeated([], 0, 0.0), at_s)
 
     assert wheel.next_tick == 3
     wheel.turn(3)

@@ -95,7 +95,7 @@ def test_a_plan_sees_the_load_that_a_run_sends() -> None:
     argv = [*RATE, "--length-spread", "0.5", "--seed", "3"]
     given = parse(["--url", "http://a:1", *argv], {})
     dataset = build.source(given)
-    sent = [dataset.script(index).first() for index in range(50)]
+    sent = [next(dataset.script(index)) for index in range(50)]
     (stage,) = build.stages(given, dataset)
     assert isinstance(stage.load, Open)
 

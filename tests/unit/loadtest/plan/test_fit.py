@@ -5,14 +5,15 @@ import pytest
 
 from baton.loadtest.errors import RunError
 from baton.loadtest.plan.calibration import Calibration, Decode, Link, Prefill
-from baton.loadtest.plan.fit import Row, fit
 from baton.loadtest.plan.rows import (
     MIXED_BUSY,
     Known,
     PrefillCell,
+    Row,
     between_first_tokens_s,
     calibrate,
     decode_rows,
+    fit,
     mixed_rate_per_s,
     with_overheads,
 )

@@ -9,9 +9,8 @@ import pytest
 from baton.loadtest.errors import RunError
 from baton.loadtest.measures.record import TIMEOUT
 from baton.loadtest.plan.calibration import Decode, Link, Prefill
-from baton.loadtest.plan.decode import DecodeNode
 from baton.loadtest.plan.demand import Demand
-from baton.loadtest.plan.prefill import PrefillNode
+from baton.loadtest.plan.nodes import DecodeNode, PrefillNode
 from tests.unit.loadtest.plan.made import calibration, demand, poisson, run, step_by_step, ttfts
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from baton.loadtest.errors import RunError, UsageError
 from baton.loadtest.measures.record import STATUS
-from baton.loadtest.report.markdown import markdown_report
-from baton.loadtest.report.text import text_report
+from baton.loadtest.report.text import markdown_report, text_report
 from baton.loadtest.report.write import prepare, with_figures, write_reports
 from baton.loadtest.result import read_result
 from tests.unit.loadtest.records import failed, record

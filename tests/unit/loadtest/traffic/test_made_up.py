@@ -2,14 +2,13 @@ from typing import Any
 
 import pytest
 
-from baton.loadtest.traffic.made_up import MultiTurn, RandomPrompts, SharedPrefix
-from baton.loadtest.traffic.vocabulary import Vocabulary
+from baton.loadtest.traffic.made_up import MultiTurn, RandomPrompts, SharedPrefix, Vocabulary
 from tests.unit.loadtest.making import making
 
 
 def prompt(source: Any, index: int) -> Any:
     """A script's first prompt."""
-    return source.script(index).first().prompt
+    return next(source.script(index)).prompt
 
 
 def words(messages: Any) -> list[str]:
@@ -40,7 +39,7 @@ def test_a_seed_and_an_index_give_the_same_prompt_again() -> None:
 def test_lengths_spread_evenly_around_their_middle() -> None:
     """Half a spread of 0.5 each way, input and output on their own."""
     source = RandomPrompts(making(tokens=100, output=10, spread=0.5))
-    asks = [source.script(index).first() for index in range(500)]
+    asks = [next(source.script(index)) for index in range(500)]
 
     assert {min(a.input_tokens for a in asks), max(a.input_tokens for a in asks)} == {50, 150}
     assert {a.output_tokens for a in asks} == set(range(5, 16))
@@ -62,7 +61,7 @@ def test_prefixes_are_shared_in_turn_and_suffixes_are_not(chat: bool) -> None:
     assert all(len(each) == 60 for each in prompts)
     assert prompts[0][:40] == prompts[3][:40] != prompts[1][:40]
     assert prompts[0][40:] != prompts[3][40:]
-    assert source.script(0).first().input_tokens == 60
+    assert next(source.script(0)).input_tokens == 60
 
 
 def test_warming_up_fills_no_prefix_of_the_run() -> None:
@@ -75,29 +74,29 @@ def test_warming_up_fills_no_prefix_of_the_run() -> None:
 def test_a_conversation_grows_by_the_answers() -> None:
     """Each turn repeats everything before it."""
     script = MultiTurn(making(chat=True), turns=3).script(7)
-    first: Any = script.first()
-    second: Any = script.following("the answer")
+    first: Any = next(script)
+    second: Any = script.send("the answer")
 
     assert [message["role"] for message in second.prompt] == ["user", "assistant", "user"]
     assert second.prompt[0] == first.prompt[0]
     assert second.prompt[1]["content"] == "the answer"
     assert (second.conversation, second.turn) == (7, 1)
-    assert script.following("another") is not None
-    assert script.following("the last") is None
+    script.send("another")
+    with pytest.raises(StopIteration):
+        script.send("the last")
 
 
 def test_a_conversation_as_a_completion_is_one_growing_text() -> None:
     """The prompt before is a prefix of the next one, so that a prefix cache can serve it."""
     script = MultiTurn(making(), turns=2).script(0)
-    first = str(script.first().prompt)
-    second = script.following(" the answer")
+    first = str(next(script).prompt)
+    second = script.send(" the answer")
 
-    assert second is not None
     assert str(second.prompt).startswith(first + " the answer\nUser: ")
 
 
 def test_a_script_can_be_played_again() -> None:
-    """`first` begins anew."""
-    script = MultiTurn(making(), turns=2).script(0)
+    """The same number gives the same one."""
+    source = MultiTurn(making(), turns=2)
 
-    assert script.first() == script.first()
+    assert next(source.script(0)) == next(source.script(0))

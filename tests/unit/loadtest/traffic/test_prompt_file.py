@@ -42,7 +42,7 @@ def test_after_the_last_line_the_first_comes_again(tmp_path: Path) -> None:
     """A file may be shorter than a run."""
     source = read_prompts(written(tmp_path, "a", "b"), chat=False, output_tokens=1)
 
-    assert [source.script(index).first().prompt for index in range(3)] == ["a", "b", "a"]
+    assert [next(source.script(index)).prompt for index in range(3)] == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize(

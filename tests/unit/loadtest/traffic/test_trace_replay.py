@@ -26,7 +26,7 @@ def replay(*requests: TracedRequest, chat: bool = False, seed: int = 1, **scale:
 
 def tokens(source: TraceReplay, index: int) -> list[Any]:
     """A prompt's ids, or words."""
-    prompt: Any = source.script(index).first().prompt
+    prompt: Any = next(source.script(index)).prompt
     return prompt[0]["content"].split(" ") if source.making.chat else list(prompt)
 
 
@@ -62,8 +62,8 @@ def test_a_cap_keeps_the_beginning() -> None:
     whole, capped = replay(*requests), replay(*requests, max_input_tokens=700, max_output_tokens=30)
 
     assert tokens(capped, 0) == tokens(whole, 0)[:700] == tokens(capped, 1)
-    assert capped.script(0).first().input_tokens == 700
-    assert capped.script(0).first().output_tokens == 30
+    assert next(capped.script(0)).input_tokens == 700
+    assert next(capped.script(0)).output_tokens == 30
 
 
 def test_a_cap_at_a_blocks_end_leaves_no_empty_piece() -> None:
@@ -79,14 +79,14 @@ def test_scaled_lengths_keep_the_sharing() -> None:
     assert (len(one), len(other)) == (64 + 64 + 8, 128)
     assert one[:64] == other[:64]
     assert one[64:128] != other[64:]
-    assert source.script(0).first().output_tokens == 12
+    assert next(source.script(0)).output_tokens == 12
 
 
 def test_nothing_is_scaled_to_nothing() -> None:
     """A prompt and an answer have at least one token."""
     request = traced(0, 3, 0, output=2)
 
-    assert replay(request, length=0.001).script(0).first().input_tokens == 1
+    assert next(replay(request, length=0.001).script(0)).input_tokens == 1
     assert output_tokens(request, Scale(length=0.001)) == 1
 
 

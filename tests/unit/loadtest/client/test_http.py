@@ -1,6 +1,6 @@
 import pytest
 
-from baton.loadtest.client.address import parse_address
+from baton.loadtest.client.http import parse_address
 from baton.loadtest.errors import UsageError
 
 

@@ -1,6 +1,9 @@
+import re
+
 import pytest
 
-from baton.loadtest.report.scales import Scale, nice
+from baton.loadtest.report.plots import HEIGHT, WIDTH, Picture, Scale, nice
+from baton.loadtest.report.standalone import standalone
 
 
 @pytest.mark.parametrize(
@@ -43,3 +46,16 @@ def test_a_logarithmic_scale_has_no_more_numbers_than_there_is_room_for() -> Non
 def test_without_values_there_is_an_axis_all_the_same(values: list[float]) -> None:
     """From 0 to 1."""
     assert Scale.of(values) == Scale(1.0)
+
+
+def test_the_key_stands_below_the_drawing() -> None:
+    """The drawing has its own size: stretched over the whole file it slid down, and its axis lay under the key."""
+    drawing = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img"></svg>'
+    picture = Picture(title="T", keys=[], drawing=drawing)
+
+    file = standalone(picture, ["a", "b"])
+
+    inner = re.findall(r"<svg [^>]*>", file)[1]
+    assert f'width="{WIDTH}"' in inner
+    assert f'height="{HEIGHT}"' in inner
+    assert [float(y) >= HEIGHT for y in re.findall(r"translate\(\S+ (\S+)\)", file)] == [True, True]

@@ -1,6 +1,6 @@
 import pytest
 
-from baton.loadtest.report.legs import ROWS, chosen, legs_picture, stretches
+from baton.loadtest.report.pictures import LEG_ROWS, chosen, legs_picture, stretches
 from baton.loadtest.result import Legs
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import stage
@@ -42,10 +42,10 @@ def test_the_fastest_and_the_slowest_are_among_those_shown() -> None:
     """And others evenly between them."""
     records = [record(ttft_s=0.001 * at, index=at) for at in range(1, 101)]
 
-    shown = chosen(records, ROWS)
+    shown = chosen(records, LEG_ROWS)
 
-    assert (len(shown), shown[0].index, shown[-1].index) == (ROWS, 1, 100)
-    assert chosen(records[:3], ROWS) == records[:3]
+    assert (len(shown), shown[0].index, shown[-1].index) == (LEG_ROWS, 1, 100)
+    assert chosen(records[:3], LEG_ROWS) == records[:3]
 
 
 def test_requests_whose_transfer_nobody_knows_are_left_out_and_counted() -> None:

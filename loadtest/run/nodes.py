@@ -1,0 +1,186 @@
+"""What nodes say of themselves: `/metrics` after a stage minus `/metrics` before it, and single transfers while it runs.
+
+Transfers come out of `/baton/transfers/trace`. A node remembers the last 64, so it is asked again and again; with more than
+that between two looks some are missed. The events stand on wall clock, and are put on the stage's own.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from baton.contracts.http import TRACE_PATH
+from baton.contracts.secret import SecretError, read_secret
+from baton.loadtest.client.fetch import fetch
+from baton.loadtest.client.http import Address
+from baton.loadtest.errors import RunError, UsageError
+from baton.loadtest.result import HISTOGRAMS, HistogramMean, Legs, NodeFigures
+from baton.loadtest.run.beside import beside
+
+_TRANSFERS: Final = "baton_transfers_total"
+
+
+@dataclass(slots=True)
+class Scrape:
+    """One look at a node."""
+
+    sums: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, float] = field(default_factory=dict)
+    transfers: dict[str, float] = field(default_factory=dict)
+
+
+def parse_scrape(text: str) -> Scrape:
+    """Read what is of interest, summed over other labels. Raises `ValueError`: it is not in Prometheus' format."""
+    scrape, wanted = Scrape(), {series: name for name, series in HISTOGRAMS.items()}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            series, _, kind = sample.name.rpartition("_")
+            if sample.name == _TRANSFERS:
+                outcome = sample.labels.get("outcome", "")
+                scrape.transfers[outcome] = scrape.transfers.get(outcome, 0.0) + sample.value
+            elif series in wanted and kind in ("sum", "count"):
+                into = scrape.sums if kind == "sum" else scrape.counts
+                into[wanted[series]] = into.get(wanted[series], 0.0) + sample.value
+    return scrape
+
+
+def difference(url: str, before: Scrape, after: Scrape) -> NodeFigures:
+    """Return what happened in between. A count that fell means that the node was restarted: then nothing is known."""
+    for name, count in (*before.counts.items(), *before.transfers.items()):
+        if after.counts.get(name, after.transfers.get(name, 0.0)) < count:
+            return NodeFigures(url=url, histograms={}, transfers={}, note="the node was restarted during the stage")
+    means = {}
+    for name, count in after.counts.items():
+        n = count - before.counts.get(name, 0.0)
+        if n:
+            means[name] = HistogramMean(int(n), (after.sums.get(name, 0.0) - before.sums.get(name, 0.0)) / n)
+    moved = {name: int(total - before.transfers.get(name, 0.0)) for name, total in after.transfers.items()}
+    return NodeFigures(url=url, histograms=means, transfers={name: n for name, n in moved.items() if n})
+
+
+async def scrapes(nodes: Mapping[str, Address]) -> dict[str, Scrape | str]:
+    return dict(zip(nodes, await asyncio.gather(*map(_scrape, nodes.values())), strict=True))
+
+
+async def _scrape(address: Address) -> Scrape | str:
+    try:
+        return parse_scrape((await fetch(address, "/metrics", {}, _TIMEOUT_S)).decode())
+    except (RunError, ValueError) as exc:
+        return str(exc)
+
+
+def differences(before: Mapping[str, Scrape | str], after: Mapping[str, Scrape | str]) -> list[NodeFigures]:
+    figures = []
+    for url, first in before.items():
+        second = after[url]
+        if isinstance(first, str) or isinstance(second, str):
+            note = first if isinstance(first, str) else str(second)
+            figures.append(NodeFigures(url=url, histograms={}, transfers={}, note=note))
+        else:
+            figures.append(difference(url, first, second))
+    return figures
+
+
+LOOK_EVERY_S: Final = 1.0
+_TIMEOUT_S: Final = 10.0
+
+
+class _Arguments(msgspec.Struct):
+    transfer_id: str = ""
+    name: str = ""
+
+
+class Event(msgspec.Struct):
+    """A Chrome trace event, as far as it is needed."""
+
+    ph: str
+    name: str
+    args: _Arguments
+    ts: float = 0.0  # µs, wall clock
+    dur: float = 0.0
+
+
+Spans = dict[str, dict[str, tuple[float, float]]]  # transfer → name → wall clock, s
+_decode = msgspec.json.Decoder(list[Event]).decode
+
+
+def token(secret_file: Path | None) -> str:
+    """Return what nodes let in; empty where no secret was given. Raises `UsageError`: the file holds no secret."""
+    try:
+        return read_secret(secret_file).node_token() if secret_file else ""
+    except SecretError as exc:
+        raise UsageError(f"--secret-file: {exc}") from exc
+
+
+class LegWatch:
+    """Looks at some nodes, within `watching`."""
+
+    def __init__(self, addresses: Iterable[Address], bearer: str) -> None:
+        """Without a token nothing is looked at."""
+        self._addresses = list(addresses) if bearer else []
+        self._headers = {"Authorization": f"Bearer {bearer}"}
+        self._spans: Spans = {}
+        self._failures: list[str] = []
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[Self]:
+        """Look before, during and after a block. Raises `RunError`: a node cannot be asked."""
+        await self._look()
+        async with beside(self._watch()):
+            yield self
+        await self._look_if_possible()
+
+    def legs(self, wanted: Iterable[str], began_wall_s: float) -> list[Legs]:
+        return relative(self._spans, wanted, began_wall_s)
+
+    @property
+    def note(self) -> str:
+        failures = self._failures
+        return f"{len(failures)} looks at nodes failed, the last one: {failures[-1]}" if failures else ""
+
+    async def _watch(self) -> None:
+        while self._addresses:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self._look_if_possible()
+
+    async def _look_if_possible(self) -> None:
+        try:
+            await self._look()
+        except RunError as exc:
+            self._failures.append(str(exc))
+
+    async def _look(self) -> None:
+        asked = (fetch(address, TRACE_PATH, self._headers, _TIMEOUT_S) for address in self._addresses)
+        for text in await asyncio.gather(*asked):
+            try:
+                take(self._spans, _decode(text))
+            except msgspec.DecodeError as exc:
+                raise RunError(f"{TRACE_PATH} is no trace: {exc}") from exc
+
+
+def take(spans: Spans, events: Iterable[Event]) -> None:
+    for event in events:
+        if event.ph == "X" and event.args.transfer_id:
+            span = (event.ts / 1e6, (event.ts + event.dur) / 1e6)
+            spans.setdefault(event.args.transfer_id, {})[event.name] = span
+
+
+def relative(spans: Mapping[str, Mapping[str, Any]], wanted: Iterable[str], began_wall_s: float) -> list[Legs]:
+    return [
+        Legs(
+            transfer_id=name,
+            spans={kind: (began - began_wall_s, ended - began_wall_s) for kind, (began, ended) in spans[name].items()},
+        )
+        for name in wanted
+        if name in spans
+    ]
+
+
+def wall_clock_of(perf_s: float) -> float:
+    return time.time() - time.perf_counter() + perf_s
