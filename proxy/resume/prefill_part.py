@@ -56,7 +56,8 @@ class PrefillPart:
         is_failure = dialect.is_failure(bare)
         if dialect.ends_prefill_part(bare) and not is_failure:
             self._cut_short = True
-            self._record.take_event(event.removesuffix(bare) + b"\n")  # ids, of other choices too
+            if ids := event.removesuffix(bare):  # of other choices, too
+                self._record.take_event(ids + b"\n")
             self._close_choice()
             return b""
         if self._cut_short and dialect.is_last(bare):  # a choice of which the node has said nothing has ended

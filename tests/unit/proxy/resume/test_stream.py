@@ -87,6 +87,15 @@ def test_a_stream_of_a_decode_node_that_was_first() -> None:
     assert not answer.can_start
 
 
+def test_a_relayed_stream_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the decode node begins with is compared byte for byte; most streams need no more."""
+    monkeypatch.setattr("baton.proxy.resume.record.parse", None)
+    answer = relayed()
+    answer.begin_decode(gap())
+
+    assert answer.take(event(1) + event(2, "stop") + DONE) == event(2, "stop", names=False) + DONE
+
+
 def test_another_token_of_a_decode_node() -> None:
     """It has computed the prompt itself: the next leg starts with the client's."""
     answer = relayed()
