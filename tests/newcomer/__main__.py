@@ -17,12 +17,12 @@ from typing import Final
 from baton.contracts.configuration.load import load
 from baton.deploy.ports import taken
 from baton.deploy.stack import Stack, Surroundings, plan
+from tests.newcomer.debian import MachineError
 from tests.newcomer.figures import table, total_s
 from tests.newcomer.hardships import walk_hardships
 from tests.newcomer.journey import JourneyError, walk
 from tests.newcomer.machines import Clean, Here, Machine
 from tests.newcomer.readme import README, commands
-from tests.support.images.machine import MachineError
 
 PROMISED_S: Final = 360.0  # to the first token, with an empty cache
 WALKS: Final = ("nothing there yet", "a second clone")
