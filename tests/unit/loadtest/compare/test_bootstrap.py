@@ -4,7 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from baton.loadtest.compare.bootstrap import Interval, Weighted, counts_of, differences
+from baton.loadtest.compare.bootstrap import Interval, Weighted, differences
 from baton.loadtest.measures.percentile import percentile
 
 
@@ -17,16 +17,6 @@ class Values:
 
     def estimates(self, counts: Sequence[int]) -> dict[str, float | None]:
         return {"mean": self._weighted.mean(counts), "median": self._weighted.percentile(counts, 50)}
-
-
-def test_a_resample_has_as_many_units_as_the_run() -> None:
-    """Some twice, some not at all, and all alike likely."""
-    rng = random.Random(1)
-    drawn = [counts_of(rng, 20) for _ in range(2000)]
-
-    assert all(sum(counts) == 20 for counts in drawn)
-    assert {0, 1, 2} <= set(drawn[0])
-    assert all(fmean(counts[at] for counts in drawn) == pytest.approx(1, abs=0.1) for at in range(20))
 
 
 @pytest.mark.parametrize("percent", [0, 10, 50, 75, 99, 100])

@@ -48,8 +48,3 @@ def test_the_table_has_each_request_that_began_in_the_stage() -> None:
     assert rows["ITL"].n == 3
     assert rows["InputTokens"].most == 30
     assert rows["OutputTokenThroughput"].least == pytest.approx(2 / 0.22)
-
-
-def test_no_request_has_no_stage() -> None:
-    """None, not a table of zeros."""
-    assert stable([]) is None

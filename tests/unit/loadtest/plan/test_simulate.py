@@ -154,32 +154,6 @@ def test_every_request_ends_once_with_its_tokens() -> None:
     assert all(one.ok and one.ttft_s and one.latency_s and one.latency_s >= one.ttft_s for one in outcome.records)
 
 
-def test_the_same_load_gives_the_same_figures() -> None:
-    """Nothing in it is drawn."""
-    assert run(mixed(200), calibration(), 3, 2) == run(mixed(200), calibration(), 3, 2)
-
-
-def test_more_nodes_make_it_no_slower() -> None:
-    """Mean TTFT falls with prefill nodes, mean latency with decode nodes."""
-    load = mixed(600)
-    by_prefill = [fmean(ttfts(run(load, calibration(), nodes, 4))) for nodes in (2, 3, 4, 8, 100)]
-    decode = Decode(step_s=0.01, sequence_s=0.005)
-    by_decode = [
-        fmean(record.latency_s or 0.0 for record in run(load, calibration(decode=decode), 8, nodes).records)
-        for nodes in (1, 2, 4, 8, 100)
-    ]
-
-    assert by_prefill == sorted(by_prefill, reverse=True)
-    assert by_decode == sorted(by_decode, reverse=True)
-
-
-def test_a_thousand_nodes_each_get_their_own_request() -> None:
-    """Nobody waits for anybody."""
-    outcome = run([demand(0.0)] * 1000, calibration(), 1000, 1000)
-
-    assert max(ttfts(outcome)) == pytest.approx(0.11)
-
-
 def test_kv_leaves_while_the_prompt_is_computed() -> None:
     """Over a link that is faster than computing only the last layer's share shows."""
     link = Link(gbit_s=0.008, kv_bytes_per_token=500, layers=5)  # 100 tokens: 0.05 s

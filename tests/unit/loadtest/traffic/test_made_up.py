@@ -94,10 +94,3 @@ def test_a_conversation_as_a_completion_is_one_growing_text() -> None:
 
     assert second is not None
     assert str(second.prompt).startswith(first + " the answer\nUser: ")
-
-
-def test_a_script_can_be_played_again() -> None:
-    """`first` begins anew."""
-    script = MultiTurn(making(), turns=2).script(0)
-
-    assert script.first() == script.first()
