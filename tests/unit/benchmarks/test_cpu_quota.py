@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cpu_quota import CpuQuota, QuotaError, find_root
+from benchmarks.cpu_quota import CpuQuota
 
 
 @pytest.fixture
@@ -45,30 +45,6 @@ def test_processes_that_are_left_go_back(v1: Path, monkeypatch: pytest.MonkeyPat
         (v1 / "g" / "cgroup.procs").write_text("77\n")
 
     assert (v1 / "cgroup.procs").read_text() == "77"
-
-
-def test_the_root_is_found(v1: Path, tmp_path: Path) -> None:
-    """Version 1 where it is mounted, else 2 with the controller, else an error that says what is needed."""
-    two = tmp_path / "two"
-    two.mkdir()
-    with pytest.raises(QuotaError, match="quotas need root, and cgroups v1 or v2"):
-        find_root(two, two)
-    (two / "cgroup.controllers").write_text("cpuset\n")
-    with pytest.raises(QuotaError):
-        find_root(two, two)
-    (two / "cgroup.controllers").write_text("cpuset cpu\n")
-
-    assert find_root(v1, two) == v1
-    assert find_root(two, two) == two
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    """With the reason."""
-    with (
-        pytest.raises(QuotaError, match=r"cannot make a CPU quota at .*/nowhere/g"),
-        CpuQuota("g", 0.4, root=tmp_path / "nowhere"),
-    ):
-        pass
 
 
 def test_the_share_of_used_up_periods(v1: Path) -> None:

@@ -18,17 +18,6 @@ def repository(root: Path, nav: str) -> Path:
     return root
 
 
-def test_folders_stand_for_their_pages(tmp_path: Path) -> None:
-    """README.md first; what is left in the root follows under Project."""
-    root = repository(tmp_path, "One: [quick-start.md, docs/a.md]\nMeasured: [docs/more/]\n")
-
-    assert read(root) == {
-        "One": ["quick-start.md", "docs/a.md"],
-        "Measured": ["docs/more/README.md", "docs/more/1.md", "docs/more/2.md"],
-        "Project": ["CHANGELOG.md"],
-    }
-
-
 @pytest.mark.parametrize(
     ("nav", "wrong"),
     [

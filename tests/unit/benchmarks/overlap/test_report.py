@@ -1,10 +1,8 @@
-import json
 from typing import Any
 
 import pytest
 
 from benchmarks.overlap.figures import (
-    HEADINGS,
     PLAIN,
     RAW,
     UPSTREAM,
@@ -13,9 +11,7 @@ from benchmarks.overlap.figures import (
     Measured,
     Sample,
     figures,
-    link_name,
     table,
-    to_plain,
 )
 
 
@@ -45,24 +41,6 @@ def row_of(text: str, subject: str) -> str:
     return next(line for line in text.splitlines() if f" {subject} " in line)
 
 
-def test_a_line_holds_the_figures_that_acceptance_asks_for() -> None:
-    """C, X, ideal, time, both ratios, hidden share, in milliseconds and shares."""
-    row = row_of(table([cell()]), "event")
-
-    assert " ".join(row.split()) == (
-        "200M 600 2048 1 37.0 110.0 114.6 event 116.0 116.0–116.0 0.931 0.779 84% all – – 0.03"
-    )
-
-
-def test_columns_are_as_many_as_headings() -> None:
-    """A figure that is missing is a dash, never a gap."""
-    lines = [line for line in table([cell()]).splitlines() if not line.startswith("dropped")]
-
-    assert len(lines) == 3
-    assert {len(line) for line in lines} == {len(lines[0])}
-    assert lines[0].split() == [word for heading in HEADINGS for word in heading.split()]
-
-
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [
@@ -78,17 +56,3 @@ def test_what_a_reader_must_know_of_a_figure_stands_beside_it(changes: dict[str,
 
     assert shown in row_of(text, "event")
     assert "dropped: event: answered 500 without a token" in text
-
-
-def test_links_are_named_as_people_do() -> None:
-    """0 is no limit."""
-    assert [link_name(mbit) for mbit in (0, 200, 1000, 2500)] == ["none", "200M", "1G", "2500M"]
-
-
-def test_the_json_form_keeps_every_sample() -> None:
-    """Figures can be computed again from the file."""
-    (found,) = json.loads(json.dumps(to_plain([cell()])))
-
-    assert found["cell"] == {"link_mbit_s": 200, "tokens": 600, "chunk_tokens": 2048}
-    assert found["measured"]["samples"]["event"][0]["seconds"] == 0.116
-    assert found["lines"][1]["subject"] == "event"

@@ -1,11 +1,8 @@
-import json
 from pathlib import Path
 
-import pytest
-
-from benchmarks.proxy.__main__ import main, put
+from benchmarks.proxy.__main__ import put
 from benchmarks.proxy.figures import ASGI, BATON, HTTPX
-from benchmarks.proxy.report import markdown, to_plain
+from benchmarks.proxy.report import markdown
 from benchmarks.proxy.session import Noise, Result
 from benchmarks.proxy.stage import Plan
 from benchmarks.proxy.subjects import Missing, Place, subjects
@@ -33,15 +30,6 @@ def test_the_report_says_what_was_not_reached_and_who_was_not_there() -> None:
     assert "- **vllm-router**: not measured, it cannot be had" in text
     assert "at most 0.020 cores" in text
     assert "| baton | 110 (100–120) |" in text
-
-
-def test_the_json_holds_every_sample() -> None:
-    """Scripts get samples, figures and verdicts."""
-    plain = json.loads(json.dumps(to_plain(Plan(rounds=2), [], MISSING, result(), ABOUT)))
-
-    assert len(plain["samples"][BATON]) == 2
-    assert plain["figures"][BATON]["CPU per request"]["median"] == pytest.approx(110)
-    assert [verdict["met"] for verdict in plain["verdicts"]][:4] == [False, False, True, None]
 
 
 def test_what_people_wrote_around_the_figures_stays(tmp_path: Path) -> None:
@@ -75,10 +63,3 @@ def test_peers_that_are_not_installed_are_named_with_the_reason(tmp_path: Path) 
         collector_url="http://c",
     )
     assert all("http://p" in subject.command(place) and "http://d" in subject.command(place) for subject in found)
-
-
-@pytest.mark.parametrize("flags", [["--tokens", "1"], ["--rounds", "0"], ["--only", "nobody"], ["--itl-ms", "0"]])
-def test_arguments_that_measure_nothing_are_refused(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 2 and one sentence."""
-    assert main(flags) == 2
-    assert capsys.readouterr().err.startswith("proxy_bench: ")
