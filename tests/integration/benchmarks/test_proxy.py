@@ -57,10 +57,6 @@ def test_a_session_that_loses_hand_overs_is_an_error(tmp_path: Path) -> None:
     assert "the mocks counted" in ended.stderr
 
 
-
-
-
-
 PEER = """
 import sys
 from benchmarks.proxy.relays.asgi_relay import Relay
