@@ -4,8 +4,9 @@ import pytest
 
 from baton.loadtest.measures.record import TIMEOUT
 from baton.loadtest.report.html import html_report
+from baton.loadtest.report.pictures import cdf
 from baton.loadtest.result import Result
-from tests.unit.loadtest.pages import assert_needs_nothing_else, assert_pictures_are_sound
+from tests.unit.loadtest.pages import Page, assert_needs_nothing_else, assert_pictures_are_sound
 from tests.unit.loadtest.records import failed, record
 from tests.unit.loadtest.results import NODE, result, stage
 
@@ -47,3 +48,22 @@ def test_names_are_escaped() -> None:
     """A label may have any letters."""
     assert "<2/s>" not in html_report(SWEEP)
     assert "&lt;2/s&gt;" in html_report(SWEEP)
+
+
+def test_tables_stand_beside_plots() -> None:
+    """With headings for rows and columns, and a caption."""
+    page = Page(html_report(SWEEP))
+
+    assert "Time to First Token, TTFT (ms)" in page.text
+    assert sum(tag == "table" for tag, _ in page.tags) == sum(tag == "caption" for tag, _ in page.tags)
+    assert {attrs.get("scope") for tag, attrs in page.tags if tag == "th"} == {"row", "col"}
+
+
+def test_a_distribution_runs_from_the_least_to_the_most() -> None:
+    """From a share of 0 to one of 1, however many values there are."""
+    points = cdf([value / 1000 for value in range(1, 1001)])
+
+    assert (points[0], points[-1]) == ((1.0, 0.0), (1000.0, 1.0))
+    assert len(points) <= 201
+    assert points == sorted(points)
+    assert cdf([]) == []

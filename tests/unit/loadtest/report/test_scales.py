@@ -16,6 +16,14 @@ def test_axes_end_at_round_numbers(value: float, end: float) -> None:
     assert 3 <= len(ticks) <= 7
 
 
+def test_values_of_one_size_have_a_scale_from_0() -> None:
+    """Half the end is in the middle."""
+    scale = Scale.of([3.0, 5.0, 10.0])
+
+    assert not scale.logarithmic
+    assert [scale.share(value) for value in (0.0, 5.0, 10.0)] == [0.0, 0.5, 1.0]
+
+
 def test_one_value_far_from_all_others_makes_the_scale_logarithmic() -> None:
     """Equal factors are equal distances; what lies below the beginning is shown there."""
     scale = Scale.of([*[20.0] * 99, 60_000.0])

@@ -33,3 +33,8 @@ def test_infinite_burstiness_is_a_metronome() -> None:
 def test_a_ramp_changes_the_rate_linearly_with_the_index() -> None:
     """From the first rate at the first request to the other one at the last."""
     assert distances(arrivals(3, 1.0, burstiness=math.inf, ramp_to_per_s=3.0)) == pytest.approx([1, 1 / 2, 1 / 3])
+
+
+def test_a_seed_gives_the_same_arrivals_again() -> None:
+    """And another one others."""
+    assert arrivals(9, 1.0, seed=4) == arrivals(9, 1.0, seed=4) != arrivals(9, 1.0, seed=5)
