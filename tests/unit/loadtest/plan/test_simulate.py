@@ -50,11 +50,11 @@ def test_no_token_comes_before_its_request() -> None:
     assert only.ttft_s == 0.0
 
 
-@pytest.mark.parametrize("rho", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("rho", [0.3, 0.8])
 def test_the_mean_wait_is_that_of_a_queue_with_fixed_service(rho: float) -> None:
     """M/D/1: ρS ÷ 2(1 − ρ). One prompt fills a step, and the decode node costs nothing."""
     found = calibration(decode=Decode(step_s=1e-9, sequence_s=0.0))
-    outcome = run(poisson(rho / 0.1, 40_000), found)
+    outcome = run(poisson(rho / 0.1, 15_000), found)
 
     wait = fmean(ttfts(outcome)) - 0.1
     assert wait == pytest.approx(rho * 0.1 / (2 * (1 - rho)), rel=0.06)
