@@ -39,9 +39,9 @@ test: setup ## all tests: unit, integration, end to end; they need a Chromium, w
 fidelity: setup ## compare with one plain vLLM server, 200 prompts per cell
 	$(BIN)/python -m tests.e2e.fidelity --prompts 200 $(ARGS)
 
-test-all: setup ## make test, and what takes long: every shape and model, the proxy's image, pods; before a release
+test-all: setup ## make test, and what takes long: every shape and model; before a release
 	@deploy/test_setup.sh || echo "make test-all: without a Chromium the tests of HTML pages will fail" >&2
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not image_of_node" $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "" $(ARGS)
 
 test-gpu: $(if $(PYTHON),,setup) ## what only a CUDA device can show, ten scripts, one JSON; PYTHON=python3 uses that instead of .venv
 	@$(or $(PYTHON),$(BIN)/python) -m tests.gpu $(ARGS)

@@ -19,7 +19,6 @@ HOST_NETWORKS = (
     "test_late_writes.py",
     "test_vanished_host.py",
     "test_probe_gap.py",
-    "test_images.py",
 )  # at fixed addresses
 
 

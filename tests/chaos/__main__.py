@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=600.0, help="of faults, over all parts; starts not counted")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=PARTS, help="one part; without it all but silences and fences")
+    parser.add_argument("--only", choices=PARTS, help="one part; without it all but silences")
     parser.add_argument("--verify", default="off", help="transfer.kv_verify: off, full or sample:N")
     for amount in fields(Amounts):
         parser.add_argument(f"--{amount.name}", type=int, default=amount.default, help="at most")

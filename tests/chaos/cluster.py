@@ -30,8 +30,6 @@ class Shape:
     layer_s: float = 0.002  # what every layer on P takes longer
     request_timeout_s: float = 30.0  # the proxy's
     patience: float = 1.0  # how many times as long as a quiet machine this one may take
-    decode_target: str = ""  # what the fork server calls for a decode node, if not its own `main`
-    decode_kwargs: dict[str, Any] = field(default_factory=dict)
     transfer: TransferConfig = field(default_factory=TransferConfig)
 
     @property
@@ -100,7 +98,7 @@ class Cluster:
     def _decode(self, name: str) -> Server:
         flags = [*self.shape.flags, "--max-num-seqs", str(self.shape.decode_sequences)]
         flags += ranks_with(self.shape.decode_ranks, self.shape.decode_blocks)
-        return self._node("decode", name, flags, target=self.shape.decode_target, kwargs=self.shape.decode_kwargs)
+        return self._node("decode", name, flags)
 
     def _node(self, role: str, name: str, flags: list[str], **more: Any) -> Server:
         """Start a node in its place."""

@@ -12,7 +12,6 @@ from typing import Final
 from benchmarks.overlap.network import NetworkError, refuse_unprivileged
 from tests.chaos import schedule
 from tests.chaos.cluster import Cluster, Shape
-from tests.chaos.fences import DOMAINS, FenceBench, cost_table
 from tests.chaos.links import missing_tools
 from tests.chaos.matrix import fault_table, memory_table, results_of, storm_summary, storm_table
 from tests.chaos.memory import FEW_KERNELS, beyond
@@ -29,7 +28,6 @@ SHARES: Final = {
     "stalls": 0.2,
     "links": 0.1,
     "silences": 0.0,
-    "fences": 0.0,
 }  # of the time, in a whole run
 PARTS: Final = tuple(SHARES)
 AT_ONCE: Final = 64
@@ -46,7 +44,6 @@ class Amounts:
     stalls: int = 50
     links: int = 24
     silences: int = 100
-    fences: int = 10  # with each number of domains
 
 
 class Run:
@@ -68,7 +65,6 @@ class Run:
             "stalls": self._stalls,
             "links": self._links,
             "silences": self._silences,
-            "fences": self._fences,
         }
 
     def do(self, part: str, seconds: float) -> str:
@@ -160,14 +156,3 @@ class Run:
                 f"Reasons given: {results_of(reasons)}.",
             ]
         )
-
-    def _fences(self, seconds: float) -> str:
-        del seconds  # their number says how long it takes
-        costs = []
-        for domains in DOMAINS:
-            bench = FenceBench(self._stack, self._references, domains)
-            try:
-                costs.append(asyncio.run(bench.run(self._amounts.fences)))
-            finally:
-                bench.stop()
-        return cost_table(costs)

@@ -8,7 +8,7 @@ from pathlib import Path
 from baton.contracts.kv_transfer import Role
 from baton.node.follower import OUTLIVE_S
 from tests.e2e.stack import FLOAT32, Server, Stack
-from tests.support.composed.network import Networks, Seat
+from tests.support.network_spaces import Network, Seat
 
 NETWORK = "hosts"
 MASTER_PORT = "29517"
@@ -38,7 +38,7 @@ class TwoHosts:
 
     def address(self, host: int) -> str:
         """A host's address, which is reached from here too."""
-        return self.seats[host].addresses[NETWORK]
+        return self.seats[host].address
 
     def server(self, role: Role, host: int, *flags: str, name: str = "") -> Server:
         """A node's process on one host."""
@@ -67,8 +67,8 @@ class TwoHosts:
 @contextmanager
 def two_hosts(stack: Stack) -> Iterator[TwoHosts]:
     """Make the namespaces; remove them, and whatever runs in them, at the end."""
-    with Networks([NETWORK], NETWORK) as networks:
-        hosts = TwoHosts(stack=stack, seats=(networks.add("h0", [NETWORK]), networks.add("h1", [NETWORK])))
+    with Network(NETWORK) as network:
+        hosts = TwoHosts(stack=stack, seats=(network.add("h0"), network.add("h1")))
         already = list(stack.servers)
         try:
             yield hosts

@@ -131,6 +131,9 @@ async def test_a_live_request_is_drawn_from_layer_to_layer(
     assert "aligned" in note
 
 
+@pytest.mark.skipif(
+    "DASHBOARD_PICTURES" not in os.environ, reason="it is for pictures; of fakes: test_dashboard_page.py"
+)
 async def test_a_killed_node_and_a_drained_one_are_seen(
     trio: Trio, browser: Browser, proxy: tuple[Server, Server], tmp_path: Path
 ) -> None:

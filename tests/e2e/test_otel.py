@@ -10,7 +10,7 @@ from baton.contracts.http import DISAGGREGATED, PATH_HEADER
 from tests.e2e.stack import FLOAT32, Server, Stack
 from tests.support.otlp_receiver import Receiver, Span, receiver
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.exhaustive, pytest.mark.timeout(300)]
 
 ENGINES: dict[str, str | None] = {
     "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",  # vLLM's default is gRPC

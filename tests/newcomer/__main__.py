@@ -1,7 +1,7 @@
 """`python -m tests.newcomer`: walk the README's commands on clean Debians, with nothing there but what the README names.
 
-On the first release: with pip's cache empty, again with what pip has kept, then through three hardships. On each other
-release, which brings another Python: once. Exits 1 where the first walk takes too long.
+On the first release: with pip's cache empty, then with what pip has kept. On each other release, which brings another
+Python: once. Exits 1 where the first walk takes too long.
 """
 
 import argparse
@@ -17,12 +17,11 @@ from typing import Final
 from baton.contracts.configuration.load import load
 from baton.deploy.ports import taken
 from baton.deploy.stack import Stack, Surroundings, plan
+from tests.newcomer.debian import MachineError
 from tests.newcomer.figures import table, total_s
-from tests.newcomer.hardships import walk_hardships
 from tests.newcomer.journey import JourneyError, walk
 from tests.newcomer.machines import Clean, Here, Machine
 from tests.newcomer.readme import README, commands
-from tests.support.images.machine import MachineError
 
 PROMISED_S: Final = 360.0  # to the first token, with an empty cache
 WALKS: Final = ("nothing there yet", "a second clone")
@@ -38,7 +37,7 @@ def main() -> int:
         "--releases",
         nargs="+",
         default=RELEASES,
-        help=f"Debian's, the first with hardships (default: {' '.join(RELEASES)})",
+        help=f"Debian's (default: {' '.join(RELEASES)})",
     )
     parser.add_argument(
         "--folder", type=Path, help="make the folder for it there: 6 GB (default: where temporary files are)"
@@ -63,8 +62,6 @@ def _walks(options: argparse.Namespace, settings: Mapping[str, str]) -> int:
         for title in WALKS[: options.walks]:
             _say(f"{title}:")
             done.append((title, walk(machine, promised, _say)))
-        for step in walk_hardships(machine, promised, _say):
-            _say(f"{step.name}: {step.seconds:.0f} s")
     for release in others:
         with _machine(release, options.folder, settings) as machine:
             _say(f"{release}:")

@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, Self
 
-from tests.support.images import machine
-from tests.support.images.build import PATH
-from tests.support.images.root import Root, Run, beside, first_process, in_root
+from tests.newcomer import debian
+from tests.newcomer.root import Root, Run, beside, first_process, in_root
 
 REPOSITORY: Final = Path(__file__).parents[2]
 TAKEN_FOR_GRANTED: Final = ("ca-certificates", "curl", "git", "make", "python3")  # by the README
 INSTALL_S: Final = 300.0
 STOP_S: Final = 30.0
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IDLE: Final = ("sleep", "infinity")
 BEGUN_WITHIN_S: Final = 20.0
 TICK_S: Final = 0.05
@@ -71,18 +71,18 @@ class Clean:
 
     repository = "/repository"
 
-    def __init__(self, folder: Path, settings: Mapping[str, str], release: str = machine.RELEASE) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str], release: str = debian.RELEASE) -> None:
         """Lay a fresh layer over the system of a Debian release; `settings` are Baton's, by variables.
 
         Raises:
-            machine.MachineError: there is no clean Debian to be had.
+            debian.MachineError: there is no clean Debian to be had.
         """
         top, work = folder / "files", folder / "work"
         for made in (top, work):
             made.mkdir()
-        loan = machine.loan(folder)
+        loan = debian.loan(folder)
         self._folder = folder
-        self._root = Root(layers=[top, machine.debian(release)], work=work)
+        self._root = Root(layers=[top, debian.debian(release)], work=work)
         environ = {"PATH": PATH, "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive", **loan.environ, **settings}
         lent = {**loan.folders, self.repository: str(_bare(folder))}
         self._run = Run(environ=environ, folder="/root", lent=lent)
@@ -105,7 +105,7 @@ class Clean:
         with self.start(f"apt-get update -qq && {install}") as installing:
             said, _ = installing.communicate(timeout=INSTALL_S)
         if installing.returncode != 0:
-            raise machine.MachineError(f"apt-get failed:\n{said}")
+            raise debian.MachineError(f"apt-get failed:\n{said}")
 
     def start(self, line: str) -> subprocess.Popen[str]:
         """Have a shell run a line beside the process that holds the namespaces."""
@@ -121,7 +121,7 @@ class Clean:
                 if Path(f"/proc/{found}/comm").read_text().strip() == IDLE[0]:
                     return found
             time.sleep(TICK_S)
-        raise machine.MachineError("the clean root cannot be entered")
+        raise debian.MachineError("the clean root cannot be entered")
 
 
 def interrupt(process: subprocess.Popen[str]) -> None:

@@ -1,17 +1,23 @@
 """From the repository to a folder of HTML, and everything that is wrong with either."""
 
+import re
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Final
 
-from tests.site import markdown_links, nav, page_links, sources
+from tests.site import markdown_links, nav, sources
 from tests.support.pinned_venv import pinned_venv
 
 HERE: Final = Path(__file__).parent
 BUILD_S: Final = 300
 README_PAGE: Final = "README.html"
+FETCHED: Final = re.compile(  # by a browser, of its own accord
+    r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["'](?:https?:)?//[^"']+"""
+    r"""|<link\b(?![^>]*rel=["'](?:canonical|author|index|search|next|prev)\b)[^>]*\bhref=["'](?:https?:)?//[^"']+"""
+    r"""|(?:url\(\s*|@import\s+)["']?(?:https?:)?//[^"')\s]+"""
+)
 
 
 def build(root: Path, out: Path) -> list[str]:
@@ -29,7 +35,7 @@ def build(root: Path, out: Path) -> list[str]:
     if wrong:
         return wrong
     shutil.copyfile(out / README_PAGE, out / "index.html")
-    return page_links.problems(out)
+    return fetched(out)
 
 
 def markdown_problems(root: Path) -> list[str]:
@@ -40,6 +46,16 @@ def markdown_problems(root: Path) -> list[str]:
     except nav.NavError as exc:
         found += str(exc).splitlines()
     return found
+
+
+def fetched(site: Path) -> list[str]:
+    """Return a sentence for each address that a browser would fetch from elsewhere."""
+    files = [file for pattern in ("*.html", "*.css") for file in sorted(site.rglob(pattern))]
+    return [
+        f"{file.relative_to(site)}: {address}: is fetched from elsewhere"
+        for file in files
+        for address in dict.fromkeys(FETCHED.findall(file.read_text(encoding="utf-8")))
+    ]
 
 
 def sphinx(source: Path, doctrees: Path, out: Path) -> list[str]:

@@ -1,20 +1,15 @@
 """What a screen reader would make of a page: the browser's own accessibility tree, and axe-core where it can be had."""
 
 import hashlib
-import io
 import json
-import os
-import shutil
 import subprocess
-import tarfile
-from pathlib import Path
 from typing import Any, Final
 
 from tests.support.browser import Tab
+from tests.support.registry import from_npm
 
-AXE: Final = "axe-core@4.10.3"
-AXE_SHA256: Final = "0f2b4d7dcdf7d1219df8d1959ad68e565f51d14c3f0d88bb71cd59abeb956292"
-INSTALL_S: Final = 120
+AXE: Final = "4.10.3"
+AXE_SHA256: Final = "880970c081707360e64f34cea25ff91892f5bc95675b0776925b9709dd8a68bb"  # of axe.min.js
 _NEED_NAMES: Final = frozenset(
     ("button", "checkbox", "dialog", "image", "link", "log", "region", "searchbox", "table", "textbox")
 )
@@ -33,21 +28,13 @@ async def nameless(tab: Tab) -> list[str]:
 
 
 def axe_source() -> str | None:
-    """Return axe-core, kept in the user's cache; None where there is no npm or no registry."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton" / f"{AXE.replace('@', '-')}.js"
-    if not cache.exists():
-        packed = _packed()
-        if packed is None:
-            return None
-        assert hashlib.sha256(packed).hexdigest() == AXE_SHA256, f"{AXE} is not what it was"
-        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-            member = archive.extractfile("package/axe.min.js")
-            assert member is not None
-            cache.parent.mkdir(parents=True, exist_ok=True)
-            making = cache.with_suffix(f".{os.getpid()}")
-            making.write_bytes(member.read())
-            making.rename(cache)
-    return cache.read_text()
+    """Return axe-core; None where there is no npm or no registry."""
+    try:
+        source = from_npm("axe-core", AXE, "axe.min.js").read_bytes()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    assert hashlib.sha256(source).hexdigest() == AXE_SHA256, f"axe-core {AXE} is not what it was"
+    return source.decode()
 
 
 async def violations(tab: Tab, axe: str) -> list[str]:
@@ -61,18 +48,3 @@ async def violations(tab: Tab, axe: str) -> list[str]:
         f"{problem['id']} ({problem['impact']}): {problem['help']}: {[each['html'][:160] for each in problem['nodes'][:4]]}"
         for problem in problems
     ]
-
-
-def _packed() -> bytes | None:
-    if shutil.which("npm") is None:
-        return None
-    command = ["npm", "pack", AXE, "--silent", "--pack-destination"]
-    folder = Path(os.environ.get("TMPDIR", "/tmp")) / f"baton-axe-{os.getpid()}"
-    folder.mkdir(exist_ok=True)
-    try:
-        subprocess.run([*command, str(folder)], check=True, timeout=INSTALL_S, capture_output=True)
-        return next(folder.glob("*.tgz")).read_bytes()
-    except (subprocess.SubprocessError, StopIteration):
-        return None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -27,7 +27,6 @@ ROOT = Path(__file__).resolve().parents[2]
 DEVICES = {"cuda": "cuda", "npu": "npu"}  # page → device
 ROLES: dict[str, Role] = {"prefill": "prefill", "decode": "decode"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
 
 
@@ -148,20 +147,6 @@ def test_the_extra_and_its_wheel_are_those_of_the_package(page: str) -> None:
     (wheel,) = (wanted for wanted in extras[page] if wanted.startswith("mooncake"))
     name, _, version = wheel.partition("==")
     assert f"`{name}` {version}" in text_of(page)
-
-
-@pytest.mark.parametrize("page", DEVICES)
-def test_links_within_the_repository_lead_somewhere(page: str) -> None:
-    """Files and headings."""
-    for target, heading in LINK.findall(text_of(page)):
-        if target.startswith("https://"):
-            continue
-        file = ROOT / "docs" / (target or f"{page}.md")
-        assert file.exists(), target
-        if heading:
-            titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-            slugs = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
-            assert heading in slugs, f"{target}#{heading}"
 
 
 def test_the_pages_say_what_is_refused() -> None:

@@ -57,31 +57,6 @@ def test_a_session_that_loses_hand_overs_is_an_error(tmp_path: Path) -> None:
     assert "the mocks counted" in ended.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-def test_streams_that_are_open_together_are_counted_and_whole() -> None:
-    """The few of a test, over two workers; each one's memory is a number above nothing."""
-    command = [sys.executable, "-m", "benchmarks.proxy.open_streams", "--streams", "200", "--workers", "2"]
-    command += ["--starts-per-s", "100", "--itl-s", "0.5", "--tokens", "40"]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
-
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout)
-    assert (found["streams"], found["workers"]) == (200, 2)
-    assert found["after_bytes"] > found["before_bytes"] > 1 << 20
-
-
-@pytest.mark.slow
-def test_streams_that_were_never_open_together_are_an_error() -> None:
-    """The first ones end before the last ones begin."""
-    command = [sys.executable, "-m", "benchmarks.proxy.open_streams", "--streams", "20"]
-    command += ["--starts-per-s", "10", "--itl-s", "0.1", "--tokens", "2"]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
-
-    assert ended.returncode == 1
-    assert "had ended before" in ended.stderr
-
-
 PEER = """
 import sys
 from benchmarks.proxy.relays.asgi_relay import Relay

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.overlap.network import NetworkError
-from tests.support.composed.network import Networks, Seat, run
+from tests.support.network_spaces import Network, Seat, run
 
 NETWORK = "hosts"
 HEARD_WITHIN_S = 60.0
@@ -37,8 +37,8 @@ print(heard.get(), flush=True)
 def seats() -> Iterator[tuple[Seat, Seat]]:
     """Two hosts on one network."""
     try:
-        with Networks([NETWORK], NETWORK) as networks:
-            yield networks.add("h0", [NETWORK]), networks.add("h1", [NETWORK])
+        with Network(NETWORK) as network:
+            yield network.add("h0"), network.add("h1")
     except NetworkError as exc:
         pytest.skip(str(exc))
 
@@ -64,7 +64,7 @@ def says(rank: "subprocess.Popen[str]") -> str:
 @pytest.mark.timeout(2 * HEARD_WITHIN_S)
 def test_both_ends_notice_a_cut_cable(idle_s: float, seats: tuple[Seat, Seat]) -> None:
     """No packet says so: the kernels find out, and neither process has to be in time for anything."""
-    address = seats[0].addresses[NETWORK]
+    address = seats[0].address
     hub = start(seats[0], "hub", address)
     end = start(seats[1], "end", address, says(hub))
     try:

@@ -99,6 +99,27 @@ async def test_a_failed_decode_leg_is_tried_on_another_with_the_same_prefill_nod
         assert home.get(transfer(first)) in (home[transfer(second)], None)  # None: cancelled before it was read
 
 
+@STREAM
+async def test_a_decode_node_that_is_gone_is_another_nodes_chance(*, stream: bool) -> None:
+    """Before a probe notices."""
+    async with cluster(decode=2, probe_interval_s=30.0) as running:
+        await running.decode[0].stop()
+        got = [await running.complete(stream=stream, n=2) for _ in range(2)]
+
+    assert {each.status_code for each in got} == {200}
+
+
+async def test_a_clients_mistake_is_no_other_nodes_chance() -> None:
+    """The one that was asked has the last word."""
+    async with cluster(decode=2) as running:
+        node = running.decode[0]
+        node.fault, node.status, node.error = "status", 400, error_body("no", code=400)
+        got = [await running.complete() for _ in range(2)]
+
+    assert sorted(each.status_code for each in got) == [200, 400]
+    assert error_body("no", code=400) in [each.json() for each in got]
+
+
 async def test_an_error_event_of_the_clients_own_is_relayed() -> None:
     """A stream that begins with a 4xx is an answer."""
     async with cluster(decode=2) as running:

@@ -1,20 +1,17 @@
-"""Every way in which the peers were seen to fail a client, for either role, streamed or not, with one answer or two.
+"""Nodes that die in the middle of an answer, and that come back, streamed or not, with one answer or two.
 
-The default request is not greedy: a stream that breaks cannot be resumed, see `test_resume.py` for those that can.
+What fails before the first byte: `test_failover.py`, `test_failures.py`. The default request is not greedy: a stream that breaks cannot be resumed, see `test_resume.py` for those that can.
 """
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Literal
 
 import httpx
 import pytest
 
-from baton.contracts.http import error_body
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
 from tests.support.cluster import Cluster, cluster
 from tests.support.fake_answers import answer, events
-from tests.support.fake_vllm import FakeVllm
+from tests.support.fake_vllm import Fault
 
 Role = Literal["prefill", "decode"]
 PATH = "/v1/completions"
@@ -28,8 +25,6 @@ CASE = pytest.mark.parametrize(
     [(False, 1, False), (False, 2, True), (True, 1, True), (True, 2, False)],
     ids=["alone-n1-whole", "alone-n2-stream", "spare-n1-stream", "spare-n2-whole"],
 )
-FAULT = pytest.mark.parametrize("fault", ["refuses", "400", "500", "dies", "empty"])
-WAY = {False: "recomputed", True: "disaggregated"}  # after a failed prefill leg, by whether there is a spare node
 
 
 def good(*, stream: bool, n: int) -> bytes:
@@ -37,65 +32,9 @@ def good(*, stream: bool, n: int) -> bytes:
     return b"".join(events(PATH, 3, n=n)) if stream else answer(PATH, 3, n=n)
 
 
-async def break_node(node: FakeVllm, fault: str) -> None:
-    """Let a node fail from now on."""
-    if fault == "refuses":
-        await node.stop()
-    elif fault in ("400", "500"):
-        node.fault, node.status = "status", int(fault)
-        node.error = error_body("no", code=int(fault))
-    else:
-        node.fault = "drop" if fault == "dies" else "empty"
-
-
-@asynccontextmanager
-async def broken(role: Role, fault: str, *, spare: bool) -> AsyncIterator[Cluster]:
-    """Run a cluster one node of which fails, with or without another one in its role."""
-    nodes: dict[str, Any] = {role: 1 + spare}
-    async with cluster(probe_interval_s=30.0, **nodes) as running:
-        await break_node(getattr(running, role)[0], fault)
-        yield running
-
-
 async def ask(running: Cluster, *, stream: bool, n: int) -> list[httpx.Response]:
     """Ask as often as there may be nodes to choose from, so that the broken one gets its turn."""
     return [await running.complete(stream=stream, n=n) for _ in range(2)]
-
-
-@FAULT
-@CASE
-async def test_a_decode_node_that_fails(fault: str, *, spare: bool, n: int, stream: bool) -> None:
-    """Another one answers; without one the client gets an error with the right status, never a 200."""
-    async with broken("decode", fault, spare=spare) as running:
-        got = await ask(running, stream=stream, n=n)
-        await assert_nothing_left(running)
-
-    if fault == "400":
-        assert sorted(each.status_code for each in got) == ([200, 400] if spare else [400, 400])
-        refused = next(each for each in got if each.status_code == 400)
-        assert_error(refused, 400)
-        assert refused.json() == error_body("no", code=400)
-    elif spare:
-        assert {(each.status_code, each.content) for each in got} == {(200, good(stream=stream, n=n))}
-    else:
-        assert_error(got[0], 500 if fault == "500" else 502)
-        assert fault != "500" or got[0].json() == error_body("no", code=500)
-        assert got[1].status_code in (500, 502, 503)
-
-
-@FAULT
-@CASE
-async def test_a_prefill_node_that_fails(fault: str, *, spare: bool, n: int, stream: bool) -> None:
-    """Another one takes the prompt, or the decode node does: the client gets its answer in any case."""
-    async with broken("prefill", fault, spare=spare) as running:
-        got = await ask(running, stream=stream, n=n)
-        await assert_nothing_left(running)
-
-    for each in got:
-        assert (each.status_code, each.content) == (200, good(stream=stream, n=n))
-        if fault not in ("400", "empty"):  # of those, the first is D's to judge, and the second is no failure on P
-            expected = {WAY[spare]} if spare or each is got[0] else {"recomputed", "local"}
-            assert each.headers["x-baton-path"] in expected
 
 
 @CASE
@@ -123,10 +62,11 @@ async def test_a_decode_node_that_dies_in_the_middle_of_its_answer(*, spare: boo
 
 @SPARE
 @STREAM
-async def test_a_prefill_node_that_dies_in_the_middle_of_its_answer(*, spare: bool, stream: bool) -> None:
+@pytest.mark.parametrize("fault", ["cut", "empty"])
+async def test_a_prefill_node_whose_answer_is_not_whole(fault: Fault, *, spare: bool, stream: bool) -> None:
     """Half an answer is none: the prompt is computed elsewhere, if the decode node has not answered by then."""
     async with cluster(prefill=1 + spare) as running:
-        running.prefill[0].fault = "cut"
+        running.prefill[0].fault = fault
         got = await ask(running, stream=stream, n=1)
         await assert_nothing_left(running)
 

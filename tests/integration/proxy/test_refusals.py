@@ -7,48 +7,41 @@ import pytest
 from tests.support.cluster import COMPLETION, cluster
 
 
-@pytest.mark.parametrize(
-    ("content", "status"),
-    [
-        (b"not json", 400),
-        (b"", 400),
-        (b"[]", 400),
-        (b'{"stream":true,', 400),
-        (b"\xff\xfe", 400),
-        (b'{"model":"fake-model"}', 400),
-        (b'{"model":"fake-model","prompt":7}', 400),
-        (b'{"model":"unheard of","prompt":"a"}', 404),
-        (b'{"model":"fake-model","prompt":"' + b"a" * 5000 + b'"}', 413),
-    ],
-)
-async def test_a_request_that_cannot_be_served_reaches_no_node(content: bytes, status: int) -> None:
+async def test_requests_that_cannot_be_served_reach_no_node() -> None:
     """The error says what is wrong; no node is bothered."""
+    wrong = {
+        b"not json": 400,
+        b"": 400,
+        b"[]": 400,
+        b'{"stream":true,': 400,
+        b"\xff\xfe": 400,
+        b'{"model":"fake-model"}': 400,
+        b'{"model":"fake-model","prompt":7}': 400,
+        b'{"model":"unheard of","prompt":"a"}': 404,
+        b'{"model":"fake-model","prompt":"' + b"a" * 5000 + b'"}': 413,
+    }
     async with cluster(max_body_bytes=4096) as running:
-        got = await running.http.post("/v1/completions", content=content, headers={"x-request-id": "mine"})
+        for content, status in wrong.items():
+            got = await running.http.post("/v1/completions", content=content, headers={"x-request-id": "mine"})
+            assert (got.status_code, got.json()["error"]["code"]) == (status, status), content[:40]
+            assert got.headers["x-request-id"] == "mine"
 
         assert running.prefill[0].seen == running.decode[0].seen == []
-    assert got.status_code == status
-    assert got.json()["error"]["code"] == status
-    assert got.headers["x-request-id"] == "mine"
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("GET", "/v1/completions", 405),
-        ("DELETE", "/v1/chat/completions", 405),
-        ("POST", "/v1/unheard/of", 404),
-        ("GET", "/", 404),
-        ("GET", "/v1/models/unheard-of", 404),
-    ],
-)
-async def test_unknown_paths_and_wrong_methods_are_in_openais_shape(method: str, path: str, status: int) -> None:
+async def test_unknown_paths_and_wrong_methods_are_in_openais_shape() -> None:
     """Routes that FastAPI refuses answer like those that we refuse."""
+    wrong = {
+        ("GET", "/v1/completions"): 405,
+        ("DELETE", "/v1/chat/completions"): 405,
+        ("POST", "/v1/unheard/of"): 404,
+        ("GET", "/"): 404,
+        ("GET", "/v1/models/unheard-of"): 404,
+    }
     async with cluster() as running:
-        got = await running.http.request(method, path, json=COMPLETION)
-
-    assert got.status_code == status
-    assert got.json()["error"]["code"] == status
+        for (method, path), status in wrong.items():
+            got = await running.http.request(method, path, json=COMPLETION)
+            assert (got.status_code, got.json()["error"]["code"]) == (status, status), path
 
 
 async def test_no_decode_node_is_503_with_retry_after() -> None:

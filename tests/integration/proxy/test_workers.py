@@ -183,44 +183,31 @@ async def test_a_worker_that_is_killed_takes_nothing_with_it(tmp_path: Path) -> 
     assert state["removed"] == [{"role": "decode", "url": removed.url}]
 
 
-async def test_orders_of_several_operators_at_once_are_all_kept(tmp_path: Path) -> None:
-    """They go to different workers, and none overwrites another."""
+async def test_what_operators_order_reaches_all_workers(tmp_path: Path) -> None:
+    """An adapter is loaded once on each node, a removed node gets nothing more, and none of many orders is lost."""
     urls = [f"http://127.0.0.1:{port}" for port in range(1, 13)]
     async with proxy(tmp_path) as running:
-        added = await asyncio.gather(*(running.ask("POST", NODES, json={"url": url, "role": "decode"}) for url in urls))
-        states = [await running.state() for _ in range(6)]
-
-    assert {each.status_code for each in added} == {201}
-    for state in states:
-        assert set(urls) <= {node["url"] for node in state["nodes"]}
-        assert next(each for each in state["sources"] if each["name"] == "admin" and each["role"] == "decode")[
-            "urls"
-        ] == [*dict.fromkeys(state["sources"][-1]["urls"])]
-
-
-async def test_a_removal_and_its_end_reach_all_workers(tmp_path: Path) -> None:
-    """No worker sends anything to a node once the call has returned; adding it again is heard by all as well."""
-    async with proxy(tmp_path) as running:
-        gone = running.decode[0]
+        nodes, gone = [*running.prefill, *running.decode], running.decode[0]
+        loaded = await running.ask("POST", "/v1/load_lora_adapter", json={"lora_name": "poet"})
+        loads = [len(node.operated) for node in nodes]
         await running.ask("DELETE", NODES, params={"url": gone.url})
         without = await asyncio.gather(*(running.complete() for _ in range(12)))
         seen = len(gone.seen)
         await running.ask("POST", NODES, json={"url": gone.url, "role": "decode"})
         await until_true(lambda: _is(running, gone, "ready"), timeout_s=PATIENCE_S)
         again = [await running.complete() for _ in range(12)]
+        added = await asyncio.gather(*(running.ask("POST", NODES, json={"url": url, "role": "decode"}) for url in urls))
+        states = [await running.state() for _ in range(6)]
 
+    assert (loaded.status_code, loads) == (200, [1] * len(nodes))
     assert {each.status_code for each in (*without, *again)} == {200}
     assert (seen, len(gone.seen) > 0) == (0, True)
-
-
-async def test_an_adapter_is_loaded_once_on_each_node(tmp_path: Path) -> None:
-    """Not once per worker."""
-    async with proxy(tmp_path) as running:
-        got = await running.ask("POST", "/v1/load_lora_adapter", json={"lora_name": "poet"})
-        nodes = [*running.prefill, *running.decode]
-
-    assert got.status_code == 200
-    assert [len(node.operated) for node in nodes] == [1] * len(nodes)
+    assert {each.status_code for each in added} == {201}
+    for state in states:
+        assert set(urls) <= {node["url"] for node in state["nodes"]}
+        assert next(each for each in state["sources"] if each["name"] == "admin" and each["role"] == "decode")[
+            "urls"
+        ] == [*dict.fromkeys(state["sources"][-1]["urls"])]
 
 
 async def test_requests_go_on_while_workers_die(tmp_path: Path) -> None:
@@ -303,23 +290,18 @@ async def test_a_worker_that_hangs_does_not_stop_the_others(tmp_path: Path) -> N
     assert len(running.decode[0].seen) == seen
 
 
-async def test_another_proxy_on_the_same_port_is_refused(tmp_path: Path) -> None:
-    """Workers share a port among themselves, not with whoever comes."""
+async def test_the_port_is_the_supervisors(tmp_path: Path) -> None:
+    """Its workers share it, another proxy is refused; if it is killed, its workers go along, and the port is free."""
     async with proxy(tmp_path) as running:
         port = running.url.rpartition(":")[2]
         second = await spawn("--port", port, "--workers", "2", "--secret-file", str(tmp_path / "secret"))
         _, stderr = await second.communicate()
-
-    assert second.returncode == 2
-    assert f"cannot listen on 127.0.0.1:{port}: Address already in use".encode() in stderr
-
-
-async def test_the_supervisor_that_is_killed_takes_its_workers_along(tmp_path: Path) -> None:
-    """The port is free for the next proxy."""
-    async with proxy(tmp_path) as running:
         pids = await running.pids()
         running.process.kill()
         await until_true(lambda: not any(map(_lives, pids)), timeout_s=PATIENCE_S)
+
+    assert second.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use".encode() in stderr
 
 
 async def _until_answered(running: Proxy, path: str, body: dict[str, Any] | None = None) -> httpx.Response:

@@ -1,3 +1,5 @@
+"""The site as Sphinx builds it; that the pages' own links lead somewhere is looked at on every run, in `unit/site/test_nav.py`."""
+
 from pathlib import Path
 
 import pytest
@@ -5,6 +7,8 @@ import pytest
 from tests.site.build import build
 from tests.site.nav import markdown_files
 from tests.site.sources import QUICK_START_SECTIONS
+
+pytestmark = [pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[3]
 
@@ -17,8 +21,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_site_builds_and_every_link_of_it_leads_somewhere(site: Path) -> None:
     """Without a warning; each page of the repository is there, and nothing is fetched from elsewhere."""
     for file in markdown_files(ROOT):
@@ -27,8 +29,6 @@ def test_the_site_builds_and_every_link_of_it_leads_somewhere(site: Path) -> Non
     assert (site / "quick-start.html").is_file()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_the_search_finds_pages_without_a_server(site: Path) -> None:
     """Its index is a script, which a browser loads from a disk too."""
     index = (site / "searchindex.js").read_text(encoding="utf-8")
@@ -37,8 +37,6 @@ def test_the_search_finds_pages_without_a_server(site: Path) -> None:
     assert "docs/operations" in index
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_what_sphinx_warns_of_is_an_error(tmp_path: Path) -> None:
     """A small site whose only fault is one that Sphinx alone sees: a heading of a level that nothing leads to."""
     docs = tmp_path / "docs"

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.overlap.subjects import Answer
-from benchmarks.pipeline import Cell, Load, Round, ratios, round_of, table
+from benchmarks.pipeline import Cell, Load, Round, ratios, round_of
 
 LOAD = Load("streams", requests=2, prompt_tokens=7, answer_tokens=3)
 
@@ -44,12 +44,3 @@ def test_ratios_are_taken_round_by_round() -> None:
     assert found["throughput"] == (2.0, 1.0, 3.0)
     assert found["TTFT"] == (0.5, 0.25, 1.0)
     assert found["ITL"] == pytest.approx((1.0, 1.0, 2.0))
-
-
-def test_the_table_shows_the_lowest_the_middle_and_the_highest() -> None:
-    """One ratio would say nothing of how sure it is."""
-    lines = table([cell()], "async", ["sync"]).splitlines()
-
-    assert lines[0] == "| link | load | figure | async, median | ÷ sync |"
-    assert lines[2] == "| 200 Mbit/s | streams | throughput | 20 tokens/s | 1.00 / 2.00 / 3.00 |"
-    assert lines[4] == "| 200 Mbit/s | streams | ITL | 100.0 ms | 1.00 / 1.00 / 2.00 |"

@@ -1,7 +1,5 @@
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +9,7 @@ from baton.loadtest.run import build
 from baton.loadtest.run.arguments import parse
 from baton.loadtest.run.loops import Open
 from benchmarks.plan_check.__main__ import load, load_argv, parser, rate_per_s
-from benchmarks.plan_check.comparison import Comparison, Noise, as_plain, compare, markdown
+from benchmarks.plan_check.comparison import Comparison, Noise, compare
 from benchmarks.plan_check.rig import CpuQuota, QuotaError, find_root
 from benchmarks.usage import OtherCpu, Quiet
 from tests.unit.loadtest.records import record
@@ -116,18 +114,6 @@ def test_the_median_of_the_runs_is_what_counts() -> None:
 def test_more_than_fifteen_per_cent_is_wrong(simulated: float, right: bool) -> None:
     """In both directions."""
     assert comparison(simulated).right is right
-
-
-def test_the_report_shows_deviations() -> None:
-    """With their sign, and every run in the JSON."""
-    text = markdown([comparison(0.55)], [CALIBRATION] * 2, {"when": "now"})
-
-    assert "| 2P1D mean TTFT (ms) | 550.0 | 500.0 | 400.0 to 900.0 | +10.0% | 70% | 0.10 | 0.05 | 2 |" in text
-    assert "1 of 1 shapes within 15%" in text
-    assert "| prefill step | 20.000 ms | 20.000 ms |" in text
-    plain: dict[str, Any] = json.loads(json.dumps(as_plain([comparison()], [CALIBRATION], {})))
-    assert [run["ttft_s"] for run in plain["shapes"][0]["runs"]] == [0.4, 0.9, 0.5]
-    assert plain["calibrations"][0]["overhead_s"] == 0.03
 
 
 def test_the_simulation_sees_what_is_sent() -> None:

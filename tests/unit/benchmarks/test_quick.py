@@ -16,7 +16,6 @@ from benchmarks.quick.ratios import (
     Sample,
     beside,
     figures,
-    table,
 )
 
 THEN = Spread(1.0, 0.9, 1.1)
@@ -67,18 +66,6 @@ def test_figures_are_paired_by_name() -> None:
     ]
 
 
-def test_the_table_has_a_cell_for_everything() -> None:
-    """Aligned; a figure that is missing is a dash."""
-    text = table(beside({"a figure": THEN, "old": THEN}, {"a figure": Spread(1.5, 1.4, 1.6), "new": THEN}))
-
-    assert [" ".join(line.split()) for line in text.splitlines()] == [
-        "figure baseline now now ÷ baseline",
-        "a figure 1.000 (0.900–1.100) 1.500 (1.400–1.600) 1.50 HIGHER",
-        "new – 1.000 (0.900–1.100) – new",
-        "old 1.000 (0.900–1.100) – – not measured",
-    ]
-
-
 def test_the_loop_always_does_the_same() -> None:
     """What it computes is fixed: a change here would shift every ratio."""
     assert calibration() == calibration() == 798508552768
@@ -111,26 +98,3 @@ def test_what_cannot_be_measured_is_an_error_and_no_baseline(
     assert "broken could not be measured: it did not come up" in said.err
     assert "a ÷ b" in said.out
     assert not path.exists()
-
-
-def test_a_part_is_no_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It would make the other figures disappear."""
-    path = tmp_path / "quick.json"
-
-    assert command.main(["--parts", "connector", "--baseline", str(path), "--write-baseline"]) == 2
-
-    assert "--write-baseline" in capsys.readouterr().err
-    assert not path.exists()
-
-
-def test_a_part_alone_misses_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The baseline's other figures are not said to be missing."""
-    path = tmp_path / "quick.json"
-    command.write(path, {"a ÷ b": THEN, "other": THEN}, 0.0)
-    monkeypatch.setattr(command, "PARTS", {"three": three, "broken": broken})
-
-    assert command.main(["--parts", "three", "--baseline", str(path)]) == 0
-
-    assert "other" not in capsys.readouterr().out.partition("\n\n")[2].partition("\n\n")[0]

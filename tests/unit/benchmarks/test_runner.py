@@ -2,10 +2,7 @@
 
 import pytest
 
-from benchmarks.pipeline import Cell, Load, Round
-from benchmarks.runner import ratio, table
-
-LOAD = Load("streams", requests=2, prompt_tokens=7, answer_tokens=3)
+from benchmarks.runner import ratio
 
 
 def test_a_ratio_is_the_geometric_mean_of_its_pairs() -> None:
@@ -28,13 +25,3 @@ def test_pairs_that_disagree_leave_an_interval_around_the_mean() -> None:
 
     assert 1.0 < found.interval.low < found.mean < found.interval.high < 1.4
     assert ratio(ours, [1.0] * 40) == found
-
-
-def test_the_table_has_each_server_beside_the_reference() -> None:
-    """Medians of the reference, ratios of the others."""
-    rounds = {"engine": [Round(10.0, 0.5, 0.01)] * 3, "baton": [Round(10.0, 0.5, 0.02)] * 3}
-
-    lines = table([Cell(link_mbit_s=0, load=LOAD, rounds=rounds)], "engine").splitlines()
-
-    assert lines[0] == "| load | figure | engine, median | baton ÷ engine |"
-    assert lines[2] == "| streams | ITL | 10.00 ms | 2.000 (2.000 to 2.000) |"

@@ -118,7 +118,8 @@ def test_every_command_is_one(combined: dict[str, Any]) -> None:
     for name, service in combined["services"].items():
         if "build" in service:
             assert service["command"][0] in COMMANDS
-            assert name == "secret" or service["healthcheck"]["test"][:3] == ["CMD", "baton", "health"]
+            asked = {"prefill": ["prefill"], "decode": ["decode"], "proxy": ["proxy", "--ready"]}
+            assert name == "secret" or service["healthcheck"]["test"] == ["CMD", "baton", "health", *asked[name]]
 
 
 def test_up_with_wait_succeeds(combined: dict[str, Any]) -> None:
@@ -200,6 +201,24 @@ def test_own_secrets_replace_those_that_are_made() -> None:
         mounted = {f"/run/secrets/{secret['source']}" for secret in services[name]["secrets"]}
         assert str(config.cluster.secret_file) in mounted
         assert name != "proxy" or str(config.proxy.admin_token_file) in mounted
+
+
+def test_secrets_are_made_where_they_are_read(base: dict[str, Any]) -> None:
+    """In a volume that the one which makes them may write, and the others may not."""
+    services = base["services"]
+    proxy = load({}, services["proxy"]["environment"], None).config
+    _, *made = services["secret"]["command"]
+
+    assert made == [str(proxy.cluster.secret_file), str(proxy.proxy.admin_token_file)]
+    for name in OURS:
+        config = load({}, services[name]["environment"], None).config
+        assert str(config.cluster.secret_file) == made[0]
+    folder = made[0].rpartition("/")[0]
+    mounts = {
+        name: [each for each in services[name]["volumes"] if each["target"] == folder] for name in (*OURS, "secret")
+    }
+    found = {name: (volume["source"], not volume.get("read_only")) for name, (volume,) in mounts.items()}
+    assert found == {name: ("secrets", name == "secret") for name in (*OURS, "secret")}
 
 
 def test_an_overlay_that_lacks_its_files_is_refused() -> None:

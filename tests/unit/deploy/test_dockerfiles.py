@@ -10,8 +10,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from baton.deploy.cli import COMMANDS
-from tests.support.images import context
-from tests.support.images.dockerfile import Stage, stages
+from tests.support import dockerignore
+from tests.support.dockerfile import Instruction, Stage, stages
 from tests.support.pinned_venv import pinned_venv, site_packages
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -109,6 +109,46 @@ def test_the_image_for_npus_takes_in_what_cann_sets(tmp_path: Path) -> None:
     assert said == f"{run.pid} ascend-toolkit,cann-9.1.0,nnal, prefill --model a b\n"
 
 
+def makes(stage: Stage, path: str) -> bool:
+    """Tell whether a stage has an instruction that speaks of a path, but to copy it from elsewhere."""
+    return any(
+        re.search(rf"(^|\s){re.escape(path)}(/|\s|$)", each.text) for each in stage.instructions if each.name == "RUN"
+    )
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_what_is_copied_is_there(file: Path) -> None:
+    """From the repository, what is sent to the engine; from an earlier stage, what a step of that makes."""
+    sent = set(dockerignore.files(ROOT))
+    before: dict[str, Stage] = {}
+    copied = 0
+    for stage in stages(file.read_text()):
+        copies: list[Instruction] = [each for each in stage.instructions if each.name == "COPY"]
+        for each in copies:
+            *sources, target = each.words
+            made = before[each.flags["from"]] if "from" in each.flags else None
+            assert all(makes(made, path) if made else path in {".", *sent} for path in sources), each.text
+            assert len(sources) == 1 or target.endswith("/")
+        for path in re.findall(r" -r (/requirements/\S+)", " ".join(step.text for step in stage.instructions)):
+            assert any(
+                f"{words[-1]}{Path(path).name}" == path and path[1:] in words for words in (c.words for c in copies)
+            )
+        copied += len(copies)
+        before[stage.name] = stage
+    assert copied > 2
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_the_user_and_process_1_are_made(file: Path) -> None:
+    """By steps of the image itself: the user's id, and the init process that it starts with."""
+    for chain in finals(file):
+        steps = " ".join(each.text for stage in chain for each in stage.instructions if each.name == "RUN")
+        assert "useradd --uid 10001 --user-group --create-home baton" in steps
+        assert "install -d -o baton -g baton -m 0700 /run/baton" in steps
+        assert re.search(r"apt-get install [^&]*\btini\b", steps)
+        assert last(chain, "WORKDIR") == "/home/baton"
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
 def test_what_images_are_made_of_is_pinned(file: Path) -> None:
     """A base has a version; pip takes its pins from requirements/ and looks for nothing else."""
@@ -146,11 +186,11 @@ def test_what_builds_the_wheel_is_pinned() -> None:
 
 def test_little_is_sent_to_the_engine() -> None:
     """The packages of the wheel with the embedded model, pins, and what describes the project; no tests, no documents."""
-    sent = list(context.files(ROOT))
+    sent = list(dockerignore.files(ROOT))
     tops = {name.partition("/")[0] for name in sent}
-    folders = {"contracts", "proxy", "prefill_node", "decode_node", "node", "model_runner", "kv_connector", "loadtest"}
+    folders = {path.name for path in (ROOT / "baton").iterdir() if path.is_symlink()}
 
-    assert tops == folders | {"baton", "deploy", "requirements", "pyproject.toml", "README.md", "LICENSE"}
+    assert tops == folders | {"baton", "requirements", "pyproject.toml", "README.md", "LICENSE"}
     assert {"deploy/embedded_model/weights/model.safetensors", "deploy/cli.py", "requirements/proxy.txt"} <= set(sent)
     assert not [name for name in sent if re.search(r"Dockerfile|compose.*yaml|__pycache__|\.git", name)]
     assert sum((ROOT / name).stat().st_size for name in sent) < 10 * MIB

@@ -1,16 +1,10 @@
 import importlib.metadata
 import importlib.util
-import subprocess
-import sys
 import tomllib
-import zipfile
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-WHEEL = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
 KEPT_OUT = ("torchvision", "torchaudio", "torchcodec")
 
 
@@ -26,27 +20,6 @@ def test_each_package_is_a_link_to_a_folder_of_the_repository() -> None:
     assert len(links) == 9
     assert [link.readlink() for link in links] == [Path("..", link.name) for link in links]
     assert all((link / "__init__.py").is_file() for link in links)
-
-
-@pytest.mark.skipif(
-    not importlib.util.find_spec("hatchling"), reason="the build back end comes with requirements/dev.txt"
-)
-def test_the_wheel_holds_our_packages_and_nothing_else(tmp_path: Path) -> None:
-    """What is installed elsewhere is what this tree says, the embedded model included."""
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    wheel = next(tmp_path.glob("*.whl"))
-    names = zipfile.ZipFile(wheel).namelist()
-
-    about = f"{PROJECT['project']['name'].replace('-', '_')}-{PROJECT['project']['version']}.dist-info"
-    assert {name.partition("/")[0] for name in names} == {"baton", about}
-    assert not [name for name in names for tool in WHEEL["exclude"] if name.startswith(tool)]
-    assert {"embedded_model/weights/model.safetensors", "serve.py"} <= _inside(names, "baton/deploy/")
-    assert {"dashboard/page/index.html", "dashboard/page/main.js"} <= _inside(names, "baton/proxy/")
-
-
-def _inside(names: list[str], folder: str) -> set[str]:
-    return {name.removeprefix(folder) for name in names if name.startswith(folder)}
 
 
 def test_every_direct_dependency_is_pinned() -> None:

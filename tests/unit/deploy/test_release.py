@@ -118,3 +118,5 @@ def test_sdist_and_wheel_hold_every_file_of_the_packages(built: Built) -> None:
     assert packages | {"baton/__init__.py", "CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml"} <= sdist.keys()
     assert sdist["baton/deploy/setup.sh"] & 0o111
     assert {name for name in packages if not name.startswith(TOOLS)} <= wheel
+    assert {name.partition("/")[0] for name in wheel} == {"baton", f"baton_serve-{VERSION}.dist-info"}
+    assert not [name for name in wheel if name.startswith(TOOLS)]

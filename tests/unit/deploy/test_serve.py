@@ -1,3 +1,4 @@
+import re
 import socket
 import stat
 from pathlib import Path
@@ -94,6 +95,17 @@ def test_what_cannot_be_served_is_refused(capsys: pytest.CaptureFixture[str], ar
     assert serve.main(argv) == serve.EXIT_REFUSED
 
     assert expected in capsys.readouterr().err
+
+
+def test_more_nodes_than_there_is_memory_for_are_refused_with_both_figures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything starts."""
+    monkeypatch.setattr(serve, "available_bytes", lambda: 3000 << 20)
+
+    assert serve.main(["--port", str(free_port()), "--decode", "200"]) == serve.EXIT_REFUSED
+
+    assert re.search(r"201 nodes need about \d+,\d{3} MiB .*, and 3,000 MiB are free", capsys.readouterr().err)
 
 
 def test_the_admin_token_is_of_this_run_or_the_one_that_is_configured(tmp_path: Path) -> None:

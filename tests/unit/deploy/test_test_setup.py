@@ -62,13 +62,6 @@ def test_root_gets_the_browser(machine: Machine) -> None:
     assert told.splitlines() == ["update -qq", f"install -y -qq --no-install-recommends {PACKAGE}"]
 
 
-def test_a_font_comes_with_it_where_there_is_none(machine: Machine) -> None:
-    """Without one a page has no words."""
-    machine.stub("find", "")
-
-    assert machine.run()[2].endswith(f"{PACKAGE} fonts-dejavu-core\n")
-
-
 def test_root_also_gets_what_roots_and_networks_are_made_with(machine: Machine) -> None:
     """Nobody else could use them, so nobody else is asked for them."""
     for name in ("debootstrap", "ip"):
@@ -93,25 +86,3 @@ def test_without_root_it_says_what_to_install(machine: Machine, sudo: str | None
 
     assert (status, told) == (1, "")
     assert f"sudo apt-get install -y --no-install-recommends {PACKAGE} " in said
-
-
-def test_who_may_use_sudo_does(machine: Machine) -> None:
-    """Without being asked for a password."""
-    machine.stub("id", "echo 1000")
-    machine.stub("sudo", '[ "$1" = -n ] && shift; exec "$@"')
-    machine.stub("true", "")
-
-    status, _, told = machine.run()
-
-    assert status == 0
-    assert f"install -y -qq --no-install-recommends {PACKAGE}" in told
-
-
-def test_what_apt_cannot_do_is_said(machine: Machine) -> None:
-    """With the commands to try by hand."""
-    machine.stub("apt-get", "exit 100")
-
-    status, said, _ = machine.run()
-
-    assert status == 1
-    assert "apt-get failed" in said

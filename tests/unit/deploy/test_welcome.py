@@ -53,10 +53,12 @@ def _printed(text: str) -> tuple[str, str]:
     return "\n".join(lines[curl:python]), "\n".join(line[2:] for line in lines[python : end + 1])
 
 
-@pytest.mark.parametrize("needs_key", [False, True])
-@pytest.mark.parametrize("tls", ["none", "chain with its authority", "leaf alone"])
+@pytest.mark.parametrize(
+    ("tls", "needs_key"),
+    [("none", False), ("none", True), ("chain with its authority", True), ("leaf alone", False)],
+)
 def test_both_examples_work_as_printed(tls: str, needs_key: bool, tmp_path: Path) -> None:
-    """In each mode: with and without API keys, without TLS, with a certificate that verifies and with one that does not."""
+    """With and without API keys, without TLS, with a certificate that verifies and with one that does not."""
     certificate = None
     if tls != "none":
         authority = Authority(tmp_path)

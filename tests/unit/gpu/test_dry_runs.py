@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from baton.kv_connector.engine.memory import MemoryReceiver
 from baton.kv_connector.handoff.fan_out import FanOut
 from baton.kv_connector.worker_side.digest import RegionDigests
 from baton.kv_connector.worker_side.sync import ModelStream, make_layer_sync
 from baton.model_runner.watchdog import Ages
-from tests.gpu import __main__ as kit
 from tests.gpu import e9_watchdog, e10_digests, rank
-from tests.gpu.harness import SCRIPTS, Expect, Scale, find_script, judged, run_script
+from tests.gpu.harness import SCRIPTS, Scale, find_script, run_script
 from tests.gpu.late import LateAccelerator, late
 from tests.support.late_device import LateEvent, LateStream
 
@@ -144,56 +142,6 @@ def test_nothing_is_imported_that_the_machine_lacks() -> None:
     )
 
     assert done.returncode == 0, done.stderr
-
-
-def test_a_figure_that_is_missing_is_missed() -> None:
-    """Figures of time count only where time means something; what nobody expected is kept."""
-    expected = (Expect("a", "==", 0, "why"), Expect("b", ">=", 3, "why"), Expect("c", "<=", 1, "why", timed=True))
-
-    result = judged("E0", expected, {"b": 3, "c": 2, "d": 4}, timed=False)
-
-    assert (result["missed"], result["seen"]) == (["a"], {"b": 3, "c": 2, "d": 4})
-    assert judged("E0", expected, {"a": 0, "b": 3, "c": 2})["missed"] == ["c"]
-
-
-def test_a_script_that_raises_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its stack in the notes."""
-    monkeypatch.setattr(e10_digests, "LAYOUTS", None)
-
-    result = dry_run("E10")
-
-    assert not result["passed"]
-    assert "TypeError" in result["notes"][0]
-
-
-def test_without_a_device_one_sentence_and_no_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`make test-gpu` on such a machine."""
-    monkeypatch.setattr(sys, "argv", ["tests.gpu"])
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-    assert kit.main() == 0
-    assert capsys.readouterr().out.count("\n") == 1
-
-
-def test_a_script_that_hangs_does_not_lose_the_others(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It is ended, and the file has a result for each."""
-    sleeper, out = tmp_path / "sleeper", tmp_path / "out.json"
-    sleeper.write_text("#!/bin/sh\nexec sleep 60\n")
-    sleeper.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(sleeper))
-    monkeypatch.setattr(kit, "LIMIT_S", 0.2)
-    monkeypatch.setattr(kit, "START_S", 0.1)
-    monkeypatch.setattr(sys, "argv", ["tests.gpu", "--late", "--only", "E1,E10", "--json", str(out)])
-
-    assert kit.main() == 1
-
-    results = json.loads(out.read_text())["results"]
-    assert [(result["name"], result["passed"]) for result in results] == [("E1", False), ("E10", False)]
-    assert "no result: ended after 0 s" in results[0]["notes"]
 
 
 def test_the_page_says_what_was_expected() -> None:

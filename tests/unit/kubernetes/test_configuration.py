@@ -1,5 +1,6 @@
 """The baton.yaml of every pod is one that Baton takes, and the objects around it say the same as it does."""
 
+from functools import partial
 from pathlib import Path
 from typing import Final, cast
 
@@ -8,10 +9,13 @@ import pytest
 from baton.contracts.configuration.load import load
 from baton.contracts.configuration.schema import BatonConfig, NodeConfig
 from baton.deploy.cli import COMMANDS
+from baton.node.command import parse
 from baton.node.follower import OUTLIVE_S
 from baton.node.startup.arguments import SHUTDOWN_TIMEOUT_S, control_port
 from baton.node.startup.flags import count_of, refuse_owned
 from baton.node.startup.hosts import Hosts, hosts_of
+from baton.proxy.__main__ import command_line
+from baton.proxy.nodes.health_probe import HEALTH_PATH
 from tests.support.kubernetes.render import OVERLAYS, Object, named, pod_templates, render
 
 COREDNS_CACHE_S: Final = 30  # what kubeadm's CoreDNS keeps an answer for
@@ -136,8 +140,26 @@ def test_nodes_are_started_as_the_command_wants_it(overlay: str, tmp_path: Path)
             assert "command" not in container
             assert container["args"] == [component, "--config", "/etc/baton/baton.yaml"]
             assert component in COMMANDS
+            parsed = command_line().parse_args if component == "proxy" else partial(parse, component)
+            assert str(parsed(container["args"][1:])).count("/etc/baton/baton.yaml") == 1
         if component in NODES:
             refuse_owned(_node(_loaded(overlay, component, tmp_path), component).vllm_args)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_probes_ask_what_answers(overlay: str) -> None:
+    """At the port of the container; a proxy without nodes is alive and not ready, a node says both by its health."""
+    for template in pod_templates(render(overlay)).values():
+        container = _container(template)
+        asked = {
+            name: each["httpGet"] for name, each in container.items() if name.endswith("Probe") and "httpGet" in each
+        }
+        assert {each["port"] for each in asked.values()} <= {each["name"] for each in container.get("ports", ())}
+        paths = {name: each["path"] for name, each in asked.items()}
+        if _component(template) == "proxy":
+            assert paths == {"startupProbe": "/health", "readinessProbe": "/ready", "livenessProbe": "/health"}
+        elif paths:
+            assert paths == dict.fromkeys(("startupProbe", "readinessProbe", "livenessProbe"), HEALTH_PATH)
 
 
 def test_rdma_is_asked_for_where_the_devices_are(tmp_path: Path) -> None:

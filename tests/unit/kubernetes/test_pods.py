@@ -22,6 +22,7 @@ IMAGES: Final = {
     "multi-host": {"baton-proxy", "baton-node-cuda"},
 }
 USUAL: Final = ("Deployment/proxy", "StatefulSet/prefill", "StatefulSet/decode")
+USER: Final = 10001  # the images', whose folders are its own (test_dockerfiles.py)
 GROUPS: Final = tuple(
     f"LeaderWorkerSet/{role}-group/{part}" for role in ("prefill", "decode") for part in ("leader", "worker")
 )
@@ -120,7 +121,7 @@ def test_a_pod_runs_without_privileges(overlay: str, template: Object) -> None:
     spec, container = template["spec"], _container(template)
 
     assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] > 0
+    assert spec["securityContext"]["runAsUser"] == USER
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert spec["automountServiceAccountToken"] is False
     assert container["securityContext"]["allowPrivilegeEscalation"] is False

@@ -1,13 +1,11 @@
 """Every overlay renders, and everything in it fits the schemas; the checks themselves are tried on broken objects."""
 
 import copy
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.support.kubernetes.render import FOLDER, OVERLAYS, Object, named, render, render_folder
+from tests.support.kubernetes.render import FOLDER, OVERLAYS, Object, named, render
 from tests.support.kubernetes.schemas import VERSIONS, problems
 
 KINDS_OF_CRDS = ("ServiceMonitor", "PrometheusRule", "HTTPRoute", "LeaderWorkerSet")
@@ -83,11 +81,3 @@ def test_a_broken_object_does_not_fit(overlay: str, kind: str, name: str, breaks
     breaks(broken)
 
     assert all(problems(broken, version) for version in VERSIONS)
-
-
-def test_a_folder_that_names_a_missing_file_does_not_render(tmp_path: Path) -> None:
-    """Rendering is a check in itself."""
-    (tmp_path / "kustomization.yaml").write_text("resources: [gone.yaml]\n")
-
-    with pytest.raises(subprocess.CalledProcessError):
-        render_folder(tmp_path)

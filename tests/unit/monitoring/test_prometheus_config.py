@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import yaml
 
 from baton.deploy.prometheus_rule import RULES
@@ -62,21 +61,3 @@ def test_promtool_takes_the_configuration_of_the_docs(tmp_path: Path) -> None:
 
     assert complaints("check", "config", file) == ""
     assert "rules/baton.yaml" in said("check", "config", file)
-
-
-@pytest.mark.parametrize(
-    ("there", "wrong"),
-    [
-        ("scrape_interval: 5s", "scrape_interval: 5"),
-        ("refresh_interval", "refresh_intervall"),
-        ("type: A", "type: AA"),
-        ("job_name: baton-decode", "job_name: baton-prefill"),
-        ("rules/*.yaml", "rules.yaml"),
-    ],
-)
-def test_promtool_finds_a_broken_configuration(there: str, wrong: str, tmp_path: Path) -> None:
-    """The check itself: units, names, values, doubled jobs, rules that are not there."""
-    text = COMPOSED.read_text()
-    assert there in text
-
-    assert complaints("check", "config", _as_mounted(tmp_path, text.replace(there, wrong)))

@@ -65,24 +65,3 @@ def test_the_operators_object_says_the_same() -> None:
     """If not: `python -m baton.deploy.prometheus_rule`."""
     assert OBJECT.read_text() == as_object(RULES.read_text())
     assert yaml.safe_load(OBJECT.read_text())["spec"] == yaml.safe_load(RULES.read_text())
-
-
-@pytest.mark.parametrize("broken", ["rate(baton_pushes_total)", "sum by (", "baton_nodes{state=ready}"])
-def test_promtool_finds_a_broken_expression(broken: str, tmp_path: Path) -> None:
-    """The check itself."""
-    rules = tmp_path / "rules.yaml"
-    rules.write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": [{"alert": "A", "expr": broken}]}]}))
-
-    assert complaints("check", "rules", rules)
-
-
-def test_promtool_finds_an_alert_that_fires_no_more(tmp_path: Path) -> None:
-    """The tests of rules, on a rule with another threshold."""
-    (tmp_path / "rules").mkdir()
-    (tmp_path / "tests").mkdir()
-    weaker = RULES.read_text().replace("baton_connector_up == 0", "baton_connector_up < 0")
-    assert weaker != RULES.read_text()
-    (tmp_path / "rules" / "baton.yaml").write_text(weaker)
-    (tmp_path / "tests" / "baton.yaml").write_text(TESTS.read_text())
-
-    assert "BatonConnectorSilent" in complaints("test", "rules", tmp_path / "tests" / "baton.yaml")

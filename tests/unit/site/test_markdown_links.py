@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.site.markdown_links import anchors_of, links_of, malformed, problems, slug_of
+from tests.site.markdown_links import anchors_of, links_of, problems, slug_of
 
 
 def test_links_are_found_wherever_they_stand() -> None:
@@ -13,11 +13,6 @@ def test_links_are_found_wherever_they_stand() -> None:
     )
 
     assert [link.target for link in links_of(text)] == ["a.md", "p.png", "b.md#c", "https://e.org", "r.md"]
-
-
-def test_a_link_is_told_with_its_line() -> None:
-    """That of its paragraph or row."""
-    assert [link.line for link in links_of("# T\n\n[a](a)\n\n| x |\n|---|\n| y |\n| [b](b) |\n")] == [3, 8]
 
 
 @pytest.mark.parametrize(
@@ -34,11 +29,6 @@ def test_anchors_are_spelt_as_code_hosts_do(title: str, slug: str) -> None:
     """Lower case, no punctuation, a hyphen for each blank."""
     assert slug_of(title.replace("`", "")) == slug
     assert anchors_of(f"# {title}\n") == {slug}
-
-
-def test_a_title_that_comes_twice_is_numbered() -> None:
-    """The second one is told from the first; ids that are written as HTML count too."""
-    assert anchors_of('# A\n\n## A\n\n<a id="here"></a>\n') == {"a", "a-1", "here"}
 
 
 @pytest.mark.parametrize(
@@ -67,23 +57,3 @@ def test_each_kind_of_wrong_link_is_named(tmp_path: Path, target: str, wrong: st
     (tmp_path / "outside.md").touch()
 
     assert problems(root, [page]) == ([f"page.md:3: {target}: {wrong}"] if wrong else [])
-
-
-@pytest.mark.parametrize(
-    ("address", "wrong"),
-    [
-        ("https://example.org:8443/x", ""),
-        ("http://localhost:8000/v1", ""),
-        ("http://127.0.0.1:3000", ""),
-        ("mailto:someone@example.org", ""),
-        ("https://example.org:port/", "no port"),
-        ("https:///path", "no name of a host"),
-        ("https://example..org", "no name of a host"),
-        ("//example.org/x", "neither http nor https"),
-        ("mailto:nobody", "no address of mail"),
-        ("https://example.org/a%20b", "a blank in it"),
-    ],
-)
-def test_addresses_outside_are_judged_by_their_form(address: str, wrong: str) -> None:
-    """Nobody is asked."""
-    assert malformed(address) == wrong

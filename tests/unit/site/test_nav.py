@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.site.build import fetched, markdown_problems
 from tests.site.nav import NavError, read
 
 ROOT = Path(__file__).parents[3]
@@ -16,17 +17,6 @@ def repository(root: Path, nav: str) -> Path:
         file.write_text("# T\n")
     (root / "docs" / "nav.yaml").write_text(nav)
     return root
-
-
-def test_folders_stand_for_their_pages(tmp_path: Path) -> None:
-    """README.md first; what is left in the root follows under Project."""
-    root = repository(tmp_path, "One: [quick-start.md, docs/a.md]\nMeasured: [docs/more/]\n")
-
-    assert read(root) == {
-        "One": ["quick-start.md", "docs/a.md"],
-        "Measured": ["docs/more/README.md", "docs/more/1.md", "docs/more/2.md"],
-        "Project": ["CHANGELOG.md"],
-    }
 
 
 @pytest.mark.parametrize(
@@ -46,3 +36,27 @@ def test_each_difference_is_named(tmp_path: Path, nav: str, wrong: str) -> None:
 def test_every_page_of_this_repository_has_a_place() -> None:
     """A new page in docs wants a line in docs/nav.yaml."""
     assert "docs/operations.md" in read(ROOT)["Operations"]
+
+
+def test_every_link_of_this_repositorys_pages_leads_somewhere() -> None:
+    """Files and headings."""
+    assert markdown_problems(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('<script src="https://cdn.example.org/x.js"></script>', True),
+        ('<link rel="stylesheet" href="//fonts.example.org/f">', True),
+        ('<style>p { background: url("https://example.org/p.png") }</style>', True),
+        (
+            '<link rel="canonical" href="https://example.org/"><img src="p.png"><a href="https://example.org">x</a>',
+            False,
+        ),
+    ],
+)
+def test_what_a_browser_would_fetch_from_elsewhere_is_named(text: str, wrong: bool, tmp_path: Path) -> None:
+    """Links are for the reader to follow, or not."""
+    (tmp_path / "a.html").write_text(text)
+
+    assert bool(fetched(tmp_path)) is wrong

@@ -1,12 +1,8 @@
-import json
-from xml.etree import ElementTree as ET
-
 import pytest
 
 from benchmarks.bench import report
 from benchmarks.bench.interference import Felt
 from benchmarks.bench.report import BATON, Felts, first_tokens, streams
-from benchmarks.harness import ratio
 from benchmarks.overlap.figures import NIXL, PLAIN, TWO, UPSTREAM, Cell, Measured, Sample
 
 KV_BYTES = 1000
@@ -49,11 +45,6 @@ def test_ratios_are_of_the_same_round() -> None:
     assert found.least == found.median == found.most == pytest.approx(0.6)
 
 
-def test_a_ratio_has_its_spread() -> None:
-    """The least and the most of all rounds, around the median."""
-    assert ratio([1.0, 2.0, 9.0], [1.0, 1.0, 3.0]) == (2.0, 1.0, 3.0)
-
-
 def test_who_cannot_have_sent_everything_is_marked() -> None:
     """One byte too few is too few; servers that send nothing are not judged."""
     cell = first_tokens(measured())
@@ -72,35 +63,3 @@ def test_what_streams_felt_is_compared_with_what_they_felt_elsewhere() -> None:
     assert lines[TWO].p99_ratio.median == pytest.approx(0.04)
     assert lines[BATON].p99_ratio is None
     assert lines[TWO].tokens_share == pytest.approx(0.01 / 0.0345)
-
-
-def test_the_tables_have_a_column_for_each_heading() -> None:
-    """Also where a subject was left out."""
-    cell = measured()
-    del cell.samples[NIXL]  # type: ignore[attr-defined]  # a dict here
-    for table in (report.first_token_table([first_tokens(cell)]), report.streams_table(streams(felts()))):
-        widths = {line.count("|") for line in table.splitlines()}
-        assert len(widths) == 1, table
-
-
-def test_the_picture_is_a_file_of_its_own_with_a_line_for_each_subject() -> None:
-    """Well-formed, and of the link that was asked for alone."""
-    cells = [first_tokens(measured(link, tokens)) for link in (0, 200) for tokens in (600, 3500)]
-
-    root = ET.fromstring(report.picture(cells, 200))  # noqa: S314  # ours
-
-    lines = root.findall(".//{http://www.w3.org/2000/svg}polyline")
-    assert len(lines) == 4
-    assert all(len((line.get("points") or "").split()) == 2 for line in lines)
-
-
-def test_every_sample_is_in_the_json() -> None:
-    """Whoever doubts a median can take another."""
-    cell, felt = measured(), felts()
-    plain = report.to_plain({"when": "today"}, [first_tokens(cell)], [cell], streams(felt), [felt])
-
-    again = json.loads(json.dumps(plain))
-
-    assert [sample["seconds"] for sample in again["first_token_samples"][0]["samples"][BATON]] == [0.12, 0.24, 0.12]
-    assert again["stream_samples"][0]["rounds"][TWO][0]["busy_itl_s"][-1] == 0.5
-    assert again["about"] == {"when": "today"}

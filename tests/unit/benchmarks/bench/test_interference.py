@@ -84,17 +84,6 @@ async def test_a_stream_that_ends_too_early_is_an_error() -> None:
         await interfere(Engine(stream_tokens=10), QUICK, prompts(1))
 
 
-async def test_a_stream_that_fails_at_once_is_named() -> None:
-    """With the reason, and not as streams that did not begin."""
-
-    class Broken(Engine):
-        async def ask(self, prompt: Sequence[int], max_tokens: int, times: list[float] | None = None) -> Answer:
-            raise MeasureError("answered 503 without a token")
-
-    with pytest.raises(MeasureError, match="503"):
-        await interfere(Broken(), QUICK, prompts(1))
-
-
 def test_a_gap_belongs_to_the_stretch_in_which_it_ends() -> None:
     """A stall that began before the stretch is felt inside of it."""
     assert gaps([1.0, 2.0, 5.0, 6.0, 9.0], since=4.0, until=6.0) == [3.0, 1.0]

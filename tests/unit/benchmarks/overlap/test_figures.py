@@ -91,21 +91,6 @@ def test_medians_are_compared_not_means() -> None:
     assert (event.fastest_s, event.slowest_s) == (0.65, 9.0)
 
 
-def test_references_have_no_line_of_their_own() -> None:
-    """C and X stand in every line instead."""
-    found = computed(**{PLAIN: samples(0.4), RAW: samples(0.6), "event": samples(0.7)})
-
-    assert [line.subject for line in found.lines] == ["event"]
-
-
-def test_a_variant_without_references_still_has_its_time() -> None:
-    """Ratios are missing then, not wrong."""
-    (line,) = computed(event=samples(0.7)).lines
-
-    assert line.ttft_s == 0.7
-    assert (line.to_ideal, line.to_upstream, line.hidden_share, line.prefill_ratio) == (None,) * 4
-
-
 def test_prefill_with_pushes_is_compared_with_the_plain_servers() -> None:
     """P's own time, not the client's."""
     found = computed(**{PLAIN: samples(0.5, prefill_s=0.40), "event": samples(0.7, prefill_s=0.42)})

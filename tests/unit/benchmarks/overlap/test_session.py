@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from benchmarks.overlap.figures import Cell, Measured, Sample
-from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts, rotated, wait_until_quiet
+from benchmarks.overlap.session import Effort, MeasureError, measure_cell, prompts, wait_until_quiet
 from benchmarks.usage import OtherCpu
 
 CELL = Cell(200, 16, 512)
@@ -112,8 +112,3 @@ async def test_waiting_for_a_quiet_machine_ends_when_it_is_or_when_patience_does
 
     await wait_until_quiet(meter, 0.1, patience_s=0.1)
     assert meter.cores == []
-
-
-def test_rotation_keeps_everybody() -> None:
-    """Only the order changes."""
-    assert [rotated("abc", turn) for turn in (0, 1, 3)] == [["a", "b", "c"], ["b", "c", "a"], ["a", "b", "c"]]

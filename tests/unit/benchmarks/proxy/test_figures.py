@@ -17,7 +17,6 @@ from benchmarks.proxy.figures import (
     STRETCH,
     Sample,
     Target,
-    over_rounds,
     ratio,
     verdict_of,
 )
@@ -60,11 +59,6 @@ def test_the_other_figures_of_a_sample() -> None:
     assert ADDED.of(SAMPLE) == pytest.approx(400)
     assert STRETCH.of(SAMPLE) == pytest.approx(1.1)
     assert [round(metric.of(SAMPLE), 3) for metric in METRICS] == [200, 20, 400, 40, 50, 1.1]
-
-
-def test_a_figure_is_the_median_of_the_rounds_with_least_and_most() -> None:
-    """One round that went wrong moves the end of the range, not the figure."""
-    assert over_rounds(REQUEST, costs(100, 900, 110)) == pytest.approx(Spread(110, 100, 900))
 
 
 def test_a_ratio_is_taken_round_by_round() -> None:

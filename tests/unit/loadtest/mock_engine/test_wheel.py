@@ -32,16 +32,6 @@ def test_what_repeats_does_not_drift() -> None:
     assert (len(log), wheel.next_tick) == (2, 5)
 
 
-def test_what_ends_leaves_an_empty_wheel() -> None:
-    """There is no next tick when nothing is due."""
-    wheel, log = Wheel(0.010), list[int]()
-    wheel.add(repeated(log, 1, 0.020), 0.010)
-
-    wheel.turn(1)
-
-    assert (log, wheel.next_tick) == ([0], None)
-
-
 def test_a_gap_shorter_than_a_tick_takes_one_tick() -> None:
     """Work that is due again at once does not keep the wheel busy for ever."""
     wheel, log = Wheel(0.010), list[int]()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from baton.loadtest.__main__ import main
-from baton.loadtest.plan.calibration import Calibration, read_calibration, write_calibration
+from baton.loadtest.plan.calibration import read_calibration, write_calibration
 from baton.loadtest.plan.command import parser
 from baton.loadtest.plan.demand import demands
 from baton.loadtest.plan.measure import parse_state
@@ -50,17 +50,6 @@ def test_a_plan_names_the_nodes(file: str, tmp_path: Path, capsys: pytest.Captur
     by_shape = {(one["prefill"], one["decode"]): one for one in found["predictions"]}
     assert by_shape[1, 1]["goodput_share"] >= 0.9
     assert by_shape[2, 1]["ttft_mean_s"] < by_shape[1, 1]["ttft_mean_s"]
-
-
-def test_more_load_needs_more_nodes(file: str, tmp_path: Path) -> None:
-    """50 requests a second at 0.1 s each are five prefill nodes and some."""
-    out = tmp_path / "plan.json"
-
-    assert main(["plan", file, "--rate", "50", *RATE[2:], *SLO, "--json", str(out)]) == 0
-
-    found = json.loads(out.read_text())["recommended"]
-    assert 4 <= found["prefill"] <= 7
-    assert found["decode"] == 1
 
 
 def test_dear_nodes_are_used_less(file: str, tmp_path: Path) -> None:
@@ -189,15 +178,6 @@ def test_impossible_values_are_refused(tmp_path: Path, section: str, value: Any,
         read_calibration(path)
 
 
-def test_a_calibration_survives_its_file(tmp_path: Path) -> None:
-    """What was written is read."""
-    found: Calibration = calibration(overhead_s=0.5)
-
-    write_calibration(found, tmp_path / "c.json")
-
-    assert read_calibration(tmp_path / "c.json") == found
-
-
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
@@ -214,14 +194,6 @@ def test_calibrate_refuses_wrong_arguments(argv: list[str], words: str, capsys: 
 
     assert (status, said.count("\n")) == (2, 1)
     assert words in said
-
-
-def test_calibrate_needs_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """None there: exit status 1."""
-    status, said = failure(capsys, "calibrate", "--url", "http://127.0.0.1:9", "--out", str(tmp_path / "c.json"))
-
-    assert status == 1
-    assert "127.0.0.1:9" in said
 
 
 def test_a_nodes_metrics_say_how_large_it_is() -> None:

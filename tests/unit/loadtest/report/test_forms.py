@@ -68,15 +68,6 @@ def test_errors_paths_and_nodes_have_tables_where_there_are_any() -> None:
     assert not any(word in text_report(result()) for word in ("Errors", "Baton", "Nodes"))
 
 
-def test_columns_of_figures_end_and_columns_of_words_begin_alike() -> None:
-    """A long sentence must not push its heading out of sight."""
-    text = text_report(result(stage([failed(STATUS, status=503, detail="word " * 40), failed(STATUS, status=1)])))
-    heading, first, second = text[text.index("  kind") :].splitlines()[:3]
-
-    assert heading.index("one of them said") == second.index("word word")
-    assert heading.index("requests") + len("requests") == first.index("1 ", len("  status 1")) + 1
-
-
 def test_an_interrupted_run_says_so() -> None:
     """In every form for people."""
     stopped = result(interrupted=True)

@@ -41,6 +41,7 @@ def test_each_stage_begins_with_what_it_comes_to() -> None:
         r'class="headline">\d+ output tokens/s, [\d.]+ requests/s; first token after 100 ms', html_report(SINGLE)
     )
     assert "0.0 requests/s; 1 of 1 failed" in html_report(NOTHING_DONE)
+    assert "no values" in html_report(NOTHING_DONE)
     assert "Mean TTFT (ms)</th><td>–</td>" in html_report(NOTHING_DONE) or "<td>–</td>" in html_report(NOTHING_DONE)
 
 

@@ -93,10 +93,3 @@ def test_a_conversation_as_a_completion_is_one_growing_text() -> None:
     second = script.send(" the answer")
 
     assert str(second.prompt).startswith(first + " the answer\nUser: ")
-
-
-def test_a_script_can_be_played_again() -> None:
-    """The same number gives the same one."""
-    source = MultiTurn(making(), turns=2)
-
-    assert next(source.script(0)) == next(source.script(0))

@@ -1,7 +1,7 @@
 """What this machine lends to a clean root: a Debian to begin with, and its own way to the package registries.
 
 Pip's settings go in as environment variables, apt's as a file that a variable names; folders and certificates that they name
-appear in the root, for reading, while a command runs. Nothing of it is stored in an image.
+appear in the root, for reading, while a command runs.
 """
 
 import ast
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-RELEASE: Final = "bookworm"  # the images'
+RELEASE: Final = "bookworm"
 LENT: Final = "/tmp/lent"  # in the root
 APT_SETTINGS: Final = f"{LENT}/apt-settings"
 NAME_SERVERS: Final = "/etc/resolv.conf"
@@ -24,19 +24,19 @@ _PATH: Final = re.compile(r"(?:file://)?(/[^\s]+)")
 
 
 class MachineError(Exception):
-    """Images cannot be built here; the message says why."""
+    """There can be no clean root here; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loan:
-    """What a command gets while an image is built."""
+    """What a command gets in a root."""
 
     environ: Mapping[str, str]
     folders: Mapping[str, str]  # path in the root → path here
 
 
 def debian(release: str = RELEASE) -> Path:
-    """Return a root with Debian's smallest system, made if it is not there: the same packages as the image's.
+    """Return a root with Debian's smallest system, made if it is not there.
 
     Raises:
         MachineError: it cannot be made.

@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,13 +51,6 @@ def files(root: Path) -> Iterator[str]:
             path = (below / name).as_posix()
             if not is_left_out(path, found):
                 yield path
-
-
-def send(root: Path, target: Path) -> None:
-    """Copy the context."""
-    for name in files(root):
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(root / name, target / name)
 
 
 def _is_closed(folder: str, found: Sequence[Rule]) -> bool:

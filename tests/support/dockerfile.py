@@ -86,12 +86,6 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], ""), text)
 
 
-def assignments(instruction: Instruction, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return what an ENV sets."""
-    pairs = (word.partition("=") for word in instruction.words)
-    return {name: expand(value, variables) for name, _, value in pairs}
-
-
 def _instruction(line: str, number: int) -> Instruction:
     name, _, rest = line.strip().partition(" ")
     flags = {}

@@ -1,40 +1,36 @@
-"""Networks of a composition: a bridge each, in a namespace that stands for the switch; every container has its own.
+"""A network of hosts that are namespaces: a bridge in a namespace that stands for the switch, each host in one of its own.
 
-Addresses are of 198.18.0.0/15 (RFC 2544, for benchmarks). This process is in the network that clients come from.
+Addresses are of 198.18.0.0/15 (RFC 2544, for benchmarks). This process is in the network too.
 """
 
 import itertools
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from benchmarks.overlap.network import NetworkError, refuse_unprivileged
 
-PREFIX: Final = "baton-composed-"
+PREFIX: Final = "baton-hosts-"
 FOLDER: Final = Path("/run/netns")
 DEVICES: Final = Path("/sys/class/net")
-SUBNETS: Final = ("198.18.32", "198.18.33", "198.18.34")  # of compose's tests
-PODS_SUBNET: Final = ("198.18.35",)  # another one, so that both can run at once
+SUBNET: Final = "198.18.32"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Where a container is."""
+    """Where a host is."""
 
     space: str  # the namespace's name
-    addresses: Mapping[str, str]  # network → its address there
+    address: str
 
 
-class Networks:
+class Network:
     """Made in `with`; on leaving all is removed."""
 
-    def __init__(self, names: Sequence[str], clients: str, subnets: Sequence[str] = SUBNETS) -> None:
-        """Name the networks; `clients` is that in which this process gets an address."""
-        self._subnets = dict(zip(names, subnets, strict=False))
-        self._clients = clients
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._switch = f"{PREFIX}{os.getpid()}-switch"
         self._here = f"bc{os.getpid()}"  # this process's device
         self._hosts = itertools.count(2)  # 1 is this process
@@ -52,33 +48,26 @@ class Networks:
     def __exit__(self, *_: object) -> None:
         self._remove()
 
-    def add(self, name: str, networks: Sequence[str]) -> Seat:
-        """Make a place for a container in some networks."""
+    def add(self, name: str) -> Seat:
+        """Make a place for a host."""
         space, host = f"{PREFIX}{os.getpid()}-{name}", next(self._hosts)
+        seat = Seat(space=space, address=f"{SUBNET}.{host}")
         run(f"ip netns add {space}")
         run(f"ip -n {space} link set lo up")
-        addresses = {network: f"{self._subnets[network]}.{host}" for network in networks}
-        for number, (network, address) in enumerate(addresses.items()):
-            plug = f"p{host}-{number}"
-            run(f"ip -n {self._switch} link add {plug} type veth peer name eth{number} netns {space}")
-            run(f"ip -n {self._switch} link set {plug} master {network} up")
-            run(f"ip -n {space} addr add {address}/24 dev eth{number}")
-            run(f"ip -n {space} link set eth{number} up")
-        return Seat(space=space, addresses=addresses)
-
-    def remove(self, seat: Seat) -> None:
-        """Take a container's place away."""
-        run(f"ip netns delete {seat.space}")
+        run(f"ip -n {self._switch} link add p{host} type veth peer name eth0 netns {space}")
+        run(f"ip -n {self._switch} link set p{host} master {self._name} up")
+        run(f"ip -n {space} addr add {seat.address}/24 dev eth0")
+        run(f"ip -n {space} link set eth0 up")
+        return seat
 
     def _make(self) -> None:
         run(f"ip netns add {self._switch}")
-        for name in self._subnets:
-            run(f"ip -n {self._switch} link add {name} type bridge")
-            run(f"ip -n {self._switch} link set {name} up")
+        run(f"ip -n {self._switch} link add {self._name} type bridge")
+        run(f"ip -n {self._switch} link set {self._name} up")
         here = self._here
         run(f"ip link add {here} type veth peer name clients netns {self._switch}")
-        run(f"ip -n {self._switch} link set clients master {self._clients} up")
-        run(f"ip addr add {self._subnets[self._clients]}.1/24 dev {here}")
+        run(f"ip -n {self._switch} link set clients master {self._name} up")
+        run(f"ip addr add {SUBNET}.1/24 dev {here}")
         run(f"ip link set {here} up")
 
     def _remove(self) -> None:
