@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up what the tests need and serving does not: a browser without a window, and a font for it; for root, who can make clean
-# roots and networks, what those are made with.
+# Sets up what the tests need and serving does not: a browser without a window, and a font for it; for root, who can make networks,
+# what those are made with.
 #
 # It may be run again at any time; where they are there it takes no time. Variable: CHROMIUM (a browser to be used).
 set -euo pipefail
@@ -19,7 +19,6 @@ missing_packages() {
     has_browser || echo chromium-headless-shell
     has_font || echo fonts-dejavu-core
     [ "$(id -u)" = 0 ] || return 0
-    command -v debootstrap >/dev/null || echo debootstrap
     command -v ip >/dev/null || echo iproute2
 }
 

@@ -44,7 +44,7 @@ def debian(release: str = RELEASE) -> Path:
     if os.geteuid() != 0:
         raise MachineError("only root can make a root of its own: run this as root, or in a privileged container")
     if shutil.which("debootstrap") is None:
-        raise MachineError("debootstrap is missing: run deploy/test_setup.sh")
+        raise MachineError("debootstrap is missing: apt-get install debootstrap")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "baton"
     root = cache / f"debian-{release}"
     if not root.exists():

@@ -38,9 +38,8 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """Root, apt-get, a font, what makes roots and networks; no browser."""
+    """Root, apt-get, a font, what makes networks; no browser."""
     made = Machine(tmp_path)
-    made.stub("debootstrap", "")
     made.stub("ip", "")
     made.stub("id", "echo 0")
     made.stub("apt-get", f'echo "$@" >>{made.log}')
@@ -62,16 +61,15 @@ def test_root_gets_the_browser(machine: Machine) -> None:
     assert told.splitlines() == ["update -qq", f"install -y -qq --no-install-recommends {PACKAGE}"]
 
 
-def test_root_also_gets_what_roots_and_networks_are_made_with(machine: Machine) -> None:
-    """Nobody else could use them, so nobody else is asked for them."""
-    for name in ("debootstrap", "ip"):
-        (machine.folder / name).unlink()
+def test_root_also_gets_what_networks_are_made_with(machine: Machine) -> None:
+    """Nobody else could use it, so nobody else is asked for it."""
+    (machine.folder / "ip").unlink()
 
     told = machine.run()[2]
     machine.stub("id", "echo 1000")
     said = machine.run()[1]
 
-    assert told.endswith(f"{PACKAGE} debootstrap iproute2\n")
+    assert told.endswith(f"{PACKAGE} iproute2\n")
     assert f"need these packages: {PACKAGE} - install" in said
 
 
