@@ -141,6 +141,7 @@ def create_app(
         when_no_prefill=config.proxy.when_no_prefill,
         key_header=config.proxy.routing_key_header.lower(),
         prefill_patience_s=config.transfer.peer_timeout_s,
+        revision=members.revision,
     )
 
     @asynccontextmanager

@@ -71,6 +71,11 @@ class Breaker:
             return True
         return self.state is BreakerState.OPEN and self._clock() >= self._open_until_s
 
+    @property
+    def trial_at_s(self) -> float:
+        """When it admits a trial by itself, on its clock; 0 if it is not waiting for that."""
+        return self._open_until_s if self.state is BreakerState.OPEN else 0.0
+
     def begin(self) -> int:
         """A request begins; return its number if it is a trial, otherwise 0."""
         if self.state is not BreakerState.OPEN or not self.admits:

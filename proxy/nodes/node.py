@@ -47,6 +47,13 @@ class Pairing(NamedTuple):
         return self.protocol == other.protocol and compatible(self.fingerprint, other.fingerprint)
 
 
+@dataclass(slots=True, eq=False)
+class Revision:
+    """Counts the changes of what nodes may be used for."""
+
+    number: int = 0
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Node:
     """A member. Probes and outcomes write it, choices read it."""
@@ -54,6 +61,7 @@ class Node:
     url: str
     role: Role
     slot: int = 0  # no other member has this number, nor any former one that still has requests in flight
+    revision: Revision = field(default_factory=Revision)  # of all members
     breaker: Breaker = field(default_factory=Breaker)
     draining: bool = False  # an operator wants it to end what it has and take no more
     probed: State = State.UNKNOWN
@@ -134,10 +142,18 @@ class Node:
         """Take over a probe's answer, and what it had through this proxy when that was made (now, if not given)."""
         if self.incarnation != info.incarnation:
             self.others.forget()
+        before = self.info
         self.info = info
         self.unheard_since_s = None
-        self.base_names, self.adapter_names = names_of(info)
-        self.pairing = pairing_of(info)
+        names, pairing = names_of(info), pairing_of(info)
+        if (
+            before is None
+            or before.served_models != info.served_models
+            or pairing != self.pairing
+            or names != (self.base_names, self.adapter_names)
+        ):
+            self.revision.number += 1
+        (self.base_names, self.adapter_names), self.pairing = names, pairing
         self.others.learn(info.load, own or self.own)
         self._weigh()
         if reason := unusable_because(self.role, info):
@@ -200,6 +216,8 @@ class Node:
     def _become(self, state: State, reason: str) -> None:
         if state is State.SILENT and self.probed is not State.SILENT:
             self.silent_since_s = self.clock()
+        if state is not self.probed:
+            self.revision.number += 1
         self.probed, self.probed_reason = state, reason
 
     def _weigh(self) -> None:

@@ -21,7 +21,7 @@ from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings, BreakerS
 from baton.proxy.nodes.discovery import AdminSource, Source, SourceError, StaticSource
 from baton.proxy.nodes.dns import SCHEME, DnsSource
 from baton.proxy.nodes.health_probe import HealthProbe, Prober
-from baton.proxy.nodes.node import Node, Role, State
+from baton.proxy.nodes.node import Node, Revision, Role, State
 from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.roster import Roster
 
@@ -68,6 +68,7 @@ class NodeRegistry:
             "decode": [*configured_sources(config.decode, config.dns_interval_s), self._admin["decode"]],
         }
         self._rosters: dict[Role, Roster] = {role: Roster() for role in ROLES}
+        self.revision = Revision()
         self._watches: dict[Node, HealthProbe] = {}
         self._stopping: set[asyncio.Task[None]] = set()
         self._leavers: list[Node] = []  # no members, but they may still carry requests
@@ -173,6 +174,7 @@ class NodeRegistry:
         (self._drained[node.role].add if draining else self._drained[node.role].discard)(node.url)
         if node.draining is not draining:
             node.draining = draining
+            self.revision.number += 1
             logger.info(
                 "node drains" if draining else "node drains no more", extra={"url": node.url, "role": node.role}
             )
@@ -239,16 +241,18 @@ class NodeRegistry:
                 self._join(role, url)
 
     def _join(self, role: Role, url: str) -> None:
-        node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN)
+        node = Node(url=url, role=role, slot=self._free_slot(), probed=State.UNKNOWN, revision=self.revision)
         node.draining = url in self._drained[role]
-        node.breaker = Breaker(self._breaker_settings, on_change=partial(_log_breaker, node))
+        node.breaker = Breaker(self._breaker_settings, on_change=partial(_note_breaker, node))
         self.of(role).append(node)
+        self.revision.number += 1
         watch = self._watches[node] = HealthProbe(node, self._prober, self._restarted)
         watch.start()
         logger.info("node joined", extra={"url": url, "role": role, "slot": node.slot})
 
     def _leave(self, node: Node) -> None:
         self.of(node.role).remove(node)
+        self.revision.number += 1
         self._drained[node.role].discard(node.url)
         self._leavers = [*self._busy_leavers(), node]
         task = asyncio.create_task(self._watches.pop(node).stop())
@@ -297,6 +301,7 @@ def configured_sources(urls: Sequence[str], dns_interval_s: float) -> Iterator[S
         yield DnsSource(name, interval_s=dns_interval_s)
 
 
-def _log_breaker(node: Node, state: BreakerState, reason: str) -> None:
+def _note_breaker(node: Node, state: BreakerState, reason: str) -> None:
+    node.revision.number += 1
     fields = {"url": node.url, "role": node.role, "breaker": str(state), "reason": reason}
     logger.log(logging.WARNING if state is BreakerState.OPEN else logging.INFO, "breaker changed state", extra=fields)

@@ -15,8 +15,8 @@ from baton.contracts.kv_transfer import new_transfer_id
 from baton.contracts.node_info import compatible
 from baton.proxy.errors import NoRoomError, ProxyError, UnavailableError
 from baton.proxy.http.headers import find
-from baton.proxy.nodes.base_models import check_is_one, unknown_model
-from baton.proxy.nodes.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, answering, usable
+from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, Revision, State, usable
+from baton.proxy.planning.fleet import Fleet, Usable, that_fit
 from baton.proxy.planning.local_prefill import LocalPrefillPlanner
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
@@ -57,10 +57,21 @@ class Planner:
         when_no_prefill: Literal["decode_local", "refuse"],
         key_header: str = "",
         prefill_patience_s: float = math.inf,
+        revision: Revision | None = None,
     ) -> None:
-        """`prefill_patience_s`: how long a prefill node may be silent before decode nodes compute prompts in its place."""
-        self._prefill = prefill
-        self._decode = decode
+        """Make plans for some nodes.
+
+        Args:
+            prefill: the prefill nodes.
+            decode: the decode nodes.
+            prefill_router: chooses among prefill nodes.
+            decode_router: chooses among decode nodes.
+            local_policy: which prompts decode nodes compute.
+            when_no_prefill: whether they compute all where no prefill node can.
+            key_header: whose value `consistent_hash` keeps together.
+            prefill_patience_s: how long a prefill node may be silent before decode nodes compute prompts in its place.
+            revision: counts the changes of all these nodes; see `Fleet`.
+        """
         self._prefill_router = prefill_router
         self._decode_router = decode_router
         self._local_policy = local_policy
@@ -68,6 +79,7 @@ class Planner:
         self._key_header = key_header
         self._refuses = when_no_prefill == "refuse"
         self._prefill_patience_s = math.inf if self._refuses else prefill_patience_s
+        self._fleet = Fleet(prefill, decode, revision=revision, patience_s=self._prefill_patience_s)
         self._turn = 0
 
     def first(
@@ -91,33 +103,34 @@ class Planner:
             ProxyError: nobody can take it, or nobody serves the model.
         """
         work = self._work(request)
-        decode = self._usable_decode(request.model, history)
+        found = self._fleet.usable(request.model, history)
+        prefill, decode = found.prefill, found.decode
         if not decode:
             raise UnavailableError("no decode node is ready for this model")
         if request.start:
             decode = _that_start(decode, is_optional=request.start_is_optional)
         reason = reason_for_local(request.fields) or reason_alone(request)
         if reason is not None:
-            return self._on_one_node(request, work, decode, history, reason)
-        prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
+            return self._on_one_node(request, work, found, decode, reason)
         makers = _that_can_answer(request, prefill, decode)
         if makers and not request.start:
             maker = self._prefill_router.choose(work, makers)
             return LocalPlan(decode=maker, path=LOCAL, reason=ONE_TOKEN, label=LABELS[ONE_TOKEN])
-        matching = _that_fit(decode, prefill)
+        matching = that_fit(decode, prefill) if request.start else found.matching
         if not matching:
             try:
                 return self._without_prefill(work, prefill, decode, others_wait=others_wait)
             except NoRoomError:  # late is better than refused
-                prefill = self._usable_prefill(request.model, history, LONGEST_SILENCE_S)
-                matching = _that_fit(decode, prefill)
+                prefill = self._fleet.usable_prefill(request.model, history, LONGEST_SILENCE_S)
+                matching = that_fit(decode, prefill)
                 if not matching:
                     raise
         taker, new_bytes = self._decode_router.choice(work, matching)
         verdict = self._local_policy.decide(new_bytes, taker)
         if verdict is Verdict.LOCAL:
             return LocalPlan(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
-        return self._pair(work, prefill, taker, keep, label=verdict)
+        makers = found.makers_for(taker) if prefill is found.prefill else that_fit(prefill, [taker])
+        return self._pair(work, makers, taker, keep, label=verdict)
 
     def after(
         self, failed: Plan, failure: Failure, request: ClientRequest, history: History, *, may_retry: bool
@@ -144,23 +157,22 @@ class Planner:
             others = starting or (others if request.start_is_optional else [])
         takers = [failed.decode] if self._is_kept(failed.decode, others) or not others else others
         if may_retry and isinstance(failure, PrefillFailed):
-            makers = self._usable_prefill(request.model, history, self._prefill_patience_s)
-            if matching := _that_fit(takers, makers):
+            makers = self._fleet.usable_prefill(request.model, history, self._prefill_patience_s)
+            if matching := that_fit(takers, makers):
                 taker = self._decode_router.choose(work, matching) if takers is others else failed.decode
-                return self._pair(work, makers, taker)
+                return self._pair(work, that_fit(makers, [taker]), taker)
         if self._refuses:
             raise failure.error()
         return self._local_planner.after(work, takers, others, failure)
 
     def _on_one_node(
-        self, request: ClientRequest, work: Work, decode: Sequence[Node], history: History, reason: str
+        self, request: ClientRequest, work: Work, found: Usable, decode: Sequence[Node], reason: str
     ) -> LocalPlan:
         # Of other APIs the answer's form depends on parsers, which a prefill node may not have been given.
-        if request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields):
-            prefill = self._usable_prefill(request.model, history, self._prefill_patience_s)
-            if matching := _that_fit(prefill, decode):
-                node = self._prefill_router.choose(work, matching)
-                return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
+        is_scored = request.endpoint == COMPLETIONS and reason == PROMPT_LOGPROBS and generates_little(request.fields)
+        if is_scored and (matching := that_fit(found.prefill, decode)):
+            node = self._prefill_router.choose(work, matching)
+            return LocalPlan(decode=node, path=LOCAL, reason=reason, label=LABELS[reason])
         return self._local_planner.first(work, decode, reason, nowhere_else=True)
 
     def _after_decode(
@@ -187,30 +199,16 @@ class Planner:
             now_s=time.monotonic(),
         )
 
-    def _usable_prefill(self, model: str, history: History, patience_s: float) -> list[Node]:
-        return usable(
-            node
-            for node in self._prefill
-            if node.serves(model) and not history.has_lost(node) and node.silent_s < patience_s
-        )
-
-    def _usable_decode(self, model: str, history: History) -> list[Node]:
-        ready = [node for node in self._decode if node.state in TAKES_WORK]
-        if not ready:
-            raise UnavailableError("no decode node is ready")
-        check_is_one(self._decode, model)
-        if not any(node.serves(model) for node in self._decode):
-            raise unknown_model(model, self._decode)
-        return answering([node for node in ready if node.serves(model) and not history.has_lost(node)])
-
     def _other_decode(self, model: str, history: History, taker: Node) -> list[Node]:
         return usable(
-            node for node in self._decode if node.serves(model) and node is not taker and not history.has_lost(node)
+            node
+            for node in self._fleet.decode
+            if node.serves(model) and node is not taker and not history.has_lost(node)
         )
 
     def _is_kept(self, taker: Node, others: Sequence[Node]) -> bool:
         """Whether a decode node that a request was to go to still takes work; its breaker does not matter."""
-        if taker.draining or taker not in self._decode:
+        if taker.draining or taker not in self._fleet.decode:
             return False
         is_best = not any(other.probed is State.READY for other in others)
         return taker.probed is State.READY or (taker.probed is State.SILENT and is_best)
@@ -227,16 +225,15 @@ class Planner:
 
     def _no_prefill_because(self, prefill: Sequence[Node], decode: Sequence[Node]) -> str:
         if not prefill:
-            return NO_PREFILL_READY if self._prefill else NO_PREFILL_CONFIGURED
+            return NO_PREFILL_READY if self._fleet.prefill else NO_PREFILL_CONFIGURED
         made = {node.fingerprint for node in prefill} - {None}
         used = {node.fingerprint for node in decode} - {None}
         alike = any(compatible(maker, taker) for maker in made for taker in used if maker and taker)
         return NO_PREFILL_SPEAKS if alike else NO_PREFILL_MATCHES
 
     def _pair(
-        self, work: Work, prefill: Sequence[Node], taker: Node, keep: DisaggregatedPlan | None = None, label: str = ""
+        self, work: Work, makers: Sequence[Node], taker: Node, keep: DisaggregatedPlan | None = None, label: str = ""
     ) -> DisaggregatedPlan:
-        makers = _that_fit(prefill, [taker])
         if keep is not None and keep.prefill in makers and keep.rank < keep.ranks:
             return DisaggregatedPlan(
                 decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label
@@ -245,13 +242,6 @@ class Planner:
         assert maker.info is not None
         rank = work.turn % len(maker.info.control_addresses)
         return DisaggregatedPlan(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label)
-
-
-def _that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:
-    """Return the nodes that may exchange KV with one of the others."""
-    theirs = {node.pairing for node in others} - {None}
-    fits = {mine: any(mine.fits(other) for other in theirs if other) for mine in {n.pairing for n in nodes} if mine}
-    return [node for node in nodes if node.pairing and fits[node.pairing]]
 
 
 def _that_start(decode: Sequence[Node], *, is_optional: bool) -> list[Node]:
@@ -267,7 +257,7 @@ def _that_can_answer(request: ClientRequest, prefill: Sequence[Node], decode: Se
     if request.endpoint not in (CHAT, COMPLETIONS) or not generates_one(request.fields):
         return []
     alike = {node.info.first_tokens for node in decode if node.info is not None} - {""}
-    fit = _that_fit(prefill, decode)
+    fit = that_fit(prefill, decode)
     return [node for node in fit if node.info is not None and node.info.first_tokens in alike]
 
 

@@ -322,6 +322,21 @@ MUTATIONS: Final = [
         ),
     ),
     *_of(
+        "proxy/planning/fleet.py",
+        f"{UNIT}/proxy/planning",
+        (" or self._clock() >= kept.until_s", ""),
+        ("kept.revision != self._revision.number", "False"),
+        ("or history.lost:", "and False:"),
+        ("if due_s > now_s)", ")"),
+    ),
+    *_of(
+        "proxy/nodes/node.py",
+        f"{UNIT}/proxy/nodes {UNIT}/proxy/planning",
+        ("before.served_models != info.served_models or pairing != self.pairing", "pairing != self.pairing"),
+        (" or pairing != self.pairing", ""),
+        ("        if state is not self.probed:\n            self.revision.number += 1\n", ""),
+    ),
+    *_of(
         "proxy/resume/prefill_part.py",
         f"{UNIT}/proxy/resume",
         ('        if self.ended:\n            return b""\n', ""),

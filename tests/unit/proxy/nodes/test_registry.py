@@ -1,7 +1,8 @@
 """Who is a member: slots, listeners, and what is left of a node that left."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -15,7 +16,7 @@ from baton.proxy.nodes.discovery import SourceError
 from baton.proxy.nodes.node import Node, State
 from baton.proxy.nodes.registry import NodeRegistry
 from tests.support.cluster import until_true
-from tests.unit.proxy.members import info
+from tests.unit.proxy.members import BFLOAT16, info
 
 SECRET = ClusterSecret(b"a secret for tests only")
 
@@ -207,3 +208,28 @@ async def test_a_leg_without_an_answer_in_time_makes_a_node_silent_and_not_down(
         made.report(node, kind)
 
         assert node.state is state
+
+
+async def test_every_change_of_what_members_may_be_used_for_is_counted() -> None:
+    """Plans are made from what was found at the last one."""
+    async with members(breaker_failures=1, decode=("http://d", "http://e")) as found:
+        await until_true(lambda: all(node.state is State.DOWN for node in found.all()))
+        for node in found.all():
+            node.describe(info(node.role))
+        node, counted = found.decode[0], [found.revision.number]
+        changes: list[Callable[[], Any]] = [
+            lambda: found.drain(node),
+            lambda: found.drain(node, draining=False),
+            lambda: found.report(node, FailureKind.STATUS),
+            lambda: found.report(node, FailureKind.DISCONNECT),
+            lambda: node.describe(info("decode")),
+            lambda: node.describe(info("decode", served_models=["m", "adapter"])),
+            lambda: node.describe(info("decode", served_models=["m", "adapter"], fingerprint=BFLOAT16)),
+            lambda: found.add("decode", "http://f"),
+            lambda: found.remove(found.decode[-1]),
+        ]
+        for change in changes:
+            change()
+            counted.append(found.revision.number)
+
+    assert all(before < after for before, after in itertools.pairwise(counted)), counted
