@@ -142,17 +142,12 @@ class Node:
         """Take over a probe's answer, and what it had through this proxy when that was made (now, if not given)."""
         if self.incarnation != info.incarnation:
             self.others.forget()
-        before = self.info
+        names, pairing = names_of(info), pairing_of(info)
+        is_other = self.info is None or self.info.served_models != info.served_models or pairing != self.pairing
+        if is_other or names != (self.base_names, self.adapter_names):
+            self.revision.number += 1
         self.info = info
         self.unheard_since_s = None
-        names, pairing = names_of(info), pairing_of(info)
-        if (
-            before is None
-            or before.served_models != info.served_models
-            or pairing != self.pairing
-            or names != (self.base_names, self.adapter_names)
-        ):
-            self.revision.number += 1
         (self.base_names, self.adapter_names), self.pairing = names, pairing
         self.others.learn(info.load, own or self.own)
         self._weigh()

@@ -332,7 +332,7 @@ MUTATIONS: Final = [
     *_of(
         "proxy/nodes/node.py",
         f"{UNIT}/proxy/nodes {UNIT}/proxy/planning",
-        ("before.served_models != info.served_models or pairing != self.pairing", "pairing != self.pairing"),
+        ("self.info.served_models != info.served_models or pairing != self.pairing", "pairing != self.pairing"),
         (" or pairing != self.pairing", ""),
         ("        if state is not self.probed:\n            self.revision.number += 1\n", ""),
     ),

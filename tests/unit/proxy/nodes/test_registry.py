@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from baton.contracts.configuration.schema import ProxyConfig
+from baton.contracts.node_info import Adapter
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, UpstreamError
 from baton.proxy.http.upstream import Upstream
@@ -217,6 +218,7 @@ async def test_every_change_of_what_members_may_be_used_for_is_counted() -> None
         for node in found.all():
             node.describe(info(node.role))
         node, counted = found.decode[0], [found.revision.number]
+        adapters = [Adapter(name="adapter", root="", parent="m")]
         changes: list[Callable[[], Any]] = [
             lambda: found.drain(node),
             lambda: found.drain(node, draining=False),
@@ -225,6 +227,8 @@ async def test_every_change_of_what_members_may_be_used_for_is_counted() -> None
             lambda: node.describe(info("decode")),
             lambda: node.describe(info("decode", served_models=["m", "adapter"])),
             lambda: node.describe(info("decode", served_models=["m", "adapter"], fingerprint=BFLOAT16)),
+            lambda: node.describe(info("decode", served_models=["m", "adapter"], adapters=adapters)),
+            lambda: node.describe(info("decode", served_models=["m"], adapters=adapters)),
             lambda: found.add("decode", "http://f"),
             lambda: found.remove(found.decode[-1]),
         ]
