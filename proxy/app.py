@@ -124,10 +124,13 @@ def create_app(
     worker_group = WorkerGroup(members, counted, admission, slot, retries_left=lambda: budget.left)
     dashboard = Dashboard(worker_group, members, admission, telemetry=telemetry, secret=secret, upstream=upstream)
     cancels = CancelNotifier(secret, upstream, counted, patience_s=config.transfer.orphan_timeout_s)
+    retries = RetryPolicy(budget, max_attempts=config.proxy.max_attempts)
     watch = StreamWatch(
         members.decode,
+        members.prefill if config.proxy.when_no_prefill == "refuse" else None,
         stall_timeout_s=config.proxy.stall_timeout_s,
         drain_handover_s=config.proxy.drain_handover_s,
+        retries=retries,
     )
     attempts = AttemptRunner(
         config, secret, upstream=upstream, members=members, metrics=counted, cancels=cancels, watch=watch
@@ -174,7 +177,7 @@ def create_app(
     api.include_router(dashboard_router(dashboard, admin_token))
     api.add_exception_handler(HTTPException, _http_error)
     api.add_exception_handler(RequestValidationError, _invalid)
-    failover = Failover(planner, attempts, RetryPolicy(budget, max_attempts=config.proxy.max_attempts), counted)
+    failover = Failover(planner, attempts, retries, counted)
     shared = (config, admission, failover, telemetry)
     return FrontDoor(
         RequestHandler(*shared),

@@ -53,6 +53,8 @@ from baton.proxy.telemetry.request_telemetry import RequestTelemetry
 
 logger = logging.getLogger(__name__)
 
+_SAMPLED_ANOTHER = "the decode node has sampled another first token"
+
 
 class RequestHandler:
     """Serves the data routes, as a plain ASGI application."""
@@ -129,6 +131,8 @@ class RequestHandler:
                 async with attempts.answer(first, client.record.record_plan) as opened:
                     if isinstance(opened, PrefillDone):
                         return client.end()
+                    if not opened.answer.is_stream:
+                        return await relay(opened, client, stream)
                     async with attempts.watching(stream, client.record):
                         return await relay(opened, client, stream)
             except StreamBrokenError as exc:
@@ -137,7 +141,7 @@ class RequestHandler:
                 broken = exc
                 attempts.broke(exc.how)
             except CannotFollowError as exc:
-                broken = broken or StreamBrokenError(FailureKind.REFUSED, "the decode node sampled another first token")
+                broken = broken or StreamBrokenError(FailureKind.REFUSED, _SAMPLED_ANOTHER)
                 if not stream.can_be_mended:
                     raise break_off(broken, exc.reason, self._metrics) from exc
                 # A prefill node's token has not come to the decode node, which has sampled itself: it has done nothing wrong.

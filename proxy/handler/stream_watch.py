@@ -13,7 +13,7 @@ from typing import Final
 
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.nodes.node import Node, State
-from baton.proxy.planning.retry_policy import History
+from baton.proxy.planning.retry_policy import History, RetryPolicy
 from baton.proxy.response.request_record import RequestRecord
 from baton.proxy.resume.stream import Stream
 
@@ -31,15 +31,27 @@ _MESSAGES: Final = {
 class StreamWatch:
     """Looks at all open streams."""
 
-    def __init__(self, decode: Sequence[Node], *, stall_timeout_s: float, drain_handover_s: float) -> None:
+    def __init__(
+        self,
+        decode: Sequence[Node],
+        prefill: Sequence[Node] | None = None,
+        *,
+        stall_timeout_s: float,
+        drain_handover_s: float,
+        retries: RetryPolicy | None = None,
+    ) -> None:
         """Begin without streams.
 
         Args:
             decode: the decode nodes.
+            prefill: the prefill nodes, if no answer is made without one.
             stall_timeout_s: how long nothing may come of a stream while its node is silent.
             drain_handover_s: how long a draining node keeps its streams.
+            retries: an answer of a silent node costs one of them; without any left it waits.
         """
         self._decode = decode
+        self._prefill = prefill
+        self._retries = retries
         self._stall_timeout_s = stall_timeout_s
         self._drain_handover_s = drain_handover_s
         self._streams: dict[Node, set[_Open]] = {}
@@ -98,21 +110,24 @@ class StreamWatch:
             for other in self._decode
             if other is not node and other.state is State.READY and other.starts_with_tokens
         ]
-        if not others:
+        if not others or (self._prefill is not None and not any(node.state is State.READY for node in self._prefill)):
             return
-        leaving = (one for one in streams if one.may_leave_for(others, silent=kind is _STALLED))
-        for one in [*islice(leaving, MOST_AT_ONCE)]:
+        leaving, most = (one for one in streams if one.may_leave_for(others)), MOST_AT_ONCE
+        if kind is _STALLED and self._retries is not None:
+            most, may_try = min(most, self._retries.left), self._retries.may_try_again
+            leaving = (one for one in leaving if may_try(one.history))
+        for one in [*islice(leaving, most)]:
             one.leave(kind)
 
 
 class _Open:
     """One stream, on one node."""
 
-    __slots__ = ("_history", "_lines", "_model", "_record", "_since_s", "_stream", "kind", "patience")
+    __slots__ = ("_lines", "_model", "_record", "_since_s", "_stream", "history", "kind", "patience")
 
     def __init__(self, model: str, history: History, stream: Stream, record: RequestRecord) -> None:
         self._model = model
-        self._history = history
+        self.history = history
         self._stream = stream
         self._record = record
         self._since_s = perf_counter()
@@ -126,13 +141,16 @@ class _Open:
             self._lines, self._since_s = kept.lines, now_s
         return now_s - max(self._since_s, self._record.sent_s)
 
-    def may_leave_for(self, others: Sequence[Node], *, silent: bool) -> bool:
-        """Whether there is part of it, or silence where a whole answer should be, and one of these nodes could go on."""
+    def may_leave_for(self, others: Sequence[Node]) -> bool:
+        """Whether there is part of it, and one of these nodes could go on."""
         kept = self._stream.kept
-        has_part = self._record.sent_s and self._stream.can_go_on if kept is None else kept.lines or silent
+        if kept is None:
+            has_part = self._record.sent_s and self._stream.can_go_on
+        else:
+            has_part = kept.can_start and not kept.is_answered
         if self.kind is not None or not has_part:
             return False
-        return any(other.serves(self._model) and not self._history.has_lost(other) for other in others)
+        return any(other.serves(self._model) and not self.history.has_lost(other) for other in others)
 
     def leave(self, kind: FailureKind) -> None:
         """Break it off."""

@@ -26,7 +26,6 @@ class Usable:
     prefill: list[Node]
     decode: list[Node]
     matching: list[Node]  # decode nodes that may get KV from one of the prefill nodes
-    revision: int
     until_s: float  # from then on some may be used that could not, or the other way round
     _makers: dict[Pairing | None, list[Node]] = field(default_factory=dict)
 
@@ -64,6 +63,7 @@ class Fleet:
         self._patience_s = patience_s
         self._clock = clock
         self._kept: dict[str, Usable] = {}
+        self._kept_revision = 0
 
     def usable(self, model: str, history: History = NOTHING_YET) -> Usable:
         """Return the nodes that may serve a model, without those that have failed on the request.
@@ -73,11 +73,15 @@ class Fleet:
         """
         if self._revision is None or history.lost:
             return self._look(model, history)
+        if self._kept_revision != self._revision.number:
+            self._kept.clear()  # nodes that have left are among them
+            self._kept_revision = self._revision.number
         kept = self._kept.get(model)
-        if kept is None or kept.revision != self._revision.number or self._clock() >= kept.until_s:
+        if kept is None or self._clock() >= kept.until_s:
+            kept = self._look(model, history)
             if len(self._kept) >= MAX_MODELS:
                 self._kept.clear()
-            kept = self._kept[model] = self._look(model, history)
+            self._kept[model] = kept
         return kept
 
     def usable_prefill(self, model: str, history: History, patience_s: float) -> list[Node]:
@@ -89,7 +93,7 @@ class Fleet:
         )
 
     def _look(self, model: str, history: History) -> Usable:
-        revision, until_s = self._revision.number if self._revision is not None else 0, self._next_due_s()
+        until_s = self._next_due_s()
         ready = [node for node in self.decode if node.state in TAKES_WORK]
         if not ready:
             raise UnavailableError("no decode node is ready")
@@ -98,14 +102,15 @@ class Fleet:
             raise unknown_model(model, self.decode)
         decode = answering([node for node in ready if node.serves(model) and not history.has_lost(node)])
         prefill = self.usable_prefill(model, history, self._patience_s)
-        return Usable(prefill, decode, that_fit(decode, prefill), revision, until_s)
+        return Usable(prefill, decode, that_fit(decode, prefill), until_s)
 
     def _next_due_s(self) -> float:
         """Return when a node's use changes by itself."""
         now_s = self._clock()
         trials = [node.breaker.trial_at_s for nodes in (self.prefill, self.decode) for node in nodes]
-        losses = [node.silent_since_s + self._patience_s for node in self.prefill if node.probed is State.SILENT]
-        return min((due_s for due_s in (*trials, *losses) if due_s > now_s), default=math.inf)
+        silent = [node for node in self.prefill if node.probed is State.SILENT and node.silent_s < self._patience_s]
+        losses = [node.silent_since_s + self._patience_s for node in silent]
+        return min((*(due_s for due_s in trials if due_s > now_s), *losses), default=math.inf)
 
 
 def that_fit(nodes: Sequence[Node], others: Sequence[Node]) -> list[Node]:

@@ -61,6 +61,15 @@ class RetryPolicy:
     def arrived(self) -> None:
         self._budget.earn()
 
+    @property
+    def left(self) -> int:
+        """How many may be granted now to all requests together."""
+        return self._budget.left
+
+    def may_try_again(self, history: History) -> bool:
+        """Whether a request has not had as many attempts as it may have."""
+        return history.attempts < self._max_attempts
+
     def denied(self, history: History, left_s: float) -> RetryDenial | None:
         """Say why a request may not be tried on another node; None if it may.
 
@@ -68,7 +77,7 @@ class RetryPolicy:
             history: of the request.
             left_s: what is left of the time that it may take.
         """
-        if history.attempts >= self._max_attempts:
+        if not self.may_try_again(history):
             return RetryDenial.ATTEMPTS
         if left_s < MIN_LEFT_S:
             return RetryDenial.DEADLINE

@@ -31,13 +31,14 @@ class KeptTokens:
 
     def __init__(self) -> None:
         self.lines = 0  # that have named tokens
+        self.is_answered = False  # the node has begun to send the answer
         self._record: Any = AnswerRecord(ChatEvents())
         self._part = b""
 
     def begin_leg(self) -> None:
         """A node begins to name the answer's tokens, from the first one on."""
         self._record.begin_leg()
-        self._part = b""
+        self._part, self.is_answered = b"", False
 
     def take(self, data: bytes) -> tuple[Head, bytes] | None:
         """Take some bytes; return the answer's head and the beginning of its body, once they are there.
@@ -50,6 +51,7 @@ class KeptTokens:
             raise UpstreamError(FailureKind.PROTOCOL, "it sends a line without an end")
         for at, line in enumerate(lines):
             if line.startswith(ANSWER_COMMENT):
+                self.is_answered = True
                 body = _LINE_END.join([*lines[at + 1 :], self._part])
                 return _head_in(line.removeprefix(ANSWER_COMMENT)), body
             if not line.startswith(TOKENS_COMMENT):
@@ -62,6 +64,11 @@ class KeptTokens:
                 ) from exc
             self.lines += 1
         return None
+
+    @property
+    def can_start(self) -> bool:
+        """Whether `start` has tokens, as far as can be told cheaply."""
+        return bool(self.lines and self._record.can_start)
 
     def start(self) -> Start:
         """Return the ids of the answer's tokens, by choice; nothing if they are not known."""

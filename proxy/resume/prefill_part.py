@@ -60,7 +60,7 @@ class PrefillPart:
                 self._record.take_event(ids + b"\n")
             self._close_choice()
             return b""
-        if self._cut_short and dialect.is_last(bare):  # a choice of which the node has said nothing has ended
+        if self._open_choices > 0 and dialect.is_last(bare):  # its engine has ended a choice of which it said nothing
             self.ended = True
             return b""
         passed = self._record.take_event(event)

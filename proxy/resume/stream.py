@@ -81,19 +81,14 @@ class Stream:
         """Whether the client has the first token and nothing more, so that a node can start with it."""
         if self.record is None or self.went_on or self.part is None or not self.part.has_passed:
             return False
-        if self.why_not_resumed is NotResumableReason.LOGPROBS:
-            return False
-        try:
-            return bool(self.record.start())
-        except CannotFollowError:
-            return False
+        return self.why_not_resumed is not NotResumableReason.LOGPROBS and self._has_start()
 
     @property
     def can_be_mended(self) -> bool:
         """Whether a decode node that differs may have done so for want of the prefill node's tokens, with which another leg can start."""
         if self.asked.start or self.part is None or not self.part.has_passed:
             return False
-        return self.can_start or self.why_not_resumed is None
+        return self.can_start or (self.why_not_resumed is None and self._has_start())
 
     @property
     def can_go_on(self) -> bool:
@@ -150,6 +145,13 @@ class Stream:
         if self.why_not_resumed is not None and not self.can_start:
             raise CannotFollowError(self.why_not_resumed)
         self._start()
+
+    def _has_start(self) -> bool:
+        """Whether the client has tokens, and they are known."""
+        try:
+            return self.record is not None and bool(self.record.start())
+        except CannotFollowError:
+            return False
 
     def _start(self) -> None:
         assert self.record is not None

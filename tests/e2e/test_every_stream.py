@@ -207,9 +207,7 @@ QUICK = {
     ("tools required", "stop", "middle"),
     ("JSON", "cut", "middle"),
     ("three answers", "drain", "middle"),
-    ("message with a tool", "drain", "middle"),
-    ("response", "drain", "last"),
-    ("log probabilities", "drain", "first"),
+    ("response", "drain", "middle"),
 }
 
 
@@ -245,22 +243,22 @@ def test_thoughts_and_adapters_survive(other_nodes: Nodes, kind: str, fault: str
 @pytest.mark.parametrize(("seed", "fault"), [(None, "kill"), (3, "stop")])
 def test_a_whole_answer_goes_on(nodes: Nodes, seed: int | None, fault: str) -> None:
     """Its decode node is struck when it has named some tokens; the next one starts with them."""
-    body = {"model": nodes.stack.model, "prompt": "The sea", "max_tokens": 60, "ignore_eos": True}
+    body = {"model": nodes.stack.model, "prompt": "The sea", "max_tokens": 40, "ignore_eos": True}
     body |= {"temperature": 0} if seed is None else {"temperature": 1.0, "seed": seed}
     expected = httpx.post(f"{nodes.plain.url}{COMPLETIONS}", json=body, timeout=120).json()
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()
         asked = pool.submit(httpx.post, f"{nodes.proxy.url}{COMPLETIONS}", json=body, timeout=120)
-        time.sleep(45 * STEP_S)
+        time.sleep(30 * STEP_S)
         mend = strike(nodes, fault)
         got = asked.result()
         took = time.monotonic() - began
     mend()
     until_ready(nodes)
-    print(f"a whole answer of 60 tokens, {fault} at about the 40th, took {took:.1f} s")
+    print(f"a whole answer of 40 tokens, {fault} at about the 25th, took {took:.1f} s")
 
     assert got.json()["choices"] == expected["choices"]
-    assert got.json()["usage"]["completion_tokens"] == 60
+    assert got.json()["usage"]["completion_tokens"] == 40
     assert sum(node.transfers()["scheduler"]["totals"]["started"] for node in nodes.decode) >= 1
 
 

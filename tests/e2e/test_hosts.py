@@ -97,6 +97,7 @@ def test_tensor_parallel_ranks_of_a_prefill_node_on_two_hosts(stack: Stack, trio
     assert decode.integrity()["ok"]
 
 
+@pytest.mark.exhaustive
 def test_pipeline_stages_of_a_decode_node_on_two_hosts(stack: Stack, trio: Trio, hosts: TwoHosts) -> None:
     """Each stage takes its layers at its own host, and the last one, which samples, is far; told to stop, all drain together."""
     prefill = hosts.server("prefill", 1, *COMMON)

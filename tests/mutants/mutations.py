@@ -185,7 +185,7 @@ MUTATIONS: Final = [
     *_of(
         "proxy/planning/retry_policy.py",
         f"{UNIT}/proxy/planning",
-        ("if history.attempts >= self._max_attempts:", "if history.attempts > self._max_attempts:"),
+        ("return history.attempts < self._max_attempts", "return history.attempts <= self._max_attempts"),
         ("if left_s < MIN_LEFT_S:", "if False:"),
         ('if kind is FailureKind.TIMEOUT and node.role == "decode":', "if kind is FailureKind.TIMEOUT:"),
     ),
@@ -310,7 +310,7 @@ MUTATIONS: Final = [
         "proxy/handler/stream_watch.py",
         f"{UNIT}/proxy/handler",
         ("max(self._since_s, self._record.sent_s)", "self._record.sent_s"),
-        (" and not self._history.has_lost(other)", ""),
+        (" and not self.history.has_lost(other)", ""),
         ("islice(leaving, MOST_AT_ONCE)", "leaving"),
     ),
     *_of(
@@ -325,7 +325,7 @@ MUTATIONS: Final = [
         "proxy/planning/fleet.py",
         f"{UNIT}/proxy/planning",
         (" or self._clock() >= kept.until_s", ""),
-        ("kept.revision != self._revision.number", "False"),
+        ("self._kept_revision != self._revision.number", "False"),
         ("or history.lost:", "and False:"),
         ("if due_s > now_s)", ")"),
     ),

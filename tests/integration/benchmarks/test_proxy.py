@@ -15,7 +15,7 @@ TINY = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_tiny_session_measures_every_proxy_of_ours_and_loses_no_request(tmp_path: Path) -> None:
     """Each subject hands over every request; the session itself fails if a count or a byte is wrong."""
     out = tmp_path / "proxy.json"

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from baton.loadtest.__main__ import main
 from baton.loadtest.plan.calibrate_command import calibrate, parser
 from baton.loadtest.plan.calibration import read_calibration, write_calibration
@@ -23,6 +25,7 @@ class OneAfterTheOther(FakeOpenAI):
         await super()._answer(scope, body, fault, send)
 
 
+@pytest.mark.exhaustive
 async def test_a_calibration_can_be_planned_with(tmp_path: Path) -> None:
     """Every kind of coefficient is there, no prompt was sent twice, and the file is one that `plan` reads."""
     fake, file = OneAfterTheOther(), tmp_path / "c.json"

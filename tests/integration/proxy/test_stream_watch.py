@@ -129,6 +129,24 @@ async def test_a_whole_answer_leaves_a_node_that_is_silent_or_drained(silent: bo
     assert last.start == (tuple(range(FIRST_ID, FIRST_ID + 4)),)
 
 
+async def test_whole_answers_that_wait_for_their_prompts_stay_on_a_node_that_misses_probes() -> None:
+    """Nothing is due from it: silence is no failure."""
+    async with stalling(max_attempts=1, stall_timeout_s=0.2) as running:
+        for node in running.decode:
+            node.fault, node.names_ahead, node.recomputes = "", 2, False
+        running.prefill[0].may_answer.clear()
+        asked = [
+            asyncio.create_task(running.http.post(PATHS["chat"], json=BODIES["chat"], timeout=60)) for _ in range(8)
+        ]
+        await until_true(lambda: sum(len(node.seen) for node in running.decode) == 8)
+        running.decode[0].late_probes = 4
+        await asyncio.sleep(1)
+        running.prefill[0].may_answer.set()
+        got = await asyncio.gather(*asked)
+
+    assert {one.status_code for one in got} == {200}
+
+
 async def test_a_rolling_restart_loses_no_stream() -> None:
     """A node that was drained before is as good as any when the next one is."""
     async with stalling() as running:

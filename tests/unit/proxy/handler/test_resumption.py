@@ -20,7 +20,7 @@ async def test_a_stream_whose_last_event_has_passed_has_not_broken(monkeypatch: 
 
     @asynccontextmanager
     async def opened(*_: Any) -> AsyncIterator[object]:
-        yield object()
+        yield SimpleNamespace(answer=SimpleNamespace(is_stream=True))
 
     async def relay(*_: Any) -> None:
         raise StreamBrokenError(FailureKind.DRAINED, "it is drained")

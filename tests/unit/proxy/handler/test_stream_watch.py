@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,11 +10,12 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from baton.contracts.http import TOKENS_COMMENT
+from baton.contracts.http import ANSWER_COMMENT, TOKENS_COMMENT
 from baton.proxy.errors import FailureKind, StreamBrokenError
 from baton.proxy.handler.stream_watch import MOST_AT_ONCE, StreamWatch
 from baton.proxy.nodes.node import State
-from baton.proxy.planning.retry_policy import NOTHING_YET, History
+from baton.proxy.planning.retry_budget import RetryBudget
+from baton.proxy.planning.retry_policy import NOTHING_YET, History, RetryPolicy
 from baton.proxy.request.endpoints import CHAT
 from baton.proxy.request.parse import parse
 from baton.proxy.resume.stream import Stream
@@ -47,9 +48,21 @@ def stream(line: bytes = b"0 1") -> Stream:
 class Watched:
     """Streams on one node."""
 
-    def __init__(self, *nodes: FakeNode, stall_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        *nodes: FakeNode,
+        stall_timeout_s: float = 5.0,
+        prefill: Sequence[FakeNode] | None = None,
+        retries: RetryPolicy | None = None,
+    ) -> None:
         self.nodes = nodes
-        self.watch = StreamWatch(cast("Any", nodes), stall_timeout_s=stall_timeout_s, drain_handover_s=0)
+        self.watch = StreamWatch(
+            cast("Any", nodes),
+            cast("Any", prefill),
+            stall_timeout_s=stall_timeout_s,
+            drain_handover_s=0,
+            retries=retries,
+        )
         self.broken: list[FailureKind] = []
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -108,29 +121,81 @@ async def test_streams_that_nobody_could_go_on_with_stay(watched: list[Watched])
     assert failed.broken == [FailureKind.DRAINED]
 
 
-async def test_a_whole_answer_without_tokens_leaves_a_silent_node_and_not_a_draining_one(
-    watched: list[Watched],
-) -> None:
-    """The latter may still receive the prompt; tokens that come are no silence."""
+def whole(said: bytes = TOKENS_COMMENT + b"0 1\n") -> Stream:
+    """An answer that is not streamed, of which a node has said something."""
+    made = Stream(parse(CHAT, "r", [], msgspec.json.encode({"model": "m", "messages": []})), resumes=True)
+    assert made.kept is not None
+    made.kept.take(said)
+    return made
+
+
+async def test_whole_answers_leave_with_their_tokens(watched: list[Watched]) -> None:
+    """Those that come are no silence."""
     silent = Watched(FakeNode(State.SILENT), FakeNode(State.READY), stall_timeout_s=0.5)
     draining = Watched(FakeNode(State.DRAINING), FakeNode(State.READY))
     watched += [silent, draining]
-    body = msgspec.json.encode({"model": "m", "messages": []})
-    answers = [Stream(parse(CHAT, "r", [], body), resumes=True) for _ in range(3)]
-    for here, one in zip((silent, silent, draining), answers, strict=True):
+    spoken = whole()
+    for here, one in ((silent, spoken), (silent, whole()), (draining, whole())):
         here.add(one, sent_s=0.0)
-    for at in range(8):
-        assert answers[0].kept is not None
-        answers[0].kept.take(TOKENS_COMMENT + b"0 %d\n" % at)
+    for at in range(2, 10):
+        assert spoken.kept is not None
+        spoken.kept.take(TOKENS_COMMENT + b"0 %d\n" % at)
         await asyncio.sleep(0.1)
 
-    assert (silent.broken, draining.broken) == ([FailureKind.STALLED], [])
+    assert (silent.broken, draining.broken) == ([FailureKind.STALLED], [FailureKind.DRAINED])
     await asyncio.sleep(0.8)
     assert silent.broken == [FailureKind.STALLED] * 2
-    assert answers[2].kept is not None
-    answers[2].kept.take(TOKENS_COMMENT + b"0 1\n")
+
+
+@pytest.mark.parametrize("state", [State.SILENT, State.DRAINING])
+async def test_whole_answers_that_stay(state: State, watched: list[Watched]) -> None:
+    """Nothing is there yet; what is there is not known; all is there, and its body on its way."""
+    here = Watched(FakeNode(state), FakeNode(State.READY), stall_timeout_s=0.2)
+    watched.append(here)
+    head = ANSWER_COMMENT + b'{"status":200,"headers":[]}\n{'
+    for said in (b"", TOKENS_COMMENT + b"0 1,,2\n", TOKENS_COMMENT + b"0 1\n" + head):
+        here.add(whole(said), sent_s=0.0)
+    await asyncio.sleep(0.6)
+
+    assert here.broken == []
+
+
+async def test_no_more_answers_leave_a_silent_node_than_there_are_retries(watched: list[Watched]) -> None:
+    """The others wait for it. A drain costs none."""
+    budget = RetryBudget(share=0, burst=2, clock=lambda: 0.0)
+    silent, draining = (
+        Watched(
+            FakeNode(state), FakeNode(State.READY), stall_timeout_s=0.2, retries=RetryPolicy(budget, max_attempts=2)
+        )
+        for state in (State.SILENT, State.DRAINING)
+    )
+    watched += [silent, draining]
+    tired = History(attempts=2)
+    for here in (silent, draining):
+        here.add(stream(), tired)
+    await asyncio.sleep(0.5)
+    assert (silent.broken, draining.broken) == ([], [FailureKind.DRAINED])
+
+    for _ in range(5):
+        silent.add(stream())
+    await asyncio.sleep(0.25)
+    assert len(silent.broken) == 2
+
+
+async def test_answers_stay_on_a_draining_node_where_none_is_made_without_a_prefill_node(
+    watched: list[Watched],
+) -> None:
+    """While none is ready."""
+    prefill = FakeNode(State.DOWN)
+    here = Watched(FakeNode(State.DRAINING), FakeNode(State.READY), prefill=[prefill])
+    watched.append(here)
+    here.add(stream())
     await asyncio.sleep(0.3)
-    assert draining.broken == [FailureKind.DRAINED]
+    assert here.broken == []
+
+    prefill.state = State.READY
+    await asyncio.sleep(0.3)
+    assert here.broken == [FailureKind.DRAINED]
 
 
 async def test_a_stall_is_counted_from_the_legs_beginning(watched: list[Watched]) -> None:

@@ -33,6 +33,12 @@ def event(token: int, reason: str | None = None, *, names: bool = True, index: i
     return name + b"data: " + json.dumps(HEAD | {"choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
 
 
+ROLE = (
+    b'data: {"id":"c","created":1,"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
+    b'"logprobs":null,"finish_reason":null}]}\n\n'
+)
+
+
 def gap() -> Any:
     """Where a gap is noted."""
     return SimpleNamespace(sent_s=0.0, second_token_gap_s=None)
@@ -208,6 +214,31 @@ def test_a_choice_of_which_the_prefill_node_has_said_nothing() -> None:
     assert answer.part is not None
     assert answer.part.ended
     assert not answer.part.is_whole
+
+
+@pytest.mark.parametrize(("n", "begun"), [(1, ROLE), (2, ROLE + event(1, "stop", names=False))])
+def test_a_prefill_node_whose_engine_ends_a_request_before_its_token(n: int, begun: bytes) -> None:
+    """Its server says nothing of that, and ends the stream: the decode node has the answer."""
+    answer = stream(CHAT, n=n)
+    answer.begin_prefill()
+
+    assert answer.take_prefill(begun + DONE) == begun
+
+    assert answer.part is not None
+    assert answer.part.ended
+    assert not answer.part.is_whole
+
+
+def test_an_answer_without_tokens_is_not_mended() -> None:
+    """A leg would start with nothing, and differ again."""
+    answer = stream(CHAT)
+    answer.begin_prefill()
+    answer.take_prefill(ROLE)
+    answer.begin_decode(gap())
+    with pytest.raises(CannotFollowError):
+        answer.take(b'data: {"id": "c", "choices": [{}]}\n\n')
+
+    assert not answer.can_be_mended
 
 
 @pytest.mark.parametrize(("n", "resumes", "why"), [(32, True, ""), (33, True, "several"), (2, False, "several")])
