@@ -303,7 +303,8 @@ MUTATIONS: Final = [
     *_of(
         "proxy/resume/kept_tokens.py",
         f"{UNIT}/proxy/resume",
-        ('        self._part = b""\n\n    def take', "\n    def take"),
+        ('        self._part, self.is_answered = b"", False\n', "        self.is_answered = False\n"),
+        ("                self.is_answered = True\n", ""),
         ("not 200 <= head.status < 600 or ", ""),
     ),
     *_of(
@@ -311,7 +312,10 @@ MUTATIONS: Final = [
         f"{UNIT}/proxy/handler",
         ("max(self._since_s, self._record.sent_s)", "self._record.sent_s"),
         (" and not self.history.has_lost(other)", ""),
-        ("islice(leaving, MOST_AT_ONCE)", "leaving"),
+        ("islice(leaving, most)", "leaving"),
+        ("min(most, self._retries.left)", "most"),
+        ("kept.can_start and not kept.is_answered", "kept.can_start"),
+        ("kept.can_start and not", "not"),
     ),
     *_of(
         "node/http/tokens_ahead.py",
@@ -342,6 +346,7 @@ MUTATIONS: Final = [
         ('        if self.ended:\n            return b""\n', ""),
         ("            self._record.reopen()\n", ""),
         ("and self._open_choices <= 0", ""),
+        ("if self._open_choices > 0 and dialect.is_last(bare):", "if False:"),
     ),
     *_of(
         "proxy/resume/stream.py",
