@@ -29,15 +29,16 @@ async def stalling(decode: int = 2, **more: Any) -> AsyncIterator[Cluster]:
         yield running
 
 
-async def begin(running: Cluster, kind: str) -> asyncio.Task[httpx.Response]:
-    """Ask until a stream stands still."""
-    body = {**BODIES[kind], **RANDOM}
+async def begin(running: Cluster, kind: str, **more: Any) -> asyncio.Task[httpx.Response]:
+    """Ask until the first decode node has the request, where it stands still."""
+    body = {**BODIES[kind], **RANDOM, **more}
     if kind == "response":
         del body["max_tokens"]
     while True:
         asked = asyncio.create_task(running.http.post(PATHS[kind], json=body, timeout=60))
-        done, _ = await asyncio.wait([asked], timeout=0.4)
-        if not done:
+        while not asked.done() and not running.decode[0].seen:
+            await asyncio.wait([asked], timeout=0.01)
+        if not asked.done():
             return asked
 
 
@@ -111,11 +112,7 @@ async def test_a_whole_answer_leaves_a_node_that_is_silent_or_drained(silent: bo
         stalled, other = running.decode
         for node in running.decode:
             node.names_ahead = 4
-        while True:
-            asked = asyncio.create_task(running.http.post(PATHS["chat"], json=BODIES["chat"], timeout=60))
-            done, _ = await asyncio.wait([asked], timeout=0.4)
-            if not done:
-                break
+        asked = await begin(running, "chat", stream=False)
         if silent:
             fall_silent(stalled)
         else:
