@@ -113,7 +113,10 @@ class Cluster:
         return {}
 
     def _proxy(self) -> Server:
-        env: dict[str, str | None] = {"BATON_PROXY_REQUEST_TIMEOUT_S": str(self.shape.request_timeout_s)}
+        env: dict[str, str | None] = {
+            "BATON_PROXY_REQUEST_TIMEOUT_S": str(self.shape.request_timeout_s),
+            "BATON_TRANSFER_PEER_TIMEOUT_S": str(TransferConfig().peer_timeout_s),
+        }
         return self.stack.proxy(self.prefill, self.decode, "--log-level", "warning", env=env)
 
 

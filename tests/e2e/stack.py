@@ -217,13 +217,23 @@ class Stack:
         return self._spawn(name or role, target, argv, port, host=host, token=self.token, cpus=cpus, **more)
 
     def proxy(
-        self, prefill: Sequence[Server], decode: Sequence[Server], *flags: str, name: str = "proxy", **more: Any
+        self,
+        prefill: Sequence[Server],
+        decode: Sequence[Server],
+        *flags: str,
+        name: str = "proxy",
+        env: Mapping[str, str | None] = NOTHING,
+        **more: Any,
     ) -> Server:
-        """The proxy in front of some nodes; `more` are fields of `Server`."""
+        """The proxy in front of some nodes; `more` are fields of `Server`.
+
+        It is patient: on a loaded machine an engine may answer nothing for seconds, and its prompts would be computed elsewhere.
+        """
         port = free_port()
+        env = {"BATON_TRANSFER_PEER_TIMEOUT_S": "30", **env}
         argv = ["--port", str(port), "--secret-file", str(self.secret_file), *flags]
         argv += ["--prefill", *(server.url for server in prefill), "--decode", *(server.url for server in decode)]
-        return self._spawn(name, PROXY, argv, port, token=self.token, ready_path="/ready", **more)
+        return self._spawn(name, PROXY, argv, port, token=self.token, ready_path="/ready", env=env, **more)
 
     def stop(self, *servers: Server) -> None:
         """Stop these servers: proxies first, then all others at once, of which each takes a second."""
