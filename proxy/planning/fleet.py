@@ -23,16 +23,16 @@ MAX_MODELS: Final = 256  # kept at once
 class Usable:
     """The nodes that may serve a model."""
 
-    prefill: list[Node]
-    decode: list[Node]
-    matching: list[Node]  # decode nodes that may get KV from one of the prefill nodes
+    prefill: tuple[Node, ...]
+    decode: tuple[Node, ...]
+    matching: tuple[Node, ...]  # decode nodes that may get KV from one of the prefill nodes
     until_s: float  # from then on some may be used that could not, or the other way round
-    _makers: dict[Pairing | None, list[Node]] = field(default_factory=dict)
+    _makers: dict[Pairing | None, tuple[Node, ...]] = field(default_factory=dict)
 
-    def makers_for(self, taker: Node) -> list[Node]:
+    def makers_for(self, taker: Node) -> tuple[Node, ...]:
         """Return the prefill nodes that may send KV to a decode node."""
         if (found := self._makers.get(taker.pairing)) is None:
-            found = self._makers[taker.pairing] = that_fit(self.prefill, [taker])
+            found = self._makers[taker.pairing] = tuple(that_fit(self.prefill, [taker]))
         return found
 
 
@@ -102,7 +102,7 @@ class Fleet:
             raise unknown_model(model, self.decode)
         decode = answering([node for node in ready if node.serves(model) and not history.has_lost(node)])
         prefill = self.usable_prefill(model, history, self._patience_s)
-        return Usable(prefill, decode, that_fit(decode, prefill), until_s)
+        return Usable(tuple(prefill), tuple(decode), tuple(that_fit(decode, prefill)), until_s)
 
     def _next_due_s(self) -> float:
         """Return when a node's use changes by itself."""

@@ -104,7 +104,8 @@ class Planner:
         """
         work = self._work(request)
         found = self._fleet.usable(request.model, history)
-        prefill, decode = found.prefill, found.decode
+        prefill: Sequence[Node] = found.prefill
+        decode: Sequence[Node] = found.decode
         if not decode:
             raise UnavailableError("no decode node is ready for this model")
         if request.start:
@@ -116,7 +117,7 @@ class Planner:
         if makers and not request.start:
             maker = self._prefill_router.choose(work, makers)
             return LocalPlan(decode=maker, path=LOCAL, reason=ONE_TOKEN, label=LABELS[ONE_TOKEN])
-        matching = that_fit(decode, prefill) if request.start else found.matching
+        matching: Sequence[Node] = that_fit(decode, prefill) if request.start else found.matching
         if not matching:
             try:
                 return self._without_prefill(work, prefill, decode, others_wait=others_wait)
@@ -129,8 +130,8 @@ class Planner:
         verdict = self._local_policy.decide(new_bytes, taker)
         if verdict is Verdict.LOCAL:
             return LocalPlan(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
-        makers = found.makers_for(taker) if prefill is found.prefill else that_fit(prefill, [taker])
-        return self._pair(work, makers, taker, keep, label=verdict)
+        fitting = found.makers_for(taker) if prefill is found.prefill else that_fit(prefill, [taker])
+        return self._pair(work, fitting, taker, keep, label=verdict)
 
     def after(
         self, failed: Plan, failure: Failure, request: ClientRequest, history: History, *, may_retry: bool

@@ -72,10 +72,12 @@ class _Forgetful:
 
 
 class LeastLoad(_Forgetful):
-    """The node with the least work; of several, each in its turn."""
+    """The node with the least work; of several, each in its turn. Of thousands only so many are looked at, others each time."""
+
+    _WINDOW: Final = 256
 
     def choose(self, work: Work, candidates: Candidates) -> Node:
-        nodes = candidates.nodes
+        nodes = candidates.window(work.turn, self._WINDOW)
         start = work.turn % len(nodes)
         return min(nodes[start:] + nodes[:start], key=_load)
 

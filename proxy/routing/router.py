@@ -24,6 +24,7 @@ class Router:
         self._policy = policy
         self._turn = 0
         self._candidates: dict[tuple[Node, ...], Candidates] = {}
+        self._recent: dict[int, tuple[tuple[Node, ...], Candidates]] = {}  # by the identity of what was asked with
 
     @property
     def reads_prompts(self) -> bool:
@@ -39,7 +40,7 @@ class Router:
         if len(nodes) > 1:
             self._turn += 1
             work = work._replace(turn=self._turn)
-            node = self._policy.choose(work, self._in_order(tuple(nodes)))
+            node = self._policy.choose(work, self._in_order(nodes))
         else:
             node = nodes[0]
         seen_bytes = self._policy.seen_bytes(work, node)
@@ -50,15 +51,22 @@ class Router:
         """A node is no member any more, and its slot may be given to another."""
         self._policy.forget(node.slot)
         self._candidates.clear()
+        self._recent.clear()
 
     def restarted(self, node: Node) -> None:
         """Its cache is empty."""
         self._policy.forget(node.slot)
 
-    def _in_order(self, nodes: tuple[Node, ...]) -> Candidates:
-        if (known := self._candidates.get(nodes)) is not None:
-            return known
-        if len(self._candidates) == _KEPT:
-            self._candidates.clear()
-        made = self._candidates[nodes] = Candidates(nodes)
+    def _in_order(self, nodes: Sequence[Node]) -> Candidates:
+        if (known := self._recent.get(id(nodes))) is not None and known[0] is nodes:
+            return known[1]
+        same = tuple(nodes)
+        if (made := self._candidates.get(same)) is None:
+            if len(self._candidates) == _KEPT:
+                self._candidates.clear()
+            made = self._candidates[same] = Candidates(same)
+        if nodes is same:  # a list may change
+            if len(self._recent) == _KEPT:
+                self._recent.clear()
+            self._recent[id(nodes)] = nodes, made
         return made

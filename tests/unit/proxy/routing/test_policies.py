@@ -63,6 +63,15 @@ def test_least_load_chooses_a_minimum_and_rotates_ties() -> None:
     assert {LeastLoad().choose(Work(1, turn), idle).slot for turn in range(3)} == {0, 1, 2}
 
 
+def test_least_load_among_thousands_looks_at_some_and_at_all_in_turn() -> None:
+    """An idle node is found within as many turns as there are windows."""
+    busy = fleet([*[9] * 600, 0, *[9] * 399])
+
+    chosen = [LeastLoad().choose(Work(1, turn), busy).load for turn in range(8)]
+
+    assert min(chosen) < max(chosen)
+
+
 def test_power_of_two_never_chooses_the_worst_and_draws_all_pairs() -> None:
     """Two different nodes are compared; every draw counts the same."""
     candidates = fleet([1, 2, 3, 4])

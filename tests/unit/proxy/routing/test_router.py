@@ -42,3 +42,18 @@ def test_sets_of_nodes_are_kept_within_a_bound() -> None:
         router.choose(Work(1, 0), [node("prefill", slot=slot)])
 
     assert len(router._candidates) <= 64
+
+
+def test_a_list_that_changes_is_another_set_of_nodes() -> None:
+    """A tuple cannot change, and is put in order once."""
+    nodes = [node("decode", f"http://n{slot}", slot) for slot in range(3)]
+    router, some = Router(LeastLoad()), nodes[:2]
+    for _ in range(4):
+        assert router.choose(Work(1, 0), some) in some
+    some[:] = nodes[1:]
+
+    chosen = {router.choose(Work(1, 0), some).slot for _ in range(4)}
+
+    assert chosen == {1, 2}
+    kept = tuple(nodes)
+    assert router._in_order(kept) is router._in_order(kept)
