@@ -21,6 +21,7 @@ from benchmarks.usage import descendants
 from tests.support.ports import free_port
 
 START_TIMEOUT_S = 180.0
+NODES_WITHIN_S = 5.0  # of a proxy's start; some tests start it before nodes that are gone
 NOTHING: Mapping[str, str] = MappingProxyType({})
 FLOAT32 = ("--dtype", "float32")
 PROXY = "baton.proxy.__main__:main"
@@ -58,14 +59,18 @@ class Server:
         )
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until it serves."""
-        deadline = time.monotonic() + timeout_s
+        """Wait until it serves; a proxy, for a moment longer, until it knows that its nodes do: it is ready with one of them."""
+        deadline, served_at = time.monotonic() + timeout_s, math.inf
         while time.monotonic() < deadline:
             if self.child is not None and self.child.poll() is not None:
                 raise RuntimeError(f"{self.name} ended with {self.child.returncode}:\n{self.tail()}")
             with suppress(httpx.HTTPError):
-                if self.http.get(self.url + self.ready_path).status_code == 200:
-                    return
+                answer = self.http.get(self.url + self.ready_path)
+                if answer.status_code == 200:
+                    served_at = min(served_at, time.monotonic())
+                    nodes = answer.json()["nodes"] if self.target == PROXY else []
+                    if all(node["state"] == "ready" for node in nodes) or time.monotonic() > served_at + NODES_WITHIN_S:
+                        return
             time.sleep(0.05)
         raise RuntimeError(f"{self.name} was not ready within {timeout_s} s:\n{self.tail()}")
 
