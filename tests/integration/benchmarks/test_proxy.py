@@ -47,7 +47,7 @@ def test_a_session_that_loses_hand_overs_is_an_error(tmp_path: Path) -> None:
     peer = tmp_path / "bin" / "vllm-router"
     peer.write_text(f"#!{sys.executable}\n" + PEER)
     peer.chmod(0o755)
-    command = [sys.executable, "-m", "benchmarks.proxy", *TINY, "--only", "vllm-router", "--start-timeout-s", "2"]
+    command = [sys.executable, "-m", "benchmarks.proxy", *TINY, "--only", "vllm-router", "--start-timeout-s", "8"]
     command += ["--peers", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100, env=environment)
