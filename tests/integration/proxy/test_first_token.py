@@ -47,14 +47,14 @@ def whole(kind: str, **more: Any) -> bytes:
 async def first_event(
     running: Cluster, kind: str, **more: Any
 ) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes], bytes]]:
-    """Ask; give the answer with its first token, which came while the decode node said nothing."""
+    """Ask; give the answer with the first token of each choice, which came while the decode node said nothing."""
     for node in running.decode:
         node.may_answer.clear()
     async with running.http.stream("POST", PATHS[kind], json={**BODIES[kind], **more}) as got:
         rest = got.aiter_raw()
         read = b""
         async with asyncio.timeout(10):
-            while "wörd".encode() not in read:
+            while read.count("wörd".encode()) < more.get("n", 1):
                 read += await anext(rest)
         yield got, rest, read
 
@@ -108,13 +108,7 @@ async def test_ids_and_usage_are_there_for_who_asked(kind: str, n: int) -> None:
 async def test_every_answer_has_its_first_token_before_the_decode_node_answers(kind: str) -> None:
     """And a transfer of its own; a decode node that dies then is followed by one that starts each answer with its token."""
     async with relaying(decode=2) as running:
-        for node in running.decode:
-            node.may_answer.clear()
-        async with running.http.stream("POST", PATHS[kind], json={**BODIES[kind], **RANDOM, "n": 3}) as got:
-            rest, begun = got.aiter_raw(), b""
-            async with asyncio.timeout(10):
-                while begun.count("wörd".encode()) < 3:
-                    begun += await anext(rest)
+        async with first_event(running, kind, **RANDOM, n=3) as (_, rest, begun):
             first = next(node for node in running.decode if node.seen)
             first.fault = "drop"
             await first.stop()
@@ -219,11 +213,8 @@ async def test_one_of_several_answers_for_which_another_token_was_sampled(
         for node in running.decode:
             node.drift, node.token_delay_s = 100, 0.02
         async with first_event(running, kind, **RANDOM, n=2) as (_, rest, begun):
-            read = begun
-            while read.count("wörd".encode()) < 2:
-                read += await anext(rest)
             go_on(running)
-            read += await read_all(rest)
+            read = begun + await read_all(rest)
 
     assert sorted(read.split(b"\n\n")) == sorted(whole(kind, n=2).split(b"\n\n"))
 
