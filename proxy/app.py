@@ -144,6 +144,7 @@ def create_app(
         when_no_prefill=config.proxy.when_no_prefill,
         key_header=config.proxy.routing_key_header.lower(),
         prefill_patience_s=config.transfer.peer_timeout_s,
+        max_stream_delay_s=config.proxy.max_stream_delay_s,
         revision=members.revision,
     )
 

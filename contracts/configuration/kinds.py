@@ -46,6 +46,7 @@ class Mappings:
 
 Port = Annotated[int, Range(0, 65535)]
 Seconds = Annotated[float, Range(0, above=True)]
+Delay = Annotated[float, Range(0)]  # seconds
 Share = Annotated[float, Range(0, 1)]
 AtLeastOne = Annotated[int, Range(1)]
 Number = Annotated[int, Range(0)]

@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, LEG_BOUNDS_S, Tally
+from baton.proxy.nodes.latency_histogram import GAP_BOUNDS_S, LEG_BOUNDS_S, RATIO_BOUNDS, Tally
 from baton.proxy.nodes.node import State
 from baton.proxy.nodes.registry import ROLES
 from baton.proxy.nodes.views import NodeView
@@ -51,12 +51,18 @@ def times(tallies: Iterable[Tally]) -> Iterator[Metric]:
     gaps = HistogramMetricFamily(
         "baton_inter_token_latency_seconds", "Between two chunks of a stream, as they are written", labels=_NODE
     )
+    prediction = HistogramMetricFamily(
+        "baton_prefill_prediction_ratio",
+        "Time until a prompt's first token on the node that computed it ÷ what was predicted",
+        labels=_NODE,
+    )
     for each in tallies:
         for until in ("answered", "first_bytes", "ended"):
             each.add_to(legs, until, LEG_BOUNDS_S, until)
         each.add_to(handover, "handover", LEG_BOUNDS_S)
         each.add_to(gaps, "gaps", GAP_BOUNDS_S)
-    yield from (legs, handover, gaps)
+        each.add_to(prediction, "prediction", RATIO_BOUNDS)
+    yield from (legs, handover, gaps, prediction)
 
 
 def _each(nodes: Sequence[NodeView]) -> Iterator[Metric]:

@@ -31,6 +31,7 @@ from baton.proxy.planning.outcome import (
     PrefillOutcome,
 )
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
+from baton.proxy.planning.prefill_estimate import Estimate, of_decode, of_prefill
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
 from baton.proxy.request.eligibility import has_several_prompts
 from baton.proxy.request.leg_bodies import decode_body, relayed_body
@@ -100,7 +101,9 @@ class AttemptRunner:
             call.leg.end("refused")
         elif outcome.answer.is_stream:
             call.leg.event("first bytes")
-            call.node.times.first_bytes.observe(perf_counter() - sent.at_s)
+            answered_s = perf_counter() - sent.at_s
+            call.node.times.first_bytes.observe(answered_s)
+            _learn(call, answered_s)
         return outcome
 
     async def prefill(self, call: LegRequest, sent: PendingRequest, relay: FirstTokenRelay | None) -> PrefillOutcome:
@@ -117,6 +120,7 @@ class AttemptRunner:
         self._members.succeeded(call.node)
         call.leg.end()
         call.node.times.answered.observe(outcome.answered_s - sent.at_s)
+        _learn(call, outcome.answered_s - sent.at_s)
         return outcome
 
     def report_failure(self, role: str, node: Node, kind: FailureKind) -> None:
@@ -141,10 +145,11 @@ class AttemptRunner:
 
     def local_call(self, plan: LocalPlan, request: ClientRequest) -> LegRequest:
         """Return the one leg of a node that computes the prompt itself."""
+        estimate = of_decode(plan.decode, plan.own_bytes) if plan.own_bytes else None
         if not request.start or not plan.decode.starts_with_tokens:
-            return _call(plan.decode, request, decode_body(request.fields, None))
+            return _call(plan.decode, request, decode_body(request.fields, None), estimate=estimate)
         params = TransferParams(transfer_id=new_transfer_id(), role="decode", peer="", start=request.start)
-        return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)))
+        return _call(plan.decode, request, decode_body(request.fields, sign(params, self._secret)), estimate=estimate)
 
     def prefill_call(
         self, plan: DisaggregatedPlan, request: ClientRequest, *, relays: bool, choices: int = 1
@@ -160,7 +165,9 @@ class AttemptRunner:
         rank = line("x-data-parallel-rank", str(plan.rank)) if plan.ranks > 1 else b""
         # A stream names its request: the client is to see one name.
         asked = request if relays else replace(request, names_tokens="")
-        return _call(plan.prefill, asked, body, id_suffix="" if relays else "-prefill", more_headers=rank)
+        estimate = of_prefill(plan.prefill, plan.new_bytes) if plan.new_bytes else None
+        id_suffix = "" if relays else "-prefill"
+        return _call(plan.prefill, asked, body, id_suffix=id_suffix, more_headers=rank, estimate=estimate)
 
 
 class Attempt:
@@ -233,9 +240,9 @@ class Attempt:
         self._shut(answered=answered)
 
     async def _alone(self, plan: LocalPlan) -> Outcome:
+        call = self._shared.local_call(plan, self._request)
+        self._legs = [call.leg]
         with plan.decode.computing(plan.own_bytes):  # until its first bytes
-            call = self._shared.local_call(plan, self._request)
-            self._legs = [call.leg]
             return await self._decode(call)
 
     async def _race(
@@ -312,13 +319,28 @@ def _params(
 
 
 def _call(
-    node: Node, request: ClientRequest, body: bytes, *, id_suffix: str = "", more_headers: bytes = b""
+    node: Node,
+    request: ClientRequest,
+    body: bytes,
+    *,
+    id_suffix: str = "",
+    more_headers: bytes = b"",
+    estimate: Estimate | None = None,
 ) -> LegRequest:
     leg = request.trace.leg(node.role, node.url)
     own = line("x-request-id", request.request_id + id_suffix)
     names = line(TOKEN_IDS_HEADER, request.names_tokens) if request.names_tokens else b""
     headers = b"".join((request.forwarded, own, names, more_headers, leg.line))
-    return LegRequest(node=node, request=(node.url, request.endpoint, headers, body), leg=leg)
+    return LegRequest(node=node, request=(node.url, request.endpoint, headers, body), leg=leg, estimate=estimate)
+
+
+def _learn(call: LegRequest, first_token_s: float) -> None:
+    """Fit the node's prefill time to what was seen."""
+    if call.estimate is None:
+        return
+    call.node.prefill_time.learn(call.estimate.prompt_bytes, first_token_s)
+    if call.estimate.first_token_s:
+        call.node.times.prediction.observe(first_token_s / call.estimate.first_token_s)
 
 
 def _close(outcome: Outcome) -> None:

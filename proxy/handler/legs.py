@@ -29,6 +29,7 @@ from baton.proxy.planning.outcome import (
     PrefillOutcome,
     PrefillRefused,
 )
+from baton.proxy.planning.prefill_estimate import Estimate
 from baton.proxy.response.first_token_relay import FirstTokenRelay
 from baton.proxy.resume.events import ERROR
 from baton.proxy.resume.kept_tokens import KeptTokens
@@ -48,6 +49,7 @@ class LegRequest:
     node: Node
     request: tuple[str, str, bytes, bytes]  # the arguments of `Upstream.send`
     leg: Leg
+    estimate: Estimate | None = None  # of the prompt, if the leg computes it
 
 
 async def open_decode(sent: PendingRequest, kept: KeptTokens | None = None) -> DecodeOutcome:

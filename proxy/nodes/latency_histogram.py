@@ -11,6 +11,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 GAP_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0, 5.0)
+RATIO_BOUNDS: Final = (0.5, 0.67, 0.8, 0.87, 0.93, 1.0, 1.07, 1.15, 1.25, 1.5, 2.0, 4.0)
 LEG_BOUNDS_S: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 
@@ -31,9 +32,9 @@ class LatencyHistogram:
 
 
 class NodeTimes:
-    """What is timed of one node; a prefill node has the first alone."""
+    """What is timed of one node; a prefill node has the first and the last alone."""
 
-    __slots__ = ("answered", "ended", "first_bytes", "gaps", "handover")
+    __slots__ = ("answered", "ended", "first_bytes", "gaps", "handover", "prediction")
 
     def __init__(self) -> None:
         self.answered = LatencyHistogram(LEG_BOUNDS_S)  # prefill leg: sent → whole answer
@@ -41,6 +42,7 @@ class NodeTimes:
         self.ended = LatencyHistogram(LEG_BOUNDS_S)  # decode leg: sent → last byte handed on
         self.handover = LatencyHistogram(LEG_BOUNDS_S)  # the prefill node's answer → the decode node's first bytes
         self.gaps = LatencyHistogram(GAP_BOUNDS_S)  # between chunks of a stream
+        self.prediction = LatencyHistogram(RATIO_BOUNDS)  # a prompt's first token: seen ÷ predicted time
 
 
 class Tally(msgspec.Struct, frozen=True, array_like=True):

@@ -12,6 +12,7 @@ from baton.contracts.node_info import RELAYS_AND_STARTS, Fingerprint, NodeInfo, 
 from baton.proxy.nodes.circuit_breaker import Breaker
 from baton.proxy.nodes.external_load import ExternalLoad
 from baton.proxy.nodes.latency_histogram import NodeTimes
+from baton.proxy.nodes.prefill_time import PrefillTime
 
 Role = Literal["prefill", "decode"]
 
@@ -77,6 +78,7 @@ class Node:
     prompt_bytes: int = 0  # of those requests
     others: ExternalLoad = field(default_factory=ExternalLoad)  # what it has from others, as of the last probe
     times: NodeTimes = field(default_factory=NodeTimes)
+    prefill_time: PrefillTime = field(default_factory=PrefillTime)
     own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
     load: float = (
         0.0  # work that it has, in bytes of prompt; written where it changes, as a choice reads it of all nodes

@@ -20,6 +20,7 @@ from baton.proxy.planning.fleet import Fleet, Usable, that_fit
 from baton.proxy.planning.local_prefill import LocalPrefillPlanner
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from baton.proxy.planning.plans import DisaggregatedPlan, LocalPlan, Plan
+from baton.proxy.planning.prefill_estimate import is_sooner_on_decode
 from baton.proxy.planning.reasons import (
     LABELS,
     NO_PREFILL_CONFIGURED,
@@ -27,6 +28,7 @@ from baton.proxy.planning.reasons import (
     NO_PREFILL_READY,
     NO_PREFILL_SPEAKS,
     ONE_TOKEN,
+    PREFILL_BUSY,
     SHORT,
 )
 from baton.proxy.planning.retry_policy import NOTHING_YET, History
@@ -57,6 +59,7 @@ class Planner:
         when_no_prefill: Literal["decode_local", "refuse"],
         key_header: str = "",
         prefill_patience_s: float = math.inf,
+        max_stream_delay_s: float = 0.0,
         revision: Revision | None = None,
     ) -> None:
         """Make plans for some nodes.
@@ -70,6 +73,7 @@ class Planner:
             when_no_prefill: whether they compute all where no prefill node can.
             key_header: whose value `consistent_hash` keeps together.
             prefill_patience_s: how long a prefill node may be silent before decode nodes compute prompts in its place.
+            max_stream_delay_s: how long streams may wait for a prompt that their node computes since the prefill nodes are busy.
             revision: counts the changes of all these nodes; see `Fleet`.
         """
         self._prefill_router = prefill_router
@@ -77,6 +81,7 @@ class Planner:
         self._local_policy = local_policy
         self._local_planner = LocalPrefillPlanner(decode_router, local_policy)
         self._key_header = key_header
+        self._max_stream_delay_s = max_stream_delay_s
         self._refuses = when_no_prefill == "refuse"
         self._prefill_patience_s = math.inf if self._refuses else prefill_patience_s
         self._fleet = Fleet(prefill, decode, revision=revision, patience_s=self._prefill_patience_s)
@@ -131,6 +136,9 @@ class Planner:
         if verdict is Verdict.LOCAL:
             return LocalPlan(decode=taker, path=LOCAL, reason=SHORT, label=LABELS[SHORT], own_bytes=new_bytes)
         fitting = found.makers_for(taker) if prefill is found.prefill else that_fit(prefill, [taker])
+        if keep is None and not request.start and self._is_sooner_on_decode(taker, new_bytes, fitting):
+            reason = PREFILL_BUSY
+            return LocalPlan(decode=taker, path=LOCAL, reason=reason, label=LABELS[reason], own_bytes=new_bytes)
         return self._pair(work, fitting, taker, keep, label=verdict)
 
     def after(
@@ -165,6 +173,11 @@ class Planner:
         if self._refuses:
             raise failure.error()
         return self._local_planner.after(work, takers, others, failure)
+
+    def _is_sooner_on_decode(self, taker: Node, new_bytes: int, makers: Sequence[Node]) -> bool:
+        if self._refuses or not self._local_policy.may_compute(new_bytes, taker):
+            return False
+        return is_sooner_on_decode(taker, new_bytes, makers, max_stream_delay_s=self._max_stream_delay_s)
 
     def _on_one_node(
         self, request: ClientRequest, work: Work, found: Usable, decode: Sequence[Node], reason: str
@@ -239,10 +252,12 @@ class Planner:
             return DisaggregatedPlan(
                 decode=taker, prefill=keep.prefill, rank=keep.rank, transfer_id=new_transfer_id(), label=label
             )
-        maker = self._prefill_router.choose(work, makers)
+        maker, new_bytes = self._prefill_router.choice(work, makers)
         assert maker.info is not None
         rank = work.turn % len(maker.info.control_addresses)
-        return DisaggregatedPlan(decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label)
+        return DisaggregatedPlan(
+            decode=taker, prefill=maker, rank=rank, transfer_id=new_transfer_id(), label=label, new_bytes=new_bytes
+        )
 
 
 def _that_start(decode: Sequence[Node], *, is_optional: bool) -> list[Node]:

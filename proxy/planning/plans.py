@@ -26,6 +26,7 @@ class DisaggregatedPlan:
     prefill: Node
     rank: int  # data-parallel rank of the prefill node
     transfer_id: str
+    new_bytes: int = 0  # of the prompt, that the prefill node is not believed to have; 0: not known
     path: str = DISAGGREGATED
     reason: str = ""
     label: str = ""  # for `baton_decisions_total`, if it might have been otherwise

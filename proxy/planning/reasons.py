@@ -10,6 +10,7 @@ NO_PREFILL_MATCHES: Final = "no ready prefill node makes KV that a ready decode 
 NO_PREFILL_SPEAKS: Final = "no ready prefill node speaks the same protocol version as a ready decode node and the proxy"
 ONE_TOKEN: Final = "one token is asked for, which a prefill node gives"  # noqa: S105  # no password
 SHORT: Final = "little of the prompt is new to the decode node"
+PREFILL_BUSY: Final = "all prefill nodes are busy, and the decode node is expected to be sooner"
 
 LABELS: Final = {
     eligibility.BEST_OF: "best_of",
@@ -28,4 +29,5 @@ LABELS: Final = {
     NO_PREFILL_SPEAKS: "no_prefill_speaks",
     ONE_TOKEN: "one_token",
     SHORT: "short",
+    PREFILL_BUSY: "prefill_busy",
 }

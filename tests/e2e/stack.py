@@ -232,10 +232,11 @@ class Stack:
     ) -> Server:
         """The proxy in front of some nodes; `more` are fields of `Server`.
 
-        It is patient: on a loaded machine an engine may answer nothing for seconds, and its prompts would be computed elsewhere.
+        It is patient: on a loaded machine an engine may answer nothing for seconds, and its prompts would be computed elsewhere; so would those of
+        one that is busy.
         """
         port = free_port()
-        env = {"BATON_TRANSFER_PEER_TIMEOUT_S": "30", **env}
+        env = {"BATON_TRANSFER_PEER_TIMEOUT_S": "30", "BATON_PROXY_MAX_STREAM_DELAY_S": "0", **env}
         argv = ["--port", str(port), "--secret-file", str(self.secret_file), *flags]
         argv += ["--prefill", *(server.url for server in prefill), "--decode", *(server.url for server in decode)]
         return self._spawn(name, PROXY, argv, port, token=self.token, ready_path="/ready", env=env, **more)

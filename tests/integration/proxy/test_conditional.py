@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from baton.contracts.kv_transfer import FIELD
+from baton.proxy.nodes.prefill_time import MIN_SAMPLES
 from tests.integration.proxy.test_failover import metric
 from tests.integration.proxy.test_failures import assert_error, assert_nothing_left
 from tests.support.cluster import Cluster, cluster, until_true
@@ -43,6 +44,39 @@ async def test_by_default_nothing_is_computed_locally_by_choice() -> None:
         got = await running.complete(prompt="x")
 
     assert got.headers["x-baton-path"] == "disaggregated"
+
+
+async def test_a_prompt_that_finds_all_prefill_nodes_busy_is_computed_by_an_idle_decode_node() -> None:
+    """Once it is known how long they take; what was predicted and seen of them is a metric."""
+    async with cluster(decode=2, max_stream_delay_s=5) as running:
+        maker = running.prefill[0]
+        for number in range(1, MIN_SAMPLES + 2):
+            maker.may_answer.clear()
+            is_long = number % 2
+            asked = asyncio.create_task(running.complete(prompt=str(number) * (10_000 if is_long else 1000)))
+            await until_true(lambda seen=number: len(maker.seen) == seen)
+            await asyncio.sleep(0.3 * is_long)
+            maker.may_answer.set()
+            await asked
+            await until_true(lambda: maker.seen[-1].finished)
+        maker.may_answer.clear()
+        waiting = asyncio.create_task(running.complete(prompt="y" * 50_000))
+        await until_true(lambda: len(maker.seen) == MIN_SAMPLES + 2)
+        got = await running.complete(prompt="z" * 100)
+        maker.may_answer.set()
+        waited = await waiting
+        counted = await decisions(running, "local", "prefill_busy")
+        series = f'baton_prefill_prediction_ratio_count{{role="prefill",url="{maker.url}"}}'
+
+        async def are_predicted() -> bool:
+            return await metric(running, series) > 0
+
+        await until_true(are_predicted)
+
+    assert waited.headers["x-baton-path"] == "disaggregated"
+    assert got.headers["x-baton-path"] == "local"
+    assert got.headers["x-baton-reason"] == "all prefill nodes are busy, and the decode node is expected to be sooner"
+    assert counted == 1
 
 
 async def test_a_decode_node_that_computes_much_gets_fewer_short_prompts() -> None:

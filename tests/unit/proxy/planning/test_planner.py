@@ -15,6 +15,7 @@ from baton.proxy.errors import (
     UnknownModelError,
 )
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
+from baton.proxy.nodes.prefill_time import MIN_SAMPLES
 from baton.proxy.planning import reasons
 from baton.proxy.planning.outcome import DecodeFailed, PrefillFailed, PrefillRefused
 from baton.proxy.planning.planner import Planner, key_of
@@ -43,6 +44,7 @@ def planner(
     local_below_bytes: int = 0,
     max_own_bytes: int = 1 << 20,
     prefill_patience_s: float = 5.0,
+    max_stream_delay_s: float = 0.1,
 ) -> Planner:
     """Make a planner with the default policies."""
     return Planner(
@@ -54,6 +56,7 @@ def planner(
         when_no_prefill=when_no_prefill,
         key_header="x-session-id",
         prefill_patience_s=prefill_patience_s,
+        max_stream_delay_s=max_stream_delay_s,
     )
 
 
@@ -80,6 +83,40 @@ def test_a_prompt_that_is_only_scored_is_served_by_a_prefill_node(limit: str, mo
     assert isinstance(chosen, LocalPlan)
     assert (chosen.decode, chosen.path, chosen.reason) == (maker, LOCAL, eligibility.PROMPT_LOGPROBS)
     assert again.decode is taker
+
+
+def busy_prefill() -> Node:
+    """Make a prefill node whose time is known, and which has much to compute."""
+    made = node("prefill")
+    for prompt_bytes in (1, 1000) * MIN_SAMPLES:
+        made.prefill_time.learn(prompt_bytes, prompt_bytes * 1e-5)
+    made.begin(90_000)
+    return made
+
+
+def test_a_decode_node_computes_what_would_wait_for_busy_prefill_nodes() -> None:
+    maker, taker = busy_prefill(), node("decode")
+
+    chosen = planner([maker], [taker]).first(request())
+    others = [
+        planner([maker], [taker], max_stream_delay_s=0).first(request()),
+        planner([maker], [taker], "refuse").first(request()),
+        planner([maker, node("prefill", slot=1)], [taker]).first(request()),
+    ]
+    with taker.computing(1 << 20):  # as much as it may
+        others.append(planner([maker], [taker]).first(request()))
+
+    assert isinstance(chosen, LocalPlan)
+    assert (chosen.decode, chosen.reason, chosen.label) == (taker, reasons.PREFILL_BUSY, "prefill_busy")
+    assert chosen.own_bytes == request().prompt_bytes
+    assert [type(plan) for plan in others] == [DisaggregatedPlan] * 4
+
+
+def test_a_retry_stays_with_the_prefill_node_that_has_the_prompt() -> None:
+    maker, taker = busy_prefill(), node("decode")
+    keep = DisaggregatedPlan(decode=taker, prefill=maker, rank=0, transfer_id="")
+
+    assert isinstance(planner([maker], [taker]).first(request(), keep=keep), DisaggregatedPlan)
 
 
 @pytest.mark.parametrize("fields", [{"max_tokens": 2}, {}, {"max_tokens": 1, "max_completion_tokens": 9}])
