@@ -146,7 +146,6 @@ class OutcomeSender:
         return self._send({"transfer_id": transfer_id, "outcome": outcome, "reason": reason})
 
     def send_reserved(self, transfer_id: str) -> bool:
-        """Say that the decode node has reserved blocks."""
         return self._send({"transfer_id": transfer_id, "outcome": "reserved"})
 
     def _send(self, message: dict[str, Any]) -> bool:
