@@ -140,3 +140,18 @@ class Pair:
 
     def heard_of(self, kind: type[Body]) -> list[Body]:
         return [body for body in self.heard if isinstance(body, kind)]
+
+
+def reserved() -> Pair:
+    """Both sides know the transfer `t`; nothing is written yet."""
+    pair = Pair()
+    pair.reserve()
+    pair.start()
+    return pair
+
+
+def ready_to_push() -> Pair:
+    """P may push all of the transfer `t`."""
+    pair = reserved()
+    pair.write()
+    return pair

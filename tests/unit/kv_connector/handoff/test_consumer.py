@@ -31,22 +31,14 @@ from tests.unit.kv_connector.handoff.machines import (
     hello,
     make_consumer,
     make_producer,
+    ready_to_push,
+    reserved,
 )
-
-
-def reserved(*, layers_written: bool = True) -> Pair:
-    """P may push for one request of D."""
-    pair = Pair()
-    pair.start()
-    pair.reserve()
-    if layers_written:
-        pair.write()
-    return pair
 
 
 def dirty() -> Pair:
     """A push has failed: D waits for the fence of e0."""
-    pair = reserved()
+    pair = ready_to_push()
     pair.push(ok=False)
     return pair
 
@@ -64,7 +56,7 @@ def two_reserved(pool_blocks: int = 100) -> Pair:
 
 def test_a_commit_resolves_the_request_and_closes_the_epoch() -> None:
     """KV complete: the request resumes and the connector's reference goes."""
-    pair = reserved()
+    pair = ready_to_push()
 
     pair.push()
 
@@ -184,7 +176,7 @@ def test_quarantine_is_bounded_in_time_and_blocks() -> None:
 @pytest.mark.parametrize(("tokens", "prompt_hash"), [(41, HASH), (40, b"another")])
 def test_a_commit_of_another_prompt_is_not_used(tokens: int, prompt_hash: bytes) -> None:
     """I7: nothing more will be written, so the blocks come back, but the request recomputes."""
-    pair = reserved()
+    pair = ready_to_push()
 
     pair.to_d(Commit(transfer_id="t", epoch=1, tokens=tokens, prompt_hash=prompt_hash))
 
@@ -259,7 +251,7 @@ def test_cancel_before_the_reservation_was_sent() -> None:
 
 def test_cancel_of_a_reserved_epoch_waits_for_the_answer() -> None:
     """I3: the request is resolved at once, the blocks come back when P has stopped."""
-    pair = reserved()
+    pair = ready_to_push()
     [push] = pair.pushes()
 
     pair.d.cancel("d-t", 0.0)
@@ -301,7 +293,7 @@ def test_a_beat_repairs_a_loss(lost: type[Body]) -> None:
 
 def test_a_transfer_that_takes_too_long_is_given_up() -> None:
     """I5: it is revoked, and fails."""
-    pair = reserved(layers_written=False)
+    pair = reserved()
 
     pair.after(120.5)
 
@@ -311,7 +303,7 @@ def test_a_transfer_that_takes_too_long_is_given_up() -> None:
 
 def test_an_unanswered_revoke_ends_in_a_fence() -> None:
     """A push hangs: P cannot answer, and time says nothing about writes."""
-    pair = reserved()
+    pair = ready_to_push()
     pair.pushes()
     pair.d.cancel("d-t", 0.0)
 
@@ -325,7 +317,7 @@ def test_an_unanswered_revoke_ends_in_a_fence() -> None:
 
 def test_a_silent_peer_makes_its_epochs_dirty() -> None:
     """E2: it may be dead with bytes in its kernel. What was not reserved is simply lost."""
-    pair = reserved()
+    pair = ready_to_push()
     pair.watch("u")
     pair.d.watch("v", "d-v", PEER, 0.0)
     pair.d.prepare("d-v", 2, WISH, 0.0)
@@ -449,7 +441,7 @@ def test_what_is_kept_to_be_said_to_a_peer_that_does_not_answer_is_bounded() -> 
 
 def test_a_silent_peer_is_forgotten_when_nothing_is_left_of_it() -> None:
     """After the fence D hangs up; the next request dials anew."""
-    pair = reserved()
+    pair = ready_to_push()
     pair.d.tick(5.5)
     pair.d.fenced("e0")
     pair.d.tick(5.6)
@@ -466,7 +458,7 @@ def test_a_silent_peer_is_forgotten_when_nothing_is_left_of_it() -> None:
 
 def test_a_restarted_peer_makes_reserved_epochs_dirty() -> None:
     """Its predecessor's kernel may still be sending; what had not begun may be meant for the new process."""
-    pair = reserved()
+    pair = ready_to_push()
     pair.watch("u")
     pair.watch("v")
     pair.start("v")
@@ -504,7 +496,7 @@ def test_we_may_refuse_as_well() -> None:
 
 def test_a_refusal_leaves_what_may_be_written_to_the_fence() -> None:
     """P restarted with other weights: the epoch of its predecessor stays dirty."""
-    pair = reserved()
+    pair = ready_to_push()
 
     pair.to_d(Refuse(reason="other weights"), sender=12)
 
@@ -514,7 +506,7 @@ def test_a_refusal_leaves_what_may_be_written_to_the_fence() -> None:
 
 def test_late_mail_of_a_dead_peer_costs_no_more_than_a_fence() -> None:
     """D falls back to the dead process, hears its successor again, and serves new requests through a fresh engine."""
-    pair = reserved()
+    pair = ready_to_push()
     pair.p = make_producer(incarnation=12)
     pair.after(0.5)
     pair.d.engine_added(0, "fresh")
@@ -549,7 +541,7 @@ def test_the_requests_of_one_step_are_announced_in_one_beat() -> None:
 
 def verifying() -> Pair:
     """Everything has arrived, with digests that nobody has compared yet."""
-    pair = reserved()
+    pair = ready_to_push()
     pair.p._verify = lambda _: True
     pair.push()
     pair.p.digested(pair.p.to_digest[0], b"digests!", 0.0)
@@ -604,7 +596,7 @@ def test_cancel_while_verifying_gives_the_blocks_back_at_once() -> None:
 
 def test_a_request_that_nobody_waits_for_is_not_verified() -> None:
     """Cancelled before the commit came: its KV is not used whatever it is."""
-    pair = reserved()
+    pair = ready_to_push()
     pair.p._verify = lambda _: True
     pair.push()
     pair.loses = lambda body: isinstance(body, Revoke)

@@ -27,6 +27,8 @@ from tests.unit.kv_connector.handoff.machines import (
     Pair,
     hello,
     make_producer,
+    ready_to_push,
+    reserved,
 )
 
 
@@ -40,14 +42,6 @@ def committed(pair: Pair) -> Commit:
     commit = outcome(pair)
     assert isinstance(commit, Commit)
     return commit
-
-
-def reserved() -> Pair:
-    """Both sides know the transfer; nothing is written yet."""
-    pair = Pair()
-    pair.reserve()
-    pair.start()
-    return pair
 
 
 def test_commit_follows_the_last_push() -> None:
@@ -68,8 +62,7 @@ def test_commit_follows_the_last_push() -> None:
 
 def test_a_commit_says_how_long_something_was_being_pushed() -> None:
     """Overlapping pushes count once and pauses not at all; the first push is timed from its beginning."""
-    pair = reserved()
-    pair.write()
+    pair = ready_to_push()
     first, second = pair.next_push(2), pair.next_push(2)
     pair.p.push_begun(first, 1.0)
     pair.p.push_begun(second, 2.0)
@@ -121,8 +114,7 @@ def test_two_transfers_are_pushed_in_turn() -> None:
 
 def test_a_failed_push_makes_the_epoch_dirty_at_once() -> None:
     """E1: no retry, no commit; D is told to fence even while another push is under way."""
-    pair = reserved()
-    pair.write()
+    pair = ready_to_push()
     first, second = pair.next_push(3), pair.next_push(3)
 
     pair.p.push_done(first, False, 0.0)
@@ -143,8 +135,7 @@ GIVEN_UP: dict[str, Callable[[Pair], object]] = {
 @pytest.mark.parametrize("give_up", GIVEN_UP.values(), ids=GIVEN_UP)
 def test_an_epoch_that_is_given_up_waits_for_its_pushes(give_up: Callable[[Pair], object], ok: bool) -> None:
     """I2, I3: it has failed cleanly only once all of them returned 0; D is told then, and the blocks are released."""
-    pair = reserved()
-    pair.write()
+    pair = ready_to_push()
     pair.p.hold("p-t", 0.0)
     first, second = pair.next_push(3), pair.next_push(2)
     give_up(pair)
@@ -195,8 +186,7 @@ def test_a_prompt_that_will_not_be_computed_is_failed(asks_first: bool) -> None:
 
 def test_a_busy_decode_rank_holds_up_no_other() -> None:
     """Transfers to it keep their turn."""
-    pair = reserved()
-    pair.write()
+    pair = ready_to_push()
     assert pair.p.next_push(3, busy={D}) is None
 
     assert pair.p.next_push(3, busy={22}) is not None
@@ -205,8 +195,7 @@ def test_a_busy_decode_rank_holds_up_no_other() -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_a_held_prompt_is_released_once_it_is_committed(late: bool) -> None:
     """A finished request keeps its blocks until its pushes have ended; at once, if they have already."""
-    pair = reserved()
-    pair.write()
+    pair = ready_to_push()
     if not late:
         pair.p.hold("p-t", 0.0)
         assert not pair.p.released
@@ -291,8 +280,7 @@ def test_a_prompt_that_was_ended_before_it_started_holds_nothing(reason: str) ->
 
 def test_a_cancel_after_the_commit_changes_nothing() -> None:
     """The decode rank may still ask for the outcome: it stays a commit."""
-    pair = reserved()
-    pair.write()
+    pair = ready_to_push()
     pair.push()
 
     assert not pair.p.cancel("t", 0.0)
@@ -409,8 +397,7 @@ def test_another_epoch_does_not_touch_the_reserved_one(ask: Revoke | Reserve) ->
 
 def test_a_silent_decode_rank_is_let_go() -> None:
     """Its epochs fail once their pushes have ended, its held prompts are released, nothing of it is kept."""
-    pair = reserved()
-    pair.write()
+    pair = ready_to_push()
     [push] = pair.pushes()
     pair.p.hold("p-t", 0.0)
     assert pair.p.hello_of(D).node == "d"
