@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import zmq
 
-from baton.kv_connector.control.sockets import Wakeup
-from baton.kv_connector.control.status_endpoints import Door, IpcEndpoint, Socket, refuse_long
+from baton.kv_connector.control.sockets import Socket, Wakeup
+from baton.kv_connector.control.status_endpoints import Door, IpcEndpoint, refuse_long
 from baton.kv_connector.errors import ConnectorError
 
 logger = logging.getLogger(__name__)

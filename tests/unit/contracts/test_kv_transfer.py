@@ -73,7 +73,7 @@ def test_what_is_signed_can_be_verified(params: TransferParams) -> None:
         (replace(PARAMS, choices=True), "choices", False),
     ],
 )
-def test_a_changed_field_breaks_the_signature(params: TransferParams, name: str, value: object) -> None:
+def test_a_changed_field_breaks_the_signature(params: TransferParams, name: str, value: Any) -> None:
     """Nobody can point a node at another peer, role, transfer or rank, or have it begin or end an answer elsewhere."""
     with pytest.raises(SignatureError, match="not signed"):
         verify(changed(params, **{name: value}), SECRET)
@@ -95,7 +95,7 @@ NOT_GRIDS = ["2x1", [], [[1, 1]], [[1, 1], [1]], [[0, 1], [1, 1]], [[1, 1], [1, 
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_malformed_fields_are_refused(name: str, value: object) -> None:
+def test_malformed_fields_are_refused(name: str, value: Any) -> None:
     """Before the signature is computed, and before anything is counted in them."""
     with pytest.raises(TransferParamsError, match="malformed"):
         verify(changed(**{name: value}), SECRET)

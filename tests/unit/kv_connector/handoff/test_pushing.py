@@ -13,7 +13,6 @@ def test_ready_blocks_are_handed_out_once() -> None:
     assert coverage.take(10) == ()
 
     ready[:] = [2, 1]
-    assert coverage.pending
     assert coverage.take(10) == (Piece(0, 0, 2), Piece(1, 0, 1))
     assert coverage.take(10) == ()
 

@@ -15,9 +15,14 @@ BLOCK_BYTES = 64
 
 def region(base_addr: int, *, stride_bytes: int = BLOCK_BYTES, num_blocks: int = 1_000) -> Region:
     """A region of 64-byte blocks, dense unless a larger stride is given."""
-    name = f"r{base_addr}"
-    sizes = {"block_bytes": BLOCK_BYTES, "stride_bytes": stride_bytes, "num_blocks": num_blocks}
-    return Region(name=name, layer=0, base_addr=base_addr, **sizes)
+    return Region(
+        name=f"r{base_addr}",
+        layer=0,
+        base_addr=base_addr,
+        block_bytes=BLOCK_BYTES,
+        stride_bytes=stride_bytes,
+        num_blocks=num_blocks,
+    )
 
 
 def plan_copies(src: Region, dst: Region, src_blocks: list[int], dst_blocks: list[int]) -> CopyPlan:

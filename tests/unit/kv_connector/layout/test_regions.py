@@ -1,6 +1,7 @@
 """Addresses of KV blocks, checked against real tensors and a naive oracle."""
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.regions import Region, regions_of_tensor, storage_spans, unique_regions
 
+PLAIN = Region(name="layer.0", layer=0, base_addr=4096, block_bytes=64, stride_bytes=64, num_blocks=10)
+
 
 def region(**changes: Any) -> Region:
     """A region with changes."""
-    sizes = {"base_addr": 4096, "block_bytes": 64, "stride_bytes": 64, "num_blocks": 10}
-    return Region(**({"name": "layer.0", "layer": 0} | sizes | changes))
+    return replace(PLAIN, **changes)
 
 
 def regions_of(tensor: torch.Tensor, num_blocks: int) -> tuple[Region, ...]:
