@@ -473,6 +473,19 @@ def test_a_restarted_peer_makes_reserved_epochs_dirty() -> None:
     assert "u" in pair.p.transfers
 
 
+def test_an_introduce_is_answered_with_a_hello() -> None:
+    """P does not know us any more; what is open is asked for again afterwards."""
+    pair = ready_to_push()
+    pair.d.receive(PEER, pair.p.sessions[D].stamp(Introduce()), 0.0)
+    assert pair.d.sessions[PEER].state is SessionState.NEW
+    pair.d.cancel("d-t", 0.0)
+
+    pair.talk()
+    pair.after(0.5)
+
+    assert pair.d.closed == ["d-t"]
+
+
 def test_a_refused_pair_computes_alone() -> None:
     """All requests that wait for this peer are told, and later ones at once."""
     pair = Pair(producer=make_producer(refuse="other weights"))

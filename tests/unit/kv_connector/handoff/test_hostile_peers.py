@@ -315,14 +315,18 @@ def test_engines_that_a_rank_has_named_are_bounded(monkeypatch: pytest.MonkeyPat
     assert held.owners == {}
 
 
+def ends_anothers_transfer(scene: Scene) -> None:
+    """P speaks of one that D expects from another prefill rank."""
+    scene.pair.d.watch("v", "d-v", "tcp://another:1", 0.0)
+    scene.slips_in(Fail(transfer_id="v", epoch=0, dirty=False, reason=""))
+
+
 LATE: list[Callable[[Scene], object]] = [
     lambda scene: scene.slips_in(Commit(transfer_id="t", epoch=7, tokens=40, prompt_hash=HASH)),
     lambda scene: scene.pair.to_d(Commit(transfer_id="t", epoch=1, tokens=40, prompt_hash=HASH), sender=P + 5),
     lambda scene: scene.slips_in(Fail(transfer_id="u", epoch=1, dirty=True, reason="")),
     lambda scene: scene.slips_in(Fail(transfer_id="t", epoch=0, dirty=False, reason="")),  # before the reservation
-    lambda scene: scene.pair.d.receive(
-        "tcp://other:1", Message(P, D, 1 << 40, Fail(transfer_id="t", epoch=1, dirty=True, reason="")), 0.0
-    ),
+    ends_anothers_transfer,
 ]
 
 
