@@ -25,17 +25,14 @@ class WaitingProtocol(HttpToolsProtocol):
     head_timeout_s = HEAD_TIMEOUT_S
     _waiting: Waiting
     _due_s: float | None = None  # by when a head must have come; None: there is a request
-    _due_timer: asyncio.TimerHandle | None = (
-        None  # looks whether that is over; never far ahead, so that it need not be set anew
-    )
+    _due_timer: asyncio.TimerHandle | None = None  # looks at it; never far ahead, so that it need not be set anew
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._waiting = self._line()
+        self._waiting = waiting_at(self.server_state)
         self._expect_head()
 
     def on_message_begin(self) -> None:
-        """Give the head its time."""
         super().on_message_begin()
         self._expect_head()
 
@@ -64,9 +61,6 @@ class WaitingProtocol(HttpToolsProtocol):
         self._waiting.pop(self, None)
         # TLS would wait for the client's goodbye, and the descriptor is wanted now.
         (self.transport.close if self.transport.get_write_buffer_size() else self.transport.abort)()
-
-    def _line(self) -> Waiting:
-        return waiting_at(self.server_state)
 
     def _is_answering(self) -> bool:
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request

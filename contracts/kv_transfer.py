@@ -28,6 +28,7 @@ MAX_GRID = 1_024  # ranks along either side of a grid
 MAX_START_TOKENS = 1 << 17
 MAX_START_CHOICES = 1 << 14
 _PURPOSE = "kv-transfer-params"
+_FLAGS = {"several": "several", "choices": "choices", "first": "first_token", "relay": "relays"}  # field → attribute
 
 Role = Literal["prefill", "decode"]
 
@@ -108,12 +109,10 @@ class TransferParams:
 
 
 def new_transfer_id() -> str:
-    """Draw a random 128-bit transfer id as 32 hex digits."""
     return secrets.token_hex(16)
 
 
 def is_transfer_id(value: object) -> TypeGuard[str]:
-    """Whether a value has the form of a transfer id."""
     return isinstance(value, str) and len(value) == 32 and all(c in "0123456789abcdef" for c in value)
 
 
@@ -126,16 +125,9 @@ def sign(params: TransferParams, secret: ClusterSecret) -> dict[str, Any]:
         "peer": params.peer,
         "sig": _signature(params, secret.derive(_PURPOSE)),
     }
-    if params.several:
-        fields["several"] = True
-    if params.choices:
-        fields["choices"] = True
+    fields |= {name: True for name, attribute in _FLAGS.items() if getattr(params, attribute)}
     if params.grids != SINGLE:
         fields["grids"] = [list(grid) for grid in params.grids]
-    if params.first_token:
-        fields["first"] = True
-    if params.relays:
-        fields["relay"] = True
     if params.start:
         fields["start"] = [list(ids) for ids in params.start]
     return {KEY: fields}
@@ -159,23 +151,12 @@ def verify(value: object, secret: ClusterSecret) -> TransferParams:
         raise TransferParamsError(f"{FIELD} has no valid transfer id")
     if role not in ("prefill", "decode") or not _is_address(peer) or not isinstance(sig, str):
         raise TransferParamsError(f"{FIELD} is malformed")
-    flags = [fields.get(name, False) for name in ("several", "choices", "first", "relay")]
+    flags = {attribute: fields.get(name, False) for name, attribute in _FLAGS.items()}
     grids, start = _grids(fields.get("grids")), _start(fields.get("start"))
-    if not all(isinstance(flag, bool) for flag in flags):
+    if not all(isinstance(flag, bool) for flag in flags.values()) or grids is None or start is None:
         raise TransferParamsError(f"{FIELD} is malformed")
-    if grids is None or start is None:
-        raise TransferParamsError(f"{FIELD} is malformed")
-    several, choices, first, relays = cast("list[bool]", flags)
     params = TransferParams(
-        transfer_id=transfer_id,
-        role=role,
-        peer=peer,
-        several=several,
-        choices=choices,
-        grids=grids,
-        first_token=first,
-        relays=relays,
-        start=start,
+        transfer_id=transfer_id, role=role, peer=peer, grids=grids, start=start, **cast("dict[str, bool]", flags)
     )
     if not _is_signed(params, sig, secret):
         raise SignatureError(f"{FIELD} is not signed by this cluster's proxy")

@@ -120,10 +120,8 @@ def differences(mine: Fingerprint, theirs: Fingerprint) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def compatible(mine: Fingerprint, theirs: Fingerprint) -> bool:
-    """Whether KV may be exchanged, as far as fingerprints say."""
     return not differences(mine, theirs)
 
 
 def to_plain(struct: msgspec.Struct) -> dict[str, Any]:
-    """Return a struct as plain JSON-ready containers."""
     return msgspec.to_builtins(struct)  # type: ignore[no-any-return]  # msgspec types this as Any

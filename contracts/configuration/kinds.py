@@ -15,7 +15,6 @@ class Range:
     above: bool = False
 
     def holds(self, number: float) -> bool:
-        """Say whether `number` lies inside."""
         return (number > self.low if self.above else number >= self.low) and (self.high is None or number <= self.high)
 
     def __str__(self) -> str:
@@ -32,7 +31,6 @@ class Form:
     expected: str  # the same for people
 
     def holds(self, text: str) -> bool:
-        """Say whether `text` is one of them."""
         return re.fullmatch(self.pattern, text) is not None
 
 

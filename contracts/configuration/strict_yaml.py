@@ -11,7 +11,6 @@ class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML ships no ty
     """Plain YAML without repeated keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Refuse what is written twice."""
         written = [key.value for key, _ in node.value]
         twice = next((key for key in written if written.count(key) > 1), None)
         if twice is not None:

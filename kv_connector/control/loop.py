@@ -104,7 +104,6 @@ class ControlLoop:
         return self._server.address
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -47,7 +47,6 @@ class Monitor:
         self.pair.connect(address)
 
     def events(self) -> Iterator[Event]:
-        """Yield what has happened since the last call."""
         while True:
             try:
                 message = parse_monitor_message(self.pair.recv_multipart(flags=zmq.NOBLOCK))
@@ -74,7 +73,6 @@ class Handshakes:
         self._accepted = self._through = self._told = 0
 
     def note(self, event: Event, now: float) -> None:
-        """Take in an event."""
         if event.kind == zmq.EVENT_ACCEPTED:
             self._accepted += 1
             self._open.pop(event.value, None)  # closed without a word, and the number is in use again

@@ -52,6 +52,15 @@ def curve_keys(secret: bytes) -> CurveKeys:
     return CurveKeys(zmq.curve_public(private), private)
 
 
+def listen(socket: Socket, host: str, port: int, keys: CurveKeys) -> int:
+    """Bind to a port, 0 for a free one, for peers that know our public key; returns the port."""
+    socket.curve_secretkey, socket.curve_publickey, socket.curve_server = keys.secret, keys.public, True
+    socket.bind(f"tcp://{host}:{port or '*'}")
+    endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)  # pyzmq's type covers every option
+    return int(endpoint.rstrip(bytes(1)).rpartition(b":")[2])
+
+
 def _open(context: Context, kind: int, events: int) -> tuple[Socket, Monitor]:
     socket = context.socket(kind)
     try:
@@ -91,16 +100,11 @@ class ControlServer:
         keys = curve_keys(self.key)
         self.socket, self._monitor = _open(context, zmq.ROUTER, Monitor.ACCEPTING)
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an unknown identity is an error, which we count as a loss
-        self.socket.curve_secretkey, self.socket.curve_publickey = keys.secret, keys.public
-        self.socket.curve_server = True
         try:
-            self.socket.bind(f"tcp://{bind_host}:{port or '*'}")
+            self.port = listen(self.socket, bind_host, port, keys)
         except zmq.ZMQError as exc:
             self.close()
             raise ConnectorError(f"cannot listen for control messages on tcp://{bind_host}:{port}: {exc}") from exc
-        endpoint = self.socket.getsockopt(zmq.LAST_ENDPOINT)
-        assert isinstance(endpoint, bytes)  # pyzmq's type covers every option
-        self.port = int(endpoint.rstrip(bytes(1)).rpartition(b":")[2])
         self.address = f"tcp://{bind_host}:{self.port}"
 
     def receive(self, limit: int) -> Iterator[tuple[bytes, bytes]]:
@@ -277,7 +281,6 @@ class Wakeup:
         self._is_set = False  # spares a system call for each message of a burst
 
     def set(self) -> None:
-        """Make the descriptor readable."""
         with self._lock:
             if self._open and not self._is_set:
                 self._is_set = True

@@ -11,7 +11,7 @@ from typing import Protocol
 import zmq
 
 from baton.contracts.secret import ClusterSecret
-from baton.kv_connector.control.sockets import curve_keys
+from baton.kv_connector.control.sockets import Context, Socket, curve_keys, listen
 from baton.kv_connector.errors import ConnectorError
 
 FAR_SUFFIX = ".addr"  # of the file with an address, which a socket here would have ".sock" in place of
@@ -20,9 +20,6 @@ CLIENT_KEY = "status-channel/client"
 
 _MAX_PATH_BYTES = 107  # of a Unix socket's address
 _MAX_QUESTION_BYTES = 1 << 20
-
-Context = zmq.Context[zmq.Socket[bytes]]
-Socket = zmq.Socket[bytes]
 
 
 class Door(Protocol):
@@ -51,7 +48,6 @@ class IpcEndpoint:
         self._path = path
 
     def open(self, context: Context) -> Socket:
-        """Bind."""
         refuse_long(self._path)
         socket = _socket(context)
         try:
@@ -63,7 +59,6 @@ class IpcEndpoint:
         return socket
 
     def is_outdated(self) -> bool:
-        """Never."""
         return False
 
 
@@ -80,17 +75,12 @@ class TcpEndpoint:
         self._port = 0
 
     def open(self, context: Context) -> Socket:
-        """Bind, the same port again if there was one."""
         key = self._secret.derive(SERVER_KEY)
         keys = curve_keys(key)
         socket = _socket(context)
         socket.setsockopt(zmq.MAXMSGSIZE, _MAX_QUESTION_BYTES)
-        socket.curve_secretkey, socket.curve_publickey, socket.curve_server = keys.secret, keys.public, True
         try:
-            socket.bind(f"tcp://{self._host}:{self._port or '*'}")
-            endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
-            assert isinstance(endpoint, bytes)  # pyzmq's type covers every option
-            self._port = int(endpoint.rstrip(bytes(1)).rpartition(b":")[2])
+            self._port = listen(socket, self._host, self._port, keys)  # the same again if there was one
             self._file.write_text(f"tcp://{self._host}:{self._port}")
         except (zmq.ZMQError, OSError) as exc:
             socket.close()
@@ -99,7 +89,6 @@ class TcpEndpoint:
         return socket
 
     def is_outdated(self) -> bool:
-        """Whether the secret is another one now."""
         return self._key != self._secret.derive(SERVER_KEY)
 
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import zmq
 
-from baton.kv_connector.control.sockets import Wakeup
-from baton.kv_connector.control.status_endpoints import Door, IpcEndpoint, Socket, refuse_long
+from baton.kv_connector.control.sockets import Socket, Wakeup
+from baton.kv_connector.control.status_endpoints import Door, IpcEndpoint, refuse_long
 from baton.kv_connector.errors import ConnectorError
 
 logger = logging.getLogger(__name__)
@@ -146,7 +146,6 @@ class OutcomeSender:
         return self._send({"transfer_id": transfer_id, "outcome": outcome, "reason": reason})
 
     def send_reserved(self, transfer_id: str) -> bool:
-        """Say that the decode node has reserved blocks."""
         return self._send({"transfer_id": transfer_id, "outcome": "reserved"})
 
     def _send(self, message: dict[str, Any]) -> bool:

@@ -108,7 +108,6 @@ class Waker:
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
-        """Make the socket."""
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
 
     def wake(self) -> None:
@@ -118,7 +117,6 @@ class Waker:
                 self._socket.sendto(b"\0", self._path)
 
     def stop(self) -> None:
-        """Close the socket. Idempotent."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

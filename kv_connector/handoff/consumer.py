@@ -160,7 +160,6 @@ class Consumer:
     # --- what the receiving engines say --------------------------------------------------------------------------
 
     def engine_added(self, domain: int, engine: str) -> None:
-        """A domain has a fresh engine."""
         self.domains.add(domain, engine)
         for transfer in list(self.transfers.values()):
             self._reserve(transfer)
@@ -176,7 +175,6 @@ class Consumer:
     # --- what the network and the clock say ----------------------------------------------------------------------
 
     def receive(self, peer: str, message: Message, now: float) -> None:
-        """Act on one message of a prefill rank."""
         session = self.sessions.get(peer)
         if session is None:
             self._count(Refused.STRANGER)

@@ -16,7 +16,7 @@ from baton.kv_connector.protocol.messages import SampledToken
 
 
 class FanOut:
-    """All requests of one prefill rank; the caller drains `released`."""
+    """All requests of one prefill rank; its events are `Producer`'s, of all flows at once. The caller drains `released`."""
 
     def __init__(self, producer: Producer) -> None:
         self.released: list[str] = []  # requests whose source blocks may be freed
@@ -39,22 +39,18 @@ class FanOut:
                 self._open.setdefault(transfer_id, set()).add(flow_id)
 
     def add_source_blocks(self, request_id: str, *blocks: Sequence[int]) -> None:
-        """The scheduler gave the prompt more blocks, by KV cache group."""
         for part in self._parts(request_id):
             self._producer.add_source_blocks(part, *blocks)
 
     def ready(self, request_id: str, layer: int, blocks: int, now: float) -> None:
-        """The device has written the first `blocks` blocks of the prompt in `layer`."""
         for part in self._parts(request_id):
             self._producer.ready(part, layer, blocks, now)
 
     def first_token(self, request_id: str, token: SampledToken | None, now: float) -> None:
-        """The answer's first token has been sampled; None: it cannot be sent."""
         for part in self._parts(request_id):
             self._producer.first_token(part, token, now)
 
     def void(self, request_id: str, reason: str, now: float) -> None:
-        """The source blocks are no longer ours."""
         for part in self._parts(request_id):
             self._producer.void(part, reason, now)
         if request_id not in self._holding:  # else its flows are still to let go

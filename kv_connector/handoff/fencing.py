@@ -20,7 +20,6 @@ class FenceDomains:
     _assigned: dict[str, int] = field(default_factory=dict)  # peer → domain
 
     def missing(self) -> list[int]:
-        """Domains that need an engine."""
         return [domain for domain in range(self.count) if domain not in self.current]
 
     def engine_for(self, peer: str) -> str | None:

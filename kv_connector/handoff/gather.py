@@ -62,7 +62,6 @@ class Gather:
             self._consumer.watch(flow_id, part, peer, now, len(flows))
 
     def prepare(self, request_id: str, epoch: int, wish: BlockReservation, now: float) -> None:
-        """Blocks are allocated."""
         gathering = self._requests.get(request_id)
         if gathering is None:
             self._consumer.prepare(request_id, epoch, wish, now)  # it has failed since, and this says so
@@ -81,7 +80,6 @@ class Gather:
             self._consumer.cancel(part, now, *reason)
 
     def request_of(self, transfer_id: str) -> str | None:
-        """Return the request that wants a transfer's KV."""
         return self._transfers.get(transfer_id)
 
     def collect(self, now: float) -> None:

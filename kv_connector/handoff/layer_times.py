@@ -38,7 +38,6 @@ class LayerTimes:
             self._lost += 1
 
     def begins(self, pieces: tuple[Piece, ...], now: float) -> None:
-        """A push call begins."""
         self._begun.append(_Begun(pieces, now))
 
     def ends(self, pieces: tuple[Piece, ...], now: float) -> None:

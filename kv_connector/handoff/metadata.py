@@ -118,7 +118,6 @@ class DecodeReport(KVConnectorWorkerMetadata):
     first_tokens: dict[str, SampledToken] = field(default_factory=dict)  # by request id; as far as P has said
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> "DecodeReport":
-        """Merge with another worker's report."""
         assert isinstance(other, DecodeReport)  # all workers of a node run this connector
         return DecodeReport(
             started=self.started | other.started,

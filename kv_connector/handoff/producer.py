@@ -253,7 +253,6 @@ class Producer:
     # --- what the network and the clock say ----------------------------------------------------------------------
 
     def receive(self, route: Route, message: Message, now: float) -> None:
-        """Act on one message of a decode rank."""
         session = self.sessions.get(message.sender)
         if isinstance(message.body, Hello) and message.receiver in (0, self.incarnation):
             self._greet(route, message, message.body, now)

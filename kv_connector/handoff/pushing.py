@@ -63,7 +63,7 @@ class Piece(NamedTuple):
 class Coverage:
     """Progress of one epoch over all layers."""
 
-    __slots__ = ("_block_units", "_first", "_handed", "_ready", "_stop", "acknowledged", "expected", "wanted")
+    __slots__ = ("_block_units", "_first", "_handed", "_ready", "_stop", "acknowledged", "expected")
 
     def __init__(
         self,
@@ -91,7 +91,6 @@ class Coverage:
         self._block_units = block_units
         self._handed = {layer: spans.get(layer, whole).start for layer in layers}
         self._stop = {layer: spans.get(layer, whole).stop for layer in layers}
-        self.wanted = wanted
         self.expected = sum(len(spans.get(layer, whole)) for layer in layers)
         self.acknowledged = 0
 

@@ -33,7 +33,6 @@ class Session:
         self._seen = 0
 
     def stamp(self, body: Body) -> Message:
-        """Wrap an outgoing body."""
         return Message(self.incarnation, self.peer, next(self._sequence), body)
 
     def is_restart(self, message: Message) -> bool:
@@ -65,7 +64,6 @@ class Session:
         return None
 
     def silent_for(self, now: float) -> float:
-        """Seconds since the peer was last heard."""
         return now - self.last_heard
 
     def broken_for(self, now: float) -> float:

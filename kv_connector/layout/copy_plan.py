@@ -66,7 +66,6 @@ class CopyPlan:
 
     @classmethod
     def joined(cls, plans: Iterable["CopyPlan"]) -> Self:
-        """Make one plan of several, in their order."""
         parts = list(plans)
         return cls([columns for plan in parts for columns in plan.columns], sum([plan.total_bytes for plan in parts]))
 
@@ -76,11 +75,6 @@ class CopyPlan:
     def __iter__(self) -> Iterator[Copy]:
         for columns in self.columns:
             yield from map(_copy, zip(*columns, strict=True))
-
-
-def plan_copies(src: Region, dst: Region, src_blocks: Sequence[int], dst_blocks: Sequence[int]) -> CopyPlan:
-    """Plan the copies of blocks from `src` to `dst`; `plan_layers` for one pair of regions."""
-    return plan_layers([(src, dst)], src_blocks, dst_blocks)
 
 
 def plan_layers(
@@ -215,7 +209,6 @@ class _FewRuns(NamedTuple):
         return _Bounds(min(self.src), max(self.src)), _Bounds(min(self.dst), max(self.dst))
 
     def lay(self, src: Region, dst: Region) -> Columns:
-        """Place the runs into two regions."""
         src_addr, src_stride, dst_addr, dst_stride = src.base_addr, src.stride_bytes, dst.base_addr, dst.stride_bytes
         return Columns(
             [src_addr + block * src_stride for block in self.src],
@@ -233,11 +226,9 @@ class _ManyRuns(NamedTuple):
 
     @classmethod
     def single(cls, src: Sequence[int], dst: Sequence[int]) -> "_ManyRuns":
-        """Every block is a run of its own."""
         return cls(np.asarray(src, np.int64), np.asarray(dst, np.int64), np.ones(len(src), np.int64))
 
     def coalesce(self) -> "_ManyRuns":
-        """Join blocks that follow each other on both sides, in whatever order they are given."""
         src, dst = self.src, self.dst
         if (src[1:] < src[:-1]).any():
             order = np.argsort(src)
@@ -247,12 +238,10 @@ class _ManyRuns(NamedTuple):
         return _ManyRuns(src[starts], dst[starts], np.diff(starts, append=len(src)))
 
     def bounds(self) -> tuple[_Bounds, _Bounds]:
-        """The extremes of the first blocks, source and destination."""
         src, dst = self.src, self.dst
         return _Bounds(int(src.min()), int(src.max())), _Bounds(int(dst.min()), int(dst.max()))
 
     def lay(self, src: Region, dst: Region) -> Columns:
-        """Place the runs into two regions."""
         return Columns(
             (src.base_addr + self.src * src.stride_bytes).data,
             (dst.base_addr + self.dst * dst.stride_bytes).data,

@@ -52,7 +52,6 @@ class RegionPair:
 
     @property
     def copies(self) -> int:
-        """Copies that a unit takes."""
         return max(map(len, self.strips))
 
     @property
@@ -72,7 +71,6 @@ class Pairing:
 
     @property
     def unit_tokens(self) -> int:
-        """Tokens of a unit."""
         return min(self.src_block_tokens, self.dst_block_tokens)
 
     @property
@@ -96,7 +94,6 @@ class Pairing:
         return self.src_block_tokens == self.dst_block_tokens and all(pair.whole for pair in self.of_target)
 
     def of_layer(self, layer: int) -> list[RegionPair]:
-        """The pairs of one of P's layers."""
         return [pair for pair in self.regions if pair.src.layer == layer]
 
 
@@ -221,10 +218,7 @@ def _heads(src: Region, dst: Region, prefill: Rank, decode: Rank) -> range:
                 f"{region.name}: {region.heads} KV heads in a rank of {rank.tp_size}, {expected} would be its part of "
                 f"{region.total_heads}"
             )
-    return _heads_between(src.total_heads, (prefill.tp_size, prefill.tp), (decode.tp_size, decode.tp))
-
-
-_heads_between = lru_cache(maxsize=64)(heads_between)  # the same for all layers
+    return heads_between(src.total_heads, (prefill.tp_size, prefill.tp), (decode.tp_size, decode.tp))
 
 
 def _slabs(region: Region, side: Side) -> _Slabs:

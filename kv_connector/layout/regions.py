@@ -21,6 +21,8 @@ from functools import partial
 from math import prod
 from typing import NamedTuple
 
+import msgspec
+
 from baton.contracts.node_info import RegionInfo
 from baton.kv_connector.errors import LayoutError
 from baton.kv_connector.layout.windows import EVERYTHING
@@ -33,7 +35,7 @@ _ADDRESS_LIMIT = 1 << 63  # addresses are computed with signed 64-bit integers; 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """One buffer of KV blocks."""
+    """One buffer of KV blocks. `RegionInfo`, as which it is announced to peers, has the same fields."""
 
     name: str
     layer: int  # index of the layer in this rank's order
@@ -82,22 +84,7 @@ class Region:
         return self.stride_bytes == self.block_bytes
 
     def to_info(self) -> RegionInfo:
-        """Return this region as it is announced to peers."""
-        return RegionInfo(
-            name=self.name,
-            layer=self.layer,
-            base_addr=self.base_addr,
-            block_bytes=self.block_bytes,
-            stride_bytes=self.stride_bytes,
-            num_blocks=self.num_blocks,
-            kernel_blocks=self.kernel_blocks,
-            heads=self.heads,
-            total_heads=self.total_heads,
-            sections=self.sections,
-            group=self.group,
-            window=self.window,
-            drafter=self.drafter,
-        )
+        return RegionInfo(**{name: getattr(self, name) for name in RegionInfo.__struct_fields__})
 
     @classmethod
     def from_info(cls, info: RegionInfo) -> "Region":
@@ -106,21 +93,7 @@ class Region:
         Raises:
             LayoutError: its numbers describe no buffer.
         """
-        return cls(
-            name=info.name,
-            layer=info.layer,
-            base_addr=info.base_addr,
-            block_bytes=info.block_bytes,
-            stride_bytes=info.stride_bytes,
-            num_blocks=info.num_blocks,
-            kernel_blocks=info.kernel_blocks,
-            heads=info.heads,
-            total_heads=info.total_heads,
-            sections=info.sections,
-            group=info.group,
-            window=info.window,
-            drafter=info.drafter,
-        )
+        return cls(**msgspec.structs.asdict(info))
 
 
 class _Dim(NamedTuple):

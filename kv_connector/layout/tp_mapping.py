@@ -41,6 +41,7 @@ def source_of(heads: int, head: int, prefill_tp: int, decode_tp: int, tp: int) -
     return holders[readers.index(tp) % len(holders)]
 
 
+@lru_cache(maxsize=1024)  # the same for all layers
 def heads_between(heads: int, prefill: tuple[int, int], decode: tuple[int, int]) -> range:
     """Return the heads that travel between two ranks, given as `(tp_size, tp)`; empty if none do."""
     wanted = heads_of(heads, *decode)

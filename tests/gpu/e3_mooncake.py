@@ -18,7 +18,7 @@ import torch
 from baton.kv_connector.engine.base import EngineFactory, ReceivingEngine
 from baton.kv_connector.engine.memory import MemoryFabric
 from baton.kv_connector.engine.mooncake import MooncakeFactory
-from baton.kv_connector.layout.copy_plan import plan_copies
+from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.layout.regions import Region
 from baton.kv_connector.worker_side.digest import RegionDigests
 from tests.gpu.device import Device
@@ -223,7 +223,7 @@ def run(device: Device, scale: Scale) -> Mapping[str, Any]:
         there = replace(region(memory), base_addr=address)
 
         def push(source: Sequence[int], destination: Sequence[int]) -> Any:
-            return sender.submit(target, plan_copies(region(memory), there, source, destination))
+            return sender.submit(target, plan_layers([(region(memory), there)], source, destination))
 
         took_s, size = 0.0, blocks // 8
         for _ in range(scale.of(12, 10)):

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,24 @@ def test_the_effective_configuration_names_each_origin(tmp_path: Path) -> None:
     assert ["prefill:", "1", "#", "default"] in lines
 
 
-@pytest.mark.parametrize("text", [effective(load({}, {}, None)), reference()])
-def test_what_is_shown_can_be_used_as_a_file(tmp_path: Path, text: str) -> None:
-    """Both outputs are valid `baton.yaml` files with every setting in them."""
+BESIDE = {"kv_connector": "X", "kv_connector_extra_config": {"n": 1}}
+WITH_MAPPINGS = load({"decode_node.beside": json.dumps([BESIDE])}, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        (effective(load({}, {}, None)), BatonConfig()),
+        (reference(), BatonConfig()),
+        (effective(WITH_MAPPINGS), WITH_MAPPINGS.config),
+    ],
+)
+def test_what_is_shown_can_be_used_as_a_file(tmp_path: Path, text: str, config: BatonConfig) -> None:
+    """Both outputs are valid `baton.yaml` files with every setting in them, be it a list of mappings."""
     file = tmp_path / "baton.yaml"
     file.write_text(text)
 
-    assert load({}, {}, file).config == BatonConfig()
+    assert load({}, {}, file).config == config
     assert sum(len(section) for section in yaml.safe_load(text).values()) == len(HINTS)
 
 
@@ -52,14 +64,3 @@ def test_secrets_among_vllms_flags_are_masked(given: list[str], shown: str) -> N
 
     assert f"vllm_args: {shown}" in text
     assert "abc" not in text or "abc" in shown
-
-
-def test_mappings_are_shown_as_they_are_written(tmp_path: Path) -> None:
-    """A list of mappings survives being shown and read again."""
-    beside = '[{"kv_connector": "X", "kv_connector_extra_config": {"n": 1}}]'
-    file = tmp_path / "baton.yaml"
-    file.write_text(effective(load({"decode_node.beside": beside}, {}, None)))
-
-    assert load({}, {}, file).config.decode_node.beside == (
-        {"kv_connector": "X", "kv_connector_extra_config": {"n": 1}},
-    )

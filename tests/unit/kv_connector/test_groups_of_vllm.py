@@ -1,5 +1,6 @@
 """Which KV cache groups there are, and which are refused at start, with the reason."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,39 +39,29 @@ def cache(*specs: Any) -> Any:
     return SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs])
 
 
+def alike(*specs: Any) -> Any:
+    """A spec for a group of layers that differ in size."""
+    return SimpleNamespace(kv_cache_specs=dict(enumerate(specs)), block_size=specs[0].block_size)
+
+
 def test_a_group_says_how_far_its_tokens_read() -> None:
     """As the engine's own configuration has it; layers of one group may differ in size."""
-    several = SimpleNamespace(kv_cache_specs={"a": WINDOW, "b": WINDOW}, block_size=16)
-
     assert groups_of(cache(FULL), 16) == ONE_GROUP
-    assert groups_of(cache(WINDOW, FULL, several), 16) == (Group(64), Group(), Group(64))
+    assert groups_of(cache(WINDOW, FULL, alike(WINDOW, WINDOW)), 16) == (Group(64), Group(), Group(64))
 
 
-@pytest.mark.parametrize(
-    ("specs", "words"),
-    [
-        ([CHUNKED], "kind ChunkedLocalAttentionSpec"),
-        ([FULL, ALIGNED], "--no-enable-prefix-caching"),
-        ([SimpleNamespace(kv_cache_specs={"a": FULL, "b": RECURRENT}, block_size=16)], "kind MambaSpec"),
-        ([RETAINING], "kind SlidingWindowSpec"),
-        ([SimpleNamespace(kv_cache_specs={"a": FULL, "b": WINDOW}, block_size=16)], "windows of 0, 64 tokens"),
-        (
-            [FULL, SlidingWindowSpec(block_size=32, sliding_window=64, **COMMON)],
-            r"different numbers of tokens \(16, 32;",
-        ),
-        ([FULL] * (MAX_GROUPS + 1), "at most 16"),
-    ],
-    ids=[
-        *(
-            "chunked local attention",
-            "states of several tokens",
-            "states and KV in one group",
-            "it keeps more",
-            "two windows",
-        ),
-        *("other blocks", "too many"),
-    ],
-)
+REFUSED: dict[str, tuple[list[Any], str]] = {
+    "chunked local attention": ([CHUNKED], "kind ChunkedLocalAttentionSpec"),
+    "states of several tokens": ([FULL, ALIGNED], "--no-enable-prefix-caching"),
+    "states and KV in one group": ([alike(FULL, RECURRENT)], "kind MambaSpec"),
+    "it keeps more": ([RETAINING], "kind SlidingWindowSpec"),
+    "two windows": ([alike(FULL, WINDOW)], "windows of 0, 64 tokens"),
+    "other blocks": ([FULL, replace(WINDOW, block_size=32)], r"different numbers of tokens \(16, 32;"),
+    "too many": ([FULL] * (MAX_GROUPS + 1), "at most 16"),
+}
+
+
+@pytest.mark.parametrize(("specs", "words"), REFUSED.values(), ids=REFUSED)
 def test_other_caches_are_refused(specs: list[Any], words: str) -> None:
     """The sentence names what it is."""
     with pytest.raises(ConfigError, match=words):
@@ -79,9 +70,7 @@ def test_other_caches_are_refused(specs: list[Any], words: str) -> None:
 
 def test_a_state_is_a_group_of_one_block_whatever_the_size_of_the_others_blocks() -> None:
     """Its own is as long as a request may be; layers of one group may differ in size."""
-    several = SimpleNamespace(kv_cache_specs={"a": RECURRENT, "b": RECURRENT}, block_size=4096)
-
-    assert groups_of(cache(RECURRENT, FULL, several), 16) == (STATE, Group(), STATE)
+    assert groups_of(cache(RECURRENT, FULL, alike(RECURRENT, RECURRENT)), 16) == (STATE, Group(), STATE)
     assert groups_of(cache(RECURRENT), 4096) == (STATE,)
     assert have_states((Group(), STATE))
     assert not have_states((Group(64), Group()))

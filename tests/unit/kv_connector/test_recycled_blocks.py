@@ -12,7 +12,7 @@ from vllm.v1.request import Request
 
 from baton.kv_connector.handoff.outgoing import UnitMapping
 from baton.kv_connector.handoff.pushing import Coverage
-from baton.kv_connector.layout.copy_plan import plan_copies
+from baton.kv_connector.layout.copy_plan import plan_layers
 from baton.kv_connector.layout.regions import Region
 
 BLOCK_TOKENS, BLOCK_BYTES = 16, 64
@@ -47,7 +47,7 @@ def copies_of(source: list[int], target: list[int]) -> int:
     )
     units = UnitMapping(source, target, 0, 1, 1)
     lists = (units.lie(piece.start, piece.stop)[:2] for piece in coverage.take(PUSH_UNITS))
-    return sum(len(plan_copies(region, region, *ids)) for ids in lists)
+    return sum(len(plan_layers([(region, region)], *ids)) for ids in lists)
 
 
 def fewest_copies(source: list[int], target: list[int]) -> int:

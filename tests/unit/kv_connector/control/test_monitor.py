@@ -9,55 +9,36 @@ from baton.contracts.secret import ClusterSecret
 from baton.kv_connector.control.monitor import HANDSHAKE_S, Event, Handshakes, Monitor
 from baton.kv_connector.control.sockets import ControlClient
 
-LATER = HANDSHAKE_S + 1.0
-
-
-def after(*events: tuple[int, int], now: float = 0.0) -> Handshakes:
-    """Some events, all at once."""
-    handshakes = Handshakes()
-    for event in events:
-        handshakes.note(Event(*event), now)
-    return handshakes
-
-
 ACCEPTED, THROUGH, GONE = zmq.EVENT_ACCEPTED, zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_DISCONNECTED
 
 
-def test_a_connection_that_closes_without_a_handshake_has_failed() -> None:
-    """Raw bytes end so, at once, and are told once."""
-    handshakes = after((ACCEPTED, 9), (GONE, 9))
+@pytest.mark.parametrize(
+    ("events", "failed"),
+    [
+        ([(ACCEPTED, 9), (GONE, 9)], [1, 0]),
+        ([(ACCEPTED, 9), (THROUGH, 0)], [0, 0]),
+        ([(ACCEPTED, 9), (THROUGH, 0), (GONE, 9)], [0, 0]),
+        ([(ACCEPTED, 9)], [0, 1]),
+        ([(ACCEPTED, 8), (THROUGH, 0), (ACCEPTED, 9), (GONE, 9)], [0, 1]),
+        ([(ACCEPTED, 9), (ACCEPTED, 9), (GONE, 9)], [2, 0]),
+    ],
+    ids=[
+        *(
+            "raw bytes end at once, and are told once",
+            "a peer",
+            "a peer that has gone",
+            "still at it until its time is up",
+        ),
+        *("a young peer hides a failure for as long as it is young", "a descriptor that returns is another connection"),
+    ],
+)
+def test_connections_without_a_handshake_are_counted(events: list[tuple[int, int]], failed: list[int]) -> None:
+    """Those that failed before the last moment of a handshake, and after it."""
+    handshakes = Handshakes()
+    for event in events:
+        handshakes.note(Event(*event), 0.0)
 
-    assert [handshakes.failed(0.0), handshakes.failed(0.0)] == [1, 0]
-
-
-def test_a_peer_has_not_failed_neither_young_nor_old_nor_gone() -> None:
-    """Its handshake counts whenever libzmq tells of it."""
-    handshakes = after((ACCEPTED, 9), (THROUGH, 0))
-    assert [handshakes.failed(0.0), handshakes.failed(LATER)] == [0, 0]
-
-    handshakes.note(Event(GONE, 9), LATER)
-    assert handshakes.failed(LATER) == 0
-
-
-def test_a_connection_may_still_be_at_it() -> None:
-    """Half-open ones are failures when their time is up, not before."""
-    handshakes = after((ACCEPTED, 9))
-
-    assert [handshakes.failed(HANDSHAKE_S), handshakes.failed(LATER)] == [0, 1]
-
-
-def test_failures_among_peers_are_counted_in_the_end() -> None:
-    """A young peer hides a failure for as long as it is young, and no longer."""
-    handshakes = after((ACCEPTED, 8), (THROUGH, 0), (ACCEPTED, 9), (GONE, 9))
-
-    assert [handshakes.failed(0.0), handshakes.failed(LATER)] == [0, 1]
-
-
-def test_a_descriptor_that_returns_is_another_connection() -> None:
-    """The system gives numbers again; a close that was not told of changes no count."""
-    handshakes = after((ACCEPTED, 9), (ACCEPTED, 9), (GONE, 9))
-
-    assert handshakes.failed(0.0) == 2
+    assert [handshakes.failed(HANDSHAKE_S), handshakes.failed(HANDSHAKE_S + 1.0)] == failed
 
 
 def test_sockets_that_follow_each_other_are_all_watched() -> None:

@@ -62,22 +62,14 @@ def test_a_word_ends_the_sleep(pause: IdleSleep, waker: Waker, slept: list[float
     assert time.monotonic() - began < NEVER_S
 
 
-def test_a_word_before_the_sleep_counts(pause: IdleSleep, waker: Waker, slept: list[float]) -> None:
-    """News that came while a step ran is not slept over."""
-    waker.wake()
-
-    pause.sleep(LONG_S)
-
-    assert slept == [LONG_S]  # and it returned
-
-
-def test_many_words_end_one_sleep(pause: IdleSleep, waker: Waker) -> None:
-    """They were all about what the next step takes in."""
+def test_words_before_the_sleep_end_it_once(pause: IdleSleep, waker: Waker, slept: list[float]) -> None:
+    """News that came while a step ran is not slept over; all of it is about what the next step takes in."""
     for _ in range(5):
         waker.wake()
 
     pause.sleep(LONG_S)
 
+    assert slept == [LONG_S]  # and it returned
     assert pause._socket is not None
     with pytest.raises(BlockingIOError):
         pause._socket.recv(1)
@@ -161,18 +153,14 @@ def test_without_the_engine_core_nothing_is_replaced(
     assert "looks for news every millisecond" in caplog.text
 
 
-def test_nobody_listening_is_no_error(tmp_path: Path) -> None:
-    """The worker starts before the scheduler does."""
-    waker = Waker(wake_path(tmp_path))
-    waker.start()
+def test_a_word_that_is_not_read_does_not_block_the_worker(waker: Waker, tmp_path: Path) -> None:
+    """The worker starts before the scheduler does, and an engine in a long forward pass reads nothing."""
     waker.wake()
-    waker.stop()
-
-
-def test_an_unread_queue_does_not_block_the_worker(pause: IdleSleep, waker: Waker) -> None:
-    """An engine in a long forward pass reads nothing."""
+    pause = IdleSleep(wake_path(tmp_path))
+    pause.start()
     for _ in range(2_000):
         waker.wake()
+    pause.stop()
 
 
 def test_a_path_that_cannot_be_bound_is_named(tmp_path: Path) -> None:

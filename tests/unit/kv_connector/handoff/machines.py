@@ -1,6 +1,7 @@
 """A producer and a consumer on one table, with a network between them that does what a test says."""
 
 from collections.abc import Callable
+from typing import Any
 
 from baton.kv_connector.handoff.consumer import Consumer
 from baton.kv_connector.handoff.incoming import BlockReservation, Resolved
@@ -23,30 +24,28 @@ def hello(node: str = "p") -> Hello:
     return Hello(node=node, rank=Rank(), fingerprint=fingerprint(), regions=[])
 
 
-def make_producer(incarnation: int = P, layers: int = 2, refuse: str = "") -> Producer:
-    """Make a producer that judges every introduction with `refuse`."""
-    return Producer(
-        incarnation=incarnation,
-        layers=layers,
-        block_tokens=16,
-        settings=SETTINGS,
-        hello=hello,
-        check_compatible=lambda _: refuse,
-    )
+def make_producer(incarnation: int = P, refuse: str = "", **changes: Any) -> Producer:
+    """Make a producer of two layers that judges every introduction with `refuse`."""
+    usual: dict[str, Any] = {
+        "layers": 2,
+        "block_tokens": 16,
+        "settings": SETTINGS,
+        "hello": hello,
+        "check_compatible": lambda _: refuse,
+    }
+    return Producer(incarnation=incarnation, **(usual | changes))
 
 
-def make_consumer(incarnation: int = D, domains: int = 1, refuse: str = "", pool_blocks: int = 100) -> Consumer:
-    """Make a consumer with one engine per domain: e0, e1, …."""
-    settings = HandoffSettings(pool_blocks=pool_blocks)
+def make_consumer(incarnation: int = D, refuse: str = "", pool_blocks: int = 100) -> Consumer:
+    """Make a consumer with one engine, e0."""
     consumer = Consumer(
         incarnation=incarnation,
-        domains=domains,
-        settings=settings,
+        domains=1,
+        settings=HandoffSettings(pool_blocks=pool_blocks),
         hello=lambda: hello("d"),
         check_compatible=lambda _: refuse,
     )
-    for domain in range(domains):
-        consumer.engine_added(domain, f"e{domain}")
+    consumer.engine_added(0, "e0")
     return consumer
 
 
@@ -62,7 +61,6 @@ class Pair:
         self.sequence = 10_000  # of messages that a test makes up
 
     def talk(self) -> None:
-        """Deliver until nobody has anything to say."""
         while self.p.outbox or self.d.outbox:
             to_p, self.d.outbox = self.d.outbox, []
             for _, message in to_p:
@@ -85,7 +83,6 @@ class Pair:
             self.talk()
 
     def watch(self, name: str = "t") -> None:
-        """D receives a request."""
         self.d.watch(name, f"d-{name}", PEER, self.now)
         self.d.announce()
         self.talk()
@@ -99,7 +96,6 @@ class Pair:
         self.talk()
 
     def start(self, name: str = "t", prompt: Prompt = PROMPT) -> None:
-        """P schedules a prompt."""
         self.p.start(name, f"p-{name}", prompt, self.now)
         self.p.add_source_blocks(f"p-{name}", [1, 2, 3])
         self.talk()
@@ -109,8 +105,13 @@ class Pair:
         for layer in range(2):
             self.p.ready(f"p-{name}", layer, blocks, self.now)
 
+    def next_push(self, max_units: int) -> Push:
+        """P has something to push."""
+        push = self.p.next_push(max_units)
+        assert push is not None
+        return push
+
     def pushes(self, max_blocks: int = 100) -> list[Push]:
-        """Everything that P may push now."""
         pushes = []
         while push := self.p.next_push(max_blocks):
             self.p.push_begun(push, self.now)
@@ -134,10 +135,23 @@ class Pair:
         self.d.receive(PEER, Message(sender, receiver, self.sequence, body), self.now)
 
     def resolved(self) -> list[Resolved]:
-        """Return and forget what D's scheduler is told."""
         resolved, self.d.resolved = self.d.resolved, []
         return resolved
 
     def heard_of(self, kind: type[Body]) -> list[Body]:
-        """All messages of one kind that have arrived."""
         return [body for body in self.heard if isinstance(body, kind)]
+
+
+def reserved() -> Pair:
+    """Both sides know the transfer `t`; nothing is written yet."""
+    pair = Pair()
+    pair.reserve()
+    pair.start()
+    return pair
+
+
+def ready_to_push() -> Pair:
+    """P may push all of the transfer `t`."""
+    pair = reserved()
+    pair.write()
+    return pair

@@ -10,6 +10,7 @@ from baton.contracts.node_info import RegionInfo
 from baton.kv_connector.handoff import consumer, peer_quotas
 from baton.kv_connector.handoff.outgoing import MismatchReport, Prompt
 from baton.kv_connector.handoff.peer_quotas import PeerQuotas
+from baton.kv_connector.handoff.producer import UNWANTED
 from baton.kv_connector.protocol.messages import (
     Beat,
     Body,
@@ -112,15 +113,20 @@ def test_a_transfer_belongs_to_the_first_rank_that_asks_for_it(scene: Scene, bod
     assert scene.ends_well()
 
 
-def test_a_rank_that_is_gone_owns_nothing(scene: Scene) -> None:
-    """Its transfers end with its session; the id may be asked for again."""
+def test_what_a_rank_that_is_gone_had_may_be_anothers(scene: Scene) -> None:
+    """Its transfers end with its session: one that restarted is no obstacle for longer than `peer_timeout_s`."""
+    scene.pair.reserve()
+    claims = scene.pair.p._claims
+    assert (claims.owners, claims.transfers[D]) == ({"e0": D}, 1)
     scene.pair.p.sessions[D].last_heard = -100.0
     scene.pair.p.tick(scene.pair.now)
+    assert (claims.owners, claims.transfers) == ({}, {})
 
     answers = scene.says(reservation("u", engine="e0"))
 
     assert not any(isinstance(answer, Fail) for answer in answers)
     assert scene.counts() == {}
+    assert claims.owners == {"e0": E}
 
 
 @pytest.mark.parametrize("blocks", [[[1, POOL, 2]], [[1 << 30]], [[], [POOL]]])
@@ -142,16 +148,6 @@ def test_nobody_writes_through_anothers_engine(scene: Scene) -> None:
     assert any(isinstance(answer, Fail) for answer in answers)
     assert scene.counts() == {Refused.ENGINE: 1}
     assert scene.ends_well()
-
-
-def test_an_engine_may_be_anybodys_when_its_owner_is_gone(scene: Scene) -> None:
-    """A restarted rank whose address was given to another is no obstacle for longer than `peer_timeout_s`."""
-    scene.says(reservation("u", engine="x"))
-    scene.pair.p.sessions[E].last_heard = -100.0
-    scene.pair.p.tick(scene.pair.now)
-
-    assert "x" not in scene.pair.p._claims.owners
-    assert not scene.pair.p._claims.transfers[E]
 
 
 def test_open_transfers_are_bounded_for_each_rank(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,28 +181,13 @@ def test_transfers_without_a_prompt_are_bounded_over_all_ranks(scene: Scene, mon
 
 
 def test_reserved_blocks_are_bounded_for_each_rank(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list of ids is what a reservation costs; what has ended counts no more."""
-    monkeypatch.setattr(peer_quotas, "MAX_BLOCKS_EACH", 10)
-    for name in range(10):
-        scene.says(reservation(f"u{name}"))
-    assert scene.pair.p._claims.blocks[E] == 9
-
-    for name in range(10):
-        scene.says(Revoke(transfer_id=f"u{name}", epoch=1))
-
-    assert E not in scene.pair.p._claims.blocks
-    assert E not in scene.pair.p._claims.transfers
-    scene.says(reservation("v"))
-    assert scene.pair.p._claims.blocks[E] == 3
-
-
-def test_places_without_a_block_count_for_themselves(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layer with a window wants a few blocks of a long list: the rest are no blocks, and bounded all the same."""
+    """So are places without a block, of which a layer with a window has many; what has ended counts no more."""
     monkeypatch.setattr(peer_quotas, "MAX_BLOCKS_EACH", 10)
     monkeypatch.setattr(peer_quotas, "MAX_PLACES_EACH", 100)
+    claims = scene.pair.p._claims
     for name in range(9):
         assert scene.says(reservation(f"u{name}", blocks=[[0] * 10 + [1]])) == []
-    assert (scene.pair.p._claims.blocks[E], scene.pair.p._claims.places[E]) == (9, 99)
+    assert (claims.blocks[E], claims.places[E]) == (9, 99)
 
     for more in ([0, 1], [1, 2]):  # a place too many, and a block too many
         [answer] = scene.says(reservation("v", blocks=[more]))
@@ -215,8 +196,8 @@ def test_places_without_a_block_count_for_themselves(scene: Scene, monkeypatch: 
 
     for name in range(9):
         scene.says(Revoke(transfer_id=f"u{name}", epoch=1))
-    assert E not in scene.pair.p._claims.blocks
-    assert E not in scene.pair.p._claims.places
+    assert not any(E in counter for counter in (claims.blocks, claims.places, claims.transfers))
+    assert scene.says(reservation("v")) == []
 
 
 def test_processes_that_introduce_themselves_are_bounded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,14 +217,16 @@ def test_processes_that_introduce_themselves_are_bounded(scene: Scene, monkeypat
 
 
 def test_an_introduction_that_is_refused_is_not_kept(scene: Scene) -> None:
-    """It may be as long as a frame; only its reason stays, for the operator."""
+    """It may be as long as a frame; only its reason stays, for the operator. Nothing that its sender says is heard."""
     scene.pair.p._check_compatible = lambda _: "other weights"
 
     scene.says(greeting(), sender=77)
+    scene.says(reservation("u"), sender=77)
 
     assert 77 in scene.pair.p.sessions
     assert 77 not in scene.pair.p._hellos
-    assert scene.counts() == {Refused.INTRODUCTION: 1}
+    assert "u" not in scene.pair.p.transfers
+    assert scene.counts() == {Refused.INTRODUCTION: 1, Refused.NOT_OPEN: 1}
 
 
 @pytest.mark.parametrize(
@@ -258,44 +241,31 @@ def test_an_introduction_that_is_refused_is_not_kept(scene: Scene) -> None:
     ],
 )
 def test_what_a_prefill_rank_does_not_act_on_is_counted(scene: Scene, message: Message, kind: Refused) -> None:
-    """By kind, so that an operator tells a restart from an attack."""
+    """By kind, so that an operator tells a restart from an attack. A process that P does not know is asked who it is."""
     scene.pair.p.receive("its route", message, 0.0)
 
     assert scene.counts() == {kind: 1}
-
-
-def test_a_rank_whose_introduction_was_refused_is_not_heard(scene: Scene) -> None:
-    """It may say what it likes; nothing of it becomes a transfer."""
-    scene.pair.p._check_compatible = lambda _: "other weights"
-    scene.says(greeting(), sender=77)
-
-    scene.says(reservation("u"), sender=77)
-
-    assert scene.counts()[Refused.NOT_OPEN] == 1
-    assert "u" not in scene.pair.p.transfers
+    asked = [(message.sender, Introduce())] if kind in (Refused.STRANGER, Refused.FOREIGN_RECEIVER) else []
+    assert [(answer.receiver, answer.body) for _, answer in scene.pair.p.outbox] == asked
 
 
 @pytest.mark.parametrize(
-    ("message", "kind"),
+    ("peer", "message", "kind"),
     [
-        (Message(99, D, 1, Beat(open=[])), Refused.STRANGER),
-        (Message(P, D + 1, 1 << 40, Beat(open=[])), Refused.FOREIGN_RECEIVER),
-        (Message(P, D, 1, Beat(open=[])), Refused.OVERTAKEN),
-        (Message(P, D, 1 << 40, reservation()), Refused.UNEXPECTED),
+        (PEER, Message(99, D, 1, Beat(open=[])), Refused.STRANGER),
+        (PEER, Message(P, D + 1, 1 << 40, Beat(open=[])), Refused.FOREIGN_RECEIVER),
+        (PEER, Message(P, D, 1, Beat(open=[])), Refused.OVERTAKEN),
+        (PEER, Message(P, D, 1 << 40, reservation()), Refused.UNEXPECTED),
+        ("tcp://gone:1", Message(P, D, 1 << 40, Beat(open=[])), Refused.STRANGER),  # D has hung up on it
     ],
 )
-def test_what_a_decode_rank_does_not_act_on_is_counted(scene: Scene, message: Message, kind: Refused) -> None:
+def test_what_a_decode_rank_does_not_act_on_is_counted(
+    scene: Scene, peer: str, message: Message, kind: Refused
+) -> None:
     """The same on the other side."""
-    scene.pair.d.receive(PEER, message, 0.0)
+    scene.pair.d.receive(peer, message, 0.0)
 
     assert scene.counts() == {kind: 1}
-
-
-def test_a_peer_that_was_hung_up_on_is_a_stranger(scene: Scene) -> None:
-    """Its last words may still be under way."""
-    scene.pair.d.receive("tcp://gone:1", Message(P, D, 1 << 40, Beat(open=[])), 0.0)
-
-    assert scene.counts() == {Refused.STRANGER: 1}
 
 
 def test_other_weights_are_counted_on_both_sides(scene: Scene) -> None:
@@ -321,11 +291,13 @@ def test_a_decode_rank_opens_no_more_than_a_prefill_rank_takes(monkeypatch: pyte
 
 
 def test_a_second_request_with_a_transfer_id_in_use_is_counted(scene: Scene) -> None:
-    """The first one keeps it."""
+    """Regression: it was never told that it has no transfer, and waited for ever. The first one keeps it."""
+    scene.pair.watch()  # the first one, once more
     scene.pair.d.watch("t", "another request", PEER, 0.0)
 
     assert scene.counts() == {Refused.REUSED_ID: 1}
-    assert [resolved.request_id for resolved in scene.pair.resolved()] == ["another request"]
+    [resolved] = scene.pair.resolved()
+    assert (resolved.request_id, resolved.ok, resolved.reserved) == ("another request", False, False)
     assert scene.ends_well()
 
 
@@ -343,13 +315,18 @@ def test_engines_that_a_rank_has_named_are_bounded(monkeypatch: pytest.MonkeyPat
     assert held.owners == {}
 
 
+def ends_anothers_transfer(scene: Scene) -> None:
+    """P speaks of one that D expects from another prefill rank."""
+    scene.pair.d.watch("v", "d-v", "tcp://another:1", 0.0)
+    scene.slips_in(Fail(transfer_id="v", epoch=0, dirty=False, reason=""))
+
+
 LATE: list[Callable[[Scene], object]] = [
     lambda scene: scene.slips_in(Commit(transfer_id="t", epoch=7, tokens=40, prompt_hash=HASH)),
     lambda scene: scene.pair.to_d(Commit(transfer_id="t", epoch=1, tokens=40, prompt_hash=HASH), sender=P + 5),
     lambda scene: scene.slips_in(Fail(transfer_id="u", epoch=1, dirty=True, reason="")),
-    lambda scene: scene.pair.d.receive(
-        "tcp://other:1", Message(P, D, 1 << 40, Fail(transfer_id="t", epoch=1, dirty=True, reason="")), 0.0
-    ),
+    lambda scene: scene.slips_in(Fail(transfer_id="t", epoch=0, dirty=False, reason="")),  # before the reservation
+    ends_anothers_transfer,
 ]
 
 
@@ -381,12 +358,12 @@ def test_a_complaint_about_what_was_never_committed_is_not_heard(scene: Scene) -
 
 
 def test_a_complaint_is_heard_once(scene: Scene) -> None:
-    """From the rank that the transfer was for; then P takes it for failed."""
+    """From the rank that the transfer was for, and not answered; then P takes it for failed."""
     commit = Commit(transfer_id="v", epoch=1, tokens=40, prompt_hash=HASH, digests=b"digests!")
     scene.pair.p.tombstones.bury(E, commit)
 
     for epoch in (2, 1, 1):
-        scene.says(Revoke(transfer_id="v", epoch=epoch, mismatch="layer.3"))
+        assert scene.says(Revoke(transfer_id="v", epoch=epoch, mismatch="layer.3")) == []
 
     assert scene.pair.p.complaints == [MismatchReport("v", E, "layer.3")]
     assert scene.counts() == {Refused.UNEXPECTED: 2}
@@ -417,6 +394,9 @@ def test_a_prompt_that_nobody_wants_any_more_is_let_go_at_once(scene: Scene, mon
         scene.pair.p.hold(f"r-{name}", 0.0)
     scene.says(Beat(open=[OpenEpoch(name, 0) for name in names]))
 
-    scene.says(Beat(open=[]))
+    ended = [answer for answer in scene.says(Beat(open=[])) if isinstance(answer, Fail)]
 
+    assert [(fail.transfer_id, fail.dirty, fail.reason) for fail in ended] == [
+        (name, False, UNWANTED) for name in names
+    ]
     assert scene.pair.p.released == [f"r-{name}" for name in names]

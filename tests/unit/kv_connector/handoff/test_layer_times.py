@@ -4,27 +4,9 @@ import pytest
 
 from baton.kv_connector.handoff import layer_times
 from baton.kv_connector.handoff.layer_times import LayerTimes
-from baton.kv_connector.handoff.producer import Producer
 from baton.kv_connector.handoff.pushing import Piece
 from baton.kv_connector.worker_side.timelines import Timelines
-from tests.unit.kv_connector.handoff.machines import SETTINGS as HANDOFF
-from tests.unit.kv_connector.handoff.machines import P, Pair, hello
-
-FLOW = "t"
-
-
-def timing_pair() -> Pair:
-    """A pair whose prefill rank times layers."""
-    producer = Producer(
-        incarnation=P,
-        layers=2,
-        block_tokens=16,
-        settings=HANDOFF,
-        hello=hello,
-        check_compatible=lambda _: "",
-        times_layers=True,
-    )
-    return Pair(producer)
+from tests.unit.kv_connector.handoff.machines import Pair, make_producer
 
 
 def test_instants_count_from_an_origin() -> None:
@@ -60,7 +42,7 @@ def test_a_long_prompt_has_bounded_times(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_transfer_is_timed_layer_by_layer_and_told_of_after_its_end() -> None:
     """Open or ended, by the transfer's id; others are not shown."""
-    pair, timelines = timing_pair(), Timelines()
+    pair, timelines = Pair(make_producer(times_layers=True)), Timelines()
     pair.reserve()
     pair.start()
     (transfer_id,) = pair.p.transfers

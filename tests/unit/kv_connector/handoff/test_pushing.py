@@ -1,26 +1,22 @@
 """Blocks are handed out once, when they are ready, and counted when a push returned 0."""
 
+import pytest
+
 from baton.kv_connector.handoff.pushing import Coverage, Piece
 
 
-def test_nothing_is_handed_out_before_it_is_ready() -> None:
-    """I1: what the device has not written is not pushed."""
-    coverage = Coverage(layers=range(2), first_unit=0, wanted=3, ready=[0, 0])
-
+def test_ready_blocks_are_handed_out_once() -> None:
+    """I1: what the device has not written is not pushed; ranges of one layer never overlap."""
+    ready = [0, 0]
+    coverage = Coverage(layers=range(2), first_unit=0, wanted=3, ready=ready)
     assert not coverage.pending
     assert coverage.take(10) == ()
 
-
-def test_ready_blocks_are_handed_out_once() -> None:
-    """Ranges of one layer never overlap."""
-    ready = [2, 1]
-    coverage = Coverage(layers=range(2), first_unit=0, wanted=3, ready=ready)
+    ready[:] = [2, 1]
     assert coverage.take(10) == (Piece(0, 0, 2), Piece(1, 0, 1))
     assert coverage.take(10) == ()
 
     ready[:] = [3, 3]
-
-    assert coverage.pending
     assert coverage.take(10) == (Piece(0, 2, 3), Piece(1, 1, 3))
 
 
@@ -32,14 +28,13 @@ def test_a_push_is_bounded() -> None:
     assert coverage.take(2) == (Piece(0, 2, 3), Piece(1, 0, 1))
 
 
-def test_blocks_that_d_has_are_not_pushed() -> None:
+@pytest.mark.parametrize(("written", "pieces"), [(1, ()), (3, (Piece(0, 0, 1),))])
+def test_blocks_that_d_has_are_not_pushed(written: int, pieces: tuple[Piece, ...]) -> None:
     """Only what comes after D's own prefix is handed out, counted from the first wanted block."""
-    coverage = Coverage(layers=range(1), first_unit=2, wanted=1, ready=[1])
-    assert not coverage.pending
+    coverage = Coverage(layers=range(1), first_unit=2, wanted=1, ready=[written])
 
-    coverage = Coverage(layers=range(1), first_unit=2, wanted=1, ready=[3])
-
-    assert coverage.take(10) == (Piece(0, 0, 1),)
+    assert coverage.pending is bool(pieces)
+    assert coverage.take(10) == pieces
 
 
 def test_complete_means_every_block_of_every_layer() -> None:

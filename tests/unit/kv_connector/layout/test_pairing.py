@@ -105,11 +105,10 @@ def arrive(prefill: Rig, decode: Rig, tp: int, first_token: int = 0) -> dict[int
 
 
 def layouts() -> Iterator[tuple[Rig, Rig]]:
-    """Pairs of nodes that differ in tensor-parallel size, in blocks, in both, or not at all."""
+    """A hundred pairs of nodes that differ in tensor-parallel size, in blocks, in both, or not at all."""
     blocks = ((8, 1), (8, 2), (16, 1), (16, 2))
-    for heads, ptp, dtp, (pb, pk), (db, dk), sections in product(
-        (1, 2, 4), (1, 2, 4), (1, 2, 4), blocks, blocks, (IN_ORDER, TRANSPOSED)
-    ):
+    every = product((1, 2, 4), (1, 2, 4), (1, 2, 4), blocks, blocks, (IN_ORDER, TRANSPOSED))
+    for heads, ptp, dtp, (pb, pk), (db, dk), sections in random.Random(3).sample(list(every), 100):
         yield (
             Rig(heads=heads, tp_size=ptp, block_tokens=pb, kernel_blocks=pk, sections=sections, gap=5),
             Rig(heads=heads, tp_size=dtp, block_tokens=db, kernel_blocks=dk, sections=sections),

@@ -57,16 +57,6 @@ def test_d_has_a_block_for_whatever_its_first_step_reads(local: int) -> None:
         assert set(read_by_the_last(tokens, window)) <= set(places(table))
 
 
-def test_told_of_the_whole_prompt_vllm_would_lack_a_block() -> None:
-    """Why D asks for one token less: it computes the last token itself all the same."""
-    made = manager(window=3)
-    made.add_local_computed_blocks("r", [], 0, 10)
-    made.allocate_external_computed_blocks("r", 0, 10)
-
-    assert read_by_the_last(10, 3) == [1, 2]
-    assert places(made.req_to_blocks["r"]) == [2]
-
-
 @pytest.mark.parametrize("chunk", [1, 2, 3, 4, 5, 8, 30], ids="chunks of {}".format)
 def test_p_keeps_what_d_reads_until_its_last_chunk_has_been_scheduled(chunk: int) -> None:
     """Nothing that travels is recycled while the prompt is computed; at its end at most one block of it is freed."""
@@ -87,9 +77,10 @@ def test_p_keeps_what_d_reads_until_its_last_chunk_has_been_scheduled(chunk: int
 
 
 def test_without_a_window_everything_is_read() -> None:
-    """Full attention."""
+    """Full attention. The tables of all groups but states begin with the prompt; a window's has null blocks there."""
     assert first_read_block(1_000, EVERYTHING, BLOCK) == 0
     assert Group().most_read_blocks(BLOCK) > 1_000
+    assert Group(3).place_of_first(100, BLOCK) == Group().place_of_first(100, BLOCK) == 0
 
 
 def test_most_read_blocks_is_a_bound() -> None:
@@ -97,20 +88,14 @@ def test_most_read_blocks_is_a_bound() -> None:
     for tokens, window in CASES:
         first = first_read_block(tokens, window, BLOCK)
         assert -(-tokens // BLOCK) - first <= Group(window).most_read_blocks(BLOCK)
+    assert STATE.most_read_blocks(BLOCK) == 1
 
 
-@pytest.mark.parametrize("tokens", range(2, 30))
+@pytest.mark.parametrize("tokens", range(1, 30))
 def test_a_states_place_is_written_by_the_last_chunk_alone(tokens: int) -> None:
     """It counts as ready only when all tokens but the last have been computed, and D has a place for it (I1)."""
     place = STATE.place_of_first(tokens, BLOCK)
 
-    assert place == first_read_block(tokens, OF_A_STATE, BLOCK) == (tokens - 2) // BLOCK
+    assert place == first_read_block(tokens, OF_A_STATE, BLOCK) == max(0, tokens - 2) // BLOCK
     assert all(computed // BLOCK <= place for computed in range(tokens - 1))
     assert place < -(-tokens // BLOCK)
-    assert STATE.most_read_blocks(BLOCK) == 1
-
-
-def test_other_groups_tables_begin_with_the_prompt() -> None:
-    """A window's has null blocks where it has let go."""
-    assert Group(3).place_of_first(100, BLOCK) == Group().place_of_first(100, BLOCK) == 0
-    assert STATE.place_of_first(1, BLOCK) == 0
