@@ -43,15 +43,18 @@ def run(config: BatonConfig) -> None:
     Raises:
         StartError: the configuration cannot be served.
     """
-    secret, token = _secret(config), _admin_token(config)
-    app, _ = _app(config, secret, token), _tls(config)
+    try:
+        secret, token = _secret(config), _admin_token(config)
+        app, tls = create_app(config, secret, token), _tls(config)
+    except (SecretError, AdminTokenError, SourceError, KeyFileError, TracingError, TlsError) as exc:
+        raise StartError(str(exc)) from exc
     configure(config.proxy.log_level, config.proxy.log_format)
     if config.proxy.workers == 1:
-        _serve(config, app, _listen(config)[0])
+        _serve(config, app, tls, _listen(config)[0])
         return
 
     def serve(slot: WorkerSlot, sockets: Sequence[socket.socket]) -> None:
-        _serve(config, create_app(config, secret, token, slot), list(sockets))
+        _serve(config, create_app(config, secret, token, slot), _tls(config), list(sockets))
 
     signal.signal(signal.SIGTERM, _exit)  # until the supervisor takes it, and after: the directory is removed
     with TemporaryDirectory(prefix="baton-proxy-") as directory:
@@ -65,7 +68,6 @@ def _supervise(config: BatonConfig, serve: Serve, directory: Path) -> None:
 
 
 def _listen(config: BatonConfig) -> list[list[socket.socket]]:
-    """Return the sockets of each worker."""
     host, port = config.proxy.host, config.proxy.port
     try:
         return listen_on(host, port, config.proxy.workers)
@@ -74,22 +76,12 @@ def _listen(config: BatonConfig) -> list[list[socket.socket]]:
         raise StartError(f"cannot listen on {host}:{port}: {exc.strerror}{advice}") from exc
 
 
-def _app(config: BatonConfig, secret: ClusterSecret, token: AdminToken | None) -> FrontDoor:
-    try:
-        return create_app(config, secret, token)
-    except (SourceError, KeyFileError, TracingError) as exc:
-        raise StartError(str(exc)) from exc
-
-
 def _tls(config: BatonConfig) -> Tls | None:
-    try:
-        files = files_of(config.proxy)
-        return Tls(files) if files is not None else None
-    except TlsError as exc:
-        raise StartError(str(exc)) from exc
+    files = files_of(config.proxy)
+    return Tls(files) if files is not None else None
 
 
-def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket]) -> None:
+def _serve(config: BatonConfig, app: FrontDoor, tls: Tls | None, sockets: list[socket.socket]) -> None:
     settings = uvicorn.Config(
         app,
         loop="uvloop",
@@ -107,24 +99,18 @@ def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket]) ->
     # uvicorn raises the signal again after its clean stop: end then with 0, not as if killed.
     signal.signal(signal.SIGTERM, _exit)
     with suppress(KeyboardInterrupt):
-        BoundedServer(settings, _tls(config), farewell_s=config.proxy.request_timeout_s).run(sockets)
+        BoundedServer(settings, tls, farewell_s=config.proxy.request_timeout_s).run(sockets)
 
 
 def _secret(config: BatonConfig) -> ClusterSecret:
     if config.cluster.secret_file is None:
         raise StartError("cluster.secret_file is not set: the proxy and the nodes need a common secret")
-    try:
-        return read_secret(config.cluster.secret_file)
-    except SecretError as exc:
-        raise StartError(str(exc)) from exc
+    return read_secret(config.cluster.secret_file)
 
 
 def _admin_token(config: BatonConfig) -> AdminToken | None:
     path = config.proxy.admin_token_file
-    try:
-        return read_admin_token(path) if path is not None else None
-    except AdminTokenError as exc:
-        raise StartError(str(exc)) from exc
+    return read_admin_token(path) if path is not None else None
 
 
 def _drain_s(config: BatonConfig) -> int:

@@ -78,9 +78,7 @@ class Node:
     others: ExternalLoad = field(default_factory=ExternalLoad)  # what it has from others, as of the last probe
     times: NodeTimes = field(default_factory=NodeTimes)
     own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
-    load: float = (
-        0.0  # work that it has, in bytes of prompt; written where it changes, as a choice reads it of all nodes
-    )
+    load: float = 0.0  # work in bytes of prompt; written where it changes, as a choice reads it of all nodes
 
     @property
     def state(self) -> State:

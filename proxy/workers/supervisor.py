@@ -80,7 +80,8 @@ class Supervisor:
             signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            self._close_all()
+            for sockets in (*self._sockets, (self._woken, self._waker)):
+                _close(sockets)
 
     def _note(self, number: int, _: object) -> None:
         if number != signal.SIGCHLD:
@@ -199,7 +200,7 @@ class Supervisor:
         self._signal(signal.SIGTERM)
         deadline_s = time.monotonic() + self._stop_timeout_s + GRACE_S
         heard = len(self._told)
-        while self._alive() and (left_s := deadline_s - time.monotonic()) > 0:
+        while any(place.pid for place in self._places) and (left_s := deadline_s - time.monotonic()) > 0:
             _readable([self._woken], left_s)
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
@@ -207,9 +208,6 @@ class Supervisor:
                 heard = len(self._told)
                 self._signal(signal.SIGINT)
             self._reap()
-
-    def _alive(self) -> bool:
-        return any(place.pid for place in self._places)
 
     def _signal(self, number: signal.Signals) -> None:
         for place in self._places:
@@ -223,10 +221,6 @@ class Supervisor:
             if place.pid:
                 os.waitpid(place.pid, 0)
                 place.pid = 0
-
-    def _close_all(self) -> None:
-        for sockets in (*self._sockets, (self._woken, self._waker)):
-            _close(sockets)
 
 
 def _readable(ends: Sequence[socket.socket], wait_s: float) -> list[socket.socket]:

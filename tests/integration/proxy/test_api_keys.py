@@ -122,17 +122,12 @@ async def test_other_peoples_clients_know_the_refusals(tmp_path: Path) -> None:
     async with keyed(tmp_path) as running:
         base = f"{running.url}/v1"
         wrong = openai.AsyncOpenAI(base_url=base, api_key="sk-wrong", max_retries=0)
-        slow = openai.AsyncOpenAI(base_url=base, api_key=KEYS["slow"], max_retries=0)
         limited = openai.AsyncOpenAI(base_url=base, api_key=KEYS["models"], max_retries=0)
         theirs = anthropic.AsyncAnthropic(base_url=running.url, api_key=KEYS["free"], max_retries=0)
         stranger = anthropic.AsyncAnthropic(base_url=running.url, api_key="sk-wrong", max_retries=0)
-        async with wrong, slow, limited, theirs, stranger:
+        async with wrong, limited, theirs, stranger:
             with pytest.raises(openai.AuthenticationError) as unknown:
                 await wrong.completions.create(**COMPLETION)
-            for _ in range(2):
-                await slow.completions.create(**COMPLETION)
-            with pytest.raises(openai.RateLimitError) as often:
-                await slow.completions.create(**COMPLETION)
             with pytest.raises(openai.NotFoundError) as not_theirs:
                 await limited.completions.create(**COMPLETION)
             answer = await theirs.messages.create(**CHAT)
@@ -140,8 +135,6 @@ async def test_other_peoples_clients_know_the_refusals(tmp_path: Path) -> None:
                 await stranger.messages.create(**CHAT)
 
     assert unknown.value.code == "invalid_api_key"
-    assert often.value.code == "rate_limit_exceeded"
-    assert int(often.value.response.headers["retry-after"]) >= 1
     assert not_theirs.value.code == "model_not_found"
     assert not_theirs.value.param == "model"
     assert answer.type == "message"
@@ -175,6 +168,14 @@ async def test_requests_at_once_are_counted_until_their_last_byte(tmp_path: Path
 async def test_a_key_sees_and_uses_its_own_models_only(tmp_path: Path) -> None:
     """What it may not use does not exist for it; a request must say which model it is for."""
     async with keyed(tmp_path) as running:
+        for node in (running.prefill[0], running.decode[0]):
+            node.change(served_models=[MODEL, "another"])
+
+        async def is_listed() -> bool:
+            listed = await running.http.get("/v1/models", headers=bearer("free"))
+            return [entry["id"] for entry in listed.json()["data"]] == [MODEL, "another"]
+
+        await until_true(is_listed)
         got = [
             await ask(running, "models"),
             await ask(running, "models", model=None),
@@ -182,13 +183,15 @@ async def test_a_key_sees_and_uses_its_own_models_only(tmp_path: Path) -> None:
         ]
         listed = await running.http.get("/v1/models", headers=bearer("models"))
         one = await running.http.get(f"/v1/models/{MODEL}", headers=bearer("models"))
-        free = await running.http.get("/v1/models", headers={"x-api-key": KEYS["free"]})
         refused = await metric(running, REFUSALS % ("models", "model"))
         heard = running.decode[0].seen + running.decode[0].was_passed
+        own = await ask(running, "models", model="another")
 
+    assert own.status_code == 200
     assert [each.status_code for each in (*got, one)] == [404] * 4
-    assert listed.json()["data"] == []
-    assert [entry["id"] for entry in free.json()["data"]] == [MODEL]
+    assert f"'{MODEL}' does not exist, or" in got[0].json()["error"]["message"]
+    assert "must name one" in got[1].json()["error"]["message"]
+    assert [entry["id"] for entry in listed.json()["data"]] == ["another"]
     assert (refused, heard) == (3, [])
 
 

@@ -128,19 +128,6 @@ def test_affinity_takes_no_notice_of_what_everybody_has_seen() -> None:
     assert policy.choose(Work(4 * CHUNK_BYTES, 0, range(4)), candidates).slot == 2
 
 
-def test_affinity_forgets_a_node_that_restarted() -> None:
-    """Its cache is empty: others are chosen by load again."""
-    policy, candidates = PrefixAffinity(), fleet([1, 0])
-    work = Work(4 * CHUNK_BYTES, 0, range(4))
-    policy.given(Work(4 * CHUNK_BYTES, 0, range(9, 13)), candidates.nodes[1])
-    policy.given(work, candidates.nodes[0])
-    assert policy.choose(work, candidates).slot == 0
-
-    policy.forget(0)
-
-    assert policy.choose(work, candidates).slot == 1
-
-
 def test_affinity_finds_the_node_among_a_thousand() -> None:
     """Nodes that have seen the prompt are looked at wherever they are; of the others, a few each time."""
     policy, candidates = PrefixAffinity(), fleet([0] * 1000)
