@@ -73,9 +73,9 @@ def test_a_nodes_load_is_ours_and_theirs() -> None:
 
 def test_a_node_that_restarted_or_is_lost_has_nothing_from_before() -> None:
     """What others had on the former process is gone; what there is now counts whole, where that is known."""
-    for left in (0, 2):
-        other = node("decode", load=load(100, 10_000))
-        other.describe(info("decode", incarnation="2", load=load(left)))
+    other = node("decode", load=load(100, 10_000))
+    for incarnation, left in (("2", 0), ("3", 2)):
+        other.describe(info("decode", incarnation=incarnation, load=load(left)))
         assert other.others.requests == left
     other.lose(State.DOWN, "a probe failed")
 

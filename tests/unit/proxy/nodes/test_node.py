@@ -86,7 +86,7 @@ def test_nodes_that_differ_are_not_paired() -> None:
 )
 def test_nodes_of_other_protocols_are_not_paired(prefill: str | None, decode: str, reason: str | None) -> None:
     """Nor two that understand each other and not this proxy. One that names none speaks ours, or its peer refuses it."""
-    maker = node("prefill", **({} if prefill is None else {"versions": {"protocol": prefill}}))
+    maker = node("prefill", versions={} if prefill is None else {"protocol": prefill})
     taker = node("decode", versions={"protocol": decode})
 
     assert unpairable_because(maker, taker) == reason
