@@ -85,24 +85,6 @@ async def test_a_node_joins_and_leaves_at_run_time() -> None:
     assert node.url not in members
 
 
-async def test_a_stream_on_a_node_that_is_removed_goes_on() -> None:
-    """To its last byte; the state shows the node until then."""
-    async with cluster(decode=2) as running:
-        running.decode[0].may_answer.clear()
-        streams = [asyncio.create_task(running.complete(stream=True)) for _ in range(2)]
-        await until_true(lambda: running.decode[0].seen)
-        await running.admin("DELETE", NODES, params={"url": running.decode[0].url})
-        during = (await running.admin("GET", "/admin/state")).json()
-        running.decode[0].may_answer.set()
-        streamed = await asyncio.gather(*streams)
-        after = (await running.admin("GET", "/admin/state")).json()
-
-    assert [(each["url"], each["requests"]) for each in during["leaving"]] == [(running.decode[0].url, 1)]
-    assert during["removed"] == [{"role": "decode", "url": running.decode[0].url}]
-    assert all(each.content.endswith(b"data: [DONE]\n\n") for each in streamed)
-    assert after["leaving"] == []
-
-
 async def test_a_node_is_drained_and_taken_back() -> None:
     """It stays a member, with its state, and gets nothing; with all decode nodes drained nobody can be served."""
     async with cluster(decode=2) as running:
