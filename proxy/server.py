@@ -4,12 +4,10 @@ import errno
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -27,7 +25,7 @@ from baton.proxy.telemetry.log_format import configure
 from baton.proxy.tracing.tracing import TracingError
 from baton.proxy.workers.listen import listen_on
 from baton.proxy.workers.slot import WorkerSlot
-from baton.proxy.workers.supervisor import Serve, Supervisor
+from baton.proxy.workers.supervisor import Serve, Supervisor, exit_cleanly
 
 KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first
 MAX_DIRECTORY_BYTES: Final = 90  # Linux takes 108 for a socket's whole name
@@ -56,7 +54,7 @@ def run(config: BatonConfig) -> None:
     def serve(slot: WorkerSlot, sockets: Sequence[socket.socket]) -> None:
         _serve(config, create_app(config, secret, token, slot), _tls(config), list(sockets))
 
-    signal.signal(signal.SIGTERM, _exit)  # until the supervisor takes it, and after: the directory is removed
+    signal.signal(signal.SIGTERM, exit_cleanly)  # until the supervisor takes it, and after: the directory is removed
     with TemporaryDirectory(prefix="baton-proxy-") as directory:
         _supervise(config, serve, Path(directory))
 
@@ -97,7 +95,7 @@ def _serve(config: BatonConfig, app: FrontDoor, tls: Tls | None, sockets: list[s
         timeout_graceful_shutdown=_drain_s(config),
     )
     # uvicorn raises the signal again after its clean stop: end then with 0, not as if killed.
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, exit_cleanly)
     with suppress(KeyboardInterrupt):
         BoundedServer(settings, tls, farewell_s=config.proxy.request_timeout_s).run(sockets)
 
@@ -116,7 +114,3 @@ def _admin_token(config: BatonConfig) -> AdminToken | None:
 def _drain_s(config: BatonConfig) -> int:
     """Return how long open streams may go on: a little less than the launcher waits for us."""
     return max(1, int(config.serve.stop_timeout_s) - 2)
-
-
-def _exit(_signal: int, _frame: FrameType | None) -> None:
-    sys.exit(0)
