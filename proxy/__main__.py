@@ -12,7 +12,6 @@ from baton.proxy.http_server.descriptors import raise_limit
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the proxy; return the process's exit status."""
     arguments = command_line().parse_args(argv)
     raise_limit()
     try:

@@ -25,6 +25,7 @@ from baton.proxy.admin.token import AdminToken
 from baton.proxy.admin.worker_group import WorkerGroup
 from baton.proxy.admission.admission import Admission
 from baton.proxy.auth.api_key_auth import ApiKeyAuth
+from baton.proxy.auth.middleware import ReadingAuthMiddleware
 from baton.proxy.dashboard.dashboard import Dashboard
 from baton.proxy.dashboard.routes import dashboard_router
 from baton.proxy.handler.attempt import AttemptRunner
@@ -74,7 +75,7 @@ class FrontDoor:
         data_routes, passed_routes = (self._guarded(each, doors) for each in (data, passed))
         self._data = dict.fromkeys(DATA_ROUTES, data_routes) | {RESPONSES: self._guarded(responses, doors)}
         self._passed = passed_routes
-        self._models = doors.reading_guard(api, lambda _: MODELS) if doors else api
+        self._models = doors.guard(api, lambda _: MODELS, ReadingAuthMiddleware) if doors else api
         self._api = api
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,11 +100,7 @@ def create_app(
 ) -> FrontDoor:
     """Wire the proxy; its life begins and ends with ASGI's lifespan.
 
-    Args:
-        config: The whole configuration.
-        secret: The cluster's.
-        admin_token: Without it the admin API is off.
-        slot: Of this worker; None if it is the only one.
+    Without `admin_token` the admin API is off; `slot` is None in the only worker.
 
     Raises:
         SourceError: the configuration names members in a way that nobody can follow.

@@ -28,7 +28,6 @@ class ProxyError(Exception):
         self.param = param
 
     def body(self) -> bytes:
-        """Return the response body in OpenAI's shape."""
         return msgspec.json.encode(
             error_body(self.message, kind=self.kind, code=self.code or int(self.status), param=self.param)
         )

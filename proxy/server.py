@@ -4,12 +4,10 @@ import errno
 import os
 import signal
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Final
 
 import uvicorn
@@ -27,7 +25,7 @@ from baton.proxy.telemetry.log_format import configure
 from baton.proxy.tracing.tracing import TracingError
 from baton.proxy.workers.listen import listen_on
 from baton.proxy.workers.slot import WorkerSlot
-from baton.proxy.workers.supervisor import Serve, Supervisor
+from baton.proxy.workers.supervisor import Serve, Supervisor, exit_cleanly
 
 KEEP_ALIVE_S = 75  # longer than the pools of usual clients keep a connection, so that they close it first
 MAX_DIRECTORY_BYTES: Final = 90  # Linux takes 108 for a socket's whole name
@@ -43,17 +41,20 @@ def run(config: BatonConfig) -> None:
     Raises:
         StartError: the configuration cannot be served.
     """
-    secret, token = _secret(config), _admin_token(config)
-    app, _ = _app(config, secret, token), _tls(config)
+    try:
+        secret, token = _secret(config), _admin_token(config)
+        app, tls = create_app(config, secret, token), _tls(config)
+    except (SecretError, AdminTokenError, SourceError, KeyFileError, TracingError, TlsError) as exc:
+        raise StartError(str(exc)) from exc
     configure(config.proxy.log_level, config.proxy.log_format)
     if config.proxy.workers == 1:
-        _serve(config, app, _listen(config)[0])
+        _serve(config, app, tls, _listen(config)[0])
         return
 
     def serve(slot: WorkerSlot, sockets: Sequence[socket.socket]) -> None:
-        _serve(config, create_app(config, secret, token, slot), list(sockets))
+        _serve(config, create_app(config, secret, token, slot), _tls(config), list(sockets))
 
-    signal.signal(signal.SIGTERM, _exit)  # until the supervisor takes it, and after: the directory is removed
+    signal.signal(signal.SIGTERM, exit_cleanly)  # until the supervisor takes it, and after: the directory is removed
     with TemporaryDirectory(prefix="baton-proxy-") as directory:
         _supervise(config, serve, Path(directory))
 
@@ -65,7 +66,6 @@ def _supervise(config: BatonConfig, serve: Serve, directory: Path) -> None:
 
 
 def _listen(config: BatonConfig) -> list[list[socket.socket]]:
-    """Return the sockets of each worker."""
     host, port = config.proxy.host, config.proxy.port
     try:
         return listen_on(host, port, config.proxy.workers)
@@ -74,22 +74,12 @@ def _listen(config: BatonConfig) -> list[list[socket.socket]]:
         raise StartError(f"cannot listen on {host}:{port}: {exc.strerror}{advice}") from exc
 
 
-def _app(config: BatonConfig, secret: ClusterSecret, token: AdminToken | None) -> FrontDoor:
-    try:
-        return create_app(config, secret, token)
-    except (SourceError, KeyFileError, TracingError) as exc:
-        raise StartError(str(exc)) from exc
-
-
 def _tls(config: BatonConfig) -> Tls | None:
-    try:
-        files = files_of(config.proxy)
-        return Tls(files) if files is not None else None
-    except TlsError as exc:
-        raise StartError(str(exc)) from exc
+    files = files_of(config.proxy)
+    return Tls(files) if files is not None else None
 
 
-def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket]) -> None:
+def _serve(config: BatonConfig, app: FrontDoor, tls: Tls | None, sockets: list[socket.socket]) -> None:
     settings = uvicorn.Config(
         app,
         loop="uvloop",
@@ -105,32 +95,22 @@ def _serve(config: BatonConfig, app: FrontDoor, sockets: list[socket.socket]) ->
         timeout_graceful_shutdown=_drain_s(config),
     )
     # uvicorn raises the signal again after its clean stop: end then with 0, not as if killed.
-    signal.signal(signal.SIGTERM, _exit)
+    signal.signal(signal.SIGTERM, exit_cleanly)
     with suppress(KeyboardInterrupt):
-        BoundedServer(settings, _tls(config), farewell_s=config.proxy.request_timeout_s).run(sockets)
+        BoundedServer(settings, tls, farewell_s=config.proxy.request_timeout_s).run(sockets)
 
 
 def _secret(config: BatonConfig) -> ClusterSecret:
     if config.cluster.secret_file is None:
         raise StartError("cluster.secret_file is not set: the proxy and the nodes need a common secret")
-    try:
-        return read_secret(config.cluster.secret_file)
-    except SecretError as exc:
-        raise StartError(str(exc)) from exc
+    return read_secret(config.cluster.secret_file)
 
 
 def _admin_token(config: BatonConfig) -> AdminToken | None:
     path = config.proxy.admin_token_file
-    try:
-        return read_admin_token(path) if path is not None else None
-    except AdminTokenError as exc:
-        raise StartError(str(exc)) from exc
+    return read_admin_token(path) if path is not None else None
 
 
 def _drain_s(config: BatonConfig) -> int:
     """Return how long open streams may go on: a little less than the launcher waits for us."""
     return max(1, int(config.serve.stop_timeout_s) - 2)
-
-
-def _exit(_signal: int, _frame: FrameType | None) -> None:
-    sys.exit(0)

@@ -41,7 +41,6 @@ class NodeAnswer:
 
 
 async def fan_out(upstream: Upstream, nodes: Sequence[Node], path_and_query: str, body: bytes) -> list[NodeAnswer]:
-    """Send the same call to all nodes at once and wait for all answers."""
     return list(await asyncio.gather(*(_call(upstream, node, path_and_query, body) for node in nodes)))
 
 

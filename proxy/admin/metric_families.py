@@ -32,7 +32,6 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def families(metrics: Iterable[Metric]) -> list[Family]:
-    """Return metrics as data that can be sent."""
     return [
         Family(
             each.name, each.documentation, each.type, [Sample(s.name, dict(s.labels), s.value) for s in each.samples]
@@ -42,7 +41,6 @@ def families(metrics: Iterable[Metric]) -> list[Family]:
 
 
 def metrics(found: Iterable[Family]) -> Iterator[Metric]:
-    """Return them as metrics again."""
     for family in found:
         metric = Metric(family.name, family.help, family.kind)
         for sample in family.samples:
@@ -51,7 +49,6 @@ def metrics(found: Iterable[Family]) -> Iterator[Metric]:
 
 
 def lasting(found: Iterable[Family]) -> list[Family]:
-    """Return those that count what has happened."""
     return [family for family in found if family.kind in _LASTING]
 
 

@@ -15,7 +15,6 @@ _NODE: Final = ("role", "url")
 
 
 def states(nodes: Sequence[NodeView]) -> Iterator[Metric]:
-    """Return what is true of the members now."""
     found = GaugeMetricFamily("baton_nodes", "Nodes by state", labels=("role", "state"))
     for role in ROLES:
         seen = [node.state for node in nodes if node.role == role]
@@ -26,17 +25,13 @@ def states(nodes: Sequence[NodeView]) -> Iterator[Metric]:
 
 
 def openings(nodes: Sequence[NodeView]) -> Metric:
-    """Return how often their breakers have opened."""
-    found = CounterMetricFamily(
-        OPENINGS, "How often a node's breaker has opened since it joined", labels=("role", "url")
-    )
+    found = CounterMetricFamily(OPENINGS, "How often a node's breaker has opened since it joined", labels=_NODE)
     for node in nodes:
         found.add_metric((node.role, node.url), node.breaker_openings)
     return found
 
 
 def times(tallies: Iterable[Tally]) -> Iterator[Metric]:
-    """Return how long things took on nodes."""
     legs = HistogramMetricFamily(
         "baton_leg_seconds",
         "From sending a leg that succeeded to: the whole answer (answered), a stream's first bytes (first_bytes), "
@@ -67,11 +62,11 @@ def times(tallies: Iterable[Tally]) -> Iterator[Metric]:
 
 def _each(nodes: Sequence[NodeView]) -> Iterator[Metric]:
     in_state = GaugeMetricFamily(
-        "baton_node_state", "1 for the state that a node is in, 0 for the others", labels=("role", "url", "state")
+        "baton_node_state", "1 for the state that a node is in, 0 for the others", labels=(*_NODE, "state")
     )
     requests = GaugeMetricFamily("baton_node_requests", "Requests in flight on a node", labels=("role", "url"))
     others = GaugeMetricFamily(
-        "baton_node_other_requests", "Requests that a node has from others, as it said last", labels=("role", "url")
+        "baton_node_other_requests", "Requests that a node has from others, as it said last", labels=_NODE
     )
     for node in nodes:
         for state in State:

@@ -8,15 +8,16 @@ from baton.proxy.nodes.node import Node, State
 from baton.proxy.nodes.views import LeavingView, NodeView
 
 # The worst that any worker sees counts. One that has just started knows least: what it does not know is no trouble.
-_SEVERITY: Final = {
-    state: rank
-    for rank, state in enumerate(
-        (State.UNKNOWN, State.READY, State.SILENT, State.DRAINING, State.ISOLATED, State.UNREADY, State.DOWN)
-    )
-}
-_BREAKER_SEVERITY: Final = {
-    state: rank for rank, state in enumerate((BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN))
-}
+_BY_SEVERITY: Final[Sequence[str]] = (
+    State.UNKNOWN,
+    State.READY,
+    State.SILENT,
+    State.DRAINING,
+    State.ISOLATED,
+    State.UNREADY,
+    State.DOWN,
+)
+_BREAKERS_BY_SEVERITY: Final[Sequence[str]] = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)
 
 
 def view(node: Node) -> NodeView:
@@ -59,12 +60,12 @@ def leaving(workers: Iterable[Sequence[LeavingView]]) -> list[LeavingView]:
 
 
 def _one(views: Sequence[NodeView]) -> NodeView:
-    worst = max(views, key=lambda each: _SEVERITY[State(each.state)])
+    worst = max(views, key=lambda each: _BY_SEVERITY.index(each.state))
     own = sum(each.requests for each in views)
     return worst.model_copy(
         update={
             "slot": views[0].slot,
-            "breaker": max((each.breaker for each in views), key=lambda state: _BREAKER_SEVERITY[BreakerState(state)]),
+            "breaker": max((each.breaker for each in views), key=_BREAKERS_BY_SEVERITY.index),
             "breaker_openings": sum(each.breaker_openings for each in views),
             "draining": any(each.draining for each in views),
             "requests": own,

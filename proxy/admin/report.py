@@ -30,11 +30,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     retries_left: int = 0
 
     def views(self) -> list[NodeView]:
-        """What it sees of the members."""
         return [NodeView.model_validate(node) for node in self.nodes]
 
     def leavers(self) -> list[LeavingView]:
-        """The nodes that left and still carry requests of this worker."""
         return [LeavingView.model_validate(node) for node in self.leaving]
 
     def worker_view(self) -> WorkerView:

@@ -24,7 +24,6 @@ class AdminToken:
         return "AdminToken(…)"
 
     def opens(self, authorization: str) -> bool:
-        """Whether an `Authorization` header carries it."""
         return hmac.compare_digest(authorization.encode(), self._header)
 
 

@@ -67,7 +67,7 @@ class WorkerGroup:
             return
         self._carried = _read_counters(self._slot, self._slot.number)
         self._write_counters(self._count())  # that it was started is known even if it ends at once
-        self._members.on_forgotten = self._forgotten
+        self._members.on_forgotten = lambda orders: self._spawn(self._forget(orders))
         self._adopt(self._book)
         await self._channel.start()
         self._spawn(self._run())
@@ -96,7 +96,6 @@ class WorkerGroup:
         return render([*metrics(summed), *timed, *node_metrics.states(nodes)])
 
     async def nodes(self) -> list[NodeView]:
-        """Return the members as all workers see them together."""
         return node_views.joined(report.views() for report in await self._reports())
 
     async def state(self) -> dict[str, Any]:
@@ -143,12 +142,10 @@ class WorkerGroup:
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
         return self._slot.workers if self._slot else 1
 
     @property
     def number(self) -> int:
-        """Which of them this is."""
         return self._slot.number if self._slot else 0
 
     # --- among workers ---
@@ -226,9 +223,6 @@ class WorkerGroup:
         if not orders.same_as(book.read()):
             book.write(orders)
             self._version = orders.version
-
-    def _forgotten(self, orders: AdminOverrides) -> None:
-        self._spawn(self._forget(orders))
 
     async def _forget(self, orders: AdminOverrides) -> None:
         """What this worker sees come to its end has come to its end for all, also for those that start later."""

@@ -72,11 +72,9 @@ class Account:
         self._counts.add(1)
 
     def leave(self) -> None:
-        """One of them has ended."""
         self._counts.add(-1)
 
     def may_use(self, model: str) -> bool:
-        """Whether a model is among the key's."""
         return self.key.models is None or model in self.key.models
 
     def check_model(self, model: str) -> None:

@@ -13,7 +13,7 @@ from baton.proxy.auth.counts import counts_of
 from baton.proxy.auth.key_file import Key
 from baton.proxy.auth.keyring import Keyring
 from baton.proxy.auth.metrics import AccessMetrics
-from baton.proxy.auth.middleware import AuthMiddleware, ReadingAuthMiddleware
+from baton.proxy.auth.middleware import AuthMiddleware
 from baton.proxy.http_server.connection_budget import ConnectionBudget
 from baton.proxy.http_server.file_watcher import FileWatcher
 from baton.proxy.telemetry.request_telemetry import RequestTelemetry
@@ -50,15 +50,10 @@ class ApiKeyAuth:
         """Follow it no more; idempotent."""
         await self._follower.stop()
 
-    def guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> AuthMiddleware:
-        """Return a guard before an application that serves requests."""
-        return AuthMiddleware(app, label, self._keyring, self._counted, telemetry=self._telemetry, claims=self._claims)
-
-    def reading_guard(self, app: ASGIApp, label: Callable[[Scope], str]) -> ReadingAuthMiddleware:
-        """Return a guard before one that only tells something."""
-        return ReadingAuthMiddleware(
-            app, label, self._keyring, self._counted, telemetry=self._telemetry, claims=self._claims
-        )
+    def guard(
+        self, app: ASGIApp, label: Callable[[Scope], str], kind: type[AuthMiddleware] = AuthMiddleware
+    ) -> AuthMiddleware:
+        return kind(app, label, self._keyring, self._counted, telemetry=self._telemetry, claims=self._claims)
 
     def _take(self, keys: tuple[Key, ...]) -> None:
         changes = self._keyring.adopt(keys)

@@ -40,7 +40,6 @@ class Counts:
         return int(self._cells[self._own])
 
     def add(self, number: int) -> None:
-        """So many more, or fewer, are here."""
         self._cells[self._own] += number
 
     @property

@@ -19,7 +19,6 @@ class KeyOwner:
         return self._account.name
 
     def may_use(self, model: str) -> bool:
-        """Whether a model is among the key's."""
         return self._account.may_use(model)
 
     def check_model(self, model: str) -> None:

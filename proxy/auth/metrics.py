@@ -1,13 +1,10 @@
 """What is counted by key. A name is a label only if it is in the file; what strangers show never is."""
 
 from functools import cache
-from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from baton.proxy.auth.errors import Denial
-
-NOBODY: Final = ""  # the name where no key was recognised
 
 
 class AccessMetrics:
@@ -34,8 +31,7 @@ class AccessMetrics:
         self._requests_of(name).inc()
 
     def refused(self, name: str, denial: Denial) -> None:
-        self._refusals.labels(name or NOBODY, denial).inc()
+        self._refusals.labels(name, denial).inc()
 
     def file_is_broken(self, is_broken: bool) -> None:
-        """Say whether the file can be used."""
         self._broken.set(is_broken)

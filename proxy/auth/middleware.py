@@ -41,7 +41,6 @@ class AuthMiddleware:
         self._claims = claims
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request whose key allows it."""
         try:
             account = self._keyring.account_of(scope["headers"])
             account.enter()

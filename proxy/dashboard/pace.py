@@ -17,7 +17,6 @@ class Pace:
         self._at_s = clock()
 
     def allows(self) -> bool:
-        """Whether one more answer may be given now."""
         now_s = self._clock()
         self._left = min(BURST, self._left + (now_s - self._at_s) * ANSWERS_PER_S)
         self._at_s = now_s

@@ -49,7 +49,6 @@ class RequestRecorder:
         self._ended.clear()
 
     def shown(self) -> dict[str, Any]:
-        """Return what is to be seen."""
         live = list(self._live.values())
         return {
             "live": [watched.shown() for watched in live[-MOST_SHOWN:]],

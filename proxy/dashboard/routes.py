@@ -26,7 +26,6 @@ _FENCE: Final = {
 
 
 def dashboard_router(dashboard: Dashboard, token: AdminToken | None) -> APIRouter:
-    """Return the routes."""
     router, paces = APIRouter(), {False: Pace(), True: Pace()}  # for operators or not: nobody keeps them out
     operators = APIRouter(route_class=guarded_by(token))
 

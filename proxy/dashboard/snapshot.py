@@ -78,7 +78,6 @@ def snapshot(
     registry: CollectorRegistry,
     requests: dict[str, Any] | None,
 ) -> DashboardSnapshot:
-    """Return what this worker has to show."""
     series = registry.restricted_registry([name for name, _ in COUNTERS.values()] + [f"{TTFT}_bucket", f"{TTFT}_sum"])
     counters: dict[str, Counts] = {name: {} for name in COUNTERS}
     ttft: Counts = {}

@@ -41,14 +41,12 @@ class WatchedLeg(Leg):
         self._inner.event(name)
 
     def end(self, problem: str = "") -> None:
-        """Note its end; only the first one counts."""
         if self.ended_s is None:
             self.ended_s = perf_counter() - self._origin_s
             self.problem = problem
         self._inner.end(problem)
 
     def shown(self) -> list[Any]:
-        """Return it as the page takes it."""
         instants = (self._began_s, self.first_s, self.ended_s)
         return [self.role, self.url, *(None if at is None else round(at, 6) for at in instants), str(self.problem)]
 
@@ -103,7 +101,6 @@ class WatchedRequest:
 
     @property
     def phase(self) -> str:
-        """Where the request is."""
         record = self._record
         if self._ended_s is not None:
             return "ended"

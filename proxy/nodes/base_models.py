@@ -12,9 +12,7 @@ from typing import Final
 from baton.proxy.errors import BadRequestError, UnknownModelError
 from baton.proxy.nodes.node import Node
 
-FIELD = "base_model_name"  # vLLM's word for it, in `--lora-modules`
-
-
+FIELD: Final = "base_model_name"  # vLLM's word for it, in `--lora-modules`
 # What vLLM replaces in messages to clients: a model's name may be a path.
 _FOLDERS: Final = re.compile(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+")
 _FILES: Final = re.compile(r"(?:/[\w\-]+)+/[\w\-]+\.\w+")
@@ -30,11 +28,9 @@ def bases(nodes: Iterable[Node]) -> list[frozenset[str]]:
 
 
 def check_is_one(nodes: Sequence[Node], model: str) -> None:
-    """Check that a request cannot be answered by two base models.
+    """Check that a request for a model ("" if it names none) cannot be answered by two base models.
 
-    Args:
-        nodes: all that might serve it, whether they are in use or not.
-        model: that it names; "" if it names none.
+    `nodes` are all that might serve it, whether they are in use or not.
 
     Raises:
         BadRequestError: it names none, and there are several; or an adapter that several have.

@@ -32,60 +32,30 @@ class Source(Protocol):
         ...
 
 
-class StaticSource:
-    """The URLs of the configuration."""
+class ListSource:
+    """A list of URLs: that of the configuration, or what operators added at run time, which is gone when the proxy ends."""
 
-    name = "configuration"
-
-    def __init__(self, urls: Iterable[str]) -> None:
+    def __init__(self, name: str, urls: Iterable[str] = ()) -> None:
+        self.name = name
         self._urls = tuple(dict.fromkeys(url.rstrip("/") for url in urls))
-
-    async def start(self, publish: Publish) -> None:
-        publish(self._urls)
-
-    async def stop(self) -> None:
-        """Nothing runs."""
-
-    def describe(self) -> dict[str, Any]:
-        return {"name": self.name, "urls": list(self._urls)}
-
-
-class AdminSource:
-    """What operators added at run time; gone when the proxy ends (not with one of its workers)."""
-
-    name = "admin"
-
-    def __init__(self) -> None:
-        self._urls: dict[str, None] = {}  # in the order of their coming
         self._publish: Publish | None = None
 
     async def start(self, publish: Publish) -> None:
         self._publish = publish
+        publish(self._urls)
 
     async def stop(self) -> None:
         self._publish = None
 
-    def add(self, url: str) -> None:
-        self._urls[url] = None
-        self._tell()
-
-    def discard(self, url: str) -> None:
-        self._urls.pop(url, None)
-        self._tell()
-
-    def replace(self, urls: Iterable[str]) -> None:
-        """Name these and no others."""
-        self._urls = dict.fromkeys(urls)
-        self._tell()
-
     @property
     def urls(self) -> tuple[str, ...]:
-        """What was added."""
-        return tuple(self._urls)
+        return self._urls
+
+    def replace(self, urls: Iterable[str]) -> None:
+        """Name these, each once, and no others."""
+        self._urls = tuple(dict.fromkeys(urls))
+        if self._publish is not None:
+            self._publish(self._urls)
 
     def describe(self) -> dict[str, Any]:
         return {"name": self.name, "urls": list(self._urls)}
-
-    def _tell(self) -> None:
-        if self._publish is not None:
-            self._publish(tuple(self._urls))

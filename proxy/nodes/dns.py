@@ -69,7 +69,6 @@ class DnsSource:
             self._task = None
 
     def describe(self) -> dict[str, Any]:
-        """Say what the name stood for last, and what is wrong with it."""
         return {"name": self.name, "urls": list(self._urls or ()), "problem": self._problem}
 
     async def _run(self, publish: Publish) -> None:

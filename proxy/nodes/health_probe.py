@@ -20,9 +20,8 @@ from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
 logger = logging.getLogger(__name__)
 
 HEALTH_PATH: Final = "/health"
-LATE_PROBES: Final = (
-    2  # in a row make a node that was ready count as silent; one that refuses or hangs up is down at once
-)
+# So many in a row make a node that was ready count as silent; one that refuses or hangs up is down at once.
+LATE_PROBES: Final = 2
 STALE_S: Final = 5.0  # what others had on a node so long ago says nothing about now
 _MAY_FALL_SILENT: Final = frozenset((State.READY, State.SILENT))  # the others have nothing to be waited for
 

@@ -62,7 +62,6 @@ class Tally(msgspec.Struct, frozen=True, array_like=True):
 
 
 def tally(role: str, url: str, times: NodeTimes) -> Tally:
-    """Return what has been timed of a node so far."""
     found: dict[str, LatencyHistogram] = {name: getattr(times, name) for name in NodeTimes.__slots__}
     seen = {name: each for name, each in found.items() if any(each.counts)}
     return Tally(
@@ -71,7 +70,6 @@ def tally(role: str, url: str, times: NodeTimes) -> Tally:
 
 
 def tallied(groups: Iterable[Iterable[Tally]]) -> list[Tally]:
-    """Add up what several have timed, node by node."""
     found: dict[tuple[str, str], Tally] = {}
     for group in groups:
         for each in group:

@@ -80,9 +80,7 @@ class Node:
     times: NodeTimes = field(default_factory=NodeTimes)
     prefill_time: PrefillTime = field(default_factory=PrefillTime)
     own_prompt_bytes: int = 0  # of those, what a decode node computes itself and has not answered yet
-    load: float = (
-        0.0  # work that it has, in bytes of prompt; written where it changes, as a choice reads it of all nodes
-    )
+    load: float = 0.0  # work in bytes of prompt; written where it changes, as a choice reads it of all nodes
 
     @property
     def state(self) -> State:

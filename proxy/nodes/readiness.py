@@ -1,21 +1,20 @@
 """What `/ready` and `/v1/models` say about the members. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, TAKES_WORK, Node, State, unpairable_because
 
 
 def readiness(prefill: Sequence[Node], decode: Sequence[Node], *, needs_prefill: bool) -> dict[str, Any]:
-    """Say whether requests can be served as configured, what is missing, and what is known of each node.
-
-    Args:
-        prefill: prefill nodes.
-        decode: decode nodes.
-        needs_prefill: whether a request without a prefill node is refused.
-    """
+    """Say whether requests can be served as configured, what is missing, and what is known of each node."""
     makers, takers = _expected_to_serve(prefill), _expected_to_serve(decode)
-    unpairable = _unpairable(makers, takers)
+    unpairable = [
+        {"prefill": maker.url, "decode": taker.url, "reason": reason}
+        for maker in makers
+        for taker in takers
+        if (reason := unpairable_because(maker, taker))
+    ]
     reasons = [] if takers else ["no decode node is ready"]
     if needs_prefill and not makers:
         reasons.append("no prefill node is ready")
@@ -60,15 +59,6 @@ def _expected_to_serve(nodes: Iterable[Node]) -> list[Node]:
         node
         for node in nodes
         if node.state is State.READY or (node.state is State.SILENT and node.silent_s < LONGEST_SILENCE_S)
-    ]
-
-
-def _unpairable(makers: Sequence[Node], takers: Sequence[Node]) -> list[Mapping[str, str]]:
-    return [
-        {"prefill": maker.url, "decode": taker.url, "reason": reason}
-        for maker in makers
-        for taker in takers
-        if (reason := unpairable_because(maker, taker))
     ]
 
 

@@ -18,7 +18,7 @@ from baton.proxy.errors import FailureKind
 from baton.proxy.http.address import is_base_url
 from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.circuit_breaker import Breaker, BreakerSettings, BreakerState
-from baton.proxy.nodes.discovery import AdminSource, Source, SourceError, StaticSource
+from baton.proxy.nodes.discovery import ListSource, Source, SourceError
 from baton.proxy.nodes.dns import SCHEME, DnsSource
 from baton.proxy.nodes.health_probe import HealthProbe, Prober
 from baton.proxy.nodes.node import Node, Revision, Role, State
@@ -31,9 +31,7 @@ ROLES: Final[tuple[Role, ...]] = ("prefill", "decode")
 # What says that the node itself is gone, as against one request that it did not like.
 _GONE: Final = frozenset((FailureKind.CONNECT, FailureKind.DISCONNECT))
 _NOTHING_NEW: Final = frozenset((FailureKind.OWN, FailureKind.STALLED, FailureKind.DRAINED))
-_NO_FAULT: Final = frozenset(
-    (FailureKind.REFUSED, FailureKind.BUSY)
-)  # client error or temporary overload: not a node failure
+_NO_FAULT: Final = frozenset((FailureKind.REFUSED, FailureKind.BUSY))  # the client's error, or too much to do for now
 
 
 class Listener(Protocol):
@@ -54,7 +52,7 @@ class NodeRegistry:
     def __init__(self, config: ProxyConfig, secret: ClusterSecret, upstream: Upstream) -> None:
         self.prefill: list[Node] = []
         self.decode: list[Node] = []
-        self._admin: dict[Role, AdminSource] = {role: AdminSource() for role in ROLES}
+        self._admin: dict[Role, ListSource] = {role: ListSource("admin") for role in ROLES}
         self._needs_prefill = config.when_no_prefill == "refuse"
         self._breaker_settings = BreakerSettings(
             failures=config.breaker_failures,
@@ -64,8 +62,8 @@ class NodeRegistry:
         )
         self._prober = Prober(config, secret, upstream)
         self._sources: dict[Role, list[Source]] = {
-            "prefill": [*configured_sources(config.prefill, config.dns_interval_s), self._admin["prefill"]],
-            "decode": [*configured_sources(config.decode, config.dns_interval_s), self._admin["decode"]],
+            role: [*configured_sources(urls, config.dns_interval_s), self._admin[role]]
+            for role, urls in zip(ROLES, (config.prefill, config.decode), strict=True)
         }
         self._rosters: dict[Role, Roster] = {role: Roster() for role in ROLES}
         self.revision = Revision()
@@ -157,7 +155,7 @@ class NodeRegistry:
             self._rosters[role].restore(url)
             self._reconcile(role)
             if not any(node.url == url for node in self.of(role)):
-                self._admin[role].add(url)
+                self._admin[role].replace((*self._admin[role].urls, url))
         node = next(node for node in self.of(role) if node.url == url)
         self.drain(node, draining=False)
         return node
@@ -165,7 +163,8 @@ class NodeRegistry:
     def remove(self, node: Node) -> None:
         """Make a node leave, and keep it out for as long as a source goes on naming it."""
         with self._order():
-            self._admin[node.role].discard(node.url)
+            admin = self._admin[node.role]
+            admin.replace(url for url in admin.urls if url != node.url)
             self._rosters[node.role].remove(node.url)
             self._reconcile(node.role)
 
@@ -296,7 +295,7 @@ def configured_sources(urls: Sequence[str], dns_interval_s: float) -> Iterator[S
     for url in urls:
         if url not in names and not is_base_url(url, may_have_path=True):
             raise SourceError(f"{url!r} is not the URL of a node, such as http://10.0.0.1:8100")
-    yield StaticSource(url for url in urls if url not in names)
+    yield ListSource("configuration", (url for url in urls if url not in names))
     for name in dict.fromkeys(names):
         yield DnsSource(name, interval_s=dns_interval_s)
 

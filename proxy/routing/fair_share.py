@@ -30,7 +30,6 @@ class FairShare:
         return float(2 ** (min(now_s - self._unit_s, 1000 * HALF_LIFE_S) / HALF_LIFE_S))
 
     def given(self, slot: int) -> float:
-        """What a node was given lately."""
         return self._given.get(slot, 0.0)
 
     def limit(self, amount: float, now_s: float, *, times: float, nodes: int, slack: float) -> float:

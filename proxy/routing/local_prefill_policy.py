@@ -33,12 +33,7 @@ class LocalPrefillPolicy:
         self._busy: set[int] = set()  # slots
 
     def decide(self, new_bytes: int, node: Node) -> Verdict:
-        """Say whether the decode node had better compute the prompt.
-
-        Args:
-            new_bytes: the part of the prompt that it is not believed to have.
-            node: the decode node.
-        """
+        """Say whether a decode node had better compute a prompt of which it is believed not to have `new_bytes`."""
         limit = self._local_below // 2 if self._is_busy(node) else self._local_below
         if new_bytes < limit and self.may_compute(new_bytes, node):
             return Verdict.LOCAL
@@ -49,12 +44,9 @@ class LocalPrefillPolicy:
         return not node.own_prompt_bytes or node.own_prompt_bytes + new_bytes <= self._max_own
 
     def left(self, node: Node) -> None:
-        """A node is no member any more, and its slot may be given to another."""
         self._busy.discard(node.slot)
 
-    def restarted(self, node: Node) -> None:
-        """It has nothing to compute."""
-        self._busy.discard(node.slot)
+    restarted = left  # it has nothing to compute
 
     def _is_busy(self, node: Node) -> bool:
         """From half of what it may have, until a quarter."""

@@ -86,7 +86,6 @@ class PowerOfTwo(_Forgetful):
     """The better one of two drawn nodes: several proxies that know little of each other do not all choose the same."""
 
     def choose(self, work: Work, candidates: Candidates) -> Node:
-        """Return the less loaded of two."""
         nodes = candidates.nodes
         others = len(nodes) - 1
         if not others:
@@ -145,7 +144,6 @@ class PrefixAffinity:
         self._shares = FairShare()
 
     def choose(self, work: Work, candidates: Candidates) -> Node:
-        """Return the candidate with the least work once this request is on it."""
         unit, given = self._shares.unit(work.now_s), self._shares.given
         nodes = len(candidates.nodes)
         allowed = self._shares.limit(
@@ -167,12 +165,10 @@ class PrefixAffinity:
         return CHUNK_BYTES * depth_of(self._index.matches(work.prefixes, 1 << node.slot), node.slot)
 
     def given(self, work: Work, node: Node) -> None:
-        """Remember that it has seen this prompt."""
         self._shares.add(node.slot, work.prompt_bytes - self.seen_bytes(work, node), work.now_s)
         self._index.add(work.prefixes, node.slot)
 
     def forget(self, slot: int) -> None:
-        """It has seen nothing."""
         self._index.forget(slot)
         self._shares.forget(slot)
 

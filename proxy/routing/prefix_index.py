@@ -32,7 +32,6 @@ def each(matches: Iterable[Match]) -> Iterator[tuple[int, int]]:
 
 
 def depth_of(matches: Iterable[Match], slot: int) -> int:
-    """How many leading prefixes one node has seen."""
     return next((depth for slots, depth in matches if slots >> slot & 1), 0)
 
 
@@ -49,18 +48,12 @@ class PrefixIndex:
         return len(self._young) + len(self._old)
 
     def add(self, prefixes: Prefixes, slot: int) -> None:
-        """A node has been given a prompt."""
         bit = 1 << slot
         for number in prefixes:
             self._put(number, self._get(number) | bit)
 
     def matches(self, prefixes: Prefixes, among: int) -> Sequence[Match]:
-        """Return who has seen most, then who has seen less, …; each slot once, none that has seen nothing.
-
-        Args:
-            prefixes: the prompt's.
-            among: bit set of the slots that may be chosen.
-        """
+        """Return who of a bit set of slots has seen most, then who has seen less, …; each slot once, none without any."""
         found: list[Match] = []
         alive = among
         for depth, number in enumerate(prefixes):

@@ -15,11 +15,9 @@ Prefixes = Sequence[int]
 
 
 def prefixes(text: bytes | memoryview, model: str = "") -> Prefixes:
-    """Return one number per full chunk. They mean something within this process only (`hash` is seeded).
+    """Return one number per full chunk of a prompt's JSON; two models or adapters have none in common.
 
-    Args:
-        text: the prompt's JSON.
-        model: two models (or adapters) have nothing in common, whatever the prompt.
+    They mean something within this process only (`hash` is seeded).
     """
     found: list[int] = []
     view = memoryview(text)

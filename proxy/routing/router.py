@@ -28,15 +28,13 @@ class Router:
 
     @property
     def reads_prompts(self) -> bool:
-        """Whether it wants to know which prefixes a prompt has."""
         return self._policy.reads_prompts
 
     def choose(self, work: Work, nodes: Sequence[Node]) -> Node:
-        """Return the node that gets the work, one of at least one."""
         return self.choice(work, nodes).node
 
     def choice(self, work: Work, nodes: Sequence[Node]) -> Choice:
-        """Likewise, with how much of the prompt is new to it."""
+        """Choose the node that gets the work, one of at least one."""
         if len(nodes) > 1:
             self._turn += 1
             work = work._replace(turn=self._turn)
@@ -48,13 +46,11 @@ class Router:
         return Choice(node, work.prompt_bytes - seen_bytes)
 
     def left(self, node: Node) -> None:
-        """A node is no member any more, and its slot may be given to another."""
         self._policy.forget(node.slot)
         self._candidates.clear()
         self._recent.clear()
 
     def restarted(self, node: Node) -> None:
-        """Its cache is empty."""
         self._policy.forget(node.slot)
 
     def _in_order(self, nodes: Sequence[Node]) -> Candidates:

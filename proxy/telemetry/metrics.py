@@ -1,7 +1,7 @@
 """What the proxy counts, in Prometheus' terms. Every instance has a registry of its own."""
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -26,94 +26,64 @@ class Metrics:
     """All series of one proxy."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
+        self.registry = CollectorRegistry()  # where others add series of their own
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self._requests = counter(
             "baton_requests",
             "Requests ended, by how the answer was made (empty: before that was decided) and by status",
             ("endpoint", "path", "status"),
-            registry=self._registry,
         )
-        self._first_byte = Histogram(
+        self._first_byte = histogram(
             "baton_time_to_first_token_seconds",
             "From a streaming request's arrival to the first bytes of its answer",
             ("path",),
             buckets=_TTFT_BUCKETS_S,
-            registry=self._registry,
         )
-        self._second_gap = Histogram(
+        self._second_gap = histogram(
             "baton_second_token_gap_seconds",
             "From a first token that came from the prefill node to what the decode node added",
             buckets=_TTFT_BUCKETS_S,
-            registry=self._registry,
         )
-        self._first_tokens = Counter(
+        self._first_tokens = counter(
             "baton_first_tokens",
             "Disaggregated requests, by whether the first token was relayed from the prefill node, or why not",
             ("source",),
-            registry=self._registry,
         )
-        self._durations = Histogram(
-            "baton_request_seconds",
-            "From a request's arrival to its end",
-            ("path",),
-            buckets=_DURATION_BUCKETS_S,
-            registry=self._registry,
+        self._durations = histogram(
+            "baton_request_seconds", "From a request's arrival to its end", ("path",), buckets=_DURATION_BUCKETS_S
         )
-        self._in_flight = Gauge("baton_requests_in_flight", "Requests being served", registry=self._registry)
-        self._broken = Counter(
-            "baton_streams_broken", "Streams that ended with an error event", registry=self._registry
-        )
-        self._leg_failures = Counter(
-            "baton_leg_failures", "Failed legs, by role and kind", ("role", "kind"), registry=self._registry
-        )
-        self._retries = Counter(
+        self._in_flight = Gauge("baton_requests_in_flight", "Requests being served", registry=self.registry)
+        self._broken = counter("baton_streams_broken", "Streams that ended with an error event")
+        self._leg_failures = counter("baton_leg_failures", "Failed legs, by role and kind", ("role", "kind"))
+        self._retries = counter(
             "baton_retries",
             "Attempts that followed a failed one of the same request, by the leg that failed and what was done",
             ("leg", "next"),
-            registry=self._registry,
         )
-        self._denied = Counter(
+        self._denied = counter(
             "baton_retries_denied",
             "Failed attempts that were not followed by one on another node, by the leg that failed",
             ("leg", "reason"),
-            registry=self._registry,
         )
-        self._resumed = Counter(
-            "baton_streams_resumed",
-            "Streams that broke and went on, leg by leg, by how they broke",
-            ("kind",),
-            registry=self._registry,
+        self._resumed = counter(
+            "baton_streams_resumed", "Streams that broke and went on, leg by leg, by how they broke", ("kind",)
         )
-        self._not_resumed = Counter(
-            "baton_streams_not_resumed",
-            "Streams that broke and did not go on, by reason",
-            ("reason",),
-            registry=self._registry,
+        self._not_resumed = counter(
+            "baton_streams_not_resumed", "Streams that broke and did not go on, by reason", ("reason",)
         )
-        self._cancels = Counter(
+        self._cancels = counter(
             "baton_transfer_cancels",
             "Transfers that nobody wants any more, by whether the prefill node could be told",
             ("result",),
-            registry=self._registry,
         )
-
-        self._refusals = Counter(
-            "baton_refusals", "Requests told to come again, by reason", ("reason",), registry=self._registry
+        self._refusals = counter("baton_refusals", "Requests told to come again, by reason", ("reason",))
+        self._dropped = counter("baton_clients_dropped", "Clients cut off because they read nothing")
+        self._waits = histogram(
+            "baton_admission_wait_seconds", "How long requests waited until they were let in", buckets=_WAIT_BUCKETS_S
         )
-        self._dropped = Counter(
-            "baton_clients_dropped", "Clients cut off because they read nothing", registry=self._registry
-        )
-        self._waits = Histogram(
-            "baton_admission_wait_seconds",
-            "How long requests waited until they were let in",
-            buckets=_WAIT_BUCKETS_S,
-            registry=self._registry,
-        )
-        self._decisions = Counter(
-            "baton_decisions",
-            "Plans, by how the prompt was to be computed and why",
-            ("path", "reason"),
-            registry=self._registry,
+        self._decisions = counter(
+            "baton_decisions", "Plans, by how the prompt was to be computed and why", ("path", "reason")
         )
         # What every request counts: finding a series by its labels costs more than counting.
         self._requests_of = cache(self._requests.labels)
@@ -122,28 +92,20 @@ class Metrics:
         self._duration_of = cache(self._durations.labels)
         self._decisions_of = cache(self._decisions.labels)
 
-    @property
-    def registry(self) -> CollectorRegistry:
-        """Where others add series of their own."""
-        return self._registry
-
     def watch_gate(self, gate: ConcurrencyLimiter) -> None:
         """Show how many requests are inside and how many wait."""
-        inside = Gauge("baton_admission_inside", "Requests that were let in", registry=self._registry)
-        waiting = Gauge("baton_admission_waiting", "Requests that wait to be let in", registry=self._registry)
+        inside = Gauge("baton_admission_inside", "Requests that were let in", registry=self.registry)
+        waiting = Gauge("baton_admission_waiting", "Requests that wait to be let in", registry=self.registry)
         inside.set_function(lambda: gate.inside)
         waiting.set_function(lambda: gate.waiting)
 
     def refused(self, reason: Refusal) -> None:
-        """Count a request that shall come again."""
         self._refusals.labels(reason).inc()
 
     def client_dropped(self) -> None:
-        """Count a client that did not read."""
         self._dropped.inc()
 
     def waited(self, wait_s: float) -> None:
-        """Note how long a request waited until it was let in."""
         self._waits.observe(wait_s)
 
     def decided(self, plan: Plan) -> None:
@@ -160,11 +122,9 @@ class Metrics:
         self._denied.labels(leg, reason).inc()
 
     def resumed(self, kind: str) -> None:
-        """Count a stream that goes on after it broke."""
         self._resumed.labels(kind).inc()
 
     def not_resumed(self, reason: str) -> None:
-        """Count a stream that broke for good."""
         self._not_resumed.labels(reason).inc()
 
     def cancelled(self, result: Literal["told", "lost"], transfers: int) -> None:
@@ -175,7 +135,6 @@ class Metrics:
         self._in_flight.inc()
 
     def ended(self, endpoint: str, record: RequestRecord, duration_s: float) -> None:
-        """Count a request that is in flight no more."""
         self._in_flight.dec()
         status = str(int(record.status)) if record.status else CLIENT_LEFT
         self._requests_of(endpoint, record.path, status).inc()
@@ -190,8 +149,7 @@ class Metrics:
             self._broken.inc()
 
     def collect(self) -> list[Metric]:
-        """Return all series that this process has counted."""
-        return list(self._registry.collect())
+        return list(self.registry.collect())
 
     def render(self) -> bytes:
         return render(self.collect())

@@ -37,7 +37,6 @@ class RequestTelemetry:
         self.tracing.stop()
 
     def begin_record(self, scope: Scope, route: str, request_id: str) -> RequestRecord:
-        """Begin the record of a request that arrived."""
         record = RequestRecord(request_id, self.tracing.begin(scope["headers"], scope["method"], route, request_id))
         for listener in self.listeners:
             listener(record)

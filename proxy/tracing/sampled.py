@@ -44,7 +44,6 @@ class SampledLeg(Leg):
         self._span.add_event(name)
 
     def end(self, problem: str = "") -> None:
-        """Note its end; only the first one counts."""
         if not self._span.is_recording():
             return
         if problem:
@@ -78,7 +77,6 @@ class SampledTrace(Trace):
         self._span.add_event(name, fields)
 
     def end(self, status: int, *, failed: bool, **fields: str | int) -> None:
-        """Note its end. `status` is 0 if the client got no head."""
         self._span.set_attributes({f"baton.{name}": value for name, value in fields.items() if value != ""})
         if status:
             self._span.set_attribute("http.response.status_code", status)

@@ -33,7 +33,6 @@ def state_of(headers: RawHeaders) -> list[str]:
 
 
 def line(trace_id: int, span_id: int, *, sampled: bool) -> bytes:
-    """Return the header as it is sent."""
     return b"traceparent: 00-%032x-%016x-%02x\r\n" % (trace_id, span_id, sampled)
 
 

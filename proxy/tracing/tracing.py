@@ -49,7 +49,6 @@ class SamplingTracer(Tracing):
         self._make, self._under = sampled.SampledTrace, sampled.under
 
     def begin(self, headers: RawHeaders, method: str, route: str, request_id: str) -> Trace:
-        """Return the trace of a request that has just arrived."""
         parent = parent_of(headers)
         if parent is None:
             if random.random() >= self._share:  # noqa: S311  # nothing hangs on it
@@ -63,7 +62,6 @@ class SamplingTracer(Tracing):
         self._exporter.start()
 
     def stop(self) -> None:
-        """Export what is left, for a moment. Blocks."""
         self._exporter.stop()
 
     def collect(self) -> list[Metric]:

@@ -1,7 +1,7 @@
 """The sockets that workers listen on: one for each of them and each address, all on one port."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 Address = tuple[socket.AddressFamily, Any]
@@ -16,7 +16,7 @@ def listen_on(host: str, port: int, workers: int) -> list[list[socket.socket]]:
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address) for family, _, _, _, address in found))
     # SO_REUSEPORT would let us in beside another proxy of the same user: first see that nobody is there.
-    _close([[_bound(address, shared=False) for address in addresses]])
+    close([_bound(address, shared=False) for address in addresses])
     sockets: list[list[socket.socket]] = []
     try:
         for _ in range(workers):
@@ -24,7 +24,8 @@ def listen_on(host: str, port: int, workers: int) -> list[list[socket.socket]]:
             for address in addresses:
                 sockets[-1].append(_bound(address, shared=workers > 1))
     except OSError:
-        _close(sockets)
+        for group in sockets:
+            close(group)
         raise
     return sockets
 
@@ -45,7 +46,6 @@ def _bound(to: Address, *, shared: bool) -> socket.socket:
     return sock
 
 
-def _close(groups: Sequence[Sequence[socket.socket]]) -> None:
-    for sockets in groups:
-        for sock in sockets:
-            sock.close()
+def close(sockets: Iterable[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()

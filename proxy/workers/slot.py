@@ -37,5 +37,4 @@ class WorkerSlot:
 
     @property
     def others(self) -> list[int]:
-        """The numbers of all others."""
         return [number for number in range(self.workers) if number != self.number]

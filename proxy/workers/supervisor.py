@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from baton.proxy.workers.listen import close
 from baton.proxy.workers.process import WorkerProcess
 from baton.proxy.workers.slot import WorkerSlot
 
@@ -80,7 +81,8 @@ class Supervisor:
             signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler)
-            self._close_all()
+            for sockets in (*self._sockets, (self._woken, self._waker)):
+                close(sockets)
 
     def _note(self, number: int, _: object) -> None:
         if number != signal.SIGCHLD:
@@ -128,7 +130,7 @@ class Supervisor:
         try:
             signal.set_wakeup_fd(-1)
             for number in STOP_SIGNALS:
-                signal.signal(number, _exit)
+                signal.signal(number, exit_cleanly)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._woken.close()
             self._waker.close()
@@ -143,7 +145,7 @@ class Supervisor:
             )
             for slot_number, sockets in enumerate(self._sockets):
                 if slot_number != place.number:
-                    _close(sockets)  # or they would go on queueing when their own worker has stopped
+                    close(sockets)  # or they would go on queueing when their own worker has stopped
             self._serve(slot, self._sockets[place.number])
             status = 0
         except SystemExit as exc:
@@ -195,11 +197,11 @@ class Supervisor:
     def _stop(self) -> None:
         """Refuse connections and let the workers end what they have."""
         for sockets in self._sockets:
-            _close(sockets)  # each worker closes its own: then nobody queues any more
+            close(sockets)  # each worker closes its own: then nobody queues any more
         self._signal(signal.SIGTERM)
         deadline_s = time.monotonic() + self._stop_timeout_s + GRACE_S
         heard = len(self._told)
-        while self._alive() and (left_s := deadline_s - time.monotonic()) > 0:
+        while any(place.pid for place in self._places) and (left_s := deadline_s - time.monotonic()) > 0:
             _readable([self._woken], left_s)
             with suppress(BlockingIOError):
                 self._woken.recv(4096)
@@ -207,9 +209,6 @@ class Supervisor:
                 heard = len(self._told)
                 self._signal(signal.SIGINT)
             self._reap()
-
-    def _alive(self) -> bool:
-        return any(place.pid for place in self._places)
 
     def _signal(self, number: signal.Signals) -> None:
         for place in self._places:
@@ -224,10 +223,6 @@ class Supervisor:
                 os.waitpid(place.pid, 0)
                 place.pid = 0
 
-    def _close_all(self) -> None:
-        for sockets in (*self._sockets, (self._woken, self._waker)):
-            _close(sockets)
-
 
 def _readable(ends: Sequence[socket.socket], wait_s: float) -> list[socket.socket]:
     """Wait until some of these can be read, at most so long; `select` cannot take descriptors from 1024 on."""
@@ -238,11 +233,6 @@ def _readable(ends: Sequence[socket.socket], wait_s: float) -> list[socket.socke
     return [by_descriptor[descriptor] for descriptor, _ in poll.poll(wait_s * 1000)]
 
 
-def _close(sockets: Sequence[socket.socket]) -> None:
-    for sock in sockets:
-        sock.close()
-
-
 def _end_with(parent: int) -> None:
     """Drain when the supervisor is gone, even if it was killed."""
     if sys.platform == "linux":
@@ -251,5 +241,5 @@ def _end_with(parent: int) -> None:
         raise SystemExit(1)
 
 
-def _exit(_signal: int, _frame: object) -> None:
+def exit_cleanly(_signal: int, _frame: object) -> None:
     sys.exit(0)

@@ -1,5 +1,6 @@
 """Certificates for tests: an authority, and what it signs."""
 
+import ssl
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -33,6 +34,13 @@ class Authority:
         paths[0].write_bytes(certificate.sign(self._key, hashes.SHA256()).public_bytes(_PEM))
         paths[1].write_bytes(key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
         return paths
+
+    def context(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+        """Return the settings of a client that trusts it; the client shows a certificate, if one is given."""
+        context = ssl.create_default_context(cafile=str(self.path))
+        if certificate:
+            context.load_cert_chain(*certificate)
+        return context
 
     def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
         now = datetime.now(UTC)

@@ -70,7 +70,7 @@ async def show(
 ) -> None:
     """Open the page, signed in unless the token is empty."""
     await tab.open(f"{url}/dashboard", width=width, height=height, scheme=scheme)
-    if token:
+    if token and token != await tab.evaluate(f"sessionStorage.getItem({TOKEN_NAME!r})"):
         await tab.evaluate(f"sessionStorage.setItem({TOKEN_NAME!r}, {json.dumps(token)})")
         await tab.open(f"{url}/dashboard", width=width, height=height, scheme=scheme)
     await until(tab, "document.getElementById('live').dataset.state === 'live'")

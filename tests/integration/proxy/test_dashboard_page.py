@@ -59,28 +59,21 @@ async def nodes_are_known(running: Cluster) -> None:
 
 
 async def test_the_page_is_sound_on_every_screen(browser: Browser) -> None:
-    """Light and dark, wide and narrow: nothing scrolls sideways, nothing is asked of others, the console is silent."""
+    """Light and dark, wide and narrow: nothing scrolls sideways, nothing is asked of others, the console is silent.
+
+    Everything has a name in the tree that screen readers get, with every dialog; and axe-core has no objection, where it is to be had.
+    """
+    axe = await asyncio.to_thread(axe_source)
+    problems, papers = [], {}
     async with looking(browser) as (running, tab):
         await ask(running, 3)
-        papers = {}
         for scheme, width in SCREENS:
             await show(tab, running.url, scheme=scheme, width=width)
             await until(tab, f"{DRAWN} > 0")
             assert await tab.evaluate("document.documentElement.scrollWidth") <= width, f"{scheme}, {width} px"
+            if scheme in papers:
+                continue
             papers[scheme] = await tab.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    assert papers["light"] != papers["dark"]
-
-
-async def test_everything_has_a_name(browser: Browser) -> None:
-    """In the tree that screen readers get, with every dialog; and axe-core has no objection, where it is to be had."""
-    axe = await asyncio.to_thread(axe_source)
-    async with looking(browser) as (running, tab):
-        await ask(running, 2)
-        problems: list[str] = []
-        for scheme in ("light", "dark"):
-            await show(tab, running.url, scheme=scheme)
-            await until(tab, f"{DRAWN} > 0")
             for opens in ("", "sign-dialog", "help-dialog", "nodes-dialog", "node"):
                 if opens == "node":
                     await tab.evaluate("document.querySelector('#decode-nodes button').click()")
@@ -90,13 +83,20 @@ async def test_everything_has_a_name(browser: Browser) -> None:
                 problems += [f"{scheme}, {opens or 'page'}: {each}" for each in found]
                 await tab.evaluate("document.querySelectorAll('dialog').forEach((each) => each.close())")
 
+    assert papers["light"] != papers["dark"]
     assert not problems, "\n".join(problems)
 
 
-async def test_a_requests_hand_over_is_drawn_layer_by_layer(browser: Browser) -> None:
-    """The newest is followed; a bar for each layer of each chunk, one for each push, and the same as words and as a table."""
+async def test_a_request_is_seen_while_it_computes_and_its_hand_over_is_drawn(browser: Browser) -> None:
+    """Its row says where it is; a bar for each layer of each chunk, one for each push, and the same as words and as a table."""
+    tag = "document.querySelector('#request-rows .tag')?.textContent"
     async with looking(browser) as (running, tab):
-        await ask(running)
+        running.prefill[0].may_answer.clear()
+        task = asyncio.create_task(running.complete(stream=True, max_tokens=8))
+        await until(tab, f"{tag} === 'prefill'")
+        running.prefill[0].may_answer.set()
+        await task
+        await until(tab, f"{tag} === 'done'")
         await until(tab, f"{DRAWN} === {3 * LAYERS}")
         pushes = await tab.evaluate("document.querySelectorAll('#handover rect.push').length")
         words = await tab.evaluate("document.querySelector('#handover svg').getAttribute('aria-label')")
@@ -107,18 +107,6 @@ async def test_a_requests_hand_over_is_drawn_layer_by_layer(browser: Browser) ->
     assert "28 layers, 84 pushes" in words
     assert any("first step with it" in each for each in rows)
     assert "P0 → D" in row
-    assert "done" in row
-
-
-async def test_a_request_that_computes_is_seen_while_it_does(browser: Browser) -> None:
-    """Its row says where it is, and changes when it is through."""
-    async with looking(browser) as (running, tab):
-        running.prefill[0].may_answer.clear()
-        task = asyncio.create_task(running.complete(stream=True))
-        await until(tab, "document.querySelector('#request-rows .tag')?.textContent === 'prefill'")
-        running.prefill[0].may_answer.set()
-        await task
-        await until(tab, "document.querySelector('#request-rows .tag')?.textContent === 'done'")
 
 
 async def test_a_lost_node_is_seen_and_told(browser: Browser) -> None:
@@ -187,8 +175,8 @@ async def test_names_and_reasons_stay_letters(browser: Browser) -> None:
     assert found == 0
 
 
-async def test_who_signs_out_leaves_nothing_of_an_operator_s_behind(browser: Browser) -> None:
-    """Also on a page that is paused, which asks nothing: no request, no hand-over, no failure of either stays to be read."""
+async def test_a_page_that_is_paused_asks_nothing_and_who_signs_out_leaves_nothing_behind(browser: Browser) -> None:
+    """No request, no hand-over, no failure of either stays to be read, also on a page that is paused."""
     rows = "document.querySelectorAll('#request-rows tr').length"
     async with looking(browser) as (running, tab):
         await nodes_are_known(running)
@@ -198,10 +186,17 @@ async def test_who_signs_out_leaves_nothing_of_an_operator_s_behind(browser: Bro
         await until(tab, "document.getElementById('events').innerText.includes('no way')")
         await press(tab, "p", "KeyP")
         await until(tab, "document.getElementById('live').dataset.state === 'paused'")
+        await asyncio.sleep(0.3)  # an answer that was on its way
+        asked = len(tab.requested)
+        await asyncio.sleep(2.5)
+        after = len(tab.requested)
         await press(tab, "s", "KeyS")
         left = await tab.evaluate(f"[{rows}, {DRAWN}, document.getElementById('events').innerText.includes('no way')]")
         label = await tab.evaluate("document.getElementById('sign').innerText")
+        await press(tab, "p", "KeyP")
+        await until(tab, "document.getElementById('live').dataset.state === 'live'")
 
+    assert after == asked
     assert left == [0, 0, False]
     assert "Sign in" in label
 
@@ -220,17 +215,6 @@ async def test_quarantine_ends_when_its_node_says_so(browser: Browser) -> None:
         await until(tab, f"{events}.includes('has all blocks back')")
 
     assert "has all blocks back" not in silent
-
-
-async def test_an_event_that_was_told_is_not_told_again(browser: Browser) -> None:
-    """However many there have been: what is forgotten is the oldest."""
-    script = """import('/dashboard/events.js').then(({ Events }) => {
-        const events = new Events();
-        for (let at = 0; at < 2002; at += 1) events.isNew(String(at));
-        return [events.isNew('2000'), events.isNew('2001'), events.seen.size <= 2000];
-    })"""
-    async with looking(browser) as (_, tab):
-        assert await tab.evaluate(script) == [False, False, True]
 
 
 async def test_without_the_token_there_is_nothing_to_be_done(browser: Browser) -> None:
@@ -312,11 +296,15 @@ async def test_hundreds_of_nodes_do_not_drown_the_page(browser: Browser) -> None
 
 
 async def test_keys_choose_requests_and_can_be_turned_off(browser: Browser) -> None:
-    """J and k go through the rows and take the focus along; who does not want single keys has none."""
+    """J and k go through the rows and take the focus along; who does not want single keys has none, nor motion."""
     chosen = "document.querySelector('#request-rows tr.chosen')?.dataset.id"
     async with looking(browser) as (running, tab):
-        await ask(running, 3)
+        await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
+        await ask(running, 1)
+        await until(tab, "document.querySelectorAll('#request-rows tr').length === 1")
+        await ask(running, 2)
         await until(tab, "document.querySelectorAll('#request-rows tr').length === 3")
+        moving = await tab.evaluate("document.getAnimations().length")
         ids = await tab.evaluate("[...document.querySelectorAll('#request-rows tr')].map((row) => row.dataset.id)")
         await until(tab, f"{chosen} === {ids[0]!r}")
         await press(tab, "j", "KeyJ")
@@ -335,33 +323,15 @@ async def test_keys_choose_requests_and_can_be_turned_off(browser: Browser) -> N
 
     assert (second, follows, focused) == (ids[1], False, "true")
     assert unmoved == ids[1]
-
-
-async def test_a_page_that_is_paused_asks_nothing(browser: Browser) -> None:
-    """Nor does one whose reader wants less motion show any."""
-    async with looking(browser) as (running, tab):
-        await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
-        await ask(running, 2)
-        await until(tab, "document.querySelectorAll('#request-rows tr').length === 2")
-        await ask(running, 2)
-        await until(tab, "document.querySelectorAll('#request-rows tr').length === 4")
-        moving = await tab.evaluate("document.getAnimations().length")
-        await press(tab, "p", "KeyP")
-        await until(tab, "document.getElementById('live').dataset.state === 'paused'")
-        await asyncio.sleep(0.3)  # an answer that was on its way
-        asked = len(tab.requested)
-        await asyncio.sleep(2.5)
-        after = len(tab.requested)
-        await press(tab, "p", "KeyP")
-        await until(tab, "document.getElementById('live').dataset.state === 'live'")
-
     assert moving == 0
-    assert after == asked
 
 
 async def test_figures_say_what_counters_said(browser: Browser) -> None:
-    """Quantiles inside of buckets, growth within half a minute, a counter that began anew; as the page's own module does."""
-    script = """import('/dashboard/figures.js').then(({ quantile, cumulative, Window, timeText, bytes }) => {
+    """Quantiles inside of buckets, growth within half a minute, a counter that began anew; as the page's own module does.
+
+    Of events that were told the oldest are forgotten, and none of the others is told again.
+    """
+    figures = """import('/dashboard/figures.js').then(({ quantile, cumulative, Window, timeText, bytes }) => {
         const window_ = new Window();
         for (let at = 0; at <= 100; at += 1) window_.add({ at, n: 2 * at, reset: at < 100 ? at : 3 });
         return [
@@ -370,10 +340,16 @@ async def test_figures_say_what_counters_said(browser: Browser) -> None:
             window_.perSecond((each) => each.reset), window_.samples.length, timeText(0.0012), timeText(0.9999), bytes(88e6),
         ];
     })"""
+    events = """import('/dashboard/events.js').then(({ Events }) => {
+        const events = new Events();
+        for (let at = 0; at < 2002; at += 1) events.isNew(String(at));
+        return [events.isNew('2000'), events.isNew('2001'), events.seen.size <= 2000];
+    })"""
     async with looking(browser) as (_, tab):
-        found = await tab.evaluate(script)
+        found, told = await tab.evaluate(figures), await tab.evaluate(events)
 
     assert found == [
         *(1.5, 2, None, {"bounds": [0.1, 0.5], "counts": [1, 2, 1], "sum": 2}),
         *(2, 0, 32, "1.2 ms", "1.00 s", "88 MB"),
     ]
+    assert told == [False, False, True]

@@ -2,45 +2,16 @@
 
 import asyncio
 import json
-import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
 
 from baton.proxy.http_server.descriptors import budget
 from tests.support.cluster import COMPLETION, until_true
-from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
-from tests.support.ports import free_port
-from tests.support.proxy_process import is_ready
+from tests.support.proxy_process import proxy_process
 
 LIMIT = 160
-
-
-@asynccontextmanager
-async def limited_proxy(tmp_path: Path) -> AsyncIterator[tuple[int, FakeVllm, Path]]:
-    """Run a proxy that may have `LIMIT` open files; yield its port, its decode node and its log."""
-    fabric = Fabric()
-    nodes = [FakeVllm("prefill", fabric), FakeVllm("decode", fabric)]
-    for node in nodes:
-        await node.start()
-    secret, log = tmp_path / "secret", tmp_path / "log"
-    secret.write_bytes(SECRET.values[0])
-    port = free_port()
-    words = [sys.executable, "-m", "baton.proxy", "--port", f"{port}", "--secret-file", f"{secret}"]
-    words += ["--prefill", nodes[0].url, "--decode", nodes[1].url]
-    with log.open("wb") as stderr:
-        process = await asyncio.create_subprocess_exec(
-            "sh", "-c", f'ulimit -n {LIMIT}; exec "$@"', "sh", *words, stderr=stderr
-        )
-    try:
-        await until_true(lambda: is_ready(port), timeout_s=30)
-        yield port, nodes[1], log
-    finally:
-        process.kill()
-        await process.wait()
-        await asyncio.gather(*(node.stop() for node in nodes))
 
 
 async def ask(port: int, prompt: str = "x") -> tuple[int, bytes]:
@@ -61,15 +32,15 @@ async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None
     A long body is read although nobody wants it: a connection that is closed with unread data is reset.
     """
     most = budget(LIMIT, members=2).to_nodes // 2
-    async with limited_proxy(tmp_path) as (port, decode, log), asyncio.timeout(60):
-        decode.may_answer.clear()
+    async with proxy_process(tmp_path, max_files=LIMIT) as running, asyncio.timeout(60):
+        running.decode[0].may_answer.clear()
         prompts = ["x" * 2_000_000 if turn % 8 == 0 else "x" for turn in range(10 * most)]
-        asked = [asyncio.create_task(ask(port, prompt)) for prompt in prompts]
+        asked = [asyncio.create_task(ask(running.port, prompt)) for prompt in prompts]
         await until_true(lambda: sum(each.done() for each in asked) == 9 * most, timeout_s=30)
-        decode.may_answer.set()
+        running.decode[0].may_answer.set()
         got = await asyncio.gather(*asked)
-        after, _ = await ask(port)
-        said = log.read_bytes()
+        after, _ = await ask(running.port)
+        said = running.log.read_bytes()
 
     assert sorted(status for status, _ in got) == [200] * most + [503] * (9 * most)
     assert all(b"retry-after: 1\r\n" in answer for status, answer in got if status == 503)
@@ -80,13 +51,16 @@ async def test_above_the_budget_every_request_gets_a_503(tmp_path: Path) -> None
 async def test_as_many_streams_may_be_open_as_there_are_connections_to_nodes(tmp_path: Path) -> None:
     """Twice as many as requests that have not got that far; those who want one more are told to come again."""
     most = budget(LIMIT, members=2).to_nodes
-    async with limited_proxy(tmp_path) as (port, decode, log), asyncio.timeout(60), AsyncExitStack() as stack:
-        decode.token_delay_s = 1000
+    async with (
+        proxy_process(tmp_path, max_files=LIMIT) as running,
+        asyncio.timeout(60),
+        AsyncExitStack() as stack,
+    ):
+        running.decode[0].token_delay_s = 1000
         for _ in range(most - 1):  # the last connection is not enough for both legs
-            status = await begin_stream(port, stack)
-            assert status == 200
-        refused = await ask(port)
-        said = log.read_bytes()
+            assert await begin_stream(running.port, stack) == 200
+        refused = await ask(running.port)
+        said = running.log.read_bytes()
 
     assert refused[0] == 503
     assert b"retry-after: 1\r\n" in refused[1]
@@ -108,14 +82,14 @@ async def begin_stream(port: int, stack: AsyncExitStack) -> int:
 
 async def test_idle_connections_make_room_for_requests(tmp_path: Path) -> None:
     """More than the process may have: the oldest are closed, and a request is answered."""
-    async with limited_proxy(tmp_path) as (port, _, log), asyncio.timeout(60):
-        idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(LIMIT + LIMIT // 2)]
-        got = [await ask(port) for _ in range(3)]
+    async with proxy_process(tmp_path, max_files=LIMIT) as running, asyncio.timeout(60):
+        idle = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(LIMIT + LIMIT // 2)]
+        got = [await ask(running.port) for _ in range(3)]
         async with httpx.AsyncClient() as http:
-            health = await http.get(f"http://127.0.0.1:{port}/health")
+            health = await http.get(f"{running.url}/health")
         for _, writer in idle:
             writer.close()
-        said = log.read_bytes()
+        said = running.log.read_bytes()
 
     assert [status for status, _ in got] == [200] * 3
     assert health.status_code == 200

@@ -2,6 +2,7 @@
 
 import json
 
+from tests.integration.proxy.test_admin import ROUTES
 from tests.support.cluster import cluster
 
 ENGINES = {
@@ -11,7 +12,7 @@ ENGINES = {
 
 
 async def test_the_document_carries_a_nodes_schemas() -> None:
-    """It is asked once; every route that is served is there, described by the node or by hand."""
+    """It is asked once; every route that is served is there, described by the node or by hand; the admin API's with its token."""
     async with cluster() as running:
         node = running.decode[0]
         node.passed["GET", "/openapi.json"] = 200, b"application/json", json.dumps(ENGINES).encode()
@@ -22,7 +23,10 @@ async def test_the_document_carries_a_nodes_schemas() -> None:
     assert asked == 1
     assert document["components"]["schemas"]["Asked"] == {"type": "object"}
     assert document["paths"]["/v1/messages"]["post"]["requestBody"] == {"$ref": "#/components/schemas/Asked"}
-    assert {"/v1/responses", "/tokenize", "/v1/responses/{response_id}", "/admin/nodes"} <= document["paths"].keys()
+    assert {"/v1/responses", "/tokenize", "/v1/responses/{response_id}"} <= document["paths"].keys()
+    for method, path in ROUTES:
+        assert document["paths"][path][method.lower()]["security"] == [{"HTTPBearer": []}]
+    assert {"NodeAddress", "NodeView", "AdminState", "FanOutResult"} <= set(document["components"]["schemas"])
 
 
 async def test_a_node_without_a_document_is_no_problem() -> None:

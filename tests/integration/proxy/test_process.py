@@ -4,8 +4,6 @@ import asyncio
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -14,40 +12,17 @@ import pytest
 from baton.proxy import __main__
 from tests.support.cluster import COMPLETION, until_true
 from tests.support.fake_answers import events
-from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
 from tests.support.ports import free_port
-from tests.support.proxy_process import is_ready, spawn
-
-
-@asynccontextmanager
-async def running_proxy(tmp_path: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int, FakeVllm]]:
-    """Run a proxy process in front of two fake nodes; yield it, its port and the decode node."""
-    fabric = Fabric()
-    nodes = [FakeVllm("prefill", fabric), FakeVllm("decode", fabric)]
-    for node in nodes:
-        await node.start()
-    secret = tmp_path / "secret"
-    secret.write_bytes(SECRET.values[0])
-    port = free_port()
-    addresses = ["--prefill", nodes[0].url, "--decode", nodes[1].url]
-    process = await spawn("--port", str(port), "--secret-file", str(secret), *addresses)
-    try:
-        await until_true(lambda: is_ready(port), timeout_s=20)
-        yield process, port, nodes[1]
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-        await asyncio.gather(*(node.stop() for node in nodes))
+from tests.support.proxy_process import proxy_process, spawn, write_secret
 
 
 async def test_head_and_first_bytes_arrive_together(tmp_path: Path) -> None:
     """One read of the socket has both, although D's second event is far away."""
-    async with running_proxy(tmp_path) as (_, port, decode):
-        decode.token_delay_s = 1.0
+    async with proxy_process(tmp_path) as running:
+        running.decode[0].token_delay_s = 1.0
         body = json.dumps({**COMPLETION, "stream": True}).encode()
         loop = asyncio.get_running_loop()
-        with socket.create_connection(("127.0.0.1", port)) as sock:
+        with socket.create_connection(("127.0.0.1", running.port)) as sock:
             sock.setblocking(False)
             head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
             await loop.sock_sendall(sock, head + body)
@@ -59,28 +34,26 @@ async def test_head_and_first_bytes_arrive_together(tmp_path: Path) -> None:
 
 async def test_sigterm_does_not_wait_for_ever(tmp_path: Path) -> None:
     """A request that hangs is told that the proxy stops; its legs are closed."""
-    async with running_proxy(tmp_path) as (process, port, decode):
+    async with proxy_process(tmp_path) as running:
+        decode = running.decode[0]
         decode.fault = "hang"
         async with httpx.AsyncClient(timeout=10) as http:
-            request = asyncio.create_task(http.post(f"http://127.0.0.1:{port}/v1/completions", json=COMPLETION))
+            request = asyncio.create_task(http.post(f"{running.url}/v1/completions", json=COMPLETION))
             await until_true(lambda: decode.seen)
-            process.send_signal(signal.SIGTERM)
+            running.process.send_signal(signal.SIGTERM)
             got = await request
         await until_true(lambda: decode.seen[0].cancelled)
 
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(running.process.wait(), 10) == 0
     assert got.status_code == 503
     assert got.json()["error"]["message"] == "the proxy is stopping"
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-async def test_a_port_that_is_taken_refuses_to_start(tmp_path: Path, workers: str) -> None:
-    """With the flag that chooses another, however many workers there would be."""
-    secret = tmp_path / "secret"
-    secret.write_bytes(SECRET.values[0])
+async def test_a_port_that_is_taken_refuses_to_start(tmp_path: Path) -> None:
+    """With the flag that chooses another."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        process = await spawn("--port", port, "--secret-file", str(secret), "--workers", workers)
+        process = await spawn("--port", port, "--secret-file", write_secret(tmp_path))
         _, stderr = await process.communicate()
 
     assert process.returncode == 2
@@ -106,9 +79,7 @@ def test_a_setting_that_cannot_be_followed_refuses_to_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One sentence on standard error, and status 2."""
-    secret = tmp_path / "secret"
-    secret.write_bytes(SECRET.values[0])
     monkeypatch.setattr(__main__, "raise_limit", lambda: None)  # it would be raised for the other tests, too
 
-    assert __main__.main(["--port", str(free_port()), "--secret-file", str(secret), *arguments]) == 2
+    assert __main__.main(["--port", str(free_port()), "--secret-file", write_secret(tmp_path), *arguments]) == 2
     assert words in capsys.readouterr().err

@@ -92,9 +92,8 @@ async def test_a_worker_that_does_not_stop_is_killed_and_the_supervisor_ends() -
 
 async def test_a_worker_that_cannot_be_started_now_is_started_later() -> None:
     """Too many open files in the system: the other worker is left alone."""
-    work = "pass"
     script = SCRIPT.replace("sockets = ", FAILING + "sockets = ")
-    async with supervisor(work, script) as process:
+    async with supervisor("pass", script) as process:
         found = await lines(process, 2)
         process.send_signal(signal.SIGTERM)
         status = await asyncio.wait_for(process.wait(), PATIENCE_S)

@@ -5,7 +5,6 @@ import json
 import shutil
 import signal
 import socket
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,9 +17,8 @@ import pytest
 from tests.support.certificates import Authority
 from tests.support.cluster import COMPLETION, until_true
 from tests.support.fake_answers import events
-from tests.support.fake_vllm import SECRET, Fabric, FakeVllm
-from tests.support.ports import free_port
-from tests.support.proxy_process import spawn
+from tests.support.fake_vllm import FakeVllm
+from tests.support.proxy_process import proxy_process
 
 MIB = 1 << 20
 
@@ -34,58 +32,25 @@ class Proxy:
     authority: Authority
     decode: FakeVllm
 
-    @property
-    def url(self) -> str:
-        """The base URL."""
-        return f"https://127.0.0.1:{self.port}"
-
-    def context(self, certificate: tuple[Path, Path] | None = None) -> ssl.SSLContext:
-        """Trust the authority; show a certificate, if one is given."""
-        context = ssl.create_default_context(cafile=str(self.authority.path))
-        if certificate:
-            context.load_cert_chain(*certificate)
-        return context
-
     def client(self, certificate: tuple[Path, Path] | None = None) -> httpx.AsyncClient:
         """Ask over TLS."""
-        return httpx.AsyncClient(base_url=self.url, verify=self.context(certificate), timeout=20)
-
-    async def is_ready(self, certificate: tuple[Path, Path] | None) -> bool:
-        """Whether all nodes are in use."""
-        try:
-            async with self.client(certificate) as http:
-                return all(node["state"] == "ready" for node in (await http.get("/ready")).json()["nodes"])
-        except httpx.HTTPError:
-            return False
+        url = f"https://127.0.0.1:{self.port}"
+        return httpx.AsyncClient(base_url=url, verify=self.authority.context(certificate), timeout=20)
 
 
 @asynccontextmanager
 async def proxy(tmp_path: Path, *, mutual: bool = False, settings: str = "") -> AsyncIterator[Proxy]:
     """Run a proxy process with TLS in front of two fake nodes."""
-    authority, fabric = Authority(tmp_path), Fabric()
+    authority, config = Authority(tmp_path), tmp_path / "baton.yaml"
     certificate, key = authority.sign("proxy")
-    nodes = [FakeVllm("prefill", fabric), FakeVllm("decode", fabric)]
-    for node in nodes:
-        await node.start()
-    secret, config, port = tmp_path / "secret", tmp_path / "baton.yaml", free_port()
-    secret.write_bytes(SECRET.values[0])
     config.write_text(settings)
     more = ("--tls-client-ca-file", str(authority.path)) if mutual else ()
-    process = await spawn(
-        *("--config", str(config), "--port", str(port), "--secret-file", str(secret)),
-        *("--prefill", nodes[0].url, "--decode", nodes[1].url),
-        *("--tls-cert-file", str(certificate), "--tls-key-file", str(key), *more),
-    )
-    try:
-        running = Proxy(process, port, authority, nodes[1])
-        shown = authority.sign("tester") if mutual else None
-        await until_true(lambda: running.is_ready(shown), timeout_s=30)
-        yield running
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
-        await asyncio.gather(*(node.stop() for node in nodes))
+    async with proxy_process(
+        tmp_path,
+        *("--config", str(config), "--tls-cert-file", str(certificate), "--tls-key-file", str(key), *more),
+        tls=authority.context(authority.sign("tester") if mutual else None),
+    ) as running:
+        yield Proxy(running.process, running.port, authority, running.decode[0])
 
 
 @asynccontextmanager
@@ -98,7 +63,7 @@ async def asked(
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
     sock.connect(("127.0.0.1", running.port))
     reader, writer = await asyncio.open_connection(
-        sock=sock, ssl=running.context(), server_hostname="127.0.0.1", limit=4096
+        sock=sock, ssl=running.authority.context(), server_hostname="127.0.0.1", limit=4096
     )
     try:
         how = b"connection: close\r\n" if close else b""
@@ -110,8 +75,14 @@ async def asked(
 
 
 async def test_answers_and_streams_come_over_tls(tmp_path: Path) -> None:
-    """Byte for byte, on one connection; SIGTERM lets an open stream end, and the status is 0."""
-    async with proxy(tmp_path) as running, running.client() as http:
+    """Byte for byte, on one connection; SIGTERM lets an open stream end, and the status is 0.
+
+    Connections without a handshake, with plain HTTP or with nothing at all, hold up neither.
+    """
+    async with proxy(tmp_path) as running, running.client() as http, httpx.AsyncClient(timeout=20) as plain:
+        silent = socket.create_connection(("127.0.0.1", running.port))
+        with pytest.raises(httpx.HTTPError):
+            await plain.get(f"http://127.0.0.1:{running.port}/health")
         whole = await http.post("/v1/completions", json=COMPLETION)
         many = await asyncio.gather(
             *(http.post("/v1/completions", json={**COMPLETION, "stream": True}) for _ in range(8))
@@ -123,6 +94,7 @@ async def test_answers_and_streams_come_over_tls(tmp_path: Path) -> None:
         running.process.send_signal(signal.SIGTERM)
         streams = [*many, await last]
         status = await asyncio.wait_for(running.process.wait(), 10)
+        silent.close()
 
     assert whole.status_code == 200
     assert [each.content for each in streams] == [b"".join(events("/v1/completions", 3))] * 9
@@ -164,9 +136,7 @@ async def test_a_slow_reader_gets_all_of_its_last_answer_over_tls(tmp_path: Path
         async with asked(running, close=True, stream=False) as (reader, _):
             first = await reader.readuntil(b"\r\n\r\n")
             length, got = int(first.partition(b"content-length: ")[2].split(b"\r\n")[0]), 0
-            for _ in range(
-                70
-            ):  # the kernel tells the proxy of what is read in steps of megabytes, so some seconds apart
+            for _ in range(70):  # the kernel tells of what is read in steps of megabytes, so some seconds apart
                 await asyncio.sleep(0.1)
                 got += len(await reader.read(MIB))
             async with asyncio.timeout(60):
@@ -174,21 +144,6 @@ async def test_a_slow_reader_gets_all_of_its_last_answer_over_tls(tmp_path: Path
                     got += len(part)
 
     assert got == length
-
-
-async def test_a_connection_without_a_handshake_is_no_trouble(tmp_path: Path) -> None:
-    """Plain HTTP, or nothing at all: others are served, and the proxy stops in time."""
-    async with proxy(tmp_path) as running:
-        with socket.create_connection(("127.0.0.1", running.port)):
-            async with httpx.AsyncClient(timeout=20) as plain:
-                with pytest.raises(httpx.HTTPError):
-                    await plain.get(f"http://127.0.0.1:{running.port}/health")
-            async with running.client() as http:
-                got = await http.post("/v1/completions", json=COMPLETION)
-            running.process.send_signal(signal.SIGTERM)
-            status = await asyncio.wait_for(running.process.wait(), 10)
-
-    assert (got.status_code, status) == (200, 0)
 
 
 async def test_a_client_that_does_not_say_goodbye_is_let_go(tmp_path: Path) -> None:
@@ -206,7 +161,7 @@ async def test_a_client_that_does_not_say_goodbye_is_let_go(tmp_path: Path) -> N
 def _read_to_the_end(running: Proxy, plain: socket.socket, raw: socket.socket, request: bytes) -> bool:
     """Ask, read the answer, and then watch the TCP connection without a word; return whether it ended."""
     raw.settimeout(20)
-    with raw, running.context().wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
+    with raw, running.authority.context().wrap_socket(plain, server_hostname="127.0.0.1") as encrypted:
         encrypted.sendall(request)
         while encrypted.recv(65536):
             pass
@@ -243,7 +198,7 @@ async def test_a_new_certificate_is_shown_to_new_connections(tmp_path: Path) -> 
 
         async def shown() -> bytes:
             _, writer = await asyncio.open_connection(
-                "127.0.0.1", running.port, ssl=running.context(), server_hostname="127.0.0.1"
+                "127.0.0.1", running.port, ssl=running.authority.context(), server_hostname="127.0.0.1"
             )
             certificate: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
             writer.close()

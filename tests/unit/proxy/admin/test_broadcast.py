@@ -1,23 +1,9 @@
-from types import SimpleNamespace
-from typing import Any, cast
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from baton.proxy.admin.broadcast import fan_out
-from baton.proxy.http.upstream import Upstream
 from tests.unit.proxy.members import node
-
-
-class AnsweringNotFound:
-    """An upstream whose nodes do not have the route, or do not have what the body names."""
-
-    async def post(self, *_: object) -> Any:
-        """Answer 404, as vLLM does in both cases."""
-
-        async def read_all() -> bytes:
-            return b'{"error":{"message":"Not Found"}}'
-
-        return SimpleNamespace(status=404, read_all=read_all, close=lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +18,9 @@ async def test_a_node_without_the_route_is_told_from_one_that_did_not_find_it(pa
     """The answer names the environment variable that turns the route on."""
     nodes = [node("decode", routes=["/health"]), node("decode", routes=[path.partition("?")[0]]), node("decode")]
 
-    without, with_it, unknown = await fan_out(cast("Upstream", AnsweringNotFound()), nodes, path, b"")
+    answer = Mock(status=404, read_all=AsyncMock(return_value=b'{"error":{"message":"Not Found"}}'))
+
+    without, with_it, unknown = await fan_out(Mock(post=AsyncMock(return_value=answer)), nodes, path, b"")
 
     assert variable in without.answer
     assert with_it.answer == unknown.answer == {"error": {"message": "Not Found"}}

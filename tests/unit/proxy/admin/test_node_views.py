@@ -14,10 +14,14 @@ def seen(**changes: object) -> NodeView:
 
 
 def test_what_is_in_flight_adds_up() -> None:
-    """Each worker knows its own."""
-    (found,) = joined([[seen(requests=2, prompt_bytes=10)], [seen(requests=3, prompt_bytes=5, breaker_openings=1)]])
+    """Each worker knows its own, and perhaps nodes that the others do not know yet."""
+    mine = [seen(requests=2, prompt_bytes=10)]
+    theirs = [seen(requests=3, prompt_bytes=5, breaker_openings=1), seen(url="http://new")]
+
+    found, new = joined([mine, theirs])
 
     assert (found.requests, found.prompt_bytes, found.breaker_openings) == (5, 15, 1)
+    assert new.url == "http://new"
 
 
 def test_what_the_other_workers_have_is_not_others() -> None:
@@ -41,13 +45,6 @@ def test_the_worst_state_counts_whoever_is_asked(states: tuple[State, ...], wors
     for order in itertools.permutations(states):
         (found,) = joined([[seen(state=state, reason=f"because {state}")] for state in order])
         assert (found.state, found.reason) == (worst, f"because {worst}")
-
-
-def test_a_node_that_only_some_workers_know_is_there() -> None:
-    """A name resolves in one worker before it does in another."""
-    found = joined([[seen()], [seen(), seen(url="http://new")]])
-
-    assert [each.url for each in found] == ["http://n", "http://new"]
 
 
 def test_nodes_on_their_way_out_have_the_requests_of_all_workers() -> None:

@@ -7,12 +7,15 @@ from baton.proxy.admin.token import AdminToken, AdminTokenError, read_admin_toke
 TOKEN = "0123456789abcdef"
 
 
-def test_a_token_is_read_without_the_white_space_around_it(tmp_path: Path) -> None:
-    """Editors end a file with a new line."""
+def test_a_token_is_read_without_the_white_space_around_it_and_never_shown(tmp_path: Path) -> None:
+    """Editors end a file with a new line; not even a traceback has the token."""
     file = tmp_path / "token"
     file.write_text(f"  {TOKEN}\n")
 
-    assert read_admin_token(file).opens(f"Bearer {TOKEN}")
+    token = read_admin_token(file)
+
+    assert token.opens(f"Bearer {TOKEN}")
+    assert TOKEN not in repr(token)
 
 
 @pytest.mark.parametrize("header", ["", TOKEN, f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer é"])
@@ -30,8 +33,3 @@ def test_an_unusable_file_is_refused(content: bytes | None, tmp_path: Path) -> N
 
     with pytest.raises(AdminTokenError, match="admin token"):
         read_admin_token(file)
-
-
-def test_a_token_is_never_shown() -> None:
-    """Not even in a traceback."""
-    assert TOKEN not in repr(AdminToken(TOKEN))

@@ -6,7 +6,7 @@ import pytest
 
 from baton.proxy.auth.account import Account
 from baton.proxy.auth.counts import Counts
-from baton.proxy.auth.errors import Denial, InvalidKeyError, KeyLimitError, ModelNotAllowedError
+from baton.proxy.auth.errors import Denial, InvalidKeyError, KeyLimitError
 from baton.proxy.auth.key_file import Key
 from tests.support.clock import Clock
 
@@ -98,15 +98,3 @@ def test_a_key_expires_at_its_second(clock: Clock) -> None:
     with pytest.raises(InvalidKeyError, match="expired") as caught:
         asked.check_valid()
     assert caught.value.denial is Denial.EXPIRED
-
-
-def test_a_key_may_be_for_some_models_only(clock: Clock) -> None:
-    """A request that names none is refused too: nobody would know which it gets."""
-    asked, free = account(replace(KEY, models=frozenset(("m",))), clock), account(KEY, clock)
-    asked.check_model("m")
-    free.check_model("")
-    free.check_model("n")
-
-    for model, words in (("n", "'n' does not exist, or"), ("", "must name one")):
-        with pytest.raises(ModelNotAllowedError, match=words):
-            asked.check_model(model)

@@ -12,7 +12,7 @@ def slot(directory: Path, number: int) -> WorkerSlot:
 
 
 def test_workers_see_each_others_requests(tmp_path: Path) -> None:
-    """Of the same key, and of no other."""
+    """Of the same key, and of no other; one that died leaves none behind, and what the minute has seen stays."""
     first, second = (counts_of(slot(tmp_path, number))("a") for number in (0, 2))
     other = counts_of(slot(tmp_path, 1))("b")
     first.add(2)
@@ -22,17 +22,8 @@ def test_workers_see_each_others_requests(tmp_path: Path) -> None:
     assert (first.inside, second.inside, other.inside) == (3, 3, 0)
     assert (first.own, second.own) == (2, 1)
     assert (second.until_s, other.until_s) == (12.5, 0.0)
-
-
-def test_a_worker_that_died_leaves_no_requests_behind(tmp_path: Path) -> None:
-    """Its successor begins with none; those of others, and what the minute has seen, stay."""
-    died, other = (counts_of(slot(tmp_path, number))("a") for number in (0, 1))
-    died.add(5)
-    other.add(1)
-    other.until_s = 3.0
     successor = counts_of(slot(tmp_path, 0))("a")
-
-    assert (successor.inside, successor.own, successor.until_s) == (1, 0, 3.0)
+    assert (successor.inside, successor.own, successor.until_s) == (1, 0, 12.5)
 
 
 def test_alone_nothing_is_shared() -> None:

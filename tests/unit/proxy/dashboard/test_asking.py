@@ -43,18 +43,15 @@ def test_nothing_is_shown_of_a_node_that_told_nothing(said: dict[str, Any]) -> N
         {"histograms": {"hidden_share": {"counts": "many", "sum": 1}}},
         {"histograms": {"hidden_share": {"counts": [1, None]}}},
         {"sessions": 3},
+        *({"failures": failures} for failures in (7, ["lost"], {"a": 1}, None)),
     ],
 )
 def test_what_another_version_says_otherwise_is_left_out(worker: dict[str, Any]) -> None:
     """One such node must not end the round of all of them."""
-    found = gauge({"worker": {**worker, "quarantined_blocks": 4}})
+    known = {"transfer_id": "ab", "state": "failed", "reason": "gone"}
+    said = {"scheduler": {"failures": [known]}, "worker": {**worker, "quarantined_blocks": 4}}
+
+    found = gauge(said)
 
     assert (found["quarantined"], found["hidden"], found["sessions"]) == (4, None, 0)
-
-
-@pytest.mark.parametrize("failures", [7, ["lost"], {"a": 1}, None])
-def test_failures_that_are_none_are_left_out(failures: Any) -> None:
-    """Likewise."""
-    known = {"transfer_id": "ab", "state": "failed", "reason": "gone"}
-
-    assert failures_of({"scheduler": {"failures": [known]}, "worker": {"failures": failures}}) == [known]
+    assert failures_of(said) == [known]

@@ -2,29 +2,15 @@
 
 from typing import Any
 
-from baton.proxy.dashboard.snapshot import DashboardSnapshot, NodeShown, for_anybody, joined
-from baton.proxy.nodes.views import NodeView
+from baton.proxy.admin.node_views import view
+from baton.proxy.dashboard.snapshot import DashboardSnapshot, NodeShown, joined
+from tests.unit.proxy import members
 
 
-def node(url: str, requests: int, state: str = "ready") -> NodeShown:
+def node(requests: int, state: str = "ready") -> NodeShown:
     """A decode node as one worker sees it."""
-    view = NodeView(
-        url=url,
-        role="decode",
-        slot=1,
-        state=state,
-        reason="" if state == "ready" else "why",
-        breaker="closed",
-        breaker_openings=0,
-        draining=False,
-        incarnation="secret of the node's",
-        models=["m"],
-        requests=requests,
-        prompt_bytes=10,
-        other_requests=0,
-        own_prompt_bytes=0,
-    )
-    return NodeShown(view=view.model_dump(), first=(2, 0.5), gaps=(10, 1.0), running=3, waiting=0, kv_usage=0.25)
+    seen = view(members.node("decode")).model_copy(update={"requests": requests, "state": state})
+    return NodeShown(view=seen.model_dump(), first=(2, 0.5), gaps=(10, 1.0), running=3, waiting=0, kv_usage=0.25)
 
 
 def seen(worker: int, *nodes: NodeShown, **more: Any) -> DashboardSnapshot:
@@ -45,7 +31,7 @@ def seen(worker: int, *nodes: NodeShown, **more: Any) -> DashboardSnapshot:
 
 def test_workers_add_up() -> None:
     """Counts are sums, a node's state is the worst that any worker sees, requests stand in the order of their arrival."""
-    body = joined([seen(1, node("a", 2)), seen(0, node("a", 5, "down"))], workers=3)
+    body = joined([seen(1, node(2)), seen(0, node(5, "down"))], workers=3)
 
     (shown,) = body["nodes"]
     assert (shown["requests"], shown["state"], shown["first"], shown["gaps"]) == (7, "down", [4, 1.0], [20, 2.0])
@@ -58,18 +44,6 @@ def test_workers_add_up() -> None:
 
 def test_a_worker_without_decode_nodes_does_not_hide_the_others_gaps() -> None:
     """One that has just started knows no node yet."""
-    body = joined([seen(0, gaps=[]), seen(1, node("a", 1))], workers=2)
+    body = joined([seen(0, gaps=[]), seen(1, node(1))], workers=2)
 
     assert body["gaps"] == [1, 2, 3]
-
-
-def test_anybody_sees_no_more_than_ready_and_metrics_say() -> None:
-    """No request, no leaving node, and of each node the fields that are open elsewhere."""
-    body = for_anybody(joined([seen(0, node("a", 1))], workers=1))
-
-    assert body["requests"] is None
-    assert body["leaving"] == []
-    assert set(body["nodes"][0]) == {
-        *("url", "role", "slot", "state", "reason", "breaker", "breaker_openings", "models"),
-        *("requests", "other_requests", "first", "gaps"),
-    }

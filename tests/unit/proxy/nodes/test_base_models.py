@@ -83,7 +83,8 @@ def test_a_name_that_two_base_models_have_is_refused_on_every_route() -> None:
 
 
 def test_a_request_without_a_model_is_refused_where_several_are_served() -> None:
-    """Also while the nodes of all but one are away, and for what one node serves whole, such as token counts."""
+    """Also while the nodes of all but one are away, and for what one node serves whole; an adapter is no second model."""
+    assert planner([], [ONE]).first(request({"model": ""})).decode is ONE
     away = serving("other")
     away.lose(State.DOWN, "gone")
     for nodes in ([ONE, OTHER], [ONE, away]):

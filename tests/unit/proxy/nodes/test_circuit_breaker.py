@@ -59,34 +59,23 @@ def test_a_success_ends_a_row(judged: Judged) -> None:
     assert judged.breaker.state is BreakerState.CLOSED
 
 
-def test_a_share_of_the_window_opens_it(judged: Judged) -> None:
-    """A node on which every second request fails never fails three times in a row."""
+@pytest.mark.parametrize("pause_s", [0.0, SETTINGS.window_s])
+def test_a_share_of_the_window_opens_it(judged: Judged, pause_s: float) -> None:
+    """A node on which every second request fails never fails three times in a row; what left the window is forgotten."""
     for _ in range(MIN_OUTCOMES // 2 - 1):
         judged.breaker.succeeded()
         judged.fail()
     assert judged.breaker.state is BreakerState.CLOSED
+    judged.clock.now_s += pause_s
 
     judged.breaker.succeeded()
     judged.fail()
 
-    assert judged.breaker.reason == "50% of the latest requests failed: connect"
+    assert judged.breaker.reason == ("" if pause_s else "50% of the latest requests failed: connect")
 
 
-def test_what_left_the_window_does_not_count(judged: Judged) -> None:
-    """Failures of long ago are forgotten."""
-    for _ in range(MIN_OUTCOMES // 2 - 1):
-        judged.fail()
-        judged.breaker.succeeded()
-    judged.clock.now_s += SETTINGS.window_s
-
-    judged.breaker.succeeded()
-    judged.fail()
-
-    assert judged.breaker.state is BreakerState.CLOSED
-
-
-def test_one_trial_at_a_time(judged: Judged) -> None:
-    """When its time is over it admits one request, and no other while that one runs."""
+def test_one_trial_at_a_time_and_a_good_one_closes_it(judged: Judged) -> None:
+    """When its time is over it admits one request, and no other while that one runs; then the node is as good as new."""
     breaker = judged.open()
     assert breaker.admits
 
@@ -95,17 +84,9 @@ def test_one_trial_at_a_time(judged: Judged) -> None:
     assert trial
     assert (breaker.state, breaker.admits) == (BreakerState.HALF_OPEN, False)
     assert breaker.begin() == 0
-
-
-def test_a_good_trial_closes_it(judged: Judged) -> None:
-    """The node is as good as new: the row and the window begin again."""
-    breaker = judged.open()
-    trial = breaker.begin()
-
     breaker.succeeded()
     breaker.end(trial)
     judged.fail(SETTINGS.failures - 1)
-
     assert breaker.state is BreakerState.CLOSED
     assert [state for state, _ in judged.changes] == ["open", "half_open", "closed"]
 
@@ -127,21 +108,12 @@ def test_a_failed_trial_doubles_the_wait_up_to_a_bound(judged: Judged) -> None:
 
 
 def test_a_trial_without_a_verdict_makes_room_for_the_next(judged: Judged) -> None:
-    """Its client left: neither a success nor a failure, and no reason to wait."""
-    breaker = judged.open()
-
-    breaker.end(breaker.begin())
-
-    assert (breaker.state, breaker.admits) == (BreakerState.OPEN, True)
-    assert breaker.begin()
-
-
-def test_the_end_of_an_older_request_does_not_end_the_trial(judged: Judged) -> None:
-    """A request from before, or an earlier trial, has no part in it."""
+    """Its client left: neither a success nor a failure, and no reason to wait. No older request's end ends a trial."""
     breaker = judged.open()
     earlier = breaker.begin()
     breaker.end(earlier)
-    breaker.begin()
+    assert (breaker.state, breaker.admits) == (BreakerState.OPEN, True)
+    assert breaker.begin()
 
     breaker.end(0)
     breaker.end(earlier)

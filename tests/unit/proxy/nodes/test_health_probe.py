@@ -1,6 +1,7 @@
 """What a probe means for what others have on a node."""
 
 from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -8,7 +9,6 @@ from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.node_info import NodeLoad
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, UpstreamError
-from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes import health_probe
 from baton.proxy.nodes.health_probe import HealthProbe, Prober
 from baton.proxy.nodes.node import LONGEST_SILENCE_S, Node, State
@@ -55,17 +55,9 @@ def test_what_comes_or_goes_during_a_probe_is_ours(before: tuple[int, int], afte
     assert own == NodeLoad(requests=3, prompt_bytes=20)
 
 
-class Unheard:
-    """No probe gets an answer."""
-
-    def __init__(self, kind: FailureKind) -> None:
-        self.kind = kind
-        self.asked = 0
-
-    def get(self, *_: object, **__: object) -> None:
-        """Fail as it should."""
-        self.asked += 1
-        raise UpstreamError(self.kind, "no answer")
+def unheard(kind: FailureKind) -> Mock:
+    """An upstream of which no probe gets an answer."""
+    return Mock(get=Mock(side_effect=UpstreamError(kind, "no answer")))
 
 
 @pytest.mark.parametrize(
@@ -84,12 +76,12 @@ async def test_silence_is_no_failure_and_a_refusal_is(
     before: State, kind: FailureKind, probes: int, after: State
 ) -> None:
     """A node that was of use stays so while nothing says that its process is gone."""
-    probed, unheard = Node(url="http://n", role="decode"), Unheard(kind)
+    probed, upstream = Node(url="http://n", role="decode"), unheard(kind)
     probed.lose(before, "")
 
-    await prober(unheard).probe(probed)
+    await prober(upstream).probe(probed)
 
-    assert (probed.state, unheard.asked) == (after, probes)
+    assert (probed.state, upstream.get.call_count) == (after, probes)
 
 
 async def test_a_node_that_cannot_be_heard_of_is_down_in_the_end() -> None:
@@ -101,7 +93,7 @@ async def test_a_node_that_cannot_be_heard_of_is_down_in_the_end() -> None:
     states = []
     for after_s in (0.0, LONGEST_SILENCE_S - 1, LONGEST_SILENCE_S, LONGEST_SILENCE_S + 1):
         now_s[0] = begun_s + after_s
-        await prober(Unheard(FailureKind.TIMEOUT)).probe(probed)
+        await prober(unheard(FailureKind.TIMEOUT)).probe(probed)
         states.append(probed.state)
     probed.describe(info("decode", state="silent"))
 
@@ -109,6 +101,6 @@ async def test_a_node_that_cannot_be_heard_of_is_down_in_the_end() -> None:
     assert (probed.state, probed.silent_s, probed.unheard_s) == (State.SILENT, 0.0, 0.0)
 
 
-def prober(upstream: object) -> Prober:
+def prober(upstream: Mock) -> Prober:
     """A prober over that upstream."""
-    return Prober(ProxyConfig(), ClusterSecret(b"a secret for tests only"), cast("Upstream", upstream))
+    return Prober(ProxyConfig(), ClusterSecret(b"a secret for tests only"), upstream)

@@ -1,5 +1,6 @@
 from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from baton.contracts.kv_transfer import PROTOCOL_VERSION
@@ -12,23 +13,20 @@ OURS, NEXT = str(PROTOCOL_VERSION), str(PROTOCOL_VERSION + 1)
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "state", "reason"),
     [
-        ({"state": "starting"}, "starting"),
-        ({"control_addresses": []}, "no control address"),
+        ({"state": "starting"}, State.UNREADY, "it is starting"),
+        ({"state": "draining"}, State.DRAINING, "it is draining"),
+        ({"control_addresses": []}, State.UNREADY, "it announces no control address"),
+        ({"role": "decode"}, State.UNREADY, "it is configured as a prefill node but says that it is a decode node"),
     ],
 )
-def test_a_node_that_may_not_be_used_says_why(changes: dict[str, Any], reason: str) -> None:
-    """An answer to a probe is not enough."""
-    probed = node("prefill", **changes)
+def test_a_node_that_may_not_be_used_says_why(changes: dict[str, Any], state: State, reason: str) -> None:
+    """An answer to a probe is not enough. One that drains is well, and not to be confused with one that is unready."""
+    probed = Node(url="http://n", role="prefill")
+    probed.describe(msgspec.structs.replace(info("prefill"), **changes))
 
-    assert probed.state is State.UNREADY
-    assert reason in probed.reason
-
-
-def test_a_node_that_says_that_it_drains_is_draining() -> None:
-    """It is well, so it is not to be confused with one that is unready."""
-    assert node("decode", state="draining").state is State.DRAINING
+    assert (probed.state, probed.reason) == (state, reason)
 
 
 def test_an_isolated_node_says_why_until_a_trial_is_due() -> None:
@@ -69,18 +67,6 @@ def test_the_trial_ends_with_its_request() -> None:
     assert (tried.requests, tried.prompt_bytes) == (0, 0)
 
 
-def test_a_node_of_the_other_role_is_not_used() -> None:
-    """A URL in the wrong list is found out."""
-    swapped = Node(url="http://n", role="prefill")
-
-    swapped.describe(info("decode"))
-
-    assert (swapped.state, swapped.reason) == (
-        State.UNREADY,
-        "it is configured as a prefill node but says that it is a decode node",
-    )
-
-
 def test_nodes_that_differ_are_not_paired() -> None:
     """The difference is named with both values."""
     reason = unpairable_because(node("prefill"), node("decode", fingerprint=BFLOAT16))
@@ -95,22 +81,16 @@ def test_nodes_that_differ_are_not_paired() -> None:
         (NEXT, OURS, f"the prefill node speaks protocol {NEXT}, the decode node {OURS}"),
         (NEXT, NEXT, f"both speak protocol {NEXT}, this proxy {OURS}"),
         (OURS, OURS, None),
+        (None, OURS, None),
     ],
 )
-def test_nodes_of_other_protocols_are_not_paired(prefill: str, decode: str, reason: str | None) -> None:
-    """Nor two that understand each other and not this proxy, whose parameters they would refuse."""
-    maker, taker = node("prefill", versions={"protocol": prefill}), node("decode", versions={"protocol": decode})
+def test_nodes_of_other_protocols_are_not_paired(prefill: str | None, decode: str, reason: str | None) -> None:
+    """Nor two that understand each other and not this proxy. One that names none speaks ours, or its peer refuses it."""
+    maker = node("prefill", versions={} if prefill is None else {"protocol": prefill})
+    taker = node("decode", versions={"protocol": decode})
 
     assert unpairable_because(maker, taker) == reason
     assert (maker.pairing is not None and maker.pairing == taker.pairing) == (reason is None)
-
-
-def test_a_node_that_names_no_protocol_is_taken_to_speak_ours() -> None:
-    """Its peer refuses it if that is wrong."""
-    maker, taker = node("prefill"), node("decode", versions={"protocol": OURS})
-
-    assert unpairable_because(maker, taker) is None
-    assert maker.pairing == taker.pairing
 
 
 def test_what_is_in_flight_is_counted_and_given_back() -> None:

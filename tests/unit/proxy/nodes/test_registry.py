@@ -4,7 +4,8 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 
@@ -12,42 +13,22 @@ from baton.contracts.configuration.schema import ProxyConfig
 from baton.contracts.node_info import Adapter
 from baton.contracts.secret import ClusterSecret
 from baton.proxy.errors import FailureKind, UpstreamError
-from baton.proxy.http.upstream import Upstream
 from baton.proxy.nodes.discovery import SourceError
-from baton.proxy.nodes.node import Node, State
+from baton.proxy.nodes.node import State
+from baton.proxy.nodes.overrides import AdminOverrides
 from baton.proxy.nodes.registry import NodeRegistry
 from tests.support.cluster import until_true
 from tests.unit.proxy.members import BFLOAT16, info
 
 SECRET = ClusterSecret(b"a secret for tests only")
-
-
-class NoUpstream:
-    """Nodes that nobody can reach."""
-
-    def get(self, *_: Any, **__: Any) -> None:
-        """Refuse."""
-        raise UpstreamError(FailureKind.CONNECT, "it cannot be reached")
-
-
-class Heard:
-    """A listener that writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, str, int]] = []
-
-    def left(self, node: Node) -> None:
-        self.told.append(("left", node.url, node.slot))
-
-    def restarted(self, node: Node) -> None:
-        self.told.append(("restarted", node.url, node.slot))
+UNREACHABLE = Mock(get=Mock(side_effect=UpstreamError(FailureKind.CONNECT, "it cannot be reached")))
 
 
 @asynccontextmanager
 async def members(**settings: Any) -> AsyncIterator[NodeRegistry]:
     """Members of which none answers."""
     config = ProxyConfig(**{"prefill": ("http://p",), "decode": ("http://d",), "probe_interval_s": 60.0, **settings})
-    made = NodeRegistry(config, SECRET, cast("Upstream", NoUpstream()))
+    made = NodeRegistry(config, SECRET, UNREACHABLE)
     await made.start()
     try:
         yield made
@@ -56,8 +37,9 @@ async def members(**settings: Any) -> AsyncIterator[NodeRegistry]:
 
 
 async def test_every_member_has_a_slot_of_its_own() -> None:
-    """The smallest that is free, over both roles."""
+    """The smallest that is free, over both roles. The lists change in place: whoever chooses among members holds them."""
     async with members(prefill=("http://p", "http://q/")) as found:
+        held = found.decode
         added = found.add("decode", "http://e")
 
         assert [(node.url, node.slot) for node in found.all()] == [
@@ -66,58 +48,30 @@ async def test_every_member_has_a_slot_of_its_own() -> None:
             ("http://d", 2),
             ("http://e", 3),
         ]
-        assert added is found.decode[1]
+        found.remove(found.decode[0])
+        assert held == [added]
 
 
-async def test_a_slot_is_free_again_when_its_node_has_left_and_is_idle() -> None:
-    """Until then whoever counts by slot would count two nodes as one."""
+async def test_a_node_that_leaves_keeps_its_slot_until_its_requests_have_ended() -> None:
+    """Or whoever counts by slot would count two nodes as one; it is shown so long, and listeners are told that it left."""
     async with members() as found:
+        listener = Mock()
+        found.listen(listener)
         leaving = found.prefill[0]
         end = leaving.begin(1)
         found.remove(leaving)
-        early = found.add("prefill", "http://q")
+        early, during = found.add("prefill", "http://q"), found.state()["leaving"]
         end()
         late = found.add("prefill", "http://r")
 
         assert (leaving.slot, early.slot, late.slot) == (0, 2, 0)
-
-
-async def test_a_node_that_leaves_with_requests_is_shown_until_they_ended() -> None:
-    """An operator waits for that before stopping it."""
-    async with members() as found:
-        leaving = found.decode[0]
-        end = leaving.begin(1)
-        found.remove(leaving)
-        during = found.state()["leaving"]
-        end()
-
-        assert during == [{"role": "decode", "url": "http://d", "slot": 1, "requests": 1}]
+        assert during == [{"role": "prefill", "url": "http://p", "slot": 0, "requests": 1}]
         assert found.state()["leaving"] == []
-
-
-async def test_lists_change_in_place() -> None:
-    """Whoever chooses among members holds these lists."""
-    async with members() as found:
-        held = found.decode
-        found.add("decode", "http://e")
-        found.remove(found.decode[0])
-
-        assert [node.url for node in held] == ["http://e"]
-
-
-async def test_listeners_hear_of_members_that_leave() -> None:
-    """What they remember of a slot is of no use to the next member that has it."""
-    async with members() as found:
-        heard = Heard()
-        found.listen(heard)
-        found.add("decode", "http://e")
-        found.remove(found.prefill[0])
-
-        assert heard.told == [("left", "http://p", 0)]
+        assert listener.mock_calls == [call.left(leaving)]
 
 
 async def test_nothing_of_a_node_that_left_goes_on() -> None:
-    """Its probe task ends, and a late failure of its requests wakes nobody."""
+    """Its probe task ends, and a late failure of its requests wakes nobody; who was not configured is not kept out."""
     async with members() as found:
         before = len(asyncio.all_tasks())
         for number in range(20):
@@ -129,10 +83,23 @@ async def test_nothing_of_a_node_that_left_goes_on() -> None:
 
         assert len(asyncio.all_tasks()) == before - 1
         assert not found.decode
+        assert found.state()["removed"] == [{"role": "decode", "url": "http://d"}]
+
+
+async def test_a_url_that_two_sources_name_is_one_member() -> None:
+    """It stays while one of them names it."""
+    async with members(decode=()) as found:
+        found._take("decode", "dns://d:1", ("http://a", "http://b"))
+        found.adopt(AdminOverrides(added={"decode": ("http://b", "http://c")}))
+        assert [node.url for node in found.decode] == ["http://a", "http://b", "http://c"]
+
+        found._take("decode", "dns://d:1", ())
+
+        assert [node.url for node in found.decode] == ["http://b", "http://c"]
 
 
 async def test_a_removed_node_can_be_added_again() -> None:
-    """It begins anew: what was held against it is forgotten."""
+    """It begins anew, what was held against it is forgotten. A member that is added again is only taken back into use."""
     async with members() as found:
         first = found.prefill[0]
         found.remove(first)
@@ -143,16 +110,9 @@ async def test_a_removed_node_can_be_added_again() -> None:
         assert second is not first
         assert found.state()["removed"] == []
         assert [source["urls"] for source in found.state()["sources"] if source["name"] == "admin"] == [[], []]
-
-
-async def test_adding_a_member_again_takes_it_back_into_use() -> None:
-    """It is the same node, with what it carries."""
-    async with members() as found:
-        node = found.decode[0]
-        found.drain(node)
-
-        assert found.add("decode", "http://d") is node
-        assert not node.draining
+        found.drain(second)
+        assert found.add("prefill", "http://p") is second
+        assert not second.draining
 
 
 @pytest.mark.parametrize(
@@ -192,23 +152,32 @@ async def test_a_node_that_drains_is_not_judged() -> None:
 async def test_a_name_that_cannot_be_understood_is_refused() -> None:
     """Before anything is started."""
     with pytest.raises(SourceError, match="dns://prefill"):
-        NodeRegistry(ProxyConfig(prefill=("dns://prefill",)), SECRET, cast("Upstream", NoUpstream()))
+        NodeRegistry(ProxyConfig(prefill=("dns://prefill",)), SECRET, UNREACHABLE)
 
 
 @pytest.mark.parametrize(
-    ("kind", "state"),
-    [(FailureKind.TIMEOUT, State.SILENT), (FailureKind.CONNECT, State.DOWN), (FailureKind.STATUS, State.READY)],
+    ("kind", "probed", "failed"),
+    [
+        (FailureKind.TIMEOUT, State.SILENT, True),
+        (FailureKind.CONNECT, State.DOWN, True),
+        (FailureKind.DISCONNECT, State.DOWN, True),
+        (FailureKind.STATUS, State.READY, True),
+        (FailureKind.EMPTY, State.READY, True),
+        *((kind, State.READY, False) for kind in ("refused", "busy", "own", "stalled", "drained")),
+    ],
 )
-async def test_a_leg_without_an_answer_in_time_makes_a_node_silent_and_not_down(
-    kind: FailureKind, state: State
-) -> None:
-    """Until the next probe, which is made now."""
-    async with members() as made:
-        node = made.decode[0]
-        node.describe(info("decode"))
-        made.report(node, kind)
+async def test_what_a_failed_leg_says_of_its_node(kind: str, probed: State, *, failed: bool) -> None:
+    """Without an answer in time it is silent and not down, until the next probe, which is made now.
 
-        assert node.state is state
+    A client's mistake, a busy node and what is none of its faults are not held against it.
+    """
+    async with members(breaker_failures=1, decode=("http://d", "http://e")) as made:
+        for node in made.decode:
+            node.describe(info("decode"))
+        node = made.decode[0]
+        made.report(node, FailureKind(kind))
+
+        assert (node.probed, node.breaker.openings) == (probed, failed)
 
 
 async def test_every_change_of_what_members_may_be_used_for_is_counted() -> None:

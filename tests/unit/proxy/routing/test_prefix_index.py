@@ -1,7 +1,6 @@
 """The index of what each node has seen: against a plain one, and bounded."""
 
 import random
-import sys
 from collections import defaultdict
 
 from baton.proxy.routing.prefix_index import PrefixIndex, depth_of, each
@@ -52,18 +51,3 @@ def test_what_was_used_last_is_kept() -> None:
 
         assert index.matches([oldest], among=0b10)
         assert len(index) <= 100
-
-
-def test_memory_stays_bounded_over_a_million_requests() -> None:
-    """1,000,000 prompts on 16 nodes, two prefixes each: entries and bytes stop growing once the index is full."""
-    index, sizes = PrefixIndex(max_entries=20_000), []
-    for request in range(1_000_000):
-        index.add((2 * request, 2 * request + 1), slot=request % 16)
-        if request % 100_000 == 99_999:
-            generations = (index._young, index._old)
-            entries = sum(sys.getsizeof(n) + sys.getsizeof(slots) for g in generations for n, slots in g.items())
-            sizes.append(entries + sum(map(sys.getsizeof, generations)))
-            assert len(index) <= 20_000
-
-    print(f"{max(sizes) / 1e6:.2f} MB for {len(index)} entries")
-    assert max(sizes) <= 1.1 * sizes[0]

@@ -9,9 +9,9 @@ from tests.unit.proxy.routing.simulation import simulate
 MAX_SHARE = 1.3
 
 
-@pytest.mark.parametrize("cache_blocks", [800, 5000], ids=["small-cache", "large-cache"])
 @pytest.mark.parametrize(
-    ("nodes", "tokens_per_s"), [(4, 9_000), (4, 40_000), (8, 6_000), (8, 20_000), (16, 3_000), (16, 20_000)]
+    ("nodes", "tokens_per_s", "cache_blocks"),
+    [(4, 9_000, 800), (4, 40_000, 5000), (8, 6_000, 5000), (8, 20_000, 800), (16, 3_000, 5000), (16, 20_000, 800)],
 )
 def test_affinity_finds_more_in_caches_and_keeps_the_balance(
     nodes: int, tokens_per_s: float, cache_blocks: int

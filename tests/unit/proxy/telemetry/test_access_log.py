@@ -79,15 +79,11 @@ def test_which_requests_get_a_line(which: Which, status: int, broken: bool, want
 
 
 def test_lines_beyond_the_queue_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that nobody reads costs lines and nothing else."""
+    """A log that nobody reads costs lines and nothing else; of one that is not written nothing can be lost."""
     monkeypatch.setattr(access_log, "MOST", 2)
     log = AccessLog("all", "text", lambda _: None)
     for _ in range(5):
         log.add(ENTRY)
 
     assert [sample.value for family in log.collect() for sample in family.samples] == [3]
-
-
-def test_off_there_is_no_series() -> None:
-    """Nothing can be lost of what is not written."""
     assert AccessLog("off", "text").collect() == []
