@@ -28,17 +28,12 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._watching = False
-        self._received = False
-
-    @property
-    def received(self) -> bool:
-        """Whether the process has been told to stop."""
-        return self._received
+        self.received = False
 
     @property
     def ended_unasked(self) -> bool:
         """Whether a server that has ended did so by itself, as vLLM's does when its engine dies."""
-        return self._watching and not self._received
+        return self._watching and not self.received
 
     def watch(self) -> None:
         """Note SIGINT from now on. The event loop's own handler still runs: it is told through the wake-up descriptor."""
@@ -47,8 +42,7 @@ class StopSignals:
         signal.siginterrupt(signal.SIGINT, False)  # as the event loop has it
 
     def record_stop(self) -> None:
-        """The process has been told to stop."""
-        self._received = True
+        self.received = True
 
 
 STOP_SIGNALS: Final = StopSignals()

@@ -36,7 +36,6 @@ class Stop:
         signal.setitimer(signal.ITIMER_REAL, self._timeout_s)
 
     def end(self, _number: int, _frame: FrameType | None) -> None:
-        """End this process."""
         raise SystemExit(EXIT_FAILED)
 
 
@@ -67,7 +66,6 @@ def follow(arguments: Sequence[str], drain_timeout_s: float) -> None:
 
 
 def _parser() -> Any:
-    """Return vLLM's own parser of its server's arguments."""
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     return _make_parser()(FlexibleArgumentParser())

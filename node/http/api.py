@@ -13,7 +13,7 @@ from baton.contracts.kv_transfer import Role, is_transfer_id
 from baton.contracts.node_info import Adapter, Fingerprint, NodeInfo, NodeLoad, NodeState, RegionInfo, to_plain
 from baton.kv_connector.telemetry.refusals import Refusals, added_up
 from baton.kv_connector.trace import Event, trace_events
-from baton.node.connector.connector_channel import SnapshotClient, Snapshots
+from baton.node.connector.connector_channel import ConnectorClient, Snapshots
 from baton.node.errors import ConnectorSilentError, NoAnswerError
 from baton.node.http.asgi import Scope, Send, send_error, send_json
 from baton.node.http.bearer import BearerGate
@@ -56,7 +56,7 @@ class NodeApi:
         role: Role,
         model: str,
         gate: BearerGate,
-        snapshots: SnapshotClient,
+        connector: ConnectorClient,
         refusals: Refusals,
         is_draining: Callable[[], bool] = lambda: False,
         load: Callable[[], NodeLoad | None] = lambda: None,
@@ -64,7 +64,7 @@ class NodeApi:
         self._role = role
         self._model = model
         self._gate = gate
-        self._snapshots = snapshots
+        self._connector = connector
         self._refusals = refusals
         self._is_draining = is_draining
         self._load = load
@@ -72,23 +72,26 @@ class NodeApi:
         self._last: _Known | None = None  # what a connector that was ready said last
 
     async def answer(self, scope: Scope, send: Send) -> None:
-        """Answer one request to one of `PATHS`."""
         if not await self._gate.lets_in(scope, send):
             return
         if scope["method"] not in ("GET", "HEAD"):
             await send_error(send, 405, f"{scope['path']} can only be read", [(b"allow", b"GET, HEAD")])
-        elif scope["path"] == NODE_PATH:
-            await send_json(send, 200, to_plain(await self._describe(engine_facts(scope))))
-        elif scope["path"] == INTEGRITY_PATH:
-            await self._answer_integrity(send)
-        elif scope["path"] == TIMELINE_PATH:
-            await self._answer_timeline(scope, send)
-        else:
-            await self._answer_transfers(scope, send)
+            return
+        try:
+            if scope["path"] == NODE_PATH:
+                await send_json(send, 200, to_plain(await self._describe(engine_facts(scope))))
+            elif scope["path"] == INTEGRITY_PATH:
+                await send_json(send, 200, await self._connector.integrity())
+            elif scope["path"] == TIMELINE_PATH:
+                await self._answer_timeline(scope, send)
+            else:
+                await self._answer_transfers(scope, send)
+        except NoAnswerError as exc:
+            await send_error(send, 503, str(exc))
 
     async def _describe(self, engine: EngineFacts) -> NodeInfo:
         try:
-            snapshots = await self._snapshots.both()
+            snapshots = await self._connector.both()
             worker = msgspec.convert(snapshots.worker, _WorkerPart)
         except (NoAnswerError, msgspec.ValidationError) as exc:
             if self._last is None:
@@ -127,11 +130,7 @@ class NodeApi:
         )
 
     async def _answer_transfers(self, scope: Scope, send: Send) -> None:
-        try:
-            snapshots = await self._snapshots.both()
-        except NoAnswerError as exc:
-            await send_error(send, 503, str(exc))
-            return
+        snapshots = await self._connector.both()
         query = parse_qs(scope.get("query_string", b"").decode(errors="replace"))
         if scope["path"] == TRANSFERS_PATH:
             merged = merge(snapshots) | {"refused": self._refused(snapshots)}
@@ -166,21 +165,9 @@ class NodeApi:
         if not is_transfer_id(wanted):
             await send_error(send, 400, "transfer_id must name a transfer: 32 hexadecimal digits")
             return
-        try:
-            snapshots = await self._snapshots.both()
-            flows = await self._snapshots.flows(wanted) if self._role == "prefill" else []
-        except NoAnswerError as exc:
-            await send_error(send, 503, str(exc))
-            return
+        snapshots = await self._connector.both()
+        flows = await self._connector.flows(wanted) if self._role == "prefill" else []
         await send_json(send, 200, {"role": self._role, "flows": flows, **told_of(wanted, snapshots)})
-
-    async def _answer_integrity(self, send: Send) -> None:
-        try:
-            found = await self._snapshots.integrity()
-        except NoAnswerError as exc:
-            await send_error(send, 503, str(exc))
-        else:
-            await send_json(send, 200, found)
 
 
 _SIDES = ("scheduler", "worker")

@@ -91,7 +91,6 @@ class ProbeEngines:
                 await _end(child)
 
     async def stop(self) -> None:
-        """End all of them. Idempotent."""
         children = [*self._receivers.values(), *([self._pushing] if self._pushing else [])]
         self._receivers.clear()
         await asyncio.gather(*map(_end, children))

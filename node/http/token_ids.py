@@ -41,7 +41,6 @@ class TokenLog:
         return bool(self._open)
 
     def add(self, choice: int, ids: Sequence[int], *, ended: bool) -> None:
-        """Take in tokens of a choice."""
         if ended:
             self._open.discard(choice)
         elif ids:

@@ -36,7 +36,6 @@ class Node:
         self._protocol = type("Protocol", (NodeProtocol,), times)
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer when it is told to."""
         while self.reads_bodies and (await receive()).get("more_body"):
             pass
         if scope["path"] == "/proven":
