@@ -19,7 +19,6 @@ class WorkerRefusedError(RuntimeError):
 
 
 def detect_device() -> str:
-    """Return vLLM's name for the device of this machine."""
     from vllm.platforms import current_platform  # imports torch, and the device's plugin if there is one
 
     return str(current_platform.device_type)

@@ -74,7 +74,7 @@ def connect_ranks(vllm_config: "VllmConfig") -> RankMonitor | RankLink | None:
 
 
 def _end(who: str, farewell: bool) -> None:
-    """RankLink this process; vLLM's executor on this host then ends all the others."""
+    """End this process; vLLM's executor on this host then ends all the others."""
     if farewell:
         logger.warning("%s has been stopped: so is this one", who)
     else:

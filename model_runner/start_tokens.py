@@ -46,7 +46,6 @@ class StartTokens:
             return _noted(super().execute_model(scheduler_output, *args, **kwargs))  # type: ignore[misc]
 
     def sample_tokens(self, *args: Any, **kwargs: Any) -> Any:
-        """Sample, and say what."""
         if not self.use_v2_model_runner:
             for generator in self.model_runner.input_batch.generators.values():
                 if isinstance(generator, RewindableGenerator):
@@ -63,13 +62,11 @@ class NotedOutput:
         self._connector = connector
 
     def get_output(self) -> Any:
-        """Wait for it."""
         output = self._output.get_output()
         self._connector.tokens_sampled(output)
         return output
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else is the output's own."""
         return getattr(self._output, name)
 
 

@@ -108,12 +108,10 @@ class Watchdog:
         self._thread = threading.Thread(target=self._run, name="step-watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin to look; idempotent."""
         if self._thread.ident is None:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. Idempotent."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(LAST_RESORT_S)

@@ -67,7 +67,6 @@ class _Slot:
         return taken
 
     def copy(self, tensors: Tensors) -> Tensors:
-        """Copy into this slot's memory."""
         return {
             name: self._copy_one(name, value) if isinstance(value, torch.Tensor) else value
             for name, value in tensors.items()

@@ -80,7 +80,6 @@ class Companion:
     # --- for the step's companions ---
 
     def left_with(self, handle: Any) -> None:
-        """It is on its way."""
         self._handle = handle
 
     @torch.inference_mode()  # as vLLM's model thread, which has made the tensors
@@ -104,7 +103,6 @@ class _Part:
         self._whole.note(self._part, source)
 
     def __getattr__(self, name: str) -> Any:
-        """Read it."""
         return getattr(self._part, name)
 
 
@@ -121,7 +119,6 @@ class PiggybackedCopies:
         self._noted[companion] = source
 
     def forget(self, companion: Companion) -> None:
-        """Take nothing along for it."""
         self._noted.pop(companion, None)
 
     def submit(self, tensors: Tensors) -> Any:

@@ -19,7 +19,7 @@ import torch
 from baton.model_runner.tokens.counts import Counts
 from baton.model_runner.tokens.errors import DeviceLostError, TokenTransferError
 from baton.model_runner.tokens.handles import Handle, Tensors
-from baton.model_runner.tokens.lanes import Lane, LaneEvent
+from baton.model_runner.tokens.lanes import LaneEvent, StreamLane
 from baton.model_runner.tokens.packing import Packing, Sizes, pack
 from baton.model_runner.tokens.slots import SLOTS, Ring, Slot, part_of
 
@@ -41,7 +41,7 @@ class _Flight(NamedTuple):
 class TokenTransfer:
     """See the head of this file. One thread submits."""
 
-    def __init__(self, lane: Lane, sizes: Sizes, *, slots: int = SLOTS) -> None:
+    def __init__(self, lane: StreamLane, sizes: Sizes, *, slots: int = SLOTS) -> None:
         """Allocate everything that a step needs.
 
         Args:
@@ -65,7 +65,6 @@ class TokenTransfer:
         return self._ring.in_use, self._ring.slots
 
     def start(self) -> None:
-        """Start the taker; idempotent."""
         if not self._taker.is_alive():
             self._taker.start()
 

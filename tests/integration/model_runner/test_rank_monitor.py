@@ -41,7 +41,6 @@ class Ranks:
         self.ends.append(RankLink(self.hub.address, secret, index, lambda *told: self.heard_by_end.put(told)))
 
     def close(self) -> None:
-        """RankLink everything."""
         for end in self.ends:
             end.close()
         self.hub.close()

@@ -1,6 +1,5 @@
 """Which stream a rank's model runs on."""
 
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,27 +13,22 @@ DEVICE = torch.device("cuda:1")
 
 
 class DeviceModule:
-    """`torch.cuda` over a fake device: a current stream per thread, at first the default stream."""
+    """`torch.cuda` over a fake device: the current stream is at first the default stream."""
 
     def __init__(self, device: FakeDevice) -> None:
         self._fake = device
-        self._default = device.stream()
-        self._current = threading.local()
+        self._default = self._current = device.stream()
 
     def default_stream(self, device: torch.device) -> Stream:
-        """The legacy default stream."""
         assert device == DEVICE
         return self._default
 
     def current_stream(self, device: torch.device) -> Stream:
-        """The calling thread's."""
         assert device == DEVICE
-        stream: Stream = getattr(self._current, "stream", self._default)
-        return stream
+        return self._current
 
     def set_stream(self, stream: Stream) -> None:
-        """For the calling thread."""
-        self._current.stream = stream
+        self._current = stream
 
     def Stream(self, device: torch.device) -> Stream:  # noqa: N802  # torch's name
         """Make a stream that can wait for another one."""
@@ -106,17 +100,3 @@ def test_pipeline_stages_stay_on_the_stream_that_the_runner_was_made_on(monkeypa
         Worker(stages=2).init_device()
 
         assert module.current_stream(DEVICE) is module.default_stream(DEVICE)
-
-
-def test_other_threads_stay_on_the_default_stream() -> None:
-    """The current stream is a thread's own: what computes digests is not moved."""
-    with FakeDevice(1, Run.ON_WAIT) as device:
-        module = DeviceModule(device)
-        leave_default_stream(DEVICE, module)
-        seen: list[Stream] = []
-        thread = threading.Thread(target=lambda: seen.append(module.current_stream(DEVICE)))
-        thread.start()
-        thread.join(timeout=10)
-
-        assert seen == [module.default_stream(DEVICE)]
-        assert module.current_stream(DEVICE) is not module.default_stream(DEVICE)

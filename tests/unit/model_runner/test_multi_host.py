@@ -26,11 +26,9 @@ class FakeHub:
         self.closed = False
 
     def wait_for(self, ranks: set[int], _lost: object) -> None:
-        """Note it."""
         self.ranks = ranks
 
     def close(self) -> None:
-        """Note it."""
         self.closed = True
 
 
