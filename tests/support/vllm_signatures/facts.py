@@ -1,6 +1,7 @@
 """What one version of vLLM has of what we use: read from its source, kept as JSON."""
 
 import ast
+import json
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -85,9 +86,14 @@ def known() -> dict[str, Facts]:
 
 
 def write(facts: Facts) -> Path:
-    """Keep a version's facts."""
+    """Keep a version's facts, a line for each name, so that one sees what a new version changes."""
+    parts = [f' "version": "{facts.version}"']
+    for part, entries in msgspec.to_builtins(facts).items():
+        if part != "version":
+            rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in entries.items())
+            parts.append(f' "{part}": {{\n{rows}\n }}')
     file = VERSIONS / f"{facts.version}.json"
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(facts), indent=1) + b"\n")
+    file.write_text("{\n" + ",\n".join(parts) + "\n}\n")
     return file
 
 
