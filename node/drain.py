@@ -57,13 +57,7 @@ class Drain:
     """Whether this node is on its way out, and what it still has to end."""
 
     def __init__(self, timeout_s: float, pending: Pending = nothing, stop: Callable[[], None] | None = None) -> None:
-        """Wait for no signal yet.
-
-        Args:
-            timeout_s: how long to wait for requests and transfers.
-            pending: how many transfers are still to be waited for; raises `NoAnswerError`.
-            stop: called once, at the end.
-        """
+        """`pending` says how many transfers are to be waited for, or raises `NoAnswerError`; `stop` is called once, at the end."""
         self._timeout_s = timeout_s
         self._pending = pending
         self._stop = stop or _stop_vllm

@@ -42,10 +42,6 @@ class Stop:
 def follow(arguments: Sequence[str], drain_timeout_s: float) -> None:
     """Run this host's ranks until they end.
 
-    Args:
-        arguments: Of vLLM's server.
-        drain_timeout_s: How long the first host may take to drain.
-
     Raises:
         SystemExit: with 0 if the node was stopped, with `EXIT_FAILED` if a rank was lost.
     """

@@ -54,12 +54,8 @@ def run(
 ) -> None:
     """Serve until the process is told to stop.
 
-    Args:
-        role: What kind of node.
-        config: The whole configuration; the node's own section is chosen by `role`.
-        runtime_dir: An existing folder of this node alone, for the sockets between its processes.
-        connector_module: Where vLLM finds the class `BatonConnector`; tests put a probe there.
-        own_flags: Of the command line, to be named where an unknown flag is near to one.
+    `runtime_dir` is an existing folder of this node alone, for the sockets between its processes. `own_flags`, the command
+    line's, are named where an unknown flag is near to one. Tests put a probe in the connector's place.
 
     Raises:
         SystemExit: with 2 after a refusal, said in one sentence on stderr; with 1 if the engine died; with 130 if stopped

@@ -32,12 +32,7 @@ class ReceiveAhead:
     """Hands out messages in the order in which they were sent."""
 
     def __init__(self, post: Callable[..., Posted], *, timeout_s: float) -> None:
-        """Make it; nothing is received before it is asked for.
-
-        Args:
-            post: Waits for the head of a message, then posts its receive.
-            timeout_s: How long the first use of a tensor may wait.
-        """
+        """`post` waits for a message's head, then posts its receive; the first use of a tensor may wait for `timeout_s`."""
         self._post = post
         self._timeout_s = timeout_s
         self._may_receive = threading.Semaphore(AHEAD)
@@ -49,10 +44,7 @@ class ReceiveAhead:
         self.in_time = 0  # of those taken: had arrived before they were used
 
     def receive(self, **how: Any) -> Posted:
-        """Ask for the next message, at once.
-
-        Args:
-            how: What `post` is called with; the same each time, since the message may be here already.
+        """Ask for the next message, at once; `how` is the same each time, since the message may be here already.
 
         Returns:
             A dictionary that is filled when its one handle is waited for, by the thread that asks.

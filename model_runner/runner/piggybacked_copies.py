@@ -26,14 +26,7 @@ class Companion:
     def __init__(
         self, name: str, event: LaneEvent, party: "PiggybackedCopies", buffer: torch.Tensor | None = None
     ) -> None:
-        """Make it.
-
-        Args:
-            name: In the step's copy.
-            event: For copies that vLLM issues itself.
-            party: The step's companions.
-            buffer: vLLM's own; on the host.
-        """
+        """`event` is for copies that vLLM issues itself; `buffer` is vLLM's own, on the host."""
         self.name = name
         self.buffer: Any = buffer
         self._event = event

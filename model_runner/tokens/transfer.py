@@ -42,13 +42,7 @@ class TokenTransfer:
     """See the head of this file. One thread submits."""
 
     def __init__(self, lane: StreamLane, sizes: Sizes, *, slots: int = SLOTS) -> None:
-        """Allocate everything that a step needs.
-
-        Args:
-            lane: Of the device that the tensors lie on.
-            sizes: What a step brings at most.
-            slots: How many steps may be on their way.
-        """
+        """Allocate everything that a step needs, for as many steps on their way as there are slots."""
         self.counts = Counts()
         self._lane = lane
         self._ring = Ring(lane, sizes.slot_bytes, slots)

@@ -1,6 +1,6 @@
 """Refuses flags that the installed vLLM's server does not know, before vLLM is imported.
 
-`vllm_flags.json` lists the flags of each supported version; `python -m tests.support.vllm_flags` writes it. Of a version
+`vllm_flags.json` lists flags with the supported versions that have them, none for all of them; `python -m tests.support.vllm_flags` writes it. Of a version
 that is not in the list nothing is refused here: vLLM's own parser does so, after its import.
 """
 
@@ -24,8 +24,8 @@ _NUMBER: Final = re.compile(r"-\d+(\.\d*)?([eE][+-]?\d+)?|-\.\d+")  # a value, s
 def read_flags() -> dict[str, list[str]]:
     """Return the flags of each version, `major.minor`."""
     content: dict[str, list[str]] = json.loads(FILE.read_text())
-    common = content.pop("")
-    return {each: sorted({*common, *flags}) for each, flags in content.items()}
+    versions = sorted({version for having in content.values() for version in having})
+    return {each: [flag for flag, having in content.items() if not having or each in having] for each in versions}
 
 
 def installed_vllm() -> str:
@@ -40,14 +40,7 @@ def refuse_unknown(
     installed: str | None = None,
     flags: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    """Refuse flags that vLLM's server does not know; the message names the nearest one.
-
-    Args:
-        arguments: To be passed on to vLLM's server.
-        own: Flags of Baton's, to be named where one of them was meant.
-        installed: vLLM's `major.minor`; None: as installed.
-        flags: Of each version; None: as stored.
-    """
+    """Refuse flags that vLLM's server does not know; the message names the nearest one, of vLLM's or of the node's `own`."""
     if installed is None:
         installed = "" if entry_points(group=PLUGINS) else installed_vllm()  # a device's plugin may add flags
     known = (read_flags() if flags is None else flags).get(installed)

@@ -81,7 +81,7 @@ async def ask(api: NodeApi, path: str, method: str = "GET", token: str = TOKEN, 
     """Send one request to the API."""
     path, _, query = path.partition("?")
     scope = http(method, path, [("Authorization", f"Bearer {token}")])
-    scope["app"], scope["query_string"] = app, query.encode()
+    scope |= {"app": app, "query_string": query.encode(), "server": ("10.0.0.5", 8100)}
     exchange = Exchange(scope)
     await api.answer(scope, exchange.send)
     return exchange
@@ -207,11 +207,7 @@ RECORDS = [
 
 async def trace(query: str, worker: dict[str, Any] | None = None) -> Exchange:
     """Ask a prefill node that remembers transfers a and b."""
-    scope = http("GET", TRACE_PATH, [("Authorization", f"Bearer {TOKEN}")])
-    scope["query_string"], scope["server"] = query.encode(), ("10.0.0.5", 8100)
-    exchange = Exchange(scope)
-    await node_api(FakeConnector(worker or {**WORKER, "recent": RECORDS})).answer(scope, exchange.send)
-    return exchange
+    return await ask(node_api(FakeConnector(worker or {**WORKER, "recent": RECORDS})), f"{TRACE_PATH}?{query}")
 
 
 @pytest.mark.parametrize(
