@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -25,7 +25,7 @@ PATHS = (NODE_PATH, TRANSFERS_PATH, TRACE_PATH, TIMELINE_PATH, INTEGRITY_PATH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFacts:
-    """What vLLM itself knows best, after all flags and defaults."""
+    """What vLLM itself knows best, after all flags and defaults; as `NodeInfo` has it, but for `frontend`."""
 
     served_models: list[str] = field(default_factory=list)
     adapters: list[Adapter] = field(default_factory=list)
@@ -38,7 +38,7 @@ class EngineFacts:
 
 
 class _WorkerPart(msgspec.Struct):
-    """What `/baton/node` shows of the worker's snapshot; everything else in there is for `/baton/transfers`."""
+    """What `NodeInfo` has of the worker's snapshot; everything else in there is for `/baton/transfers`."""
 
     incarnation: str
     fingerprint: Fingerprint | None
@@ -106,27 +106,16 @@ class NodeApi:
         return self._info(engine, "ready" if is_ready else "starting", known)
 
     def _info(self, engine: EngineFacts, state: NodeState, known: "_Known") -> NodeInfo:
-        worker = known.worker
         return NodeInfo(
             role=self._role,
             state="draining" if self._is_draining() else state,
             model=self._model,
-            served_models=engine.served_models,
-            adapters=engine.adapters,
-            max_model_len_tokens=engine.max_model_len_tokens,
-            incarnation=worker.incarnation,
-            tensor_parallel_size=engine.tensor_parallel_size,
-            pipeline_parallel_size=engine.pipeline_parallel_size,
-            data_parallel_size=engine.data_parallel_size,
             control_addresses=list(known.addresses),
-            fingerprint=worker.fingerprint,
-            regions=worker.regions,
-            num_blocks=worker.num_blocks,
-            layer_sync=worker.layer_sync,
             versions=self._versions,
             load=self._load(),
-            routes=engine.routes,
             first_tokens=known.first_tokens and f"{known.first_tokens}-{engine.frontend}-{engine.max_model_len_tokens}",
+            **msgspec.structs.asdict(known.worker),
+            **{name: value for name, value in asdict(engine).items() if name != "frontend"},
         )
 
     async def _answer_transfers(self, scope: Scope, send: Send) -> None:
@@ -191,7 +180,7 @@ def merge(snapshots: Snapshots) -> dict[str, Any]:
     Between nodes of several ranks a transfer has several flows, and these are listed instead of the one worker.
     """
     joined: dict[str, dict[str, Any]] = {}
-    for side, snapshot in (("scheduler", snapshots.scheduler), ("worker", snapshots.worker)):
+    for side, snapshot in zip(_SIDES, snapshots, strict=True):
         for transfer in snapshot.get("transfers", []):
             entry = joined.setdefault(transfer["transfer_id"], {"transfer_id": transfer["transfer_id"]})
             known = {name: value for name, value in transfer.items() if name != "transfer_id"}
@@ -199,11 +188,8 @@ def merge(snapshots: Snapshots) -> dict[str, Any]:
                 entry.setdefault("flows", []).append(known)
             else:
                 entry[side] = known
-    return {
-        "transfers": list(joined.values()),
-        "scheduler": _rest(snapshots.scheduler),
-        "worker": _rest(snapshots.worker),
-    }
+    rest = {side: _rest(snapshot) for side, snapshot in zip(_SIDES, snapshots, strict=True)}
+    return {"transfers": list(joined.values()), **rest}
 
 
 def brief(merged: dict[str, Any]) -> dict[str, Any]:

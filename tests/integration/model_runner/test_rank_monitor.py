@@ -29,7 +29,6 @@ class Ranks:
         self.heard_by_end: Heard = SimpleQueue()
 
     def connect(self, *indices: int, secret: ClusterSecret = SECRET) -> None:
-        """Let ranks connect, as they do in processes of their own."""
         threads = [threading.Thread(target=self._connect, args=(index, secret)) for index in indices]
         for thread in threads:
             thread.start()

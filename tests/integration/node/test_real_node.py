@@ -45,7 +45,6 @@ class Place:
     secret_file: Path
 
     def arguments(self, role: Role) -> dict[str, Any]:
-        """Arguments of `probe_node.serve`."""
         return {
             "role": role,
             "port": self.port,
@@ -54,7 +53,6 @@ class Place:
         }
 
     def leg(self, transfer_id: str, role: Role = "decode") -> dict[str, Any]:
-        """A signed request."""
         params = TransferParams(transfer_id=transfer_id, role=role, peer="")
         return completion(**{FIELD: sign(params, read_secret(self.secret_file))})
 

@@ -30,7 +30,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     order: dict[str, list[str]]  # a step → the hooks that vLLM calls in it, with what it does between them in capitals
 
     def calls_of(self, hook: str) -> list[Call]:
-        """How vLLM calls a hook."""
         return [Call(positional, tuple(names)) for positional, names in self.calls.get(hook, [])]
 
 

@@ -65,7 +65,6 @@ class Base:
         self.model_runner = Runner()
 
     def execute_model(self, scheduler_output: Any) -> None:
-        """Begin every new request without output."""
         for new in scheduler_output.scheduled_new_reqs:
             state = SimpleNamespace(req_id=new.req_id, output_token_ids=[], generator=seeded())
             self.model_runner.input_batch.add_request(state)

@@ -86,7 +86,6 @@ class Rig:
         return made
 
     def close(self) -> None:
-        """End its threads."""
         self.world.device.close()
         self.transfer.stop()
 
@@ -134,7 +133,6 @@ class Rig:
             )
 
     def step(self, step: int) -> Any:
-        """Run a step under asynchronous scheduling; return its output."""
         ids = self.sample(step)
         self.draft(step)
         return self.output(ids)

@@ -45,7 +45,6 @@ class Node:
         await send({"type": "http.response.body", "body": b""})
 
     async def connected(self, sent: bytes = b"") -> Connection:
-        """Make a connection on which this much was sent."""
         made, transport = self._protocol(self.config, self._state, {}), Transport()
         self.made.append((made, transport))
         made.connection_made(transport)
