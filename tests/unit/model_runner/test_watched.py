@@ -2,21 +2,18 @@
 
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-import torch
 from vllm.v1.outputs import AsyncModelRunnerOutput
-from vllm.v1.worker.gpu.async_utils import AsyncOutput
 
 from baton.model_runner import watched
 from baton.model_runner.channel import STEP_TIMEOUT_VARIABLE
-from baton.model_runner.watchdog import Overdue, Watchdog
+from baton.model_runner.watchdog import Watchdog
 from baton.model_runner.watched import Watched, step_timeout_s
 from tests.support.fake_device import DeviceError, FakeDevice, Run
 from tests.support.late_tensor import LateWorld
+from tests.unit.model_runner.test_watchdog import Ends
 
 PATIENCE_S = 60.0
 
@@ -38,7 +35,7 @@ class Base:
 
     def sample_tokens(self, _grammar: Any) -> Any:
         self._wait("sample_tokens")
-        return v2_output(self.world)
+        return self.world.v2_output([[7]], [1])
 
     def take_draft_token_ids(self) -> Any:
         return self._wait("take_draft_token_ids")
@@ -58,40 +55,14 @@ class Worker(Watched, Base):
     """One whose steps are watched."""
 
 
-class Ended:
+@pytest.fixture
+def ended() -> Ends:
     """In the place of the end of the process."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.told = threading.Event()
-
-    def __call__(self, overdue: Overdue, _bound_s: float) -> None:
-        self.names.append(overdue.call.name)
-        self.told.set()
-
-
-def v2_output(world: LateWorld) -> AsyncOutput:
-    """What vLLM's V2 runner returns: its own class, of tensors that the device has yet to fill."""
-    sampled: Any = SimpleNamespace(
-        sampled_token_ids=world.sampled(torch.tensor([[7]], dtype=torch.int32)),
-        logprobs_tensors=None,
-        num_nans=None,
-        sampling_mask_tensors=None,
-    )
-    step: Any = SimpleNamespace(prompt_logprobs_dict={}, prompt_token_id_logprobs_dict={}, req_ids=["a"])
-    counts = world.sampled(torch.tensor([1], dtype=torch.int32))
-    with world.as_cuda(), patch.object(torch.cuda, "Event", side_effect=world.event):
-        return AsyncOutput(step, sampled, counts, world.main_stream(), world.copy_stream(), False, None)
+    return Ends()
 
 
 @pytest.fixture
-def ended() -> Ended:
-    """Nothing has ended."""
-    return Ended()
-
-
-@pytest.fixture
-def worker(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
+def worker(ended: Ends, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
     """One that has warmed up."""
     monkeypatch.setattr(watched, "Watchdog", lambda bound_s: Watchdog(bound_s, ended))
     monkeypatch.setenv(STEP_TIMEOUT_VARIABLE, "0.1")
@@ -112,7 +83,7 @@ def worker(ended: Ended, monkeypatch: pytest.MonkeyPatch) -> Iterator[Worker]:
         ("get_output", ()),  # in V2's order of calls, another thread waits for vLLM's own output
     ],
 )
-def test_late_device_hangs_a_call(worker: Worker, ended: Ended, call: str, arguments: tuple[Any, ...]) -> None:
+def test_late_device_hangs_a_call(worker: Worker, ended: Ends, call: str, arguments: tuple[Any, ...]) -> None:
     """As V1's `_to_list` does: whichever call waits, the process is ended, and says which."""
     worker.waits_in = call
     holder = worker.sample_tokens(None) if call == "get_output" else worker
@@ -128,7 +99,7 @@ def test_late_device_hangs_a_call(worker: Worker, ended: Ended, call: str, argum
     thread.join(PATIENCE_S)
 
     assert told
-    assert ended.names == [call]
+    assert [overdue.call.name for overdue in ended.found] == [call]
 
 
 def test_late_device_that_comes_is_no_hang(monkeypatch: pytest.MonkeyPatch) -> None:
