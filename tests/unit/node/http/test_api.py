@@ -81,7 +81,7 @@ async def ask(api: NodeApi, path: str, method: str = "GET", token: str = TOKEN, 
     """Send one request to the API."""
     path, _, query = path.partition("?")
     scope = http(method, path, [("Authorization", f"Bearer {token}")])
-    scope |= {"app": app, "query_string": query.encode(), "server": ("10.0.0.5", 8100)}
+    scope.update(app=app, query_string=query.encode(), server=("10.0.0.5", 8100))
     exchange = Exchange(scope)
     await api.answer(scope, exchange.send)
     return exchange
